@@ -1,0 +1,141 @@
+/* Base: status and message, log, number parsing, element types. Everything else builds on this. */
+#ifndef SLUICE_BASE_H
+#define SLUICE_BASE_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define SL_API __attribute__((visibility("default")))
+#define SL_MUST_CHECK __attribute__((warn_unused_result))
+#define SL_PRINTF(format_at, args_at) __attribute__((format(printf, format_at, args_at)))
+#else
+#define SL_API
+#define SL_MUST_CHECK
+#define SL_PRINTF(format_at, args_at)
+#endif
+
+/* ---- Status ---------------------------------------------------------------------------------- */
+
+/* One list: the enum, the names and the texts come from it. */
+#define SL_STATUS_LIST(X)                                                                                              \
+    X(OK, "ok")                                                                                                        \
+    X(ERR_ARGUMENT, "wrong argument")                                                                                  \
+    X(ERR_MEMORY, "out of memory")                                                                                     \
+    X(ERR_IO, "input/output error")                                                                                    \
+    X(ERR_FORMAT, "malformed input")                                                                                   \
+    X(ERR_SCHEDULE, "invalid schedule")                                                                                \
+    X(ERR_SHAPE, "shape mismatch")                                                                                     \
+    X(ERR_UNSUPPORTED, "not supported")                                                                                \
+    X(ERR_COMM, "communication failed")                                                                                \
+    X(ERR_PEER, "a peer failed")                                                                                       \
+    X(ERR_TIMEOUT, "timed out")                                                                                        \
+    X(ERR_STAGE, "a stage failed")                                                                                     \
+    X(ERR_NUMERIC, "not a finite number")                                                                              \
+    X(ERR_INTERRUPTED, "interrupted")                                                                                  \
+    X(ERR_INTERNAL, "internal error")
+
+typedef enum sl_status {
+#define SL_STATUS_ENUM(name, text) SL_##name,
+    SL_STATUS_LIST(SL_STATUS_ENUM)
+#undef SL_STATUS_ENUM
+} sl_status;
+
+/* "ERR_IO" and "input/output error"; never NULL. */
+SL_API const char *sl_status_name(sl_status status);
+SL_API const char *sl_status_text(sl_status status);
+
+/* Stores the message for this thread and returns code. Called once, where the error is decided. */
+SL_API sl_status sl_fail(sl_status code, const char *format, ...) SL_PRINTF(2, 3);
+SL_API sl_status sl_fail_v(sl_status code, const char *format, va_list args) SL_PRINTF(2, 0);
+
+/* Puts "context: " before the message of the error that is on its way up; returns code. */
+SL_API sl_status sl_fail_context(sl_status code, const char *format, ...) SL_PRINTF(2, 3);
+
+/* Message of this thread's last failure; valid until its next one, never NULL. */
+SL_API const char *sl_error_message(void);
+
+/* Runs call and jumps to the label done where it fails; needs a variable `sl_status status`. */
+#define SL_TRY(call)                                                                                                   \
+    do {                                                                                                               \
+        status = (call);                                                                                               \
+        if (status != SL_OK)                                                                                           \
+            goto done;                                                                                                 \
+    } while (0)
+
+/* ---- Log ------------------------------------------------------------------------------------- */
+
+typedef enum sl_log_level { SL_LOG_ERROR, SL_LOG_WARN, SL_LOG_INFO, SL_LOG_DEBUG } sl_log_level;
+
+/* Receives one line without its newline; may be called from any thread. */
+typedef void (*sl_log_callback)(void *user, sl_log_level level, const char *line);
+
+/* NULL takes the callback away: then lines go to stderr where SLUICE_LOG is set, else nowhere. */
+SL_API void sl_log_set_callback(sl_log_callback callback, void *user);
+
+/* Overrides SLUICE_LOG (error, warn, info, debug; warn where unset). */
+SL_API void sl_log_set_level(sl_log_level level);
+SL_API sl_log_level sl_log_get_level(void);
+SL_API void sl_log(sl_log_level level, const char *format, ...) SL_PRINTF(2, 3);
+
+/* ---- Numbers --------------------------------------------------------------------------------- */
+
+/* The whole text must be the number: no blanks, no trailing junk, and min <= value <= max.
+ * `what` names the value in the message ("--ranks"). */
+SL_API SL_MUST_CHECK sl_status sl_parse_int(const char *what, const char *text, int64_t min, int64_t max, int64_t *out);
+SL_API SL_MUST_CHECK sl_status sl_parse_double(const char *what, const char *text, double min, double max, double *out);
+SL_API SL_MUST_CHECK sl_status sl_parse_bool(const char *what, const char *text, bool *out); /* true|false|yes|no|1|0 */
+
+/* ---- Element types --------------------------------------------------------------------------- */
+
+/* name of the enum, text form, bytes, name in safetensors */
+#define SL_DTYPE_LIST(X)                                                                                               \
+    X(F32, "f32", 4, "F32")                                                                                            \
+    X(BF16, "bf16", 2, "BF16")                                                                                         \
+    X(F16, "f16", 2, "F16")                                                                                            \
+    X(I32, "i32", 4, "I32")                                                                                            \
+    X(I64, "i64", 8, "I64")                                                                                            \
+    X(U8, "u8", 1, "U8")                                                                                               \
+    X(BOOL, "bool", 1, "BOOL")                                                                                         \
+    X(F64, "f64", 8, "F64")
+
+typedef enum sl_dtype {
+#define SL_DTYPE_ENUM(name, text, bytes, safetensors) SL_##name,
+    SL_DTYPE_LIST(SL_DTYPE_ENUM)
+#undef SL_DTYPE_ENUM
+        SL_DTYPE_COUNT
+} sl_dtype;
+
+SL_API const char *sl_dtype_name(sl_dtype dtype); /* "f32"; "?" for a value out of range */
+SL_API size_t sl_dtype_size(sl_dtype dtype);      /* bytes; 0 for a value out of range */
+SL_API SL_MUST_CHECK sl_status sl_dtype_parse(const char *text, sl_dtype *out);
+
+#define SL_MAX_DIMS 6
+
+/* A shape; rank 0 is a scalar. Plain data, compared with sl_shape_equal. */
+typedef struct sl_shape {
+    int rank;
+    int64_t dims[SL_MAX_DIMS];
+} sl_shape;
+
+SL_API bool sl_shape_equal(const sl_shape *a, const sl_shape *b);
+/* Product of the dims; fails on a negative dim, a rank out of range, or overflow. */
+SL_API SL_MUST_CHECK sl_status sl_shape_count(const sl_shape *shape, int64_t *out);
+/* Writes "[2, 3]" into text and returns it; cut where it does not fit. */
+SL_API char *sl_shape_text(const sl_shape *shape, char *text, size_t size);
+
+/* ---- Time ------------------------------------------------------------------------------------ */
+
+SL_API double sl_now(void);          /* monotonic seconds */
+SL_API const char *sl_version(void); /* "0.1.0" */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

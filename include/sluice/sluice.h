@@ -1,0 +1,7 @@
+/* Sluice: pipeline-parallel training in C. Includes the public header of every layer. */
+#ifndef SLUICE_SLUICE_H
+#define SLUICE_SLUICE_H
+
+#include <sluice/base.h>
+
+#endif

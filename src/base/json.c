@@ -1,0 +1,122 @@
+/* The streaming JSON writer. */
+#include "base/json.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+
+static void separate(sl_json *json)
+{
+    if (json->comma)
+        fputc(',', json->file);
+    if (json->newline)
+        fputc('\n', json->file);
+    json->comma = true;
+    json->newline = false;
+}
+
+static void quote(FILE *file, const char *text)
+{
+    fputc('"', file);
+    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
+        if (*c == '"' || *c == '\\')
+            fprintf(file, "\\%c", *c);
+        else if (*c == '\n')
+            fputs("\\n", file);
+        else if (*c < 0x20)
+            fprintf(file, "\\u%04x", *c);
+        else
+            fputc(*c, file);
+    }
+    fputc('"', file);
+}
+
+void sl_json_begin(sl_json *json, char bracket)
+{
+    separate(json);
+    fputc(bracket, json->file);
+    json->comma = false;
+}
+
+void sl_json_end(sl_json *json, char bracket)
+{
+    if (json->newline)
+        fputc('\n', json->file);
+    fputc(bracket, json->file);
+    json->comma = true;
+    json->newline = false;
+}
+
+void sl_json_key(sl_json *json, const char *key)
+{
+    separate(json);
+    quote(json->file, key);
+    fputc(':', json->file);
+    json->comma = false;
+}
+
+void sl_json_string(sl_json *json, const char *text)
+{
+    separate(json);
+    if (text)
+        quote(json->file, text);
+    else
+        fputs("null", json->file);
+}
+
+void sl_json_int(sl_json *json, int64_t value)
+{
+    separate(json);
+    fprintf(json->file, "%" PRId64, value);
+}
+
+void sl_json_double(sl_json *json, double value)
+{
+    separate(json);
+    if (!isfinite(value)) {
+        fputs("null", json->file);
+        return;
+    }
+    char text[40];
+    for (int digits = 6; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, value);
+        if (strtod(text, NULL) == value)
+            break;
+    }
+    fputs(text, json->file);
+}
+
+void sl_json_bool(sl_json *json, bool value)
+{
+    separate(json);
+    fputs(value ? "true" : "false", json->file);
+}
+
+void sl_json_newline(sl_json *json)
+{
+    json->newline = true;
+}
+
+void sl_json_put_string(sl_json *json, const char *key, const char *text)
+{
+    sl_json_key(json, key);
+    sl_json_string(json, text);
+}
+
+void sl_json_put_int(sl_json *json, const char *key, int64_t value)
+{
+    sl_json_key(json, key);
+    sl_json_int(json, value);
+}
+
+void sl_json_put_double(sl_json *json, const char *key, double value)
+{
+    sl_json_key(json, key);
+    sl_json_double(json, value);
+}
+
+void sl_json_put_bool(sl_json *json, const char *key, bool value)
+{
+    sl_json_key(json, key);
+    sl_json_bool(json, value);
+}

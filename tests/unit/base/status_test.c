@@ -1,0 +1,80 @@
+/* What every caller may rely on: status, messages, parsing, shapes. */
+#include "base/alloc.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <string.h>
+
+static void a_failure_keeps_its_message(void **state)
+{
+    (void)state;
+    assert_int_equal(sl_fail(SL_ERR_IO, "open %s", "x.csv"), SL_ERR_IO);
+    assert_string_equal(sl_error_message(), "open x.csv");
+    assert_int_equal(sl_fail_context(SL_ERR_IO, "rank %d", 3), SL_ERR_IO);
+    assert_string_equal(sl_error_message(), "rank 3: open x.csv");
+    assert_string_equal(sl_status_name(SL_ERR_IO), "ERR_IO");
+    assert_string_equal(sl_status_text((sl_status)999), sl_status_text(SL_ERR_INTERNAL));
+}
+
+static void numbers_refuse_trailing_junk(void **state)
+{
+    (void)state;
+    int64_t value = 7;
+    assert_int_equal(sl_parse_int("n", "12", 0, 100, &value), SL_OK);
+    assert_int_equal(value, 12);
+    assert_int_equal(sl_parse_int("n", "-12", -100, 100, &value), SL_OK);
+    static const char *const bad[] = { "", " 1", "1 ", "1x", "0x10", "+1", "-", "99999999999999999999", "101" };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        value = 7;
+        assert_int_not_equal(sl_parse_int("n", bad[i], 0, 100, &value), SL_OK);
+        assert_int_equal(value, 7);
+    }
+    double number = 0;
+    assert_int_equal(sl_parse_double("d", "1e-3", 0, 1, &number), SL_OK);
+    assert_int_not_equal(sl_parse_double("d", "1e-3s", 0, 1, &number), SL_OK);
+    assert_int_not_equal(sl_parse_double("d", "nan", 0, 1, &number), SL_OK);
+}
+
+static void shapes_count_and_refuse_overflow(void **state)
+{
+    (void)state;
+    char text[64];
+    int64_t count = -1;
+    sl_shape shape = { .rank = 2, .dims = { 3, 5 } };
+    assert_int_equal(sl_shape_count(&shape, &count), SL_OK);
+    assert_int_equal(count, 15);
+    assert_string_equal(sl_shape_text(&shape, text, sizeof text), "[3, 5]");
+    sl_shape huge = { .rank = 3, .dims = { INT64_MAX, 0, 3 } };
+    assert_int_not_equal(sl_shape_count(&huge, &count), SL_OK);
+    sl_shape scalar = { .rank = 0 };
+    assert_int_equal(sl_shape_count(&scalar, &count), SL_OK);
+    assert_int_equal(count, 1);
+}
+
+static void allocation_can_be_made_to_fail(void **state)
+{
+    (void)state;
+    void *block = NULL;
+    sl_alloc_fail_after(1);
+    assert_int_equal(sl_alloc(1, 8, &block), SL_OK);
+    sl_free(block);
+    block = NULL;
+    assert_int_equal(sl_alloc(1, 8, &block), SL_ERR_MEMORY);
+    assert_null(block);
+    sl_alloc_fail_after(-1);
+    assert_int_equal(sl_alloc(SIZE_MAX, 16, &block), SL_ERR_MEMORY);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_failure_keeps_its_message),
+        cmocka_unit_test(numbers_refuse_trailing_junk),
+        cmocka_unit_test(shapes_count_and_refuse_overflow),
+        cmocka_unit_test(allocation_can_be_made_to_fail),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

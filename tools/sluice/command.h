@@ -1,0 +1,28 @@
+/* The commands of the program and what they share. */
+#ifndef SLUICE_COMMAND_H
+#define SLUICE_COMMAND_H
+
+#include <sluice/base.h>
+
+enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
+
+/* A command gets its own name as argv[0] and returns the exit code. */
+typedef struct command {
+    const char *name;
+    const char *summary; /* one line for `sluice --help` */
+    int (*run)(int argc, char **argv);
+} command;
+
+/* One line a command: X(name, "summary") stands for int cmd_name(int argc, char **argv) in cmd_name.c. */
+#define COMMAND_LIST(X)
+
+#define COMMAND_DECLARE(name, summary) int cmd_##name(int argc, char **argv);
+COMMAND_LIST(COMMAND_DECLARE)
+#undef COMMAND_DECLARE
+
+/* "sluice plan: MESSAGE" and a pointer to --help on stderr; returns EXIT_USAGE. */
+int usage_error(const char *command_name, const char *format, ...) SL_PRINTF(2, 3);
+/* "sluice plan: " and the library's message on stderr; returns EXIT_FAILED. */
+int failure(const char *command_name);
+
+#endif
