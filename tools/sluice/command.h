@@ -13,12 +13,16 @@ typedef struct command {
     int (*run)(int argc, char **argv);
 } command;
 
-/* One line a command: X(name, "summary") stands for int cmd_name(int argc, char **argv) in cmd_name.c. */
+/* One line a command: X(name, "summary") stands for int cmd_name(int argc, char **argv) in cmd_name.c; options.h says
+ * how it reads its options. */
 #define COMMAND_LIST(X)
 
 #define COMMAND_DECLARE(name, summary) int cmd_##name(int argc, char **argv);
 COMMAND_LIST(COMMAND_DECLARE)
 #undef COMMAND_DECLARE
+
+/* The line of COMMAND_LIST; never NULL. */
+const char *command_summary(const char *name);
 
 /* "sluice plan: MESSAGE" and a pointer to --help on stderr; returns EXIT_USAGE. */
 int usage_error(const char *command_name, const char *format, ...) SL_PRINTF(2, 3);

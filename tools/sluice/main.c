@@ -1,8 +1,12 @@
 /* sluice: finds the command and runs it. */
 #include "command.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const command commands[] = {
 #define COMMAND_ROW(name, summary) { #name, summary, cmd_##name },
@@ -10,6 +14,15 @@ static const command commands[] = {
 #undef COMMAND_ROW
         { NULL, NULL, NULL },
 };
+
+const char *command_summary(const char *name)
+{
+    for (const command *each = commands; each->name; each++) {
+        if (strcmp(name, each->name) == 0)
+            return each->summary;
+    }
+    return "";
+}
 
 int usage_error(const char *command_name, const char *format, ...)
 {
@@ -36,24 +49,79 @@ static void print_help(FILE *file)
     fprintf(file, "\n'sluice COMMAND --help' describes one command; 'sluice --version' prints the version.\n");
 }
 
-int main(int argc, char **argv)
+static void print_man(void)
 {
+    printf(".TH SLUICE 1 \"\" \"sluice %s\" \"Sluice\"\n", sl_version());
+    printf(".SH NAME\nsluice \\- pipeline\\-parallel training in C\n.SH SYNOPSIS\n.B sluice\n.I COMMAND\n"
+           "[\\fIOPTIONS\\fR]\n.br\n.B sluice\n\\-\\-help | \\-\\-version\n.SH COMMANDS\n");
+    for (const command *each = commands; each->name; each++)
+        printf(".TP\n.BR sluice\\-%s (1)\n%s.\n", each->name, each->summary);
+    printf(".SH EXIT STATUS\n0 on success, 1 on failure, 2 where the command line is wrong.\n"
+           ".SH ENVIRONMENT\n.TP\n.B SLUICE_LOG\nerror, warn, info or debug: log lines up to this level go to standard "
+           "error.\n");
+}
+
+/* A closed standard descriptor would be given to the next file that is opened. These stand-ins fail like a closed
+ * one: reading from 0 and writing to 1 or 2 is an error. */
+static void occupy_standard_descriptors(void)
+{
+    for (int fd = 0; fd <= 2; fd++) {
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) != fd)
+            exit(EXIT_FAILED);
+    }
+}
+
+/* What was printed has to arrive: a full disk behind `sluice plan > file` is a failure. */
+static int finish_output(int code)
+{
+    errno = 0;
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return code;
+    fprintf(stderr, "sluice: write to standard output: %s\n", errno ? strerror(errno) : "an earlier write failed");
+    return code == EXIT_OK ? EXIT_FAILED : code;
+}
+
+static int run(int argc, char **argv)
+{
+    static char help_option[] = "--help";
     if (argc < 2) {
         print_help(stderr);
         return EXIT_USAGE;
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+    const char *name = argv[1];
+    if (strcmp(name, "help") == 0 && argc == 3) { /* sluice help plan */
+        name = argv[2];
+        argv[2] = help_option;
+    }
+    for (const command *each = commands; each->name; each++) {
+        if (strcmp(name, each->name) == 0)
+            return each->run(argc - 1, argv + 1);
+    }
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
         print_help(stdout);
         return EXIT_OK;
     }
-    if (strcmp(argv[1], "--version") == 0) {
+    if (strcmp(name, "--version") == 0) {
         printf("sluice %s\n", sl_version());
         return EXIT_OK;
     }
-    for (const command *each = commands; each->name; each++) {
-        if (strcmp(argv[1], each->name) == 0)
-            return each->run(argc - 1, argv + 1);
+    if (strcmp(name, "--man") == 0) {
+        print_man();
+        return EXIT_OK;
     }
-    fprintf(stderr, "sluice: there is no command '%s'; 'sluice --help' lists them\n", argv[1]);
+    if (strncmp(name, "--words", 7) == 0) { /* completion */
+        for (const command *each = commands; each->name; each++)
+            puts(each->name);
+        puts("--help\n--version");
+        return EXIT_OK;
+    }
+    const char *what = name[0] == '-' ? "option" : "command";
+    fprintf(stderr, "sluice: there is no %s '%.100s'; 'sluice --help' lists them\n", what, name);
     return EXIT_USAGE;
+}
+
+int main(int argc, char **argv)
+{
+    occupy_standard_descriptors();
+    return finish_output(run(argc, argv));
 }
