@@ -3,5 +3,6 @@
 #define SLUICE_SLUICE_H
 
 #include <sluice/base.h>
+#include <sluice/schedule.h>
 
 #endif

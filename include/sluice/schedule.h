@@ -1,0 +1,292 @@
+/* Schedules: what each rank runs, in order. Pure data; knows no device and no transport. */
+#ifndef SLUICE_SCHEDULE_H
+#define SLUICE_SCHEDULE_H
+
+#include <sluice/base.h>
+
+#include <stdio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Actions --------------------------------------------------------------------------------- */
+
+#define SL_MAX_STAGES 65535            /* stages 0 to 65534 */
+#define SL_MAX_MICROBATCHES 2147483647 /* microbatches 0 to 2147483646 */
+#define SL_MAX_RANKS SL_MAX_STAGES     /* each rank has at least one stage */
+
+/* What a kind is about: it computes, moves a message to or from another rank, or handles a stage's weights as a whole.
+ */
+typedef enum sl_kind_class { SL_CLASS_COMPUTE, SL_CLASS_MESSAGE, SL_CLASS_WEIGHTS } sl_kind_class;
+
+/* Name and text form, class. COMPUTE and MESSAGE kinds carry a microbatch, WEIGHTS kinds none. */
+#define SL_KIND_LIST(X)                                                                                                \
+    X(F, COMPUTE)           /* forward */                                                                              \
+    X(I, COMPUTE)           /* gradient of the inputs */                                                               \
+    X(W, COMPUTE)           /* gradient of the weights */                                                              \
+    X(B, COMPUTE)           /* I and W in one go */                                                                    \
+    X(SEND_F, MESSAGE)      /* outputs of F to later stages on other ranks */                                          \
+    X(RECV_F, MESSAGE)      /* inputs of F from earlier stages on other ranks */                                       \
+    X(SEND_B, MESSAGE)      /* gradients of the inputs back to earlier stages on other ranks */                        \
+    X(RECV_B, MESSAGE)      /* gradients of the outputs from later stages on other ranks */                            \
+    X(UNSHARD, WEIGHTS)     /* gather the stage's sharded weights */                                                   \
+    X(RESHARD, WEIGHTS)     /* give the gathered weights back */                                                       \
+    X(REDUCE_GRAD, WEIGHTS) /* reduce the stage's weight gradients over its replicas */                                \
+    X(OVERLAP_F_B, COMPUTE) /* F of one stage together with B of another */
+
+typedef enum sl_kind {
+#define SL_KIND_ENUM(name, class_) SL_KIND_##name,
+    SL_KIND_LIST(SL_KIND_ENUM)
+#undef SL_KIND_ENUM
+        SL_KIND_COUNT
+} sl_kind;
+
+/* One cell of a schedule; a plain value of 16 bytes. An OVERLAP_F_B is the F of stage and microbatch together with the
+ * B of b_stage and b_microbatch; all other kinds have b_stage 0 and b_microbatch -1. */
+typedef struct sl_action {
+    int32_t microbatch; /* -1 where the kind carries none */
+    int32_t b_microbatch;
+    uint16_t stage;
+    uint16_t b_stage;
+    uint8_t kind;        /* an sl_kind */
+    uint8_t reserved[3]; /* zero */
+} sl_action;
+
+/* The longest text form, "(65534F2147483646;65534B2147483646)OVERLAP_F_B", with room to spare. */
+#define SL_ACTION_TEXT_SIZE 64
+
+SL_API const char *sl_kind_name(sl_kind kind); /* "SEND_F"; "?" for a value out of range */
+SL_API sl_kind_class sl_kind_class_of(sl_kind kind);
+
+/* microbatch is ignored where the kind carries none. Not for OVERLAP_F_B. */
+SL_API sl_action sl_action_make(sl_kind kind, int stage, int microbatch);
+SL_API sl_action sl_action_overlap(int f_stage, int f_microbatch, int b_stage, int b_microbatch);
+SL_API bool sl_action_equal(sl_action a, sl_action b);
+
+/* The compute actions inside one: for OVERLAP_F_B its F and its B, for other compute kinds the action itself.
+ * Returns how many were written into parts: 0 (not a compute action), 1 or 2. */
+SL_API int sl_action_parts(sl_action action, sl_action parts[2]);
+
+/* Writes "2F0", "1UNSHARD" or "(0F3;3B1)OVERLAP_F_B" into text and returns it; cut where it does not fit
+ * (SL_ACTION_TEXT_SIZE always does). */
+SL_API char *sl_action_text(sl_action action, char *text, size_t size);
+
+/* Reads the text form of one action; text need not end in NUL. Nothing may stand before, inside or after it, and the
+ * microbatch must be there exactly where the kind carries one. */
+SL_API SL_MUST_CHECK sl_status sl_action_parse(const char *text, size_t length, sl_action *out);
+
+/* ---- Schedules ------------------------------------------------------------------------------- */
+
+/* For each rank the ordered list of its actions. Opaque and immutable once made, so any number of threads may read it.
+ * It need not be correct: sl_schedule_check() tells. */
+typedef struct sl_schedule sl_schedule;
+
+SL_API void sl_schedule_destroy(sl_schedule *schedule); /* NULL is fine */
+
+SL_API int sl_schedule_ranks(const sl_schedule *schedule);
+SL_API int sl_schedule_stages(const sl_schedule *schedule);       /* highest stage + 1; 0 without actions */
+SL_API int sl_schedule_microbatches(const sl_schedule *schedule); /* highest microbatch + 1; 0 without any */
+SL_API int64_t sl_schedule_size(const sl_schedule *schedule);     /* actions of all ranks together */
+
+/* Actions of one rank, borrowed from the schedule; *count (may be NULL) is set to their number. */
+SL_API const sl_action *sl_schedule_actions(const sl_schedule *schedule, int rank, int64_t *count);
+
+/* The rank on which the stage first appears (ranks in order); -1 for a stage that appears nowhere or is out of range.
+ */
+SL_API int sl_schedule_rank_of(const sl_schedule *schedule, int stage);
+
+SL_API bool sl_schedule_has_messages(const sl_schedule *schedule); /* any SEND or RECV: it is lowered */
+SL_API bool sl_schedule_has_backward(const sl_schedule *schedule); /* any I, W or B; false: forward only */
+SL_API bool sl_schedule_has_kind(const sl_schedule *schedule, sl_kind kind);
+SL_API bool sl_schedule_equal(const sl_schedule *a, const sl_schedule *b);
+
+/* Makes a schedule action by action. Ranks may be filled in any order. */
+typedef struct sl_schedule_builder sl_schedule_builder;
+
+SL_API SL_MUST_CHECK sl_status sl_schedule_builder_create(int ranks, sl_schedule_builder **out);
+SL_API void sl_schedule_builder_destroy(sl_schedule_builder *builder); /* NULL is fine */
+/* Appends to the rank's list; refuses a rank, kind, stage or microbatch out of range. */
+SL_API SL_MUST_CHECK sl_status sl_schedule_builder_add(sl_schedule_builder *builder, int rank, sl_action action);
+/* Makes the schedule and leaves the builder with empty lists. */
+SL_API SL_MUST_CHECK sl_status sl_schedule_builder_finish(sl_schedule_builder *builder, sl_schedule **out);
+
+/* ---- Files: PyTorch's CSV, one line a rank, one cell an action, an empty cell is idle ------------ */
+
+/* Idle cells, blanks around a cell, CRLF, and blank lines at the end are dropped. Everything else that is not an action
+ * is an error that names the file, the rank (the line, from 0) and the cell (the column, from 0, idle ones counted); so
+ * is a rank without actions. On success the caller owns *out. */
+SL_API SL_MUST_CHECK sl_status sl_schedule_load_csv(const char *path, sl_schedule **out);
+/* From an open stream, to its end; name stands for the file in messages. */
+SL_API SL_MUST_CHECK sl_status sl_schedule_read_csv(FILE *file, const char *name, sl_schedule **out);
+/* From memory; text need not end in NUL. */
+SL_API SL_MUST_CHECK sl_status sl_schedule_parse_csv(const char *text, size_t length, const char *name,
+                                                     sl_schedule **out);
+/* Each line ends in a newline; there are no idle cells. */
+SL_API SL_MUST_CHECK sl_status sl_schedule_write_csv(const sl_schedule *schedule, FILE *file);
+SL_API SL_MUST_CHECK sl_status sl_schedule_save_csv(const sl_schedule *schedule, const char *path);
+
+/* ---- Generators ------------------------------------------------------------------------------ */
+
+/* How stages lie on ranks: LOOP 0 1 2 3 | 0 1 2 3, V 0 1 2 3 | 3 2 1 0 for 8 stages on 4 ranks. */
+typedef enum sl_placement { SL_PLACEMENT_LOOP, SL_PLACEMENT_V } sl_placement;
+
+SL_API int sl_placement_rank(sl_placement placement, int ranks, int stage);
+/* The rank's stages in rising order: its index-th (from 0). */
+SL_API int sl_placement_stage(sl_placement placement, int ranks, int rank, int index);
+
+typedef struct sl_generate_options {
+    const char *name;    /* one of sl_generator_name(), in any case; '-', '_' and ' ' are ignored */
+    int ranks;           /* 1 or more */
+    int microbatches;    /* 1 or more */
+    int stages_per_rank; /* 0: the generator's default */
+    bool forward_only;   /* F alone, in the placement of the named generator */
+} sl_generate_options;
+
+/* "GPipe", "1F1B", ...; NULL past the last. */
+SL_API const char *sl_generator_name(int index);
+
+/* The compute order; no messages (see the passes). */
+SL_API SL_MUST_CHECK sl_status sl_schedule_generate(const sl_generate_options *options, sl_schedule **out);
+
+/* ---- Edges and lowering ---------------------------------------------------------------------- */
+
+/* A value made in stage `from` and used in the later stage `to`: F goes along it, its gradient comes back. A SEND_F of
+ * a stage carries what goes out on all its edges to other ranks, a RECV_F what comes in on all; SEND_B and RECV_B
+ * likewise backwards. Between stages on one rank no message is needed. */
+typedef struct sl_edge {
+    int from;
+    int to;
+} sl_edge;
+
+/* In all that follows edges NULL means that each stage feeds the next; a list that is empty but not NULL means no
+ * edges. Lists are borrowed for the call. A list with from >= to, a stage out of range or the same edge twice is
+ * refused.
+ *
+ * Each pass makes a new schedule from `in` and leaves `in` as it is; on success the caller owns *out. */
+
+/* Joins I and W of the same stage and microbatch into B where W follows I at once. */
+SL_API SL_MUST_CHECK sl_status sl_schedule_merge_backward(const sl_schedule *in, sl_schedule **out);
+
+/* Adds UNSHARD before and RESHARD after the use of each stage, so that at most max_active (0: 3) stages of a rank are
+ * unsharded at once (2 at least where an OVERLAP_F_B needs two): always those that are used next. */
+SL_API SL_MUST_CHECK sl_status sl_schedule_add_unshard(const sl_schedule *in, int max_active, sl_schedule **out);
+
+/* Adds REDUCE_GRAD after the last W or B of each stage. */
+SL_API SL_MUST_CHECK sl_status sl_schedule_add_reduce_grad(const sl_schedule *in, sl_schedule **out);
+
+/* Adds SEND right after the compute action that makes the values and RECV right before the one that needs them.
+ * Fails where `in` already has messages, or where its compute order cannot run. Where the order permits it, the
+ * receives are put so that the result cannot deadlock even over links of capacity 0. */
+SL_API SL_MUST_CHECK sl_status sl_schedule_add_messages(const sl_schedule *in, const sl_edge *edges, int edge_count,
+                                                        sl_schedule **out);
+
+/* Moves each RECV as late and each SEND as early as its rank's compute order allows, keeping the order of messages on
+ * every edge. No schedule that ran before can deadlock after it. */
+SL_API SL_MUST_CHECK sl_status sl_schedule_tighten_messages(const sl_schedule *in, const sl_edge *edges, int edge_count,
+                                                            sl_schedule **out);
+
+typedef struct sl_lower_options {
+    const sl_edge *edges;
+    int edge_count;
+    int max_active_stages; /* 0: 3 */
+    bool no_unshard;       /* weights are not sharded */
+    bool no_reduce_grad;   /* there are no replicas */
+    bool merge_backward;   /* first join adjacent I and W into B */
+} sl_lower_options;
+
+/* The passes in their order; options NULL means all defaults. */
+SL_API SL_MUST_CHECK sl_status sl_schedule_lower(const sl_schedule *in, const sl_lower_options *options,
+                                                 sl_schedule **out);
+
+/* ---- Checker --------------------------------------------------------------------------------- */
+
+typedef struct sl_check_options {
+    const sl_edge *edges;
+    int edge_count;
+    bool limit_links;  /* false: a send never blocks, and link_capacity is not looked at */
+    int link_capacity; /* messages that may wait on one edge in one direction; 0: a send waits for its receive */
+} sl_check_options;
+
+typedef struct sl_violation {
+    int rank;                       /* -1 where no rank is at fault */
+    int64_t cell;                   /* position in that rank's list, from 0; its length where an action is missing */
+    char text[SL_ACTION_TEXT_SIZE]; /* the cell, or the missing action, as text; may be empty */
+    char reason[256];
+} sl_violation;
+
+/* Proves the schedule or returns SL_ERR_SCHEDULE with the first violation (may be NULL); other errors leave it
+ * untouched. options NULL means all defaults. Time and memory are linear in the actions and edges. */
+SL_API SL_MUST_CHECK sl_status sl_schedule_check(const sl_schedule *schedule, const sl_check_options *options,
+                                                 sl_violation *violation);
+
+/* Slots: microbatches resident at once, from F to W or B, read off the order of a valid schedule. per_rank (one int a
+ * rank, summed over its stages at the same moment) and per_stage (one int a stage) are the caller's; either may be
+ * NULL. A forward-only schedule needs one slot a stage. */
+SL_API SL_MUST_CHECK sl_status sl_schedule_count_slots(const sl_schedule *schedule, int *per_rank, int *per_stage);
+
+/* ---- Simulator ------------------------------------------------------------------------------- */
+
+/* Costs of one microbatch in one stage. Times in any one unit; memory in any one unit. */
+typedef struct sl_stage_cost {
+    double f, i, w, b;
+    double activation; /* memory held from the start of F to the end of W or B */
+    double release;    /* share of it (0 to 1) that is already free when I ends */
+} sl_stage_cost;
+
+typedef struct sl_costs {
+    sl_stage_cost stage;         /* of every stage */
+    const sl_stage_cost *stages; /* NULL, or one a stage in place of `stage`; borrowed */
+    double latency;              /* of a message */
+    double message_size;         /* of every edge */
+    const double *edge_sizes; /* NULL, or one an edge (in the order of the list) in place of message_size; borrowed */
+    double bandwidth;         /* size per time; 0: unlimited */
+    double unshard, reshard, reduce_grad;
+    double overlap; /* share (0 to 1) of the shorter part that OVERLAP_F_B hides */
+} sl_costs;
+
+/* F=1 I=1 W=1 B=2, activation 1 of which half is free when I ends, all else 0. */
+SL_API void sl_costs_init(sl_costs *costs);
+/* Changes what the text names: "F=1,I=1,W=1,B=2,comm=0"; comm is the latency. Further keys: size, bandwidth, unshard,
+ * reshard, reduce, overlap, activation, release. */
+SL_API SL_MUST_CHECK sl_status sl_costs_parse(const char *text, sl_costs *costs);
+
+/* When each action starts and ends. Keeps a pointer to its schedule, which must outlive it. */
+typedef struct sl_timeline sl_timeline;
+
+/* Runs the schedule in time: compute in order on each rank, messages and weight actions beside it. A compute action
+ * starts when the rank's previous one has ended, its inputs have arrived and its stage is unsharded. A schedule without
+ * messages gets the transfers that its edges imply. A send never blocks. Fails with SL_ERR_SCHEDULE where the
+ * order cannot run; costs NULL means the defaults. */
+SL_API SL_MUST_CHECK sl_status sl_schedule_simulate(const sl_schedule *schedule, const sl_costs *costs,
+                                                    const sl_edge *edges, int edge_count, sl_timeline **out);
+SL_API void sl_timeline_destroy(sl_timeline *timeline); /* NULL is fine */
+
+typedef struct sl_span {
+    double start, end;
+} sl_span;
+
+SL_API const sl_schedule *sl_timeline_schedule(const sl_timeline *timeline); /* borrowed */
+/* Of each action of the rank, in the order of sl_schedule_actions(); borrowed from the timeline. A SEND lasts until its
+ * last message has arrived, a RECV from where it is posted until all has arrived. */
+SL_API const sl_span *sl_timeline_spans(const sl_timeline *timeline, int rank);
+SL_API double sl_timeline_makespan(const sl_timeline *timeline);
+SL_API double sl_timeline_bubble(const sl_timeline *timeline, int rank); /* idle share of the makespan; -1: all ranks */
+SL_API int sl_timeline_peak_slots(const sl_timeline *timeline, int rank);
+SL_API double sl_timeline_peak_memory(const sl_timeline *timeline, int rank); /* activations */
+
+/* What a rank holds from `time` on. */
+typedef struct sl_usage {
+    double time;
+    int slots;
+    double memory;
+} sl_usage;
+
+/* Calls back at every change of the rank's usage, in order of time, until the callback returns false. */
+SL_API void sl_timeline_usage(const sl_timeline *timeline, int rank, bool (*callback)(void *user, sl_usage usage),
+                              void *user);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

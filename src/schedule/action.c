@@ -1,0 +1,187 @@
+/* Actions: kinds, values and the text form of one cell. */
+#include <sluice/schedule.h>
+
+#include <ctype.h>
+#include <string.h>
+
+static const struct {
+    const char *name;
+    sl_kind_class class_;
+} kinds[] = {
+#define ROW(name, class_) { #name, SL_CLASS_##class_ },
+    SL_KIND_LIST(ROW)
+#undef ROW
+};
+
+const char *sl_kind_name(sl_kind kind)
+{
+    return (unsigned)kind < SL_KIND_COUNT ? kinds[kind].name : "?";
+}
+
+sl_kind_class sl_kind_class_of(sl_kind kind)
+{
+    return (unsigned)kind < SL_KIND_COUNT ? kinds[kind].class_ : SL_CLASS_WEIGHTS;
+}
+
+sl_action sl_action_make(sl_kind kind, int stage, int microbatch)
+{
+    return (sl_action){
+        .kind = (uint8_t)kind,
+        .stage = (uint16_t)stage,
+        .microbatch = sl_kind_class_of(kind) == SL_CLASS_WEIGHTS ? -1 : microbatch,
+        .b_microbatch = -1,
+    };
+}
+
+sl_action sl_action_overlap(int f_stage, int f_microbatch, int b_stage, int b_microbatch)
+{
+    return (sl_action){
+        .kind = SL_KIND_OVERLAP_F_B,
+        .stage = (uint16_t)f_stage,
+        .microbatch = f_microbatch,
+        .b_stage = (uint16_t)b_stage,
+        .b_microbatch = b_microbatch,
+    };
+}
+
+bool sl_action_equal(sl_action a, sl_action b)
+{
+    return a.kind == b.kind && a.stage == b.stage && a.microbatch == b.microbatch && a.b_stage == b.b_stage &&
+           a.b_microbatch == b.b_microbatch;
+}
+
+int sl_action_parts(sl_action action, sl_action parts[2])
+{
+    if (sl_kind_class_of((sl_kind)action.kind) != SL_CLASS_COMPUTE)
+        return 0;
+    parts[0] = action;
+    if (action.kind != SL_KIND_OVERLAP_F_B)
+        return 1;
+    parts[0] = sl_action_make(SL_KIND_F, action.stage, action.microbatch);
+    parts[1] = sl_action_make(SL_KIND_B, action.b_stage, action.b_microbatch);
+    return 2;
+}
+
+char *sl_action_text(sl_action action, char *text, size_t size)
+{
+    const char *name = sl_kind_name((sl_kind)action.kind);
+    if (action.kind == SL_KIND_OVERLAP_F_B)
+        snprintf(text, size, "(%dF%d;%dB%d)%s", action.stage, action.microbatch, action.b_stage, action.b_microbatch,
+                 name);
+    else if (sl_kind_class_of((sl_kind)action.kind) == SL_CLASS_WEIGHTS)
+        snprintf(text, size, "%d%s", action.stage, name);
+    else
+        snprintf(text, size, "%d%s%d", action.stage, name, action.microbatch);
+    return text;
+}
+
+/* What is left of the text of a cell. */
+typedef struct reader {
+    const char *at;
+    const char *end;
+} reader;
+
+static bool at_digit(const reader *cell)
+{
+    return cell->at < cell->end && isdigit((unsigned char)*cell->at);
+}
+
+/* Reads digits; false where there are none. A value past max stays at max + 1. */
+static bool read_number(reader *cell, int64_t max, int64_t *out)
+{
+    if (!at_digit(cell))
+        return false;
+    int64_t value = 0;
+    for (; at_digit(cell); cell->at++) {
+        if (value <= max)
+            value = value * 10 + (*cell->at - '0');
+    }
+    *out = value <= max ? value : max + 1;
+    return true;
+}
+
+static bool read_char(reader *cell, char wanted)
+{
+    if (cell->at == cell->end || *cell->at != wanted)
+        return false;
+    cell->at++;
+    return true;
+}
+
+/* Reads the run of capital letters and underscores and finds the kind of exactly that name. */
+static bool read_kind(reader *cell, sl_kind *out)
+{
+    const char *start = cell->at;
+    while (cell->at < cell->end && (*cell->at == '_' || isupper((unsigned char)*cell->at)))
+        cell->at++;
+    size_t length = (size_t)(cell->at - start);
+    for (int kind = 0; kind < SL_KIND_COUNT; kind++) {
+        if (strlen(kinds[kind].name) == length && memcmp(kinds[kind].name, start, length) == 0) {
+            *out = (sl_kind)kind;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Reads stage, kind and, where the kind carries one, microbatch. Returns NULL or what is wrong. */
+static const char *read_simple(reader *cell, sl_action *out)
+{
+    int64_t stage;
+    int64_t microbatch = -1;
+    sl_kind kind;
+    if (!read_number(cell, SL_MAX_STAGES - 1, &stage))
+        return "it does not start with a stage number";
+    if (!read_kind(cell, &kind) || kind == SL_KIND_OVERLAP_F_B)
+        return "its kind is not known";
+    bool numbered = read_number(cell, SL_MAX_MICROBATCHES - 1, &microbatch);
+    bool weights = kinds[kind].class_ == SL_CLASS_WEIGHTS;
+    if (weights && numbered)
+        return "its kind takes no microbatch number";
+    if (!weights && !numbered)
+        return "its microbatch number is missing";
+    if (stage >= SL_MAX_STAGES)
+        return "its stage number is beyond 65534";
+    if (microbatch >= SL_MAX_MICROBATCHES)
+        return "its microbatch number is beyond 2147483646";
+    *out = sl_action_make(kind, (int)stage, (int)microbatch);
+    return NULL;
+}
+
+/* Reads "(0F3;3B1)OVERLAP_F_B". Returns NULL or what is wrong. */
+static const char *read_overlap(reader *cell, sl_action *out)
+{
+    sl_action f;
+    sl_action b;
+    sl_kind kind;
+    read_char(cell, '(');
+    const char *wrong = read_simple(cell, &f);
+    if (!wrong && !read_char(cell, ';'))
+        wrong = "a ';' is missing between its parts";
+    if (!wrong)
+        wrong = read_simple(cell, &b);
+    if (wrong)
+        return wrong;
+    if (!read_char(cell, ')'))
+        return "its ')' is missing";
+    if (!read_kind(cell, &kind) || kind != SL_KIND_OVERLAP_F_B)
+        return "only OVERLAP_F_B has parts in brackets";
+    if (f.kind != SL_KIND_F || b.kind != SL_KIND_B)
+        return "its parts are not an F and a B";
+    *out = sl_action_overlap(f.stage, f.microbatch, b.stage, b.microbatch);
+    return NULL;
+}
+
+sl_status sl_action_parse(const char *text, size_t length, sl_action *out)
+{
+    reader cell = { text, text + length };
+    sl_action action;
+    bool overlap = length > 0 && text[0] == '(';
+    const char *wrong = overlap ? read_overlap(&cell, &action) : read_simple(&cell, &action);
+    if (!wrong && cell.at != cell.end)
+        wrong = "something follows it";
+    if (wrong)
+        return sl_fail(SL_ERR_FORMAT, "'%.*s' is no action: %s", (int)(length < 60 ? length : 60), text, wrong);
+    *out = action;
+    return SL_OK;
+}
