@@ -4,5 +4,6 @@
 
 #include <sluice/base.h>
 #include <sluice/schedule.h>
+#include <sluice/comm.h>
 
 #endif
