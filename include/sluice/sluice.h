@@ -5,5 +5,8 @@
 #include <sluice/base.h>
 #include <sluice/schedule.h>
 #include <sluice/comm.h>
+#include <sluice/device.h>
+#include <sluice/kernel.h>
+#include <sluice/tensor.h>
 
 #endif

@@ -1,0 +1,81 @@
+/* Devices: memory, streams, events and copies. Work on a stream may be asynchronous: whoever reads a result on the host
+ * synchronizes first. Device memory may be out of the host's reach: only copies (or sl_device_is_host) open it. */
+#ifndef SLUICE_DEVICE_H
+#define SLUICE_DEVICE_H
+
+#include <sluice/base.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct sl_device sl_device; /* one opened device; used by one thread at a time unless said otherwise */
+typedef struct sl_stream sl_stream; /* work in order; belongs to a device */
+typedef struct sl_event sl_event;   /* a point on a stream */
+
+typedef enum sl_device_kind { SL_DEVICE_CPU, SL_DEVICE_CUDA } sl_device_kind;
+
+typedef struct sl_device_options {
+    int threads; /* cpu: threads that share one kernel's work, the caller among them; 0 means 1 */
+} sl_device_options;
+
+/* spec: "cpu", "cuda" or "cuda:INDEX". options may be NULL. The caller closes *out after all that came from it. */
+SL_API SL_MUST_CHECK sl_status sl_device_open(const char *spec, const sl_device_options *options, sl_device **out);
+SL_API void sl_device_close(sl_device *device); /* NULL is fine */
+
+SL_API const char *sl_device_name(const sl_device *device); /* "cpu", "cuda:0" */
+SL_API sl_device_kind sl_device_get_kind(const sl_device *device);
+SL_API int sl_device_threads(const sl_device *device); /* 1 where the notion does not apply */
+/* True where the host may read and write the device's memory directly (after synchronizing). */
+SL_API bool sl_device_is_host(const sl_device *device);
+
+/* ---- Memory ---------------------------------------------------------------------------------- */
+
+#define SL_DEVICE_ALIGNMENT 64 /* bytes; every block starts on such a boundary */
+
+/* Not zeroed. 0 bytes gives a unique pointer. */
+SL_API SL_MUST_CHECK sl_status sl_device_alloc(sl_device *device, size_t bytes, void **out);
+SL_API void sl_device_free(sl_device *device, void *block); /* NULL is fine */
+
+/* Bytes asked for, without the allocator's own overhead. */
+typedef struct sl_device_memory {
+    size_t in_use;
+    size_t peak; /* highest in_use since the device was opened or the peak was reset */
+} sl_device_memory;
+
+SL_API sl_device_memory sl_device_get_memory(const sl_device *device);
+SL_API void sl_device_reset_peak(sl_device *device); /* peak becomes in_use */
+
+/* ---- Streams --------------------------------------------------------------------------------- */
+
+SL_API SL_MUST_CHECK sl_status sl_stream_create(sl_device *device, sl_stream **out);
+SL_API void sl_stream_destroy(sl_stream *stream); /* waits for its work; NULL is fine */
+SL_API sl_device *sl_stream_device(const sl_stream *stream);
+/* Waits for all work given so far and reports what went wrong in it. */
+SL_API SL_MUST_CHECK sl_status sl_stream_synchronize(sl_stream *stream);
+
+typedef enum sl_copy_kind { SL_COPY_HOST_TO_DEVICE, SL_COPY_DEVICE_TO_HOST, SL_COPY_DEVICE_TO_DEVICE } sl_copy_kind;
+
+/* In stream order; both buffers stay untouched by others until the stream has passed this point. No overlap. */
+SL_API SL_MUST_CHECK sl_status sl_stream_copy(sl_stream *stream, sl_copy_kind kind, void *to, const void *from,
+                                              size_t bytes);
+SL_API SL_MUST_CHECK sl_status sl_stream_memset(sl_stream *stream, void *to, int byte, size_t bytes);
+
+/* ---- Events ---------------------------------------------------------------------------------- */
+
+SL_API SL_MUST_CHECK sl_status sl_event_create(sl_device *device, sl_event **out);
+SL_API void sl_event_destroy(sl_event *event); /* NULL is fine */
+/* Marks the point the stream has been given work up to; replaces an earlier mark. */
+SL_API SL_MUST_CHECK sl_status sl_event_record(sl_event *event, sl_stream *stream);
+/* Work given to the stream from now on starts after the event; does not hold up the host. */
+SL_API SL_MUST_CHECK sl_status sl_stream_wait(sl_stream *stream, sl_event *event);
+SL_API SL_MUST_CHECK sl_status sl_event_synchronize(sl_event *event); /* holds up the host */
+/* Sets *done without waiting; an event never recorded is done. */
+SL_API SL_MUST_CHECK sl_status sl_event_query(sl_event *event, bool *done);
+/* Seconds between two recorded events of one device; both must have been reached. */
+SL_API SL_MUST_CHECK sl_status sl_event_elapsed(sl_event *from, sl_event *to, double *seconds);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
