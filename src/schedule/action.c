@@ -62,16 +62,47 @@ int sl_action_parts(sl_action action, sl_action parts[2])
     return 2;
 }
 
+static char *put_number(char *at, uint32_t value)
+{
+    char digits[10];
+    int count = 0;
+    do {
+        digits[count++] = (char)('0' + value % 10);
+        value /= 10;
+    } while (value > 0);
+    while (count > 0)
+        *at++ = digits[--count];
+    return at;
+}
+
+/* Stage, kind and, where the kind carries one, microbatch. */
+static char *put_simple(char *at, unsigned stage, const char *name, int32_t microbatch)
+{
+    at = stpcpy(put_number(at, stage), name);
+    return microbatch >= 0 ? put_number(at, (uint32_t)microbatch) : at;
+}
+
+/* By hand, not with printf: files have millions of cells. */
 char *sl_action_text(sl_action action, char *text, size_t size)
 {
-    const char *name = sl_kind_name((sl_kind)action.kind);
-    if (action.kind == SL_KIND_OVERLAP_F_B)
-        snprintf(text, size, "(%dF%d;%dB%d)%s", action.stage, action.microbatch, action.b_stage, action.b_microbatch,
-                 name);
-    else if (sl_kind_class_of((sl_kind)action.kind) == SL_CLASS_WEIGHTS)
-        snprintf(text, size, "%d%s", action.stage, name);
-    else
-        snprintf(text, size, "%d%s%d", action.stage, name, action.microbatch);
+    char whole[SL_ACTION_TEXT_SIZE];
+    char *at = whole;
+    if (action.kind == SL_KIND_OVERLAP_F_B) {
+        *at++ = '(';
+        at = put_simple(at, action.stage, "F", action.microbatch);
+        *at++ = ';';
+        at = put_simple(at, action.b_stage, "B", action.b_microbatch);
+        *at++ = ')';
+        at = stpcpy(at, sl_kind_name((sl_kind)action.kind));
+    } else {
+        at = put_simple(at, action.stage, sl_kind_name((sl_kind)action.kind), action.microbatch);
+    }
+    size_t length = (size_t)(at - whole);
+    if (size > 0) {
+        size_t fits = length < size ? length : size - 1;
+        memcpy(text, whole, fits);
+        text[fits] = '\0';
+    }
     return text;
 }
 
@@ -172,16 +203,30 @@ static const char *read_overlap(reader *cell, sl_action *out)
     return NULL;
 }
 
+/* The text with what cannot be printed as \xNN, cut to what fits. */
+static const char *printable(const char *text, size_t length, char *out, size_t size)
+{
+    size_t used = 0;
+    for (size_t i = 0; i < length && used + sizeof "\\xNN" <= size; i++) {
+        unsigned char c = (unsigned char)text[i];
+        used += (size_t)snprintf(out + used, size - used, isprint(c) ? "%c" : "\\x%02X", c);
+    }
+    out[used] = '\0';
+    return out;
+}
+
 sl_status sl_action_parse(const char *text, size_t length, sl_action *out)
 {
     reader cell = { text, text + length };
-    sl_action action;
+    sl_action action = { 0 };
     bool overlap = length > 0 && text[0] == '(';
     const char *wrong = overlap ? read_overlap(&cell, &action) : read_simple(&cell, &action);
     if (!wrong && cell.at != cell.end)
         wrong = "something follows it";
-    if (wrong)
-        return sl_fail(SL_ERR_FORMAT, "'%.*s' is no action: %s", (int)(length < 60 ? length : 60), text, wrong);
+    if (wrong) {
+        char shown[SL_ACTION_TEXT_SIZE];
+        return sl_fail(SL_ERR_FORMAT, "'%s' is no action: %s", printable(text, length, shown, sizeof shown), wrong);
+    }
     *out = action;
     return SL_OK;
 }
