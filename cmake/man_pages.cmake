@@ -1,0 +1,11 @@
+# Writes sluice.1 and sluice-COMMAND.1 into OUTPUT, as PROGRAM describes itself.
+file(REMOVE_RECURSE ${OUTPUT})
+file(MAKE_DIRECTORY ${OUTPUT})
+execute_process(COMMAND ${PROGRAM} --man OUTPUT_FILE ${OUTPUT}/sluice.1 COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND ${PROGRAM} --words OUTPUT_VARIABLE words COMMAND_ERROR_IS_FATAL ANY)
+string(REGEX MATCHALL "[^\n]+" words "${words}")
+foreach(word ${words})
+  if(NOT word MATCHES "^-")
+    execute_process(COMMAND ${PROGRAM} ${word} --man OUTPUT_FILE ${OUTPUT}/sluice-${word}.1 COMMAND_ERROR_IS_FATAL ANY)
+  endif()
+endforeach()

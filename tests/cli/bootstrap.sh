@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# ./bootstrap on a machine without the packages: installs as root or through sudo, else prints the one line to run.
+. "$(dirname "$0")/common.bash"
+
+# A machine of stubs: user $1 (a number), sudo where $2 is "sudo"; apt-get writes down what it was asked.
+machine() {
+    rm -rf "$scratch/bin" "$scratch/apt.log"
+    mkdir "$scratch/bin"
+    for tool in bash dirname env grep cat nproc; do
+        ln -s "$(type -P $tool)" "$scratch/bin/$tool"
+    done
+    printf '#!/usr/bin/bash\necho %s\n' "$1" >"$scratch/bin/id"
+    printf '#!/usr/bin/bash\nexit 1\n' >"$scratch/bin/dpkg-query"
+    printf '#!/usr/bin/bash\necho "$*" >>"%s/apt.log"\n' "$scratch" >"$scratch/bin/apt-get"
+    if [ "$2" = sudo ]; then
+        printf '#!/usr/bin/bash\n[ "$1" = -n ] && shift\necho sudo >>"%s/apt.log"\nexec "$@"\n' "$scratch" >"$scratch/bin/sudo"
+        ln -s "$(type -P true)" "$scratch/bin/true"
+    fi
+    chmod +x "$scratch"/bin/*
+}
+bootstrap() { run "$1" env -i PATH="$scratch/bin" "$SLUICE_SOURCE/bootstrap" "${@:2}"; }
+
+machine 1000 none
+for job in build demo test drill install-packages; do
+    bootstrap 1 $job
+    [ "$(grep -c apt-get "$err")" -eq 1 ] || fail "$job does not print exactly one apt line"
+    grep -qE '^ +apt-get install -y --no-install-recommends .*\bcmake\b' "$err" || fail "$job prints no apt line"
+    [ ! -e "$scratch/apt.log" ] || fail "$job ran apt-get as a plain user"
+done
+
+machine 0 none
+bootstrap 0 install-packages
+grep -qE '^install .*\bcmake\b.*\bclang-tidy\b' "$scratch/apt.log" || fail "root does not install the packages"
+
+machine 1000 sudo
+bootstrap 0 install-packages
+grep -q '^sudo$' "$scratch/apt.log" || fail "sudo is not used"
+grep -qE '^install .*\bcmake\b' "$scratch/apt.log" || fail "sudo does not install the packages"
+
+machine 0 none
+printf '#!/usr/bin/bash\nexit 100\n' >"$scratch/bin/apt-get"
+bootstrap 1 build
+complains "apt-get could not install"
+
+for wrong in "" frobnicate --help; do
+    bootstrap 2 $wrong
+    complains "usage: ./bootstrap"
+done

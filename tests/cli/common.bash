@@ -1,0 +1,28 @@
+# Shared by the command line tests: `. "$(dirname "$0")/common.bash"` gives a scratch directory and the checks below.
+set -euo pipefail
+export LC_ALL=C
+unset SLUICE_LOG NO_COLOR COLUMNS
+
+scratch=$(mktemp -d "${TMPDIR:-/tmp}/sluice-test-XXXXXX")
+trap 'rm -rf "$scratch"' EXIT
+out=$scratch/.out err=$scratch/.err
+
+fail() {
+    echo "FAILED: $*" >&2
+    [ -f "$out" ] && { echo "--- stdout"; head -c 4000 "$out"; } >&2
+    [ -f "$err" ] && { echo "--- stderr"; head -c 4000 "$err"; } >&2
+    exit 1
+}
+
+# run CODE COMMAND...: runs it with stdout in $out and stderr in $err and checks its exit code.
+run() {
+    local expected=$1 code=0
+    shift
+    "$@" >"$out" 2>"$err" </dev/null || code=$?
+    [ "$code" -eq "$expected" ] || fail "exit code $code instead of $expected: $*"
+}
+
+# prints TEXT / complains TEXT: the last run had TEXT in stdout / stderr. silent: it had nothing in stderr.
+prints() { grep -qF -- "$1" "$out" || fail "stdout lacks: $1"; }
+complains() { grep -qF -- "$1" "$err" || fail "stderr lacks: $1"; }
+silent() { [ ! -s "$err" ] || fail "stderr is not empty"; }
