@@ -29,8 +29,8 @@ typedef struct sl_value {
 SL_API SL_MUST_CHECK sl_status sl_graph_create(sl_graph **out);
 SL_API void sl_graph_destroy(sl_graph *graph); /* NULL is fine; partitions and programs made from it do not need it */
 
-/* Building calls do not return a status: the first error is kept, with the node and the shapes in its message, and every
- * later call is a no-op that returns an invalid value. sl_graph_finish reports it. */
+/* Building calls do not return a status: the first error is kept, with the node and the shapes in its message, and
+ * every later call is a no-op that returns an invalid value. sl_graph_finish reports it. */
 
 /* Puts "name." before the names of all that follows until the pop: push "h.3", push "mlp", param "c_fc.weight" makes
  * "h.3.mlp.c_fc.weight". What lies between push and pop is the module of that path. */
@@ -266,15 +266,15 @@ typedef struct sl_port {
     sl_dtype dtype;
     sl_shape shape;
     size_t bytes;
-    /* Its last reader or writer: the owner keeps it until that phase has run (until B where B runs in place of I and W).
-     * params, grads: W. */
+    /* Its last reader or writer: the owner keeps it until that phase has run (until B where B runs in place of I and
+     * W). params, grads: W. */
     sl_phase last_use;
     /* input: input_grads[i] is written, its gradient; output: output_grads[i] is read. Elsewhere the pointer is not
      * looked at and may be NULL. */
     bool has_grad;
-    bool root;      /* input: from outside the pipeline; output: a named output of the graph (the loss among them) */
-    sl_init init;   /* params */
-    int output_of;  /* input that comes along an edge: the stage that makes it; else -1 */
+    bool root;     /* input: from outside the pipeline; output: a named output of the graph (the loss among them) */
+    sl_init init;  /* params */
+    int output_of; /* input that comes along an edge: the stage that makes it; else -1 */
     sl_phase grad_last_use; /* output with has_grad: last reader of output_grads[i], I or W */
 } sl_port;
 

@@ -7,6 +7,7 @@
 #include <sluice/comm.h>
 #include <sluice/device.h>
 #include <sluice/kernel.h>
+#include <sluice/graph.h>
 #include <sluice/tensor.h>
 
 #endif
