@@ -201,14 +201,14 @@ typedef struct sl_partition sl_partition; /* opaque, immutable */
  * user in stage order (s -> t -> u), so that its gradient adds up along the way back in the order of the uncut graph:
  * every differentiable output has exactly one edge, and nobody sums gradients between stages. Any other output may have
  * several edges. */
-typedef struct sl_edge {
+typedef struct sl_value_edge {
     const char *name; /* of the value */
     int from, to;     /* stages; from < to */
     int output;       /* index among the outputs of `from` */
     int input;        /* index among the inputs of `to` */
     bool differentiable;
     size_t bytes; /* of one microbatch, each way */
-} sl_edge;
+} sl_value_edge;
 
 /* A parameter that several stages use: each has its own copy and gradient, to be kept equal by whoever owns them (the
  * gradient of the parameter is the sum over the stages in stage order). */
@@ -237,7 +237,7 @@ SL_API int sl_partition_stage_count(const sl_partition *partition);
 /* First node of each stage but the first: as SL_SPLIT_NODES they cut the same model, built for another batch size, at
  * the same places. Borrowed; *count is stages - 1. */
 SL_API const int *sl_partition_cuts(const sl_partition *partition, int *count);
-SL_API const sl_edge *sl_partition_edges(const sl_partition *partition, int *count); /* by from, to, name's position */
+SL_API const sl_value_edge *sl_partition_edges(const sl_partition *partition, int *count); /* by from, to, name's position */
 SL_API const sl_tied_param *sl_partition_tied_params(const sl_partition *partition, int *count);
 SL_API const sl_root_input *sl_partition_root_inputs(const sl_partition *partition, int *count);
 /* Sum over the stage's nodes of sl_graph_node_cost. */
