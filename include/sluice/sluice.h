@@ -9,5 +9,6 @@
 #include <sluice/kernel.h>
 #include <sluice/graph.h>
 #include <sluice/tensor.h>
+#include <sluice/train.h>
 
 #endif

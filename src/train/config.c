@@ -1,0 +1,217 @@
+/* Configuration of a run: defaults, overrides, and errors that say where a value came from. */
+#include "train/config_keys.h"
+
+#include "base/alloc.h"
+#include "base/arena.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- One value ------------------------------------------------------------------------------- */
+
+static sl_status set_word(const config_key *key, const char *what, const char *text, int64_t *out)
+{
+    const char *words = key->words;
+    for (int64_t place = 0; words; place++) {
+        const char *bar = strchr(words, '|');
+        size_t length = bar ? (size_t)(bar - words) : strlen(words);
+        if (strlen(text) == length && strncmp(words, text, length) == 0) {
+            *out = place;
+            return SL_OK;
+        }
+        words = bar ? bar + 1 : NULL;
+    }
+    return sl_fail(SL_ERR_ARGUMENT, "%s: '%.100s' is not one of %s", what, text, key->words);
+}
+
+static sl_status set_text(sl_arena *arena, const char *what, const char *text, const char **out)
+{
+    if (text[0] == '\0')
+        return sl_fail(SL_ERR_ARGUMENT, "%s: the text is empty", what);
+    return sl_arena_strdup(arena, text, (char **)(void *)out);
+}
+
+static sl_status set_texts(sl_arena *arena, const char *what, const char *const *texts, int count, sl_texts *out)
+{
+    sl_status status = SL_OK;
+    const char **items = NULL;
+    SL_TRY(SL_ARENA_ARRAY(arena, items, count > 0 ? count : 1));
+    for (int i = 0; i < count; i++)
+        SL_TRY(set_text(arena, what, texts[i], &items[i]));
+    *out = (sl_texts){ .items = items, .count = count };
+done:
+    return status;
+}
+
+static sl_status set_scalar(sl_train_config *config, const config_key *key, const char *what, const char *text,
+                            void *target)
+{
+    switch (key->type) {
+    case CONFIG_INT:
+        return sl_parse_int(what, text, (int64_t)key->min, (int64_t)key->max, target);
+    case CONFIG_REAL:
+        return sl_parse_double(what, text, key->min, key->max, target);
+    case CONFIG_BOOL:
+        return sl_parse_bool(what, text, target);
+    case CONFIG_WORD:
+        return set_word(key, what, text, target);
+    default:
+        return set_text(config->own->arena, what, text, target);
+    }
+}
+
+sl_status sl_config_set(sl_train_config *config, const config_key *key, const char *what, const char *const *texts,
+                        int count)
+{
+    void *target = (char *)config + key->offset;
+    if (key->type == CONFIG_TEXTS)
+        return set_texts(config->own->arena, what, texts, count, target);
+    if (key->type == CONFIG_PAIR) {
+        double *pair = target;
+        if (count != 2)
+            return sl_fail(SL_ERR_ARGUMENT, "%s: two numbers are needed, %d given", what, count);
+        sl_status status = sl_parse_double(what, texts[0], key->min, key->max, &pair[0]);
+        return status == SL_OK ? sl_parse_double(what, texts[1], key->min, key->max, &pair[1]) : status;
+    }
+    return set_scalar(config, key, what, texts[0], target);
+}
+
+/* ---- Defaults and overrides ------------------------------------------------------------------ */
+
+enum { LIST_LIMIT = 256 };
+
+/* "[a, b]" or "a,b" into its items; cuts the copy that is passed in. */
+static int cut_list(char *text, const char **items)
+{
+    int count = 0;
+    size_t length = strlen(text);
+    if (length >= 2 && text[0] == '[' && text[length - 1] == ']') {
+        text[length - 1] = '\0';
+        text++;
+    }
+    if (text[strspn(text, " ")] == '\0')
+        return 0;
+    while (text && count < LIST_LIMIT) {
+        char *comma = strchr(text, ',');
+        if (comma)
+            *comma = '\0';
+        text += strspn(text, " ");
+        size_t end = strlen(text);
+        while (end > 0 && text[end - 1] == ' ')
+            text[--end] = '\0';
+        items[count++] = text;
+        text = comma ? comma + 1 : NULL;
+    }
+    return count;
+}
+
+static sl_status set_from_text(sl_train_config *config, const config_key *key, const char *what, const char *text)
+{
+    sl_status status = SL_OK;
+    char *copy = NULL;
+    const char *items[LIST_LIMIT] = { text };
+    int count = 1;
+    if (key->type == CONFIG_PAIR || key->type == CONFIG_TEXTS) {
+        SL_TRY(sl_strdup(text, &copy));
+        count = cut_list(copy, items);
+    }
+    SL_TRY(sl_config_set(config, key, what, items, count));
+done:
+    sl_free(copy);
+    return status;
+}
+
+static sl_status set_defaults(sl_train_config *config)
+{
+    for (const config_key *key = sl_config_keys; key->section; key++) {
+        if (!key->default_value)
+            continue;
+        sl_status status = set_from_text(config, key, key->key, key->default_value);
+        if (status != SL_OK)
+            return status;
+    }
+    return SL_OK;
+}
+
+static sl_status set_override(sl_train_config *config, const char *override)
+{
+    size_t section = strcspn(override, ".=");
+    const char *name = override + section + (override[section] == '.');
+    size_t length = strcspn(name, "=");
+    char what[128];
+    snprintf(what, sizeof what, "--%.*s", (int)strcspn(override, "="), override);
+    int i = override[section] == '.' ? sl_config_find(override, section, name, length) : -1;
+    if (i < 0)
+        return sl_fail(SL_ERR_ARGUMENT, "%s: there is no such key", what);
+    if (name[length] != '=')
+        return sl_fail(SL_ERR_ARGUMENT, "%s: a value is missing (%s=VALUE)", what, what);
+    sl_status status = set_from_text(config, &sl_config_keys[i], what, name + length + 1);
+    if (status != SL_OK)
+        return status;
+    config_origin *origin = &config->own->origins[i];
+    *origin = (config_origin){ .given = true };
+    return sl_arena_strdup(config->own->arena, override, (char **)(void *)&origin->override);
+}
+
+sl_status sl_train_config_load(const char *path, const char *const *overrides, int override_count, sl_train_config *out)
+{
+    sl_status status = SL_OK;
+    sl_train_config config = { .own = NULL };
+    SL_TRY(SL_NEW(config.own));
+    SL_TRY(sl_arena_create(&config.own->arena));
+    SL_TRY(set_defaults(&config));
+    if (path)
+        SL_TRY(sl_config_read_yaml(&config, path));
+    for (int i = 0; i < override_count; i++)
+        SL_TRY(set_override(&config, overrides[i]));
+    SL_TRY(sl_config_check(&config));
+    *out = config;
+    config.own = NULL;
+done:
+    sl_train_config_destroy(&config);
+    return status;
+}
+
+void sl_train_config_destroy(sl_train_config *config)
+{
+    if (!config || !config->own)
+        return;
+    sl_arena_destroy(config->own->arena);
+    sl_free(config->own);
+    config->own = NULL;
+}
+
+/* ---- Where a value came from ----------------------------------------------------------------- */
+
+static int find(const char *key)
+{
+    size_t section = strcspn(key, ".");
+    return key[section] == '.' ? sl_config_find(key, section, key + section + 1, strlen(key + section + 1)) : -1;
+}
+
+bool sl_train_config_given(const sl_train_config *config, const char *key)
+{
+    int i = find(key);
+    return i >= 0 && config->own && config->own->origins[i].given;
+}
+
+sl_status sl_train_config_fail(const sl_train_config *config, const char *key, const char *format, ...)
+{
+    char message[1024], place[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    int i = find(key);
+    const config_origin *origin = i >= 0 && config->own ? &config->own->origins[i] : NULL;
+    const char *value = i >= 0 ? sl_config_keys[i].default_value : NULL;
+    if (origin && origin->override)
+        snprintf(place, sizeof place, "--%.300s", origin->override);
+    else if (origin && origin->given)
+        snprintf(place, sizeof place, "%s:%d: %s", config->own->path, origin->line, key);
+    else if (value)
+        snprintf(place, sizeof place, "%s (%s by default)", key, value);
+    else
+        snprintf(place, sizeof place, "%s", key);
+    return sl_fail(SL_ERR_ARGUMENT, "%s: %s", place, message);
+}

@@ -1,0 +1,111 @@
+/* What must hold between configuration values. What needs the model, the data or the schedule is checked by the plan.
+ */
+#include "train/config_keys.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static sl_status check_model(const sl_train_config *config)
+{
+    static const char *const sizes[] = { "model.family",      "model.n_layer", "model.n_head",
+                                         "model.n_kv_head",   "model.n_embd",  "model.n_inner",
+                                         "model.n_positions", "model.tie",     "model.vocab" };
+    if (config->model.init) {
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            if (sl_train_config_given(config, sizes[i]))
+                return sl_train_config_fail(config, sizes[i], "this comes from model.init (%s); give only one of them",
+                                            config->model.init);
+        }
+        return SL_OK;
+    }
+    if (config->model.n_embd % config->model.n_head != 0)
+        return sl_train_config_fail(config, "model.n_head", "n_embd %" PRId64 " cannot be cut into %" PRId64 " heads",
+                                    config->model.n_embd, config->model.n_head);
+    if (config->model.family == SL_FAMILY_GPT2 && config->model.n_kv_head != 0)
+        return sl_train_config_fail(config, "model.n_kv_head", "only llama has key/value heads of its own");
+    if (config->model.n_kv_head != 0 && config->model.n_head % config->model.n_kv_head != 0)
+        return sl_train_config_fail(config, "model.n_kv_head", "%" PRId64 " heads cannot share %" PRId64,
+                                    config->model.n_head, config->model.n_kv_head);
+    if (config->model.family == SL_FAMILY_LLAMA && (config->model.n_embd / config->model.n_head) % 2 != 0)
+        return sl_train_config_fail(config, "model.n_head", "llama rotates pairs: n_embd / n_head = %" PRId64 " is odd",
+                                    config->model.n_embd / config->model.n_head);
+    if (config->model.family == SL_FAMILY_LLAMA && config->model.dropout > 0)
+        return sl_train_config_fail(config, "model.dropout", "llama has no dropout");
+    if (config->model.n_positions != 0 && config->model.n_positions < config->batch.seq)
+        return sl_train_config_fail(config, "batch.seq", "%" PRId64 " tokens do not fit model.n_positions %" PRId64,
+                                    config->batch.seq, config->model.n_positions);
+    return SL_OK;
+}
+
+static sl_status check_data(const sl_train_config *config)
+{
+    if (!config->data.tokens && !config->data.text)
+        return sl_train_config_fail(config, "data.tokens", "no data: give data.tokens or data.text");
+    if (config->data.tokens && config->data.text)
+        return sl_train_config_fail(config, "data.text", "data.tokens is given as well; give only one of them");
+    return SL_OK;
+}
+
+static sl_status check_batch(const sl_train_config *config)
+{
+    int64_t size = config->batch.size, dp = config->parallel.dp;
+    if (size % dp != 0)
+        return sl_train_config_fail(config, "batch.size",
+                                    "%" PRId64 " rows cannot be shared equally by %" PRId64 " replicas (parallel.dp)",
+                                    size, dp);
+    if (config->batch.microbatches > size / dp)
+        return sl_train_config_fail(config, "batch.microbatches",
+                                    "%" PRId64 " microbatches, but a replica has only %" PRId64
+                                    " rows (batch.size / parallel.dp)",
+                                    config->batch.microbatches, size / dp);
+    return SL_OK;
+}
+
+static sl_status check_optimizer(const sl_train_config *config)
+{
+    static const char *const adam_only[] = { "optimizer.betas", "optimizer.eps" };
+    bool adamw = config->optimizer.name == SL_OPTIMIZER_ADAMW;
+    for (size_t i = 0; i < 2 && !adamw; i++) {
+        if (sl_train_config_given(config, adam_only[i]))
+            return sl_train_config_fail(config, adam_only[i], "only adamw has it; optimizer.name is sgd");
+    }
+    if (adamw && sl_train_config_given(config, "optimizer.momentum"))
+        return sl_train_config_fail(config, "optimizer.momentum", "only sgd has it; optimizer.name is adamw");
+    if (config->optimizer.min_lr > config->optimizer.lr)
+        return sl_train_config_fail(config, "optimizer.min_lr", "%g is above optimizer.lr %g", config->optimizer.min_lr,
+                                    config->optimizer.lr);
+    if (config->optimizer.schedule == SL_LR_CONSTANT && config->optimizer.min_lr > 0)
+        return sl_train_config_fail(config, "optimizer.min_lr", "a constant learning rate does not fall");
+    if (config->optimizer.warmup > config->run.steps)
+        return sl_train_config_fail(config, "optimizer.warmup", "%" PRId64 " steps, but the run has %" PRId64,
+                                    config->optimizer.warmup, config->run.steps);
+    return SL_OK;
+}
+
+static sl_status check_parallel(const sl_train_config *config)
+{
+    int64_t pp = config->parallel.pp, stages = config->parallel.stages_per_rank;
+    if (pp * config->parallel.dp > 4096)
+        return sl_train_config_fail(config, "parallel.dp", "%" PRId64 " x %" PRId64 " ranks; 4096 is the limit", pp,
+                                    config->parallel.dp);
+    if (stages > 0 && config->parallel.split.count > 0 && config->parallel.split.count + 1 != pp * stages)
+        return sl_train_config_fail(
+            config, "parallel.split",
+            "%" PRId64 " points make %" PRId64 " stages, but %" PRId64 " ranks with %" PRId64 " a rank need %" PRId64,
+            config->parallel.split.count, config->parallel.split.count + 1, pp, stages, pp * stages);
+    if (config->precision.dtype != SL_F32)
+        return sl_train_config_fail(config, "precision.dtype", "only f32 is supported on this device");
+    return SL_OK;
+}
+
+sl_status sl_config_check(const sl_train_config *config)
+{
+    sl_status status = SL_OK;
+    SL_TRY(check_model(config));
+    SL_TRY(check_data(config));
+    SL_TRY(check_batch(config));
+    SL_TRY(check_optimizer(config));
+    SL_TRY(check_parallel(config));
+done:
+    return status;
+}

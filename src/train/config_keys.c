@@ -1,0 +1,120 @@
+/* The table of configuration keys. */
+#include "train/config_keys.h"
+
+#include <limits.h>
+#include <string.h>
+
+#define AT(section, key) #section, #key, .offset = offsetof(sl_train_config, section.key)
+#define INT(section, key, least, most, value, text)                                                                    \
+    {                                                                                                                  \
+        AT(section, key), .type = CONFIG_INT, .min = (double)(least), .max = (double)(most), .default_value = value,   \
+                          .help = text                                                                                 \
+    }
+#define REAL(section, key, least, most, value, text)                                                                   \
+    {                                                                                                                  \
+        AT(section, key), .type = CONFIG_REAL, .min = least, .max = most, .default_value = value, .help = text         \
+    }
+#define BOOL(section, key, value, text)                                                                                \
+    {                                                                                                                  \
+        AT(section, key), .type = CONFIG_BOOL, .default_value = value, .help = text                                    \
+    }
+#define WORD(section, key, list, value, text)                                                                          \
+    {                                                                                                                  \
+        AT(section, key), .type = CONFIG_WORD, .words = list, .default_value = value, .help = text                     \
+    }
+#define TEXT(section, key, value, text)                                                                                \
+    {                                                                                                                  \
+        AT(section, key), .type = CONFIG_TEXT, .default_value = value, .help = text                                    \
+    }
+#define TEXTS(section, key, text)                                                                                      \
+    {                                                                                                                  \
+        AT(section, key), .type = CONFIG_TEXTS, .help = text                                                           \
+    }
+
+enum { MILLION = 1000 * 1000 };
+
+const config_key sl_config_keys[] = {
+    TEXT(model, init, NULL, "Hugging Face folder (config.json and safetensors) to start from, instead of a family"),
+    WORD(model, family, "gpt2|llama", "gpt2", "architecture of a model that starts from random weights"),
+    INT(model, n_layer, 1, 1024, "4", "blocks"),
+    INT(model, n_head, 1, 1024, "4", "attention heads"),
+    INT(model, n_kv_head, 0, 1024, "0", "key/value heads (llama); 0: as many as heads"),
+    INT(model, n_embd, 1, 65536, "128", "width"),
+    INT(model, n_inner, 0, 1 << 18, "0", "width inside the MLP; 0: 4 x width (gpt2), 8/3 x width (llama)"),
+    INT(model, vocab, 0, 1 << 24, "0", "vocabulary; 0: 256 for text, else what the token file needs"),
+    INT(model, n_positions, 0, 1 << 24, "0", "longest sequence; 0: batch.seq"),
+    REAL(model, dropout, 0, 0.999, "0", "dropout (gpt2)"),
+    BOOL(model, tie, "true", "the output layer shares the embedding's weights"),
+
+    TEXT(data, tokens, NULL, "token file: raw uint16 (nanoGPT) or llm.c's format"),
+    TEXT(data, text, NULL, "plain text file, one token a byte"),
+    WORD(data, order, "sequential|shuffled", "sequential", "order of the rows; shuffled by run.seed"),
+
+    INT(batch, size, 1, MILLION, "8", "rows a step, over all replicas"),
+    INT(batch, seq, 1, 1 << 24, "128", "tokens a row"),
+    INT(batch, microbatches, 1, MILLION, "4", "parts into which a replica's rows are cut"),
+
+    WORD(optimizer, name, "adamw|sgd", "adamw", "optimizer"),
+    REAL(optimizer, lr, 0, 1e6, "3e-4", "learning rate after the warm-up"),
+    REAL(optimizer, min_lr, 0, 1e6, "0", "learning rate at the end (cosine, linear)"),
+    { AT(optimizer, betas), .type = CONFIG_PAIR, .min = 0, .max = 0.99999999, .default_value = "0.9,0.95",
+      .help = "decay rates of the moments (adamw)" },
+    REAL(optimizer, eps, 0, 1, "1e-8", "added to the denominator (adamw)"),
+    REAL(optimizer, weight_decay, 0, 1e3, "0.1", "decoupled decay of tensors of rank 2 and more"),
+    REAL(optimizer, momentum, 0, 0.99999999, "0.9", "momentum (sgd)"),
+    REAL(optimizer, clip, 0, 1e9, "1", "largest global gradient norm; 0: no clipping"),
+    WORD(optimizer, schedule, "constant|cosine|linear", "constant", "learning rate over the run"),
+    INT(optimizer, warmup, 0, 1e12, "0", "steps over which the learning rate rises to lr"),
+
+    INT(parallel, pp, 1, 4096, "1", "ranks of one pipeline"),
+    INT(parallel, dp, 1, 4096, "1", "replicas of the pipeline"),
+    TEXT(parallel, schedule, "1F1B",
+         "GPipe, 1F1B, Interleaved1F1B, LoopedBFS, InterleavedZeroBubble, ZBVZeroBubble, DualPipeV, or a CSV file"),
+    INT(parallel, stages_per_rank, 0, 256, "0", "stages a rank; 0: what the schedule needs"),
+    TEXTS(parallel, split, "modules before which a stage begins; none: cut by cost"),
+    TEXTS(parallel, recompute, "modules whose activations are computed again in the backward pass"),
+    INT(parallel, threads, 1, 1024, "1", "threads a rank"),
+    REAL(parallel, memory_gb, 0, 1e6, "0", "memory a rank may use; 0: its share of the machine's"),
+
+    WORD(precision, dtype, "f32|bf16|f16", "f32", "type of weights and activations"),
+
+    INT(checkpoint, every, 0, 1e12, "0", "steps between checkpoints; 0: only at the end"),
+    INT(checkpoint, keep, 1, MILLION, "2", "checkpoints that stay"),
+
+    INT(log, every, 1, 1e12, "1", "steps between progress lines in a pipe"),
+    WORD(log, progress, "auto|plain|off", "auto", "progress line; auto: one that stays in place on a terminal"),
+    BOOL(log, tensorboard, "false", "write TensorBoard event files too"),
+    REAL(log, peak_gflops, 0, 1e9, "0", "peak of one rank for MFU; 0: measured at the start"),
+
+    INT(run, steps, 1, 1e12, "100", "steps of the whole run"),
+    TEXT(run, out, "out", "folder of the run: metrics.jsonl, checkpoints/, trace.json"),
+    INT(run, seed, 0, 1e15, "1", "seed of weights, data order and dropout"),
+    { .section = NULL },
+};
+
+int sl_config_find(const char *section, size_t section_length, const char *key, size_t key_length)
+{
+    for (int i = 0; sl_config_keys[i].section; i++) {
+        const config_key *each = &sl_config_keys[i];
+        if (strlen(each->section) == section_length && strncmp(each->section, section, section_length) == 0 &&
+            strlen(each->key) == key_length && strncmp(each->key, key, key_length) == 0)
+            return i;
+    }
+    return -1;
+}
+
+bool sl_train_config_key(int i, sl_config_key_info *out)
+{
+    static const char *const types[] = { "whole number", "number", "true|false", NULL, "text", "two numbers", "list" };
+    for (int at = 0; at <= i; at++) {
+        if (!sl_config_keys[at].section)
+            return false;
+    }
+    const config_key *key = &sl_config_keys[i];
+    *out = (sl_config_key_info){ .section = key->section,
+                                 .key = key->key,
+                                 .type = key->type == CONFIG_WORD ? key->words : types[key->type],
+                                 .default_value = key->default_value ? key->default_value : "",
+                                 .help = key->help };
+    return true;
+}

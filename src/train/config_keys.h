@@ -1,0 +1,57 @@
+/* Every configuration key in one table: the YAML schema, the overrides, the defaults and the help come from it. */
+#ifndef SL_TRAIN_CONFIG_KEYS_H
+#define SL_TRAIN_CONFIG_KEYS_H
+
+#include <sluice/train.h>
+
+typedef enum config_type {
+    CONFIG_INT,
+    CONFIG_REAL,
+    CONFIG_BOOL,
+    CONFIG_WORD,  /* place in .words */
+    CONFIG_TEXT,  /* not empty */
+    CONFIG_PAIR,  /* two numbers */
+    CONFIG_TEXTS, /* any number of texts */
+} config_type;
+
+typedef struct config_key {
+    const char *section, *key;
+    config_type type;
+    size_t offset;             /* of the value in sl_train_config */
+    double min, max;           /* of numbers */
+    const char *words;         /* "a|b|c" for CONFIG_WORD */
+    const char *default_value; /* NULL: none */
+    const char *help;
+} config_key;
+
+/* Ends with a key whose section is NULL. Keys of a section stand together. */
+extern const config_key sl_config_keys[];
+enum { CONFIG_KEY_LIMIT = 64 };
+
+/* Where a value came from. */
+typedef struct config_origin {
+    bool given;
+    int line;             /* of the file; 0 where it was an override */
+    const char *override; /* "section.key=value" */
+} config_origin;
+
+struct sl_config_own {
+    struct sl_arena *arena;
+    const char *path; /* of the file, or NULL */
+    config_origin origins[CONFIG_KEY_LIMIT];
+};
+
+/* Index in sl_config_keys, or -1. key may be shorter than the string it starts. */
+int sl_config_find(const char *section, size_t section_length, const char *key, size_t key_length);
+
+/* Sets one value from its text (lists: count texts). `what` opens the message ("run.yaml:3: batch.size"). */
+SL_MUST_CHECK sl_status sl_config_set(sl_train_config *config, const config_key *key, const char *what,
+                                      const char *const *texts, int count);
+
+/* config_yaml.c: reads the file into config and notes the lines. */
+SL_MUST_CHECK sl_status sl_config_read_yaml(sl_train_config *config, const char *path);
+
+/* config_check.c: what must hold between values. */
+SL_MUST_CHECK sl_status sl_config_check(const sl_train_config *config);
+
+#endif

@@ -1,0 +1,230 @@
+/* The configuration: defaults, file, overrides, and errors that name file, line and key. */
+#include <sluice/train.h>
+
+#include "base/alloc.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#define DATA "data: {tokens: t.bin}\n"
+
+/* Loads the text as run.yaml in a folder of its own. */
+static sl_status load(const char *yaml, const char *const *overrides, int count, sl_train_config *out)
+{
+    char folder[] = "/tmp/sluice-config-XXXXXX", path[64];
+    assert_non_null(mkdtemp(folder));
+    assert_int_equal(chdir(folder), 0);
+    snprintf(path, sizeof path, "run.yaml");
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(yaml, file);
+    fclose(file);
+    sl_status status = sl_train_config_load(path, overrides, count, out);
+    unlink(path);
+    assert_int_equal(chdir("/"), 0);
+    rmdir(folder);
+    return status;
+}
+
+static void the_defaults_need_nothing_but_data(void **state)
+{
+    (void)state;
+    sl_train_config config;
+    assert_int_equal(load(DATA, NULL, 0, &config), SL_OK);
+    assert_string_equal(config.data.tokens, "t.bin");
+    assert_null(config.data.text);
+    assert_int_equal(config.model.family, SL_FAMILY_GPT2);
+    assert_int_equal(config.parallel.pp, 1);
+    assert_string_equal(config.parallel.schedule, "1F1B");
+    assert_true(config.optimizer.betas[1] == 0.95);
+    assert_int_equal(config.parallel.split.count, 0);
+    sl_train_config_destroy(&config);
+}
+
+static void the_file_and_then_the_overrides_count(void **state)
+{
+    (void)state;
+    sl_train_config config;
+    const char *const overrides[] = { "optimizer.betas=0.8,0.9", "parallel.split=[h.1, h.2,h.3]", "run.steps=7",
+                                      "run.steps=8" };
+    assert_int_equal(
+        load("model:\n  family: llama\n  n_layer: 6\n  tie: no\ndata:\n  text: a b.txt\n  order: shuffled\n"
+             "optimizer: {betas: [0.5, 0.6], lr: 1e-3}\nparallel: {pp: 4}\nlog:\nrun: {steps: 3}\n",
+             overrides, 4, &config),
+        SL_OK);
+    assert_int_equal(config.model.family, SL_FAMILY_LLAMA);
+    assert_int_equal(config.model.n_layer, 6);
+    assert_false(config.model.tie);
+    assert_string_equal(config.data.text, "a b.txt");
+    assert_int_equal(config.data.order, SL_ORDER_SHUFFLED);
+    assert_true(config.optimizer.lr == 1e-3);
+    assert_true(config.optimizer.betas[0] == 0.8 && config.optimizer.betas[1] == 0.9);
+    assert_int_equal(config.parallel.split.count, 3);
+    assert_string_equal(config.parallel.split.items[1], "h.2");
+    assert_int_equal(config.run.steps, 8);
+    assert_true(sl_train_config_given(&config, "run.steps"));
+    assert_false(sl_train_config_given(&config, "run.seed"));
+    sl_train_config_destroy(&config);
+}
+
+static void errors_of_the_file_name_line_and_key(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *yaml, *message;
+    } cases[] = {
+        { "model:\n  n_layer: 4\n  layers: 3\n", "run.yaml:3: model.layers: there is no such key" },
+        { "\nmodl:\n  n_layer: 4\n", "run.yaml:2: modl: there is no such section" },
+        { "model:\n\n  n_layer: four\n", "run.yaml:3: model.n_layer: 'four' is not a whole number" },
+        { "model:\n  n_layer: 4.5\n", "run.yaml:2: model.n_layer: '4.5' is not a whole number" },
+        { "model:\n  n_layer: 0\n", "run.yaml:2: model.n_layer: 0 is outside 1 to 1024" },
+        { "model:\n  n_layer: [1, 2]\n",
+          "run.yaml:2: model.n_layer: one value is expected here, not a list or a mapping" },
+        { "optimizer:\n  betas: 0.9\n", "run.yaml:2: optimizer.betas: a list is expected here, such as [a, b]" },
+        { "optimizer:\n  betas: [0.9]\n", "run.yaml:2: optimizer.betas: two numbers are needed, 1 given" },
+        { "optimizer:\n  betas: [0.9, 1]\n", "run.yaml:2: optimizer.betas: 1 is outside 0 to 1" },
+        { "optimizer:\n  name: adam\n", "run.yaml:2: optimizer.name: 'adam' is not one of adamw|sgd" },
+        { "model:\n  tie: maybe\n", "run.yaml:2: model.tie: 'maybe' is neither true nor false" },
+        { "model: 3\n", "run.yaml:1: model: keys with values are expected here" },
+        { "run:\n  steps: 1\nmodel:\n  n_layer: 1\nrun:\n  steps: 2\n",
+          "run.yaml:5: run: this is given a second time" },
+        { "run:\n  steps: 1\n  steps: 2\n", "run.yaml:3: run.steps: this is given a second time" },
+        { "- a\n", "run.yaml:1: sections such as 'model:' are expected here" },
+        { "run:\n\tsteps: 1\n", "run.yaml:2: found character that cannot start any token" },
+        { "run: {steps: 1}\n---\nrun: {steps: 2}\n", "run.yaml:2: a second document begins here; one is expected" },
+        { "run: &r {steps: 1}\nlog: *r\n", "run.yaml:2: aliases are not supported here" },
+        { "? [run]\n: 1\n", "run.yaml:1: a key must be a plain word" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sl_train_config config;
+        assert_int_not_equal(load(cases[i].yaml, NULL, 0, &config), SL_OK);
+        assert_string_equal(sl_error_message(), cases[i].message);
+    }
+}
+
+static void impossible_combinations_name_line_and_key(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *yaml, *message;
+    } cases[] = {
+        { "run: {steps: 3}\n", "data.tokens: no data: give data.tokens or data.text" },
+        { "data:\n  tokens: a\n  text: b\n",
+          "run.yaml:3: data.text: data.tokens is given as well; give only one of them" },
+        { DATA "model:\n  init: m\n  n_layer: 3\n",
+          "run.yaml:4: model.n_layer: this comes from model.init (m); give only one of them" },
+        { DATA "model:\n  n_head: 3\n", "run.yaml:3: model.n_head: n_embd 128 cannot be cut into 3 heads" },
+        { DATA "batch:\n  size: 6\nparallel:\n  dp: 4\n",
+          "run.yaml:3: batch.size: 6 rows cannot be shared equally by 4 replicas (parallel.dp)" },
+        { DATA "batch:\n  size: 4\n  microbatches: 5\n",
+          "run.yaml:4: batch.microbatches: 5 microbatches, but a replica has only 4 rows (batch.size / parallel.dp)" },
+        { DATA "batch: {size: 4}\nparallel:\n  dp: 2\n",
+          "batch.microbatches (4 by default): 4 microbatches, but a replica has only 2 rows (batch.size / "
+          "parallel.dp)" },
+        { DATA "optimizer:\n  momentum: 0.5\n",
+          "run.yaml:3: optimizer.momentum: only sgd has it; optimizer.name is adamw" },
+        { DATA "optimizer:\n  name: sgd\n  eps: 0.5\n",
+          "run.yaml:4: optimizer.eps: only adamw has it; optimizer.name is sgd" },
+        { DATA "optimizer:\n  warmup: 101\n", "run.yaml:3: optimizer.warmup: 101 steps, but the run has 100" },
+        { DATA "parallel:\n  pp: 2\n  stages_per_rank: 2\n  split: [h.1]\n",
+          "run.yaml:5: parallel.split: 1 points make 2 stages, but 2 ranks with 2 a rank need 4" },
+        { DATA "precision:\n  dtype: bf16\n", "run.yaml:3: precision.dtype: only f32 is supported on this device" },
+        { DATA "model:\n  n_positions: 64\n",
+          "batch.seq (128 by default): 128 tokens do not fit model.n_positions 64" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sl_train_config config;
+        assert_int_not_equal(load(cases[i].yaml, NULL, 0, &config), SL_OK);
+        assert_string_equal(sl_error_message(), cases[i].message);
+    }
+}
+
+static void errors_of_overrides_name_the_override(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *override, *message;
+    } cases[] = {
+        { "batch.sise=3", "--batch.sise: there is no such key" },
+        { "steps=3", "--steps: there is no such key" },
+        { "batch.size", "--batch.size: a value is missing (--batch.size=VALUE)" },
+        { "batch.size=", "--batch.size: '' is not a whole number" },
+        { "run.out=", "--run.out: the text is empty" },
+        { "batch.size=3x", "--batch.size: '3x' is not a whole number" },
+        { "optimizer.betas=0.9", "--optimizer.betas: two numbers are needed, 1 given" },
+        { "batch.microbatches=100", "--batch.microbatches=100: 100 microbatches, but a replica has only 8 rows "
+                                    "(batch.size / parallel.dp)" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sl_train_config config;
+        assert_int_not_equal(load(DATA, &cases[i].override, 1, &config), SL_OK);
+        assert_string_equal(sl_error_message(), cases[i].message);
+    }
+}
+
+static void a_missing_or_huge_file_is_an_error(void **state)
+{
+    (void)state;
+    sl_train_config config;
+    assert_int_equal(sl_train_config_load("/nowhere/run.yaml", NULL, 0, &config), SL_ERR_IO);
+    assert_string_equal(sl_error_message(), "open /nowhere/run.yaml: No such file or directory");
+    assert_int_equal(sl_train_config_load("/", NULL, 0, &config), SL_ERR_IO);
+    assert_int_equal(sl_train_config_load("/dev/zero", NULL, 0, &config), SL_ERR_FORMAT);
+}
+
+static void every_key_has_a_help_text_and_a_default_that_it_accepts(void **state)
+{
+    (void)state;
+    sl_config_key_info info;
+    int count = 0;
+    for (; sl_train_config_key(count, &info); count++) {
+        char override[256];
+        sl_train_config config;
+        const char *const overrides[] = { override };
+        assert_true(strlen(info.help) > 0 && strlen(info.type) > 0);
+        if (info.default_value[0] == '\0' || strcmp(info.key, "momentum") == 0)
+            continue;
+        snprintf(override, sizeof override, "%s.%s=%s", info.section, info.key, info.default_value);
+        assert_int_equal(load(DATA, overrides, 1, &config), SL_OK);
+        sl_train_config_destroy(&config);
+    }
+    assert_true(count > 30);
+}
+
+static void running_out_of_memory_is_an_error(void **state)
+{
+    (void)state;
+    sl_status status = SL_ERR_MEMORY;
+    for (int64_t n = 0; status != SL_OK && n < 1000; n++) {
+        sl_train_config config;
+        sl_alloc_fail_after(n);
+        status = load("data: {tokens: t.bin}\nparallel: {split: [a, b]}\n", NULL, 0, &config);
+        sl_alloc_fail_after(-1);
+        if (status == SL_OK)
+            sl_train_config_destroy(&config);
+        else
+            assert_int_equal(status, SL_ERR_MEMORY);
+    }
+    assert_int_equal(status, SL_OK);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_defaults_need_nothing_but_data),
+        cmocka_unit_test(the_file_and_then_the_overrides_count),
+        cmocka_unit_test(errors_of_the_file_name_line_and_key),
+        cmocka_unit_test(impossible_combinations_name_line_and_key),
+        cmocka_unit_test(errors_of_overrides_name_the_override),
+        cmocka_unit_test(a_missing_or_huge_file_is_an_error),
+        cmocka_unit_test(every_key_has_a_help_text_and_a_default_that_it_accepts),
+        cmocka_unit_test(running_out_of_memory_is_an_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
