@@ -16,7 +16,7 @@ typedef struct sl_json {
 void sl_json_begin(sl_json *json, char bracket);      /* '{' or '[' as a value */
 void sl_json_end(sl_json *json, char bracket);        /* '}' or ']' */
 void sl_json_key(sl_json *json, const char *key);     /* the value follows */
-void sl_json_string(sl_json *json, const char *text); /* escaped; NULL writes null */
+void sl_json_string(sl_json *json, const char *text); /* escaped, bad UTF-8 replaced; NULL writes null */
 void sl_json_int(sl_json *json, int64_t value);
 void sl_json_double(sl_json *json, double value); /* shortest text that reads back equal; null where not finite */
 void sl_json_bool(sl_json *json, bool value);
