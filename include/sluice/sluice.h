@@ -8,6 +8,7 @@
 #include <sluice/device.h>
 #include <sluice/kernel.h>
 #include <sluice/graph.h>
+#include <sluice/runtime.h>
 #include <sluice/tensor.h>
 #include <sluice/train.h>
 

@@ -1,0 +1,295 @@
+/* Runtime: stages joined with a schedule and a group of ranks, compiled once, then run step by step. All that can be
+ * known before the first step is computed in sl_runtime_create; a step allocates nothing. */
+#ifndef SLUICE_RUNTIME_H
+#define SLUICE_RUNTIME_H
+
+#include <sluice/comm.h>
+#include <sluice/graph.h>
+#include <sluice/schedule.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Microbatches ---------------------------------------------------------------------------- */
+
+typedef enum sl_chunk_kind {
+    SL_CHUNK_SPLIT,     /* along dim: the first size % count microbatches get one more */
+    SL_CHUNK_REPLICATE, /* every microbatch gets (or, when merging, gave) the same */
+    SL_CHUNK_CUSTOM     /* by the functions below */
+} sl_chunk_kind;
+
+/* How one argument is cut into microbatches, or one output put together again. Zero splits along dim 0. */
+typedef struct sl_chunk_spec {
+    sl_chunk_kind kind;
+    int dim; /* SPLIT; negative counts from the end */
+    /* CUSTOM: microbatch `index` of `count`; *part may be any view into whole. Optional where only merged. */
+    sl_status (*split)(void *user, const sl_view *whole, int count, int index, sl_view *part);
+    /* CUSTOM: takes part `index` of `count` into whole; called in rising order, whole is not cleared before. Optional
+     * where only split. */
+    sl_status (*merge)(void *user, const sl_view *part, int count, int index, const sl_view *whole);
+    void *user;
+} sl_chunk_spec;
+
+/* Fills parts[0..count) with views into whole; nothing is copied. spec NULL is the default. A dim smaller than count
+ * fails: no microbatch may be empty. */
+SL_API SL_MUST_CHECK sl_status sl_microbatch_split(const sl_view *whole, const sl_chunk_spec *spec, int count,
+                                                   sl_view *parts);
+/* The reverse: copies host memory into whole, whose metadata must be what the parts add up to. */
+SL_API SL_MUST_CHECK sl_status sl_microbatch_merge(const sl_view *parts, int count, const sl_chunk_spec *spec,
+                                                   const sl_view *whole);
+/* Metadata of the same: of microbatch `index`, and of the whole that `count` parts add up to. Not for CUSTOM. */
+SL_API SL_MUST_CHECK sl_status sl_microbatch_part_meta(const sl_meta *whole, const sl_chunk_spec *spec, int count,
+                                                       int index, sl_meta *out);
+SL_API SL_MUST_CHECK sl_status sl_microbatch_whole_meta(const sl_meta *parts, int count, const sl_chunk_spec *spec,
+                                                        sl_meta *out);
+
+/* An argument of the pipeline: a root input of any stage. The n-th without a name is the n-th root input in the order
+ * of stages and their inputs. */
+typedef struct sl_arg {
+    const char *name;
+    sl_view view;
+} sl_arg;
+
+/* All arguments at once: parts[m * arg_count + a] is microbatch m of args[a]. specs NULL, or one an argument. All
+ * split arguments must give the same number of samples to each microbatch. */
+SL_API SL_MUST_CHECK sl_status sl_microbatch_split_args(const sl_arg *args, const sl_chunk_spec *specs, int arg_count,
+                                                        int count, sl_view *parts);
+
+/* ---- Stages ---------------------------------------------------------------------------------- */
+
+typedef struct sl_stage sl_stage; /* a part of the model; belongs to one runtime at a time */
+
+/* One microbatch at one stage. Pointers are valid for the call; memory is the runtime's device's. */
+typedef struct sl_stage_call {
+    int stage, microbatch;
+    int64_t step;
+    sl_phase phase;
+    bool training; /* false in sl_runtime_eval */
+    const sl_view *inputs;
+    int input_count;
+    /* F fills the given memory, or points an entry at memory of its own with the same metadata, which is copied. */
+    sl_view *outputs;
+    int output_count;
+    const sl_view *output_grads; /* I, B and W read; data NULL where none flows back */
+    const sl_view *input_grads;  /* I and B overwrite; data NULL where nobody wants it */
+    const sl_view *params;
+    const sl_view *grads; /* W and B add to them */
+    int param_count;
+    void *saved; /* saved_bytes of this microbatch, from F to its W or B */
+    sl_stream *stream;
+    sl_rng rng;
+} sl_stage_call;
+
+typedef sl_status (*sl_stage_fn)(void *user, const sl_stage_call *call);
+
+typedef enum sl_last_use { SL_LAST_USE_BACKWARD, SL_LAST_USE_F, SL_LAST_USE_I } sl_last_use;
+
+/* A value that enters or leaves a stage. An input gets the output of the same name of the nearest earlier stage that
+ * has one; where none has, it is a root input and comes with the batch. */
+typedef struct sl_stage_value {
+    const char *name;
+    sl_meta meta; /* of one microbatch, contiguous; shape.rank -1: the maker's (input), or from infer */
+    bool no_grad; /* no gradient flows along it; integers never have one */
+    bool loss;    /* output: an f32 scalar, the mean over the microbatch's samples; its output_grad is the seed */
+    sl_last_use last_use;      /* when this stage reads it last; earlier frees memory sooner. Default: W or B */
+    sl_last_use grad_last_use; /* output: when its output_grad is read last */
+} sl_stage_value;
+
+typedef struct sl_stage_param {
+    const char *name; /* the same name in two stages: tied; their gradients are summed in stage order */
+    sl_meta meta;     /* contiguous */
+    void *data;       /* NULL: the runtime allocates it; else the caller's, of the runtime's device */
+    void *grad;       /* likewise */
+    bool frozen;      /* has no gradient */
+} sl_stage_param;
+
+/* A stage of the user's own. Everything is borrowed for the call except user. */
+typedef struct sl_stage_options {
+    int index; /* 0 is the first */
+    const sl_stage_value *inputs;
+    int input_count;
+    const sl_stage_value *outputs;
+    int output_count;
+    const sl_stage_param *params;
+    int param_count;
+    size_t saved_bytes;
+    sl_stage_fn forward;
+    /* Training needs backward, or the two others, or all three: a schedule with I and W needs the two, and for a B
+     * without backward they run one after the other. */
+    sl_stage_fn backward_input;
+    sl_stage_fn backward_weight;
+    sl_stage_fn backward;
+    /* Optional: metadata of the outputs from that of the inputs; needed where a meta is left open or where microbatches
+     * differ in size. */
+    sl_status (*infer)(void *user, const sl_meta *inputs, int input_count, sl_meta *outputs, int output_count);
+    void *user;
+} sl_stage_options;
+
+SL_API SL_MUST_CHECK sl_status sl_stage_create(const sl_stage_options *options, sl_stage **out);
+
+/* A stage of a partitioned graph. Uneven microbatches: partitions[0] is built for the larger, partitions[1] for the
+ * smaller size, cut at the same places; else one partition. The partitions are not needed afterwards. */
+SL_API SL_MUST_CHECK sl_status sl_stage_build(const sl_partition *const *partitions, int partition_count, int index,
+                                              sl_device *device, const sl_program_options *options, sl_stage **out);
+SL_API void sl_stage_destroy(sl_stage *stage); /* NULL is fine; after its runtime */
+
+SL_API int sl_stage_index(const sl_stage *stage);
+/* Runs in place of the stage's own weight gradient: once per microbatch, in its W or, after the input gradient, in its
+ * B. runner NULL takes it away. */
+SL_API SL_MUST_CHECK sl_status sl_stage_set_weight_runner(sl_stage *stage, sl_stage_fn runner, void *user);
+/* Memory of the caller's for a parameter and its gradient (NULL: the runtime's), before the runtime is made. */
+SL_API SL_MUST_CHECK sl_status sl_stage_bind_param(sl_stage *stage, const char *name, void *data, void *grad);
+/* For code that makes its own tensors: compares one with what was agreed; the message names stage, value, expected and
+ * given. */
+SL_API SL_MUST_CHECK sl_status sl_stage_check_output(const sl_stage *stage, int microbatch, int output,
+                                                     const sl_meta *given);
+
+/* ---- Runtime --------------------------------------------------------------------------------- */
+
+typedef struct sl_runtime sl_runtime; /* one rank's part of a pipeline; used by one thread at a time */
+
+/* How an argument is cut. Where microbatches differ in size, or a stage leaves a root input's metadata open, meta is
+ * that of the whole batch; else shape.rank may be -1 and the stages say it. */
+typedef struct sl_arg_spec {
+    const char *name;
+    sl_meta meta;
+    sl_chunk_spec chunk;
+} sl_arg_spec;
+
+typedef enum sl_loss_mean {
+    SL_MEAN_SAMPLES,      /* every sample weighs the same: a microbatch weighs its share of the batch */
+    SL_MEAN_MICROBATCHES, /* every microbatch weighs the same, whatever its size */
+    SL_MEAN_SUM           /* weight 1: losses and gradients are summed */
+} sl_loss_mean;
+
+/* Zero is the default of every field save group, device, schedule and stages. Lists are borrowed for the call; the
+ * group, the device, the stages and user pointers must outlive the runtime. */
+typedef struct sl_runtime_options {
+    sl_group *group;             /* the ranks of this pipeline, in the order of the schedule's ranks */
+    sl_group *replicas;          /* ranks that hold the same stages: REDUCE_GRAD takes the mean over them; NULL: none */
+    sl_device *device;           /* of this rank */
+    const sl_schedule *schedule; /* lowered where it is not; forward-only allows sl_runtime_eval alone */
+    sl_stage *const *stages;     /* of this rank, in any order: those that the schedule gives it */
+    int stage_count;
+    const sl_arg_spec *args; /* those that differ from: split along dim 0 */
+    int arg_count;
+    sl_loss_mean mean;
+    bool watch_loss;  /* a loss that is not finite is an error */
+    bool local_loss;  /* losses stay on the rank that has them: no message at the end of a step */
+    int trace_events; /* actions and waits that the trace keeps, the newest; 0: no trace */
+} sl_runtime_options;
+
+/* Collective over group. Agrees on all metadata, checks the schedule, opens the channels, allocates, compiles. Any
+ * mismatch is the same error on every rank and names stage, value, expected and given. */
+SL_API SL_MUST_CHECK sl_status sl_runtime_create(const sl_runtime_options *options, sl_runtime **out);
+/* NULL is fine; works after a failure, too. Not collective. */
+SL_API void sl_runtime_destroy(sl_runtime *runtime);
+
+/* Where to put an output that no stage consumes. */
+typedef struct sl_output {
+    const char *name;
+    sl_view view; /* whole batch, host memory */
+    sl_chunk_spec chunk;
+} sl_output;
+
+/* One step. Zero is the default of every field. */
+typedef struct sl_step {
+    /* The whole batch, host memory. Each rank gives what its stages use; others' arguments may be given and are not
+     * looked at beyond their names. */
+    const sl_arg *args;
+    int arg_count;
+    bool split;               /* args are pre-split: arg_count for microbatch 0, arg_count for microbatch 1, .. */
+    const double *weights;    /* of the microbatches' losses, in place of the runtime's mean */
+    double grad_scale;        /* on the seed of every gradient; 0: 1 */
+    bool keep_grads;          /* add to the gradients of the step before, which must have been partial */
+    bool partial;             /* more steps add to the gradients: no sum over replicas and tied stages yet */
+    const sl_output *outputs; /* wanted on this rank, which must have their stages */
+    int output_count;
+    int64_t number;        /* for messages, the trace and random numbers */
+    uint64_t seed;         /* of random numbers */
+    int64_t sample_offset; /* index in the global batch of this pipeline's first sample, for random numbers */
+} sl_step;
+
+/* What came of a step; arrays are borrowed from the runtime until its next step. */
+typedef struct sl_step_result {
+    double loss;         /* weighted sum over microbatches (and mean over replicas); NAN where this rank has none */
+    const float *losses; /* of each microbatch of this pipeline; NULL where this rank has none */
+    int loss_count;
+} sl_step_result;
+
+/* Collective. Forward and backward of all microbatches; afterwards the gradients are complete on every rank. result may
+ * be NULL. After a failure every call returns that failure. */
+SL_API SL_MUST_CHECK sl_status sl_runtime_step(sl_runtime *runtime, const sl_step *step, sl_step_result *result);
+/* The forwards of the same schedule alone; gradients stay as they are. */
+SL_API SL_MUST_CHECK sl_status sl_runtime_eval(sl_runtime *runtime, const sl_step *step, sl_step_result *result);
+
+SL_API int sl_runtime_microbatches(const sl_runtime *runtime);
+SL_API const sl_schedule *sl_runtime_schedule(const sl_runtime *runtime); /* as lowered; borrowed */
+SL_API sl_stream *sl_runtime_stream(const sl_runtime *runtime);           /* all work goes here; borrowed */
+SL_API sl_group *sl_runtime_group(const sl_runtime *runtime);
+
+/* ---- Parameters ------------------------------------------------------------------------------ */
+
+/* A parameter of this rank. One that several stages of the rank share is listed once. */
+typedef struct sl_param {
+    const char *name;
+    int stage; /* the first of this rank that uses it */
+    sl_view data;
+    sl_view grad; /* none where frozen */
+    sl_init init; /* of graph-made stages */
+    int owner;    /* rank of the group that counts it (norms, checkpoints): the one with the first stage that uses it */
+    bool tied;    /* other stages use it, here or elsewhere */
+} sl_param;
+
+/* Borrowed from the runtime; by stage, then in the stage's order. Data are not initialised. */
+SL_API const sl_param *sl_runtime_params(const sl_runtime *runtime, int *count);
+SL_API SL_MUST_CHECK sl_status sl_runtime_find_param(const sl_runtime *runtime, const char *name, const sl_param **out);
+SL_API SL_MUST_CHECK sl_status sl_runtime_zero_grads(sl_runtime *runtime);
+
+/* ---- Custom actions -------------------------------------------------------------------------- */
+
+/* Runs in place of what the runtime does for one kind of action; sl_runtime_run_action inside it does that. UNSHARD and
+ * RESHARD do nothing unless set. */
+typedef sl_status (*sl_action_fn)(void *user, sl_runtime *runtime, sl_action action);
+/* fn NULL restores the runtime's own. */
+SL_API SL_MUST_CHECK sl_status sl_runtime_set_action(sl_runtime *runtime, sl_kind kind, sl_action_fn fn, void *user);
+/* Only inside an sl_action_fn, with its action. */
+SL_API SL_MUST_CHECK sl_status sl_runtime_run_action(sl_runtime *runtime, sl_action action);
+
+/* ---- Reports --------------------------------------------------------------------------------- */
+
+/* Bytes on this rank, known before anything was allocated and what was allocated. */
+typedef struct sl_runtime_memory {
+    size_t params, grads, constants;
+    size_t slots;    /* activations, saved regions and gradients between stages of this rank */
+    size_t scratch;  /* shared by all stages */
+    size_t inputs;   /* copies of arguments where they cannot be used in place */
+    size_t device;   /* sum of the above: device memory taken by sl_runtime_create */
+    size_t messages; /* in channels that end at this rank */
+} sl_runtime_memory;
+SL_API sl_runtime_memory sl_runtime_get_memory(const sl_runtime *runtime);
+
+/* Where a run failed. */
+typedef struct sl_failure {
+    int rank;     /* of the group; -1 where it is not known */
+    int64_t cell; /* place in that rank's actions of sl_runtime_schedule; -1 where it failed outside any */
+    sl_action action;
+    char message[1024];
+} sl_failure;
+/* False while nothing has failed. The same place on all ranks. */
+SL_API bool sl_runtime_get_failure(const sl_runtime *runtime, sl_failure *out);
+/* The schedule as a text grid with the place of the failure marked. */
+SL_API SL_MUST_CHECK sl_status sl_runtime_write_failure(const sl_runtime *runtime, FILE *file);
+
+/* Collective. Rank 0 writes what all ranks' traces hold as a Chrome trace on one clock; others ignore path. */
+SL_API SL_MUST_CHECK sl_status sl_runtime_save_trace(sl_runtime *runtime, const char *path);
+/* Collective. Mean seconds of F, I, W and B of every stage (as many as sl_schedule_stages) in the trace; 0 where none
+ * was run. Input for sl_schedule_simulate. */
+SL_API SL_MUST_CHECK sl_status sl_runtime_measure_costs(sl_runtime *runtime, sl_stage_cost *out);
+SL_API void sl_runtime_clear_trace(sl_runtime *runtime);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
