@@ -9,6 +9,7 @@
 #include <sluice/kernel.h>
 #include <sluice/graph.h>
 #include <sluice/runtime.h>
+#include <sluice/shard.h>
 #include <sluice/tensor.h>
 #include <sluice/train.h>
 

@@ -91,6 +91,41 @@ FILE *sl_file_stream(sl_file *file)
     return file->stream;
 }
 
+sl_status sl_file_write_at(sl_file *file, const void *data, size_t bytes, uint64_t offset)
+{
+    const char *from = data;
+    while (bytes > 0) {
+        ssize_t written = pwrite(fileno(file->stream), from, bytes, (off_t)offset);
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written < 0)
+            return sl_fail(SL_ERR_IO, "write %s: %s", file->path, strerror(errno));
+        from += written;
+        bytes -= (size_t)written;
+        offset += (uint64_t)written;
+    }
+    return SL_OK;
+}
+
+/* Makes a rename into the folder of this path survive a power cut. */
+static sl_status sync_folder_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char *folder = NULL;
+    sl_status status = sl_strdup(slash ? path : ".", &folder);
+    if (status != SL_OK)
+        return status;
+    if (slash)
+        folder[slash == path ? 1 : slash - path] = '\0';
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 || (fsync(fd) != 0 && errno != EINVAL)) /* EINVAL: a file system that cannot sync folders */
+        status = sl_fail(SL_ERR_IO, "sync %s: %s", folder, strerror(errno));
+    if (fd >= 0)
+        close(fd);
+    sl_free(folder);
+    return status;
+}
+
 sl_status sl_file_commit(sl_file *file)
 {
     errno = 0;
@@ -109,9 +144,10 @@ sl_status sl_file_commit(sl_file *file)
     }
     if (!written)
         return sl_fail(SL_ERR_IO, "write %s: %s", file->path, reason ? strerror(reason) : "an earlier write failed");
+    bool renamed = file->temporary != NULL;
     sl_free(file->temporary);
     file->temporary = NULL;
-    return SL_OK;
+    return renamed ? sync_folder_of(file->place) : SL_OK;
 }
 
 void sl_file_destroy(sl_file *file)
@@ -126,4 +162,16 @@ void sl_file_destroy(sl_file *file)
     sl_free(file->place);
     sl_free(file->path);
     sl_free(file);
+}
+
+sl_status sl_file_replace(const char *path, const void *data, size_t bytes)
+{
+    sl_status status = SL_OK;
+    sl_file *file = NULL;
+    SL_TRY(sl_file_create(path, &file));
+    fwrite(data, 1, bytes, file->stream); /* a failure shows in the commit */
+    SL_TRY(sl_file_commit(file));
+done:
+    sl_file_destroy(file);
+    return status;
 }

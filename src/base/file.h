@@ -1,4 +1,5 @@
-/* Files that appear whole or not at all: written beside their place, renamed into it when complete. */
+/* Files: written beside their place and renamed into it when complete, so that they appear whole or not at all; read
+ * through memory maps. */
 #ifndef SL_BASE_FILE_H
 #define SL_BASE_FILE_H
 
@@ -15,10 +16,31 @@ SL_MUST_CHECK sl_status sl_file_create(const char *path, sl_file **out);
 /* Borrowed; write errors may be left for sl_file_commit to find. */
 FILE *sl_file_stream(sl_file *file);
 
-/* Flushes, syncs and renames; fails where any write since sl_file_create failed. Destroy the file in either case. */
+/* All of the bytes at the offset, past the stream's buffer: do not mix the two. */
+SL_MUST_CHECK sl_status sl_file_write_at(sl_file *file, const void *data, size_t bytes, uint64_t offset);
+
+/* Flushes, syncs, renames and syncs the folder; fails where any write since sl_file_create failed. Destroy the file in
+ * either case. */
 SL_MUST_CHECK sl_status sl_file_commit(sl_file *file);
 
 /* Without a successful commit the place stays as it was and nothing is left behind. NULL is fine. */
 void sl_file_destroy(sl_file *file);
+
+/* Create, write and commit in one go. */
+SL_MUST_CHECK sl_status sl_file_replace(const char *path, const void *data, size_t bytes);
+
+/* The bytes of a file, read when they are touched; data is NULL where size is 0. Whoever truncates a file that is
+ * mapped breaks its readers (SIGBUS): files of ours are only ever replaced by rename. */
+typedef struct sl_file_map {
+    const unsigned char *data;
+    size_t size;
+} sl_file_map;
+
+/* Refuses what is not a regular file. */
+SL_MUST_CHECK sl_status sl_file_map_open(const char *path, sl_file_map *out);
+void sl_file_map_close(sl_file_map *map); /* leaves it empty; an empty one is fine */
+
+/* "folder/name"; the caller frees it. */
+SL_MUST_CHECK sl_status sl_path_join(const char *folder, const char *name, char **out);
 
 #endif

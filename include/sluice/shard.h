@@ -1,0 +1,96 @@
+/* Shard: tensors in files (safetensors, sharded Hugging Face checkpoints) and how a tensor lies over ranks. */
+#ifndef SLUICE_SHARD_H
+#define SLUICE_SHARD_H
+
+#include <sluice/base.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- safetensors: reading ---------------------------------------------------------------------- */
+
+/* A named tensor of a file. Strings and data are borrowed from the file it came from. */
+typedef struct sl_tensor_entry {
+    const char *name;
+    sl_dtype dtype;
+    sl_shape shape;
+    int64_t count;    /* elements */
+    const void *data; /* little-endian, contiguous; may be misaligned in files of others: read it with memcpy or the
+                         functions below */
+    size_t bytes;
+} sl_tensor_entry;
+
+/* One file, checked as a whole when it is opened; immutable, so threads may share it. */
+typedef struct sl_safetensors sl_safetensors;
+
+/* Maps the file; its pages are read when they are used. Refused, with the tensor or the offset named: a file shorter
+ * than its header says, a header above 16 MiB or not a JSON object of UTF-8 text, a name given twice, unknown element
+ * types, more than SL_MAX_DIMS dims, data with gaps, overlaps or left-over bytes, sizes that do not fit the shape. */
+SL_API SL_MUST_CHECK sl_status sl_safetensors_open(const char *path, sl_safetensors **out);
+/* The same for bytes in memory, which are borrowed until the close; label stands in messages for the path. */
+SL_API SL_MUST_CHECK sl_status sl_safetensors_open_memory(const char *label, const void *bytes, size_t size,
+                                                          sl_safetensors **out);
+SL_API void sl_safetensors_close(sl_safetensors *file); /* NULL is fine */
+
+SL_API int sl_safetensors_count(const sl_safetensors *file);
+/* Entry i in the order of the data. */
+SL_API const sl_tensor_entry *sl_safetensors_at(const sl_safetensors *file, int i);
+SL_API const sl_tensor_entry *sl_safetensors_find(const sl_safetensors *file, const char *name); /* or NULL */
+/* The value that __metadata__ gives the key, or NULL. */
+SL_API const char *sl_safetensors_metadata(const sl_safetensors *file, const char *key);
+
+/* ---- Elements ---------------------------------------------------------------------------------- */
+
+/* Elements [first, first + count) as f32; from f32, bf16, f16 or f64. */
+SL_API SL_MUST_CHECK sl_status sl_tensor_entry_read_f32(const sl_tensor_entry *entry, int64_t first, int64_t count,
+                                                        float *out);
+/* f32 to f32, bf16 or f16, rounded to nearest even; out need not be aligned. */
+SL_API SL_MUST_CHECK sl_status sl_f32_convert(const float *from, int64_t count, sl_dtype dtype, void *out);
+
+/* ---- safetensors: writing ---------------------------------------------------------------------- */
+
+/* Declares tensors, then takes their bytes in any order and in pieces, so that no copy of the model is needed. The file
+ * appears under its name only when it is complete and on disk. */
+typedef struct sl_safetensors_writer sl_safetensors_writer;
+
+SL_API SL_MUST_CHECK sl_status sl_safetensors_writer_create(const char *path, sl_safetensors_writer **out);
+/* Before the first write. A key or name given twice is an error of the begin that follows. */
+SL_API SL_MUST_CHECK sl_status sl_safetensors_writer_metadata(sl_safetensors_writer *writer, const char *key,
+                                                              const char *value);
+/* *index names the tensor in later calls. Before the first write. */
+SL_API SL_MUST_CHECK sl_status sl_safetensors_writer_add(sl_safetensors_writer *writer, const char *name,
+                                                         sl_dtype dtype, const sl_shape *shape, int *index);
+/* Bytes [offset, offset + bytes) of the tensor's data. Each byte of a tensor is to be written once. */
+SL_API SL_MUST_CHECK sl_status sl_safetensors_writer_write(sl_safetensors_writer *writer, int index, size_t offset,
+                                                           const void *data, size_t bytes);
+/* Checks that all data came, syncs and renames. The writer can then only be destroyed. */
+SL_API SL_MUST_CHECK sl_status sl_safetensors_writer_finish(sl_safetensors_writer *writer);
+/* Without a finish before it, the file is as if it had never been begun. NULL is fine. */
+SL_API void sl_safetensors_writer_destroy(sl_safetensors_writer *writer);
+
+/* Writes the entries (name, dtype, shape, data) in one go. metadata: pairs key, value, …, NULL; or NULL for none. */
+SL_API SL_MUST_CHECK sl_status sl_safetensors_save(const char *path, const sl_tensor_entry *entries, int count,
+                                                   const char *const *metadata);
+
+/* ---- Folders ----------------------------------------------------------------------------------- */
+
+/* The weights of a Hugging Face folder: model.safetensors, or the files that model.safetensors.index.json names (plain
+ * names only, nothing outside the folder). */
+typedef struct sl_weights sl_weights;
+
+SL_API SL_MUST_CHECK sl_status sl_weights_open(const char *folder, sl_weights **out);
+SL_API void sl_weights_close(sl_weights *weights); /* NULL is fine */
+SL_API int sl_weights_count(const sl_weights *weights);
+SL_API const sl_tensor_entry *sl_weights_at(const sl_weights *weights, int i);              /* sorted by name */
+SL_API const sl_tensor_entry *sl_weights_find(const sl_weights *weights, const char *name); /* or NULL */
+
+/* Writes model.safetensors into an existing folder; or, where the entries hold more than shard_bytes (0: no limit),
+ * model-00001-of-0000N.safetensors … and the index. A tensor is never cut. Files of the other form are removed. */
+SL_API SL_MUST_CHECK sl_status sl_weights_save(const char *folder, const sl_tensor_entry *entries, int count,
+                                               size_t shard_bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,69 @@
+/* Memory maps of files, and paths. */
+#include "base/file.h"
+
+#include "base/alloc.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static sl_status io_error(const char *verb, const char *path)
+{
+    return sl_fail(SL_ERR_IO, "%s %s: %s", verb, path, strerror(errno));
+}
+
+sl_status sl_file_map_open(const char *path, sl_file_map *out)
+{
+    sl_status status = SL_OK;
+    sl_file_map map = { 0 };
+    struct stat info;
+
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return io_error("open", path);
+    if (fstat(fd, &info) != 0) {
+        status = io_error("stat", path);
+        goto done;
+    }
+    if (!S_ISREG(info.st_mode)) {
+        status = sl_fail(SL_ERR_IO, "open %s: not a regular file", path);
+        goto done;
+    }
+    map.size = (size_t)info.st_size;
+    if (map.size > 0) {
+        void *data = mmap(NULL, map.size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (data == MAP_FAILED) {
+            status = io_error("map", path);
+            goto done;
+        }
+        map.data = data;
+    }
+    *out = map;
+done:
+    close(fd);
+    return status;
+}
+
+void sl_file_map_close(sl_file_map *map)
+{
+    if (map->data)
+        munmap((void *)(uintptr_t)map->data, map->size);
+    *map = (sl_file_map){ 0 };
+}
+
+sl_status sl_path_join(const char *folder, const char *name, char **out)
+{
+    size_t folder_length = strlen(folder);
+    const char *slash = folder_length > 0 && folder[folder_length - 1] == '/' ? "" : "/";
+    size_t size = folder_length + strlen(name) + 2;
+    char *path = NULL;
+    sl_status status = SL_NEW_ARRAY(path, size);
+    if (status != SL_OK)
+        return status;
+    snprintf(path, size, "%s%s%s", folder, slash, name);
+    *out = path;
+    return SL_OK;
+}

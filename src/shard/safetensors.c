@@ -1,0 +1,333 @@
+/* The safetensors reader: u64 length, JSON header, data. Everything is checked before the first tensor is handed out.
+ */
+#include <sluice/shard.h>
+
+#include "base/alloc.h"
+#include "base/arena.h"
+#include "base/file.h"
+#include "shard/safetensors.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct sl_safetensors {
+    sl_arena *arena; /* names and metadata */
+    sl_file_map map; /* empty where the bytes are the caller's */
+    sl_tensor_entry *entries;
+    int *by_name; /* indices into entries, sorted by name */
+    int count;
+    const char **metadata; /* key, value, … */
+    int metadata_count;    /* pairs */
+};
+
+/* What is being read: for messages and for the bounds. */
+typedef struct source {
+    const char *label;
+    const unsigned char *data; /* the tensors' bytes, after the header */
+    size_t data_size;
+} source;
+
+static const struct {
+    const char *name;
+    sl_dtype dtype;
+} dtype_names[] = {
+#define ROW(name, text, bytes, safetensors) { safetensors, SL_##name },
+    SL_DTYPE_LIST(ROW)
+#undef ROW
+};
+
+const char *safetensors_dtype_name(sl_dtype dtype)
+{
+    return dtype_names[dtype].name;
+}
+
+static sl_status parse_dtype(const source *from, const char *name, const json_t *value, sl_dtype *out)
+{
+    const char *text = json_string_value(value);
+    if (!text)
+        return sl_fail(SL_ERR_FORMAT, "%s: tensor '%s' has no dtype", from->label, name);
+    for (size_t i = 0; i < sizeof dtype_names / sizeof *dtype_names; i++) {
+        if (strcmp(text, dtype_names[i].name) == 0) {
+            *out = dtype_names[i].dtype;
+            return SL_OK;
+        }
+    }
+    return sl_fail(SL_ERR_FORMAT, "%s: tensor '%s' has the unknown dtype '%.20s'", from->label, name, text);
+}
+
+static sl_status parse_shape(const source *from, const char *name, const json_t *value, sl_shape *out)
+{
+    sl_shape shape = { 0 };
+    if (!json_is_array(value))
+        return sl_fail(SL_ERR_FORMAT, "%s: tensor '%s' has no shape", from->label, name);
+    if (json_array_size(value) > SL_MAX_DIMS)
+        return sl_fail(SL_ERR_UNSUPPORTED, "%s: tensor '%s' has %zu dims; %d are possible", from->label, name,
+                       json_array_size(value), SL_MAX_DIMS);
+    shape.rank = (int)json_array_size(value);
+    for (int i = 0; i < shape.rank; i++) {
+        const json_t *dim = json_array_get(value, (size_t)i);
+        if (!json_is_integer(dim) || json_integer_value(dim) < 0)
+            return sl_fail(SL_ERR_FORMAT, "%s: tensor '%s': dim %d is not a natural number", from->label, name, i);
+        shape.dims[i] = json_integer_value(dim);
+    }
+    *out = shape;
+    return SL_OK;
+}
+
+static sl_status parse_offsets(const source *from, const char *name, const json_t *value, size_t *begin, size_t *end)
+{
+    const json_t *first = json_array_get(value, 0), *last = json_array_get(value, 1);
+    if (json_array_size(value) != 2 || !json_is_integer(first) || !json_is_integer(last))
+        return sl_fail(SL_ERR_FORMAT, "%s: tensor '%s': data_offsets are not two integers", from->label, name);
+    json_int_t b = json_integer_value(first), e = json_integer_value(last);
+    if (b < 0 || e < b)
+        return sl_fail(SL_ERR_FORMAT, "%s: tensor '%s': data_offsets [%" PRId64 ", %" PRId64 "] are no range",
+                       from->label, name, (int64_t)b, (int64_t)e);
+    if ((uint64_t)e > from->data_size)
+        return sl_fail(SL_ERR_FORMAT, "%s: tensor '%s' ends at byte %" PRId64 " of data, the file has %zu", from->label,
+                       name, (int64_t)e, from->data_size);
+    *begin = (size_t)b;
+    *end = (size_t)e;
+    return SL_OK;
+}
+
+static sl_status parse_entry(const source *from, const char *name, const json_t *value, sl_tensor_entry *out)
+{
+    sl_status status = SL_OK;
+    sl_tensor_entry entry = { .name = name };
+    size_t begin = 0, end = 0, bytes;
+
+    if (!json_is_object(value))
+        return sl_fail(SL_ERR_FORMAT, "%s: tensor '%s' is not described by an object", from->label, name);
+    SL_TRY(parse_dtype(from, name, json_object_get(value, "dtype"), &entry.dtype));
+    SL_TRY(parse_shape(from, name, json_object_get(value, "shape"), &entry.shape));
+    SL_TRY(parse_offsets(from, name, json_object_get(value, "data_offsets"), &begin, &end));
+    status = sl_shape_count(&entry.shape, &entry.count);
+    if (status != SL_OK)
+        return sl_fail_context(SL_ERR_FORMAT, "%s: tensor '%s'", from->label, name);
+    entry.bytes = end - begin;
+    if (__builtin_mul_overflow((size_t)entry.count, sl_dtype_size(entry.dtype), &bytes) || bytes != entry.bytes) {
+        char text[160];
+        return sl_fail(SL_ERR_FORMAT, "%s: tensor '%s': %s%s does not fit its %zu bytes", from->label, name,
+                       sl_dtype_name(entry.dtype), sl_shape_text(&entry.shape, text, sizeof text), entry.bytes);
+    }
+    entry.data = from->data + begin;
+    *out = entry;
+done:
+    return status;
+}
+
+static int compare_data(const void *a, const void *b)
+{
+    const sl_tensor_entry *x = a, *y = b;
+    uintptr_t p = (uintptr_t)x->data, q = (uintptr_t)y->data;
+    if (p != q)
+        return p < q ? -1 : 1;
+    if (x->bytes != y->bytes) /* an empty tensor stands before the one that begins at the same byte */
+        return x->bytes < y->bytes ? -1 : 1;
+    return strcmp(x->name, y->name);
+}
+
+static int compare_name(const void *a, const void *b, void *entries)
+{
+    const sl_tensor_entry *all = entries;
+    return strcmp(all[*(const int *)a].name, all[*(const int *)b].name);
+}
+
+/* The data must be covered exactly once: no gap, no overlap, nothing left over. Entries are in data order. */
+static sl_status check_cover(const source *from, const sl_safetensors *file)
+{
+    size_t expected = 0;
+    for (int i = 0; i < file->count; i++) {
+        const sl_tensor_entry *entry = &file->entries[i];
+        size_t begin = (size_t)((const unsigned char *)entry->data - from->data);
+        if (begin < expected)
+            return sl_fail(SL_ERR_FORMAT, "%s: tensors '%s' and '%s' overlap at byte %zu of data", from->label,
+                           file->entries[i - 1].name, entry->name, begin);
+        if (begin > expected && expected == 0)
+            return sl_fail(SL_ERR_FORMAT, "%s: the first tensor '%s' begins at byte %zu of data, not at 0", from->label,
+                           entry->name, begin);
+        if (begin > expected)
+            return sl_fail(SL_ERR_FORMAT, "%s: a gap of %zu bytes before tensor '%s'", from->label, begin - expected,
+                           entry->name);
+        expected = begin + entry->bytes;
+    }
+    if (expected != from->data_size)
+        return sl_fail(SL_ERR_FORMAT, "%s: %zu bytes are left over after the last tensor", from->label,
+                       from->data_size - expected);
+    return SL_OK;
+}
+
+static sl_status parse_metadata(const source *from, json_t *value, sl_safetensors *file)
+{
+    sl_status status = SL_OK;
+    const char *key;
+    json_t *each;
+    int at = 0;
+
+    if (!json_is_object(value))
+        return sl_fail(SL_ERR_FORMAT, "%s: __metadata__ is not an object", from->label);
+    SL_TRY(SL_ARENA_ARRAY(file->arena, file->metadata, 2 * json_object_size(value)));
+    json_object_foreach(value, key, each)
+    {
+        if (!json_is_string(each))
+            return sl_fail(SL_ERR_FORMAT, "%s: __metadata__ gives '%.100s' something other than a text", from->label,
+                           key);
+        SL_TRY(sl_arena_strdup(file->arena, key, (char **)&file->metadata[at++]));
+        SL_TRY(sl_arena_strdup(file->arena, json_string_value(each), (char **)&file->metadata[at++]));
+    }
+    file->metadata_count = at / 2;
+done:
+    return status;
+}
+
+static sl_status parse_header(const source *from, json_t *header, sl_safetensors *file)
+{
+    sl_status status = SL_OK;
+    const char *key;
+    json_t *value;
+
+    size_t size = json_object_size(header);
+    SL_TRY(SL_ARENA_ARRAY(file->arena, file->entries, size));
+    SL_TRY(SL_ARENA_ARRAY(file->arena, file->by_name, size));
+    json_object_foreach(header, key, value)
+    {
+        char *name;
+        if (strcmp(key, "__metadata__") == 0) {
+            SL_TRY(parse_metadata(from, value, file));
+            continue;
+        }
+        SL_TRY(sl_arena_strdup(file->arena, key, &name));
+        SL_TRY(parse_entry(from, name, value, &file->entries[file->count]));
+        file->count++;
+    }
+    qsort(file->entries, (size_t)file->count, sizeof *file->entries, compare_data);
+    SL_TRY(check_cover(from, file));
+    for (int i = 0; i < file->count; i++)
+        file->by_name[i] = i;
+    qsort_r(file->by_name, (size_t)file->count, sizeof *file->by_name, compare_name, file->entries);
+done:
+    return status;
+}
+
+/* Finds the header's text and the data in the bytes. */
+static sl_status find_parts(const unsigned char *bytes, size_t size, source *from, const char **text, size_t *length)
+{
+    uint64_t header = 0;
+    if (size < 8)
+        return sl_fail(SL_ERR_FORMAT, "%s: %zu bytes are too few for a safetensors file", from->label, size);
+    for (int i = 0; i < 8; i++)
+        header |= (uint64_t)bytes[i] << (8 * i);
+    if (header > SAFETENSORS_HEADER_MAX)
+        return sl_fail(SL_ERR_FORMAT, "%s: a header of %" PRIu64 " bytes; %d are allowed", from->label, header,
+                       SAFETENSORS_HEADER_MAX);
+    if (header > size - 8)
+        return sl_fail(SL_ERR_FORMAT, "%s: the header's %" PRIu64 " bytes reach past the end of the file", from->label,
+                       header);
+    if (header == 0 || bytes[8] != '{')
+        return sl_fail(SL_ERR_FORMAT, "%s: the header does not begin with '{'", from->label);
+    *text = (const char *)bytes + 8;
+    *length = (size_t)header;
+    from->data = bytes + 8 + header;
+    from->data_size = size - 8 - (size_t)header;
+    return SL_OK;
+}
+
+static sl_status parse(const char *label, const unsigned char *bytes, size_t size, sl_safetensors *file)
+{
+    sl_status status = SL_OK;
+    source from = { .label = label };
+    const char *text = NULL;
+    size_t length = 0;
+    json_t *header = NULL;
+    json_error_t error;
+
+    SL_TRY(find_parts(bytes, size, &from, &text, &length));
+    header = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
+    if (!header) {
+        status = sl_fail(SL_ERR_FORMAT, "%s: header, byte %d: %s", label, error.position, error.text);
+        goto done;
+    }
+    SL_TRY(parse_header(&from, header, file));
+done:
+    json_decref(header);
+    return status;
+}
+
+sl_status sl_safetensors_open_memory(const char *label, const void *bytes, size_t size, sl_safetensors **out)
+{
+    sl_status status = SL_OK;
+    sl_safetensors *file = NULL;
+
+    SL_TRY(SL_NEW(file));
+    SL_TRY(sl_arena_create(&file->arena));
+    SL_TRY(parse(label, bytes, size, file));
+    *out = file;
+    file = NULL;
+done:
+    sl_safetensors_close(file);
+    return status;
+}
+
+sl_status sl_safetensors_open(const char *path, sl_safetensors **out)
+{
+    sl_status status = SL_OK;
+    sl_file_map map = { 0 };
+    sl_safetensors *file = NULL;
+
+    SL_TRY(sl_file_map_open(path, &map));
+    SL_TRY(sl_safetensors_open_memory(path, map.data, map.size, &file));
+    file->map = map;
+    map = (sl_file_map){ 0 };
+    *out = file;
+done:
+    sl_file_map_close(&map);
+    return status;
+}
+
+void sl_safetensors_close(sl_safetensors *file)
+{
+    if (!file)
+        return;
+    sl_file_map_close(&file->map);
+    sl_arena_destroy(file->arena);
+    sl_free(file);
+}
+
+int sl_safetensors_count(const sl_safetensors *file)
+{
+    return file->count;
+}
+
+const sl_tensor_entry *sl_safetensors_at(const sl_safetensors *file, int i)
+{
+    return i >= 0 && i < file->count ? &file->entries[i] : NULL;
+}
+
+const sl_tensor_entry *sl_safetensors_find(const sl_safetensors *file, const char *name)
+{
+    int low = 0, high = file->count;
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        const sl_tensor_entry *entry = &file->entries[file->by_name[middle]];
+        int order = strcmp(name, entry->name);
+        if (order == 0)
+            return entry;
+        if (order < 0)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return NULL;
+}
+
+const char *sl_safetensors_metadata(const sl_safetensors *file, const char *key)
+{
+    for (int i = 0; i < file->metadata_count; i++) {
+        if (strcmp(file->metadata[2 * i], key) == 0)
+            return file->metadata[2 * i + 1];
+    }
+    return NULL;
+}
