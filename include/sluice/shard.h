@@ -90,6 +90,63 @@ SL_API const sl_tensor_entry *sl_weights_find(const sl_weights *weights, const c
 SL_API SL_MUST_CHECK sl_status sl_weights_save(const char *folder, const sl_tensor_entry *entries, int count,
                                                size_t shard_bytes);
 
+/* ---- Checkpoints ------------------------------------------------------------------------------- */
+
+/* A checkpoint is FOLDER/step-NNNNNNNN: one safetensors file a writer, and manifest.json, which is renamed into place
+ * when all else is on disk. A folder without one is what a crash left. Tensors are found by name, whichever writer had
+ * them, so that any number of ranks can read what any other number wrote. */
+typedef struct sl_checkpoint sl_checkpoint; /* immutable; threads may share it */
+
+/* path is the folder with the manifest. Sizes are always compared with the manifest; verify hashes every file, too. */
+SL_API SL_MUST_CHECK sl_status sl_checkpoint_open(const char *path, bool verify, sl_checkpoint **out);
+/* The newest of folder that is whole (verified); damaged ones are reported with sl_log at SL_LOG_WARN. *out becomes
+ * NULL where there is none, also where the folder does not exist. */
+SL_API SL_MUST_CHECK sl_status sl_checkpoint_open_newest(const char *folder, sl_checkpoint **out);
+SL_API void sl_checkpoint_close(sl_checkpoint *checkpoint); /* NULL is fine */
+
+SL_API const char *sl_checkpoint_path(const sl_checkpoint *checkpoint);
+SL_API int64_t sl_checkpoint_step(const sl_checkpoint *checkpoint);
+/* The text stored under the key when it was committed, or NULL. */
+SL_API const char *sl_checkpoint_attribute(const sl_checkpoint *checkpoint, const char *key);
+SL_API int sl_checkpoint_file_count(const sl_checkpoint *checkpoint);
+SL_API int64_t sl_checkpoint_bytes(const sl_checkpoint *checkpoint);
+SL_API int sl_checkpoint_count(const sl_checkpoint *checkpoint);
+SL_API const sl_tensor_entry *sl_checkpoint_at(const sl_checkpoint *checkpoint, int i);              /* by file */
+SL_API const sl_tensor_entry *sl_checkpoint_find(const sl_checkpoint *checkpoint, const char *name); /* or NULL */
+
+/* Takes away what crashes left, so that nothing stands in the way of the steps that follow `step`: folders without a
+ * manifest are removed, checkpoints of later steps (damaged, or they would have been used) are renamed to NAME.damaged.
+ * A folder that does not exist is fine. */
+SL_API SL_MUST_CHECK sl_status sl_checkpoint_clean(const char *folder, int64_t step);
+
+/* Writes one rank's part in a thread of its own while training goes on. */
+typedef struct sl_checkpoint_writer sl_checkpoint_writer;
+
+/* What a rank wrote; plain data, to be sent to the rank that commits. */
+typedef struct sl_checkpoint_part {
+    int64_t step;
+    int64_t bytes;
+    uint64_t hash; /* XXH3 64 of the file */
+    int32_t rank;
+    int32_t done; /* 1 once the part is on disk */
+} sl_checkpoint_part;
+
+SL_API SL_MUST_CHECK sl_status sl_checkpoint_writer_create(const char *folder, int rank, sl_checkpoint_writer **out);
+/* Waits for the work in hand. NULL is fine. */
+SL_API void sl_checkpoint_writer_destroy(sl_checkpoint_writer *writer);
+/* Copies the entries (host memory) and returns; the copy is written meanwhile. Waits first where the work before it is
+ * still going on. */
+SL_API SL_MUST_CHECK sl_status sl_checkpoint_writer_begin(sl_checkpoint_writer *writer, int64_t step,
+                                                          const sl_tensor_entry *entries, int count);
+/* Where the work stands: *part is the last part begun. Returns the error of the thread where it failed. */
+SL_API SL_MUST_CHECK sl_status sl_checkpoint_writer_poll(sl_checkpoint_writer *writer, sl_checkpoint_part *part);
+SL_API SL_MUST_CHECK sl_status sl_checkpoint_writer_wait(sl_checkpoint_writer *writer, sl_checkpoint_part *part);
+/* On one rank, once the parts of all ranks are done: writes the manifest, then removes all but the newest `keep`
+ * checkpoints; in the thread, too. attributes: pairs key, value, ..., NULL. Everything is copied. */
+SL_API SL_MUST_CHECK sl_status sl_checkpoint_writer_commit(sl_checkpoint_writer *writer,
+                                                           const sl_checkpoint_part *parts, int part_count, int keep,
+                                                           const char *const *attributes);
+
 #ifdef __cplusplus
 }
 #endif

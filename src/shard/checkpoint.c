@@ -1,0 +1,266 @@
+/* Reading a checkpoint: its manifest and the files it names. */
+#include "shard/checkpoint.h"
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "base/json.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+struct sl_checkpoint {
+    char *path;
+    int64_t step, bytes;
+    json_t *manifest;
+    sl_safetensors **files;
+    int file_count;
+    int tensor_count;
+};
+
+/* ---- Manifest -------------------------------------------------------------------------------- */
+
+sl_status sl_checkpoint_write_manifest(const char *folder, const sl_checkpoint_part *parts, int part_count,
+                                       const char *const *attributes)
+{
+    sl_status status = SL_OK;
+    char *path = NULL, *step_folder = NULL, *part_path = NULL;
+    sl_file *file = NULL;
+    sl_safetensors *tensors = NULL;
+    int64_t step = parts[0].step;
+    SL_TRY(sl_checkpoint_make_path(folder, step, NULL, &step_folder));
+    SL_TRY(sl_checkpoint_make_path(folder, step, "manifest.json", &path));
+    SL_TRY(sl_folder_sync(step_folder)); /* the parts' names are on disk before the manifest names them */
+    SL_TRY(sl_file_create(path, &file));
+    sl_json json = { .file = sl_file_stream(file) };
+    sl_json_begin(&json, '{');
+    sl_json_put_string(&json, "format", CHECKPOINT_FORMAT);
+    sl_json_put_int(&json, "version", CHECKPOINT_VERSION);
+    sl_json_put_int(&json, "step", step);
+    sl_json_key(&json, "attributes");
+    sl_json_begin(&json, '{');
+    for (const char *const *each = attributes; each && each[0]; each += 2)
+        sl_json_put_string(&json, each[0], each[1]);
+    sl_json_end(&json, '}');
+    sl_json_key(&json, "files");
+    sl_json_begin(&json, '[');
+    for (int i = 0; i < part_count; i++) {
+        char name[64], hash[32];
+        sl_json_newline(&json);
+        sl_json_begin(&json, '{');
+        sl_json_put_string(&json, "name", sl_checkpoint_part_name(parts[i].rank, name, sizeof name));
+        sl_json_put_int(&json, "bytes", parts[i].bytes);
+        snprintf(hash, sizeof hash, "%016" PRIx64, parts[i].hash);
+        sl_json_put_string(&json, "xxh3", hash);
+        sl_json_key(&json, "tensors");
+        sl_json_begin(&json, '[');
+        SL_TRY(sl_checkpoint_make_path(folder, step, name, &part_path));
+        SL_TRY(sl_safetensors_open(part_path, &tensors));
+        for (int t = 0; t < sl_safetensors_count(tensors); t++)
+            sl_json_string(&json, sl_safetensors_at(tensors, t)->name);
+        sl_json_end(&json, ']');
+        sl_json_end(&json, '}');
+        sl_safetensors_close(tensors);
+        tensors = NULL;
+        sl_free(part_path);
+        part_path = NULL;
+    }
+    sl_json_end(&json, ']');
+    sl_json_end(&json, '}');
+    fputc('\n', json.file);
+    SL_TRY(sl_file_commit(file));
+    SL_TRY(sl_folder_sync(step_folder));
+    SL_TRY(sl_folder_sync(folder));
+done:
+    sl_safetensors_close(tensors);
+    sl_file_destroy(file);
+    sl_free(part_path);
+    sl_free(step_folder);
+    sl_free(path);
+    return status;
+}
+
+static sl_status read_manifest(sl_checkpoint *checkpoint)
+{
+    sl_status status = SL_OK;
+    char *path = NULL;
+    sl_file_map map = { 0 };
+    json_error_t error;
+    SL_TRY(sl_path_join(checkpoint->path, "manifest.json", &path));
+    SL_TRY(sl_file_map_open(path, &map));
+    checkpoint->manifest = json_loadb((const char *)map.data, map.size, JSON_REJECT_DUPLICATES, &error);
+    if (!checkpoint->manifest)
+        SL_TRY(sl_fail(SL_ERR_FORMAT, "%s:%d: %s", path, error.line, error.text));
+    const char *format = json_string_value(json_object_get(checkpoint->manifest, "format"));
+    if (!format || strcmp(format, CHECKPOINT_FORMAT) != 0)
+        SL_TRY(sl_fail(SL_ERR_FORMAT, "%s: this is not the manifest of a checkpoint", path));
+    int64_t version = json_integer_value(json_object_get(checkpoint->manifest, "version"));
+    if (version != CHECKPOINT_VERSION)
+        SL_TRY(sl_fail(SL_ERR_UNSUPPORTED, "%s: version %" PRId64 " is not known", path, version));
+    const json_t *step = json_object_get(checkpoint->manifest, "step");
+    if (!json_is_integer(step) || json_integer_value(step) < 0)
+        SL_TRY(sl_fail(SL_ERR_FORMAT, "%s: 'step' is missing or not a count", path));
+    checkpoint->step = json_integer_value(step);
+done:
+    sl_file_map_close(&map);
+    sl_free(path);
+    return status;
+}
+
+/* ---- Files ----------------------------------------------------------------------------------- */
+
+static sl_status check_hash(const char *path, const char *expected)
+{
+    uint64_t hash = 0;
+    int64_t bytes = 0;
+    char text[32];
+    sl_status status = sl_checkpoint_hash(path, &hash, &bytes);
+    if (status != SL_OK)
+        return status;
+    snprintf(text, sizeof text, "%016" PRIx64, hash);
+    if (strcmp(text, expected) != 0)
+        return sl_fail(SL_ERR_FORMAT, "%s: its xxHash is %s, the manifest says %s", path, text, expected);
+    return SL_OK;
+}
+
+static sl_status open_file(sl_checkpoint *checkpoint, const json_t *about, bool verify)
+{
+    sl_status status = SL_OK;
+    char *path = NULL;
+    struct stat stat_now;
+    const char *name = json_string_value(json_object_get(about, "name"));
+    const char *hash = json_string_value(json_object_get(about, "xxh3"));
+    const json_t *bytes = json_object_get(about, "bytes");
+    if (!name || !hash || !json_is_integer(bytes))
+        return sl_fail(SL_ERR_FORMAT, "%s/manifest.json: a file lacks name, bytes or xxh3", checkpoint->path);
+    if (name[0] == '\0' || name[0] == '.' || strchr(name, '/'))
+        return sl_fail(SL_ERR_FORMAT, "%s/manifest.json: '%.100s' is not a plain file name", checkpoint->path, name);
+    SL_TRY(sl_path_join(checkpoint->path, name, &path));
+    if (stat(path, &stat_now) == 0 && stat_now.st_size != json_integer_value(bytes))
+        SL_TRY(sl_fail(SL_ERR_FORMAT, "%s: %lld bytes, the manifest says %" JSON_INTEGER_FORMAT, path,
+                       (long long)stat_now.st_size, json_integer_value(bytes)));
+    if (verify)
+        SL_TRY(check_hash(path, hash));
+    SL_TRY(sl_safetensors_open(path, &checkpoint->files[checkpoint->file_count]));
+    checkpoint->tensor_count += sl_safetensors_count(checkpoint->files[checkpoint->file_count]);
+    checkpoint->bytes += json_integer_value(bytes);
+    checkpoint->file_count++;
+done:
+    sl_free(path);
+    return status;
+}
+
+sl_status sl_checkpoint_open(const char *path, bool verify, sl_checkpoint **out)
+{
+    sl_status status = SL_OK;
+    sl_checkpoint *checkpoint = NULL;
+    SL_TRY(SL_NEW(checkpoint));
+    SL_TRY(sl_strdup(path, &checkpoint->path));
+    SL_TRY(read_manifest(checkpoint));
+    const json_t *files = json_object_get(checkpoint->manifest, "files");
+    size_t count = json_array_size(files);
+    if (count == 0 || count > CHECKPOINT_FILE_LIMIT)
+        SL_TRY(sl_fail(SL_ERR_FORMAT, "%s/manifest.json: 'files' is missing, empty or too long", path));
+    SL_TRY(SL_NEW_ARRAY(checkpoint->files, count));
+    for (size_t i = 0; i < count; i++)
+        SL_TRY(open_file(checkpoint, json_array_get(files, i), verify));
+    *out = checkpoint;
+    checkpoint = NULL;
+done:
+    sl_checkpoint_close(checkpoint);
+    return status;
+}
+
+sl_status sl_checkpoint_open_newest(const char *folder, sl_checkpoint **out)
+{
+    sl_status status = SL_OK;
+    int64_t *steps = NULL;
+    char *path = NULL;
+    int count = 0;
+    sl_checkpoint *found = NULL;
+    SL_TRY(sl_checkpoint_list(folder, &steps, &count));
+    for (int i = 0; i < count && !found; i++) {
+        sl_free(path);
+        path = NULL;
+        SL_TRY(sl_checkpoint_make_path(folder, steps[i], NULL, &path));
+        if (!sl_checkpoint_has_manifest(folder, steps[i]))
+            continue; /* what a crash left */
+        sl_status opened = sl_checkpoint_open(path, true, &found);
+        if (opened == SL_ERR_MEMORY)
+            SL_TRY(opened);
+        if (opened != SL_OK)
+            sl_log(SL_LOG_WARN, "the checkpoint %s is damaged and not used: %s", path, sl_error_message());
+    }
+    *out = found;
+done:
+    sl_free(path);
+    sl_free(steps);
+    return status;
+}
+
+void sl_checkpoint_close(sl_checkpoint *checkpoint)
+{
+    if (!checkpoint)
+        return;
+    for (int i = 0; i < checkpoint->file_count; i++)
+        sl_safetensors_close(checkpoint->files[i]);
+    sl_free(checkpoint->files);
+    json_decref(checkpoint->manifest);
+    sl_free(checkpoint->path);
+    sl_free(checkpoint);
+}
+
+/* ---- Looking at it --------------------------------------------------------------------------- */
+
+const char *sl_checkpoint_path(const sl_checkpoint *checkpoint)
+{
+    return checkpoint->path;
+}
+
+int64_t sl_checkpoint_step(const sl_checkpoint *checkpoint)
+{
+    return checkpoint->step;
+}
+
+const char *sl_checkpoint_attribute(const sl_checkpoint *checkpoint, const char *key)
+{
+    return json_string_value(json_object_get(json_object_get(checkpoint->manifest, "attributes"), key));
+}
+
+int sl_checkpoint_file_count(const sl_checkpoint *checkpoint)
+{
+    return checkpoint->file_count;
+}
+
+int64_t sl_checkpoint_bytes(const sl_checkpoint *checkpoint)
+{
+    return checkpoint->bytes;
+}
+
+int sl_checkpoint_count(const sl_checkpoint *checkpoint)
+{
+    return checkpoint->tensor_count;
+}
+
+const sl_tensor_entry *sl_checkpoint_at(const sl_checkpoint *checkpoint, int i)
+{
+    for (int f = 0; f < checkpoint->file_count; f++) {
+        int count = sl_safetensors_count(checkpoint->files[f]);
+        if (i < count)
+            return sl_safetensors_at(checkpoint->files[f], i);
+        i -= count;
+    }
+    return NULL;
+}
+
+const sl_tensor_entry *sl_checkpoint_find(const sl_checkpoint *checkpoint, const char *name)
+{
+    for (int f = 0; f < checkpoint->file_count; f++) {
+        const sl_tensor_entry *entry = sl_safetensors_find(checkpoint->files[f], name);
+        if (entry)
+            return entry;
+    }
+    return NULL;
+}

@@ -1,0 +1,268 @@
+/* Writing a checkpoint beside the training: a snapshot is copied, a thread writes it and later the manifest. */
+#include "shard/checkpoint.h"
+
+#include "base/alloc.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef enum writer_job { JOB_NONE, JOB_PART, JOB_COMMIT, JOB_QUIT } writer_job;
+
+struct sl_checkpoint_writer {
+    char *folder;
+    int rank;
+    pthread_t thread;
+    bool started;
+    pthread_mutex_t lock; /* guards job, status, message and part */
+    pthread_cond_t changed;
+    writer_job job; /* JOB_NONE: the thread waits, all else belongs to the caller */
+    sl_status status;
+    char message[1024];
+    sl_checkpoint_part part;
+
+    /* The snapshot. Buffers are kept from checkpoint to checkpoint. */
+    sl_tensor_entry *entries; /* their names and data are ours */
+    size_t entry_capacity;
+    int entry_count;
+    char *names, *data;
+    size_t names_capacity, data_capacity;
+
+    /* The commit. */
+    sl_checkpoint_part *parts;
+    size_t part_capacity;
+    int part_count, keep;
+    char **attributes; /* pairs, NULL at the end */
+};
+
+/* ---- The thread ------------------------------------------------------------------------------ */
+
+static sl_status write_part(sl_checkpoint_writer *writer, sl_checkpoint_part *part)
+{
+    sl_status status = SL_OK;
+    char *step_folder = NULL, *path = NULL;
+    char name[64], rank[16], step[32];
+    snprintf(rank, sizeof rank, "%d", writer->rank);
+    snprintf(step, sizeof step, "%" PRId64, part->step);
+    const char *const metadata[] = { "format", CHECKPOINT_FORMAT, "rank", rank, "step", step, NULL };
+    SL_TRY(sl_checkpoint_make_path(writer->folder, part->step, NULL, &step_folder));
+    SL_TRY(sl_checkpoint_make_path(writer->folder, part->step, sl_checkpoint_part_name(writer->rank, name, sizeof name),
+                                   &path));
+    SL_TRY(sl_folder_make(step_folder));
+    SL_TRY(sl_safetensors_save(path, writer->entries, writer->entry_count, metadata));
+    SL_TRY(sl_checkpoint_hash(path, &part->hash, &part->bytes));
+done:
+    /* Half a checkpoint is no use, and its bytes may be what the disk lacks. */
+    if (status != SL_OK && step_folder && !sl_checkpoint_has_manifest(writer->folder, part->step)) {
+        char message[1024];
+        snprintf(message, sizeof message, "%s", sl_error_message());
+        if (sl_checkpoint_remove(step_folder) != SL_OK)
+            sl_log(SL_LOG_WARN, "%s", sl_error_message());
+        sl_fail(status, "%s", message);
+    }
+    sl_free(path);
+    sl_free(step_folder);
+    return status;
+}
+
+static sl_status commit(sl_checkpoint_writer *writer)
+{
+    sl_status status = sl_checkpoint_write_manifest(writer->folder, writer->parts, writer->part_count,
+                                                    (const char *const *)writer->attributes);
+    return status == SL_OK ? sl_checkpoint_prune(writer->folder, writer->keep) : status;
+}
+
+static void *writer_main(void *argument)
+{
+    sl_checkpoint_writer *writer = argument;
+    pthread_mutex_lock(&writer->lock);
+    while (writer->job != JOB_QUIT) {
+        if (writer->job == JOB_NONE) {
+            pthread_cond_wait(&writer->changed, &writer->lock);
+            continue;
+        }
+        writer_job job = writer->job;
+        sl_checkpoint_part part = writer->part;
+        pthread_mutex_unlock(&writer->lock);
+        sl_status status = job == JOB_PART ? write_part(writer, &part) : commit(writer);
+        pthread_mutex_lock(&writer->lock);
+        writer->job = JOB_NONE;
+        if (status != SL_OK) {
+            writer->status = status;
+            snprintf(writer->message, sizeof writer->message, "%s", sl_error_message());
+        } else if (job == JOB_PART) {
+            part.done = 1;
+            writer->part = part;
+        }
+        pthread_cond_broadcast(&writer->changed);
+    }
+    pthread_mutex_unlock(&writer->lock);
+    return NULL;
+}
+
+/* Waits until the thread has nothing to do, then leaves the lock held. */
+static void lock_idle(sl_checkpoint_writer *writer)
+{
+    pthread_mutex_lock(&writer->lock);
+    while (writer->job != JOB_NONE)
+        pthread_cond_wait(&writer->changed, &writer->lock);
+}
+
+static sl_status failure_of(const sl_checkpoint_writer *writer)
+{
+    return writer->status == SL_OK ? SL_OK : sl_fail(writer->status, "%s", writer->message);
+}
+
+static void give(sl_checkpoint_writer *writer, writer_job job)
+{
+    writer->job = job;
+    pthread_cond_broadcast(&writer->changed);
+}
+
+/* ---- Life ------------------------------------------------------------------------------------ */
+
+sl_status sl_checkpoint_writer_create(const char *folder, int rank, sl_checkpoint_writer **out)
+{
+    sl_status status = SL_OK;
+    sl_checkpoint_writer *writer = NULL;
+    SL_TRY(SL_NEW(writer));
+    pthread_mutex_init(&writer->lock, NULL);
+    pthread_cond_init(&writer->changed, NULL);
+    writer->rank = rank;
+    writer->part = (sl_checkpoint_part){ .step = -1, .rank = rank };
+    SL_TRY(sl_strdup(folder, &writer->folder));
+    if (pthread_create(&writer->thread, NULL, writer_main, writer) != 0)
+        SL_TRY(sl_fail(SL_ERR_MEMORY, "the thread that writes checkpoints cannot start"));
+    writer->started = true;
+    *out = writer;
+    writer = NULL;
+done:
+    sl_checkpoint_writer_destroy(writer);
+    return status;
+}
+
+static void free_attributes(sl_checkpoint_writer *writer)
+{
+    for (char **each = writer->attributes; each && *each; each++)
+        sl_free(*each);
+    sl_free(writer->attributes);
+    writer->attributes = NULL;
+}
+
+void sl_checkpoint_writer_destroy(sl_checkpoint_writer *writer)
+{
+    if (!writer)
+        return;
+    if (writer->started) {
+        lock_idle(writer);
+        give(writer, JOB_QUIT);
+        pthread_mutex_unlock(&writer->lock);
+        pthread_join(writer->thread, NULL);
+    }
+    pthread_cond_destroy(&writer->changed);
+    pthread_mutex_destroy(&writer->lock);
+    free_attributes(writer);
+    sl_free(writer->parts);
+    sl_free(writer->entries);
+    sl_free(writer->names);
+    sl_free(writer->data);
+    sl_free(writer->folder);
+    sl_free(writer);
+}
+
+/* ---- Work ------------------------------------------------------------------------------------ */
+
+static sl_status take_snapshot(sl_checkpoint_writer *writer, const sl_tensor_entry *entries, int count)
+{
+    sl_status status = SL_OK;
+    size_t name_bytes = 0, data_bytes = 0;
+    for (int i = 0; i < count; i++) {
+        name_bytes += strlen(entries[i].name) + 1;
+        data_bytes += (entries[i].bytes + 7) & ~(size_t)7;
+    }
+    SL_TRY(SL_GROW(writer->entries, &writer->entry_capacity, count));
+    SL_TRY(SL_GROW(writer->names, &writer->names_capacity, name_bytes));
+    if (data_bytes > writer->data_capacity) { /* exact: this is the size of the model */
+        SL_TRY(sl_realloc((void **)&writer->data, data_bytes, 1));
+        writer->data_capacity = data_bytes;
+    }
+    char *name = writer->names, *data = writer->data;
+    for (int i = 0; i < count; i++) {
+        writer->entries[i] = entries[i];
+        writer->entries[i].name = strcpy(name, entries[i].name);
+        writer->entries[i].data = data;
+        if (entries[i].bytes > 0)
+            memcpy(data, entries[i].data, entries[i].bytes);
+        name += strlen(name) + 1;
+        data += (entries[i].bytes + 7) & ~(size_t)7;
+    }
+    writer->entry_count = count;
+done:
+    return status;
+}
+
+sl_status sl_checkpoint_writer_begin(sl_checkpoint_writer *writer, int64_t step, const sl_tensor_entry *entries,
+                                     int count)
+{
+    sl_status status = SL_OK;
+    lock_idle(writer);
+    SL_TRY(failure_of(writer));
+    SL_TRY(take_snapshot(writer, entries, count));
+    writer->part = (sl_checkpoint_part){ .step = step, .rank = writer->rank };
+    give(writer, JOB_PART);
+done:
+    pthread_mutex_unlock(&writer->lock);
+    return status;
+}
+
+sl_status sl_checkpoint_writer_poll(sl_checkpoint_writer *writer, sl_checkpoint_part *part)
+{
+    pthread_mutex_lock(&writer->lock);
+    sl_status status = failure_of(writer);
+    if (status == SL_OK)
+        *part = writer->part;
+    pthread_mutex_unlock(&writer->lock);
+    return status;
+}
+
+sl_status sl_checkpoint_writer_wait(sl_checkpoint_writer *writer, sl_checkpoint_part *part)
+{
+    lock_idle(writer);
+    sl_status status = failure_of(writer);
+    if (status == SL_OK && part)
+        *part = writer->part;
+    pthread_mutex_unlock(&writer->lock);
+    return status;
+}
+
+static sl_status copy_attributes(sl_checkpoint_writer *writer, const char *const *attributes)
+{
+    sl_status status = SL_OK;
+    size_t count = 0;
+    while (attributes && attributes[count])
+        count += 2;
+    free_attributes(writer);
+    SL_TRY(SL_NEW_ARRAY(writer->attributes, count + 1));
+    for (size_t i = 0; i < count; i++)
+        SL_TRY(sl_strdup(attributes[i], &writer->attributes[i]));
+done:
+    return status;
+}
+
+sl_status sl_checkpoint_writer_commit(sl_checkpoint_writer *writer, const sl_checkpoint_part *parts, int part_count,
+                                      int keep, const char *const *attributes)
+{
+    sl_status status = SL_OK;
+    lock_idle(writer);
+    SL_TRY(failure_of(writer));
+    SL_TRY(copy_attributes(writer, attributes));
+    SL_TRY(SL_GROW(writer->parts, &writer->part_capacity, part_count));
+    memcpy(writer->parts, parts, (size_t)part_count * sizeof *parts);
+    writer->part_count = part_count;
+    writer->keep = keep;
+    give(writer, JOB_COMMIT);
+done:
+    pthread_mutex_unlock(&writer->lock);
+    return status;
+}

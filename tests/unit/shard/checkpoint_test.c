@@ -1,0 +1,276 @@
+/* Checkpoints: whole or not there, found by name, the newest that is undamaged. */
+#include <sluice/shard.h>
+
+#include "base/alloc.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char folder[64];
+static char warning[512];
+
+static void remember_warning(void *user, sl_log_level level, const char *line)
+{
+    (void)user;
+    if (level == SL_LOG_WARN)
+        snprintf(warning, sizeof warning, "%s", line);
+}
+
+static int enter(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/sluice-checkpoint-XXXXXX");
+    warning[0] = '\0';
+    sl_log_set_callback(remember_warning, NULL);
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int leave(void **state)
+{
+    (void)state;
+    char command[128];
+    sl_log_set_callback(NULL, NULL);
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    return system(command);
+}
+
+static char *path_of(int64_t step, const char *name)
+{
+    static char path[256];
+    snprintf(path, sizeof path, "%s/step-%08" PRId64 "%s%s", folder, step, name ? "/" : "", name ? name : "");
+    return path;
+}
+
+/* Rank r has the tensors "rR.a" [2, 3] and "rR.b" [0], filled with 100 * step + r. */
+static void begin(sl_checkpoint_writer *writer, int rank, int64_t step)
+{
+    char a[16], b[16];
+    float values[6];
+    for (int i = 0; i < 6; i++)
+        values[i] = (float)(100 * step + rank);
+    snprintf(a, sizeof a, "r%d.a", rank);
+    snprintf(b, sizeof b, "r%d.b", rank);
+    const sl_tensor_entry entries[] = {
+        { .name = a, .dtype = SL_F32, .shape = { 2, { 2, 3 } }, .count = 6, .data = values, .bytes = sizeof values },
+        { .name = b, .dtype = SL_I64, .shape = { 1, { 0 } }, .count = 0, .data = NULL, .bytes = 0 },
+    };
+    assert_int_equal(sl_checkpoint_writer_begin(writer, step, entries, 2), SL_OK);
+    memset(values, 0xff, sizeof values); /* what was begun is a copy */
+}
+
+static void write_checkpoint(int ranks, int64_t step, int keep)
+{
+    sl_checkpoint_writer *writers[4];
+    sl_checkpoint_part parts[4];
+    const char *const attributes[] = { "model", "{\"a\": 1}", "seed", "7", NULL };
+    for (int r = 0; r < ranks; r++) {
+        assert_int_equal(sl_checkpoint_writer_create(folder, r, &writers[r]), SL_OK);
+        begin(writers[r], r, step);
+    }
+    for (int r = 0; r < ranks; r++) {
+        assert_int_equal(sl_checkpoint_writer_wait(writers[r], &parts[r]), SL_OK);
+        assert_int_equal(parts[r].done, 1);
+    }
+    assert_int_equal(sl_checkpoint_writer_commit(writers[0], parts, ranks, keep, attributes), SL_OK);
+    for (int r = 0; r < ranks; r++)
+        sl_checkpoint_writer_destroy(writers[r]);
+}
+
+static float value_of(const sl_checkpoint *checkpoint, const char *name)
+{
+    float values[6];
+    const sl_tensor_entry *entry = sl_checkpoint_find(checkpoint, name);
+    assert_non_null(entry);
+    assert_int_equal(entry->bytes, sizeof values);
+    memcpy(values, entry->data, sizeof values);
+    assert_true(values[0] == values[5]);
+    return values[0];
+}
+
+static int64_t newest_step(void)
+{
+    sl_checkpoint *checkpoint = NULL;
+    assert_int_equal(sl_checkpoint_open_newest(folder, &checkpoint), SL_OK);
+    int64_t step = checkpoint ? sl_checkpoint_step(checkpoint) : -1;
+    sl_checkpoint_close(checkpoint);
+    return step;
+}
+
+/* Changes one byte in the middle of the file. */
+static void damage(const char *path)
+{
+    struct stat about;
+    assert_int_equal(stat(path, &about), 0);
+    FILE *file = fopen(path, "r+");
+    assert_non_null(file);
+    fseek(file, about.st_size - 1, SEEK_SET);
+    int byte = fgetc(file);
+    fseek(file, about.st_size - 1, SEEK_SET);
+    fputc(byte ^ 1, file);
+    fclose(file);
+}
+
+static void what_several_ranks_wrote_is_found_by_name(void **state)
+{
+    (void)state;
+    sl_checkpoint *checkpoint = NULL;
+    write_checkpoint(3, 20, 2);
+    assert_int_equal(sl_checkpoint_open_newest(folder, &checkpoint), SL_OK);
+    assert_non_null(checkpoint);
+    assert_int_equal(sl_checkpoint_step(checkpoint), 20);
+    assert_int_equal(sl_checkpoint_file_count(checkpoint), 3);
+    assert_int_equal(sl_checkpoint_count(checkpoint), 6);
+    for (int i = 0; i < 6; i++)
+        assert_ptr_equal(sl_checkpoint_find(checkpoint, sl_checkpoint_at(checkpoint, i)->name),
+                         sl_checkpoint_at(checkpoint, i));
+    assert_null(sl_checkpoint_at(checkpoint, 6));
+    assert_true(value_of(checkpoint, "r2.a") == 2002.0f);
+    assert_null(sl_checkpoint_find(checkpoint, "r3.a"));
+    assert_string_equal(sl_checkpoint_attribute(checkpoint, "model"), "{\"a\": 1}");
+    assert_null(sl_checkpoint_attribute(checkpoint, "nothing"));
+    sl_checkpoint_close(checkpoint);
+}
+
+static void old_ones_are_pruned(void **state)
+{
+    (void)state;
+    for (int64_t step = 1; step <= 5; step++)
+        write_checkpoint(2, step, 2);
+    assert_int_equal(newest_step(), 5);
+    assert_int_equal(access(path_of(4, "manifest.json"), F_OK), 0);
+    assert_int_not_equal(access(path_of(3, NULL), F_OK), 0);
+}
+
+static void a_damaged_newest_is_reported_and_the_one_before_is_used(void **state)
+{
+    (void)state;
+    static const char *const files[] = { "rank-00001.safetensors", "manifest.json" };
+    for (int i = 0; i < 2; i++) {
+        write_checkpoint(2, 10, 9);
+        write_checkpoint(2, 20, 9);
+        damage(path_of(20, files[i]));
+        if (i == 1)
+            assert_int_equal(truncate(path_of(20, files[i]), 30), 0);
+        assert_int_equal(newest_step(), 10);
+        assert_non_null(strstr(warning, "step-00000020 is damaged"));
+        assert_non_null(strstr(warning, files[i]));
+    }
+    assert_int_equal(unlink(path_of(10, "rank-00000.safetensors")), 0);
+    assert_int_equal(newest_step(), -1);
+    write_checkpoint(2, 30, 9);
+    assert_int_equal(truncate(path_of(30, "rank-00000.safetensors"), 20), 0);
+    assert_int_equal(newest_step(), -1);
+    sl_checkpoint *checkpoint = NULL;
+    assert_int_equal(sl_checkpoint_open(path_of(30, NULL), false, &checkpoint), SL_ERR_FORMAT);
+    assert_non_null(strstr(sl_error_message(), "20 bytes, the manifest says"));
+}
+
+static void what_a_crash_left_never_counts_and_never_blocks(void **state)
+{
+    (void)state;
+    sl_checkpoint_writer *writer = NULL;
+    write_checkpoint(1, 10, 9);
+    assert_int_equal(sl_checkpoint_writer_create(folder, 0, &writer), SL_OK);
+    begin(writer, 0, 20); /* and never committed */
+    sl_checkpoint_writer_destroy(writer);
+    assert_int_equal(access(path_of(20, "rank-00000.safetensors"), F_OK), 0);
+    FILE *file = fopen(path_of(20, "rank-00001.safetensors.77-0.tmp"), "w");
+    assert_non_null(file);
+    fclose(file);
+    assert_int_equal(newest_step(), 10);
+    write_checkpoint(1, 30, 9);
+    damage(path_of(30, "rank-00000.safetensors"));
+    assert_int_equal(sl_checkpoint_clean(folder, 10), SL_OK);
+    assert_int_not_equal(access(path_of(20, NULL), F_OK), 0);
+    assert_int_not_equal(access(path_of(30, NULL), F_OK), 0);
+    assert_int_equal(access(path_of(30, NULL), F_OK) == 0, 0);
+    char aside[300];
+    snprintf(aside, sizeof aside, "%s.damaged", path_of(30, NULL));
+    assert_int_equal(access(aside, F_OK), 0);
+    assert_int_equal(newest_step(), 10);
+    write_checkpoint(1, 20, 9);
+    write_checkpoint(1, 30, 9);
+    assert_int_equal(newest_step(), 30);
+}
+
+static void a_folder_that_is_not_there_has_no_checkpoint(void **state)
+{
+    (void)state;
+    sl_checkpoint *checkpoint = (sl_checkpoint *)state;
+    assert_int_equal(sl_checkpoint_open_newest("/nowhere/checkpoints", &checkpoint), SL_OK);
+    assert_null(checkpoint);
+    assert_int_equal(sl_checkpoint_clean("/nowhere/checkpoints", 0), SL_OK);
+}
+
+static void an_error_of_the_thread_reaches_the_next_call(void **state)
+{
+    (void)state;
+    sl_checkpoint_writer *writer = NULL;
+    sl_checkpoint_part part;
+    char inside[128];
+    snprintf(inside, sizeof inside, "%s/file", folder);
+    FILE *file = fopen(inside, "w");
+    assert_non_null(file);
+    fclose(file);
+    assert_int_equal(sl_checkpoint_writer_create(inside, 0, &writer), SL_OK);
+    begin(writer, 0, 1);
+    assert_int_equal(sl_checkpoint_writer_wait(writer, &part), SL_ERR_IO);
+    assert_non_null(strstr(sl_error_message(), inside));
+    assert_int_equal(sl_checkpoint_writer_poll(writer, &part), SL_ERR_IO);
+    assert_int_equal(sl_checkpoint_writer_begin(writer, 2, NULL, 0), SL_ERR_IO);
+    sl_checkpoint_writer_destroy(writer);
+}
+
+static void hostile_manifests_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *message;
+    } cases[] = {
+        { "", "" },
+        { "[]", "not the manifest" },
+        { "{\"format\":\"sluice-checkpoint\",\"version\":2}", "version 2 is not known" },
+        { "{\"format\":\"sluice-checkpoint\",\"version\":1}", "'step' is missing" },
+        { "{\"format\":\"sluice-checkpoint\",\"version\":1,\"step\":-1}", "'step' is missing" },
+        { "{\"format\":\"sluice-checkpoint\",\"version\":1,\"step\":1}", "'files' is missing" },
+        { "{\"format\":\"sluice-checkpoint\",\"version\":1,\"step\":1,\"files\":[3]}", "lacks name, bytes or xxh3" },
+        { "{\"format\":\"sluice-checkpoint\",\"version\":1,\"step\":1,\"files\":[{\"name\":\"../../etc/passwd\","
+          "\"bytes\":1,\"xxh3\":\"0\"}]}",
+          "is not a plain file name" },
+        { "{\"format\":\"sluice-checkpoint\",\"version\":1,\"step\":1,\"files\":[{\"name\":\"a\","
+          "\"bytes\":1,\"xxh3\":\"0\"}]}",
+          "No such file" },
+    };
+    write_checkpoint(1, 1, 9);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sl_checkpoint *checkpoint = NULL;
+        FILE *file = fopen(path_of(1, "manifest.json"), "w");
+        assert_non_null(file);
+        fputs(cases[i].text, file);
+        fclose(file);
+        assert_int_not_equal(sl_checkpoint_open(path_of(1, NULL), true, &checkpoint), SL_OK);
+        assert_non_null(strstr(sl_error_message(), cases[i].message));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(what_several_ranks_wrote_is_found_by_name, enter, leave),
+        cmocka_unit_test_setup_teardown(old_ones_are_pruned, enter, leave),
+        cmocka_unit_test_setup_teardown(a_damaged_newest_is_reported_and_the_one_before_is_used, enter, leave),
+        cmocka_unit_test_setup_teardown(what_a_crash_left_never_counts_and_never_blocks, enter, leave),
+        cmocka_unit_test(a_folder_that_is_not_there_has_no_checkpoint),
+        cmocka_unit_test_setup_teardown(an_error_of_the_thread_reaches_the_next_call, enter, leave),
+        cmocka_unit_test_setup_teardown(hostile_manifests_are_refused, enter, leave),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
