@@ -10,6 +10,9 @@
 #include <sluice/graph.h>
 #include <sluice/runtime.h>
 #include <sluice/shard.h>
+#include <sluice/nn.h>
+#include <sluice/optim.h>
+#include <sluice/data.h>
 #include <sluice/tensor.h>
 #include <sluice/train.h>
 

@@ -1,0 +1,99 @@
+/* Data: token files, the order in which a run reads them, and the byte-pair tokenizer that makes them. */
+#ifndef SLUICE_DATA_H
+#define SLUICE_DATA_H
+
+#include <sluice/base.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Token files ----------------------------------------------------------------------------- */
+
+typedef enum sl_token_format {
+    SL_TOKENS_AUTO,     /* reading: LLMC or LLMC_U32 where the file begins with their magic number, else NANOGPT */
+    SL_TOKENS_NANOGPT,  /* raw uint16 */
+    SL_TOKENS_LLMC,     /* 256 int32 of header (20240520, 1, count), uint16 */
+    SL_TOKENS_LLMC_U32, /* 256 int32 of header (20240801, 7, count), uint32 */
+    SL_TOKENS_BYTES     /* plain text: a token a byte */
+} sl_token_format;
+
+SL_API const char *sl_token_format_name(sl_token_format format); /* "auto", "nanogpt", "llmc", "llmc-u32", "bytes" */
+SL_API SL_MUST_CHECK sl_status sl_token_format_parse(const char *text, sl_token_format *out);
+
+typedef struct sl_tokens sl_tokens; /* a mapped file; immutable, so threads may share it */
+
+/* Refuses an empty file, a header that does not fit the file's size, half a token at the end. */
+SL_API SL_MUST_CHECK sl_status sl_tokens_open(const char *path, sl_token_format format, sl_tokens **out);
+SL_API void sl_tokens_close(sl_tokens *tokens); /* NULL is fine */
+SL_API int64_t sl_tokens_count(const sl_tokens *tokens);
+SL_API sl_token_format sl_tokens_format(const sl_tokens *tokens); /* as found; never AUTO */
+SL_API const char *sl_tokens_path(const sl_tokens *tokens);
+
+/* Tokens [first, first + count) as int32; the range must lie in the file. */
+SL_API SL_MUST_CHECK sl_status sl_tokens_read(const sl_tokens *tokens, int64_t first, int64_t count, int32_t *out);
+/* Fails at the first token of the range that is not below vocab; the message has file, token index and byte offset. */
+SL_API SL_MUST_CHECK sl_status sl_tokens_check(const sl_tokens *tokens, int64_t first, int64_t count, int64_t vocab);
+SL_API int64_t sl_tokens_max(const sl_tokens *tokens); /* the largest token; reads the whole file */
+
+/* Writes a token file of any format but AUTO, atomically. Fails at the first token that the format cannot hold. */
+SL_API SL_MUST_CHECK sl_status sl_tokens_save(const char *path, sl_token_format format, const int32_t *tokens,
+                                              int64_t count);
+
+/* ---- Batches --------------------------------------------------------------------------------- */
+
+/* The file is cut into windows of seq tokens (and the one after them, the last target): window w starts at token
+ * w * seq, and there are (count - 1) / seq of them. Row r of step s reads window number s * batch + r; past the last
+ * window a new epoch begins at the first. Shuffled, every epoch visits all windows in an order of its own that seed
+ * decides. Nothing is remembered between reads: the step is the position. */
+typedef struct sl_batch_options {
+    int64_t batch, seq;
+    bool shuffled;
+    uint64_t seed;
+    int64_t vocab; /* tokens read must be below it; 0: not checked */
+} sl_batch_options;
+
+typedef struct sl_batches sl_batches; /* immutable; threads may share it */
+
+/* tokens must outlive it. Fails where the file has fewer than seq + 1 tokens. */
+SL_API SL_MUST_CHECK sl_status sl_batches_create(const sl_tokens *tokens, const sl_batch_options *options,
+                                                 sl_batches **out);
+SL_API void sl_batches_destroy(sl_batches *batches);          /* NULL is fine */
+SL_API int64_t sl_batches_windows(const sl_batches *batches); /* an epoch's */
+/* First token of row `row` in step `step`. */
+SL_API int64_t sl_batches_start(const sl_batches *batches, int64_t step, int64_t row);
+
+/* Rows [row, row + rows) of the step's batch: inputs and targets are [rows, seq] each, targets one token later. Each
+ * replica and microbatch reads its own rows. A token past the vocabulary fails as in sl_tokens_check. */
+SL_API SL_MUST_CHECK sl_status sl_batches_read(const sl_batches *batches, int64_t step, int64_t row, int64_t rows,
+                                               int32_t *inputs, int32_t *targets);
+/* Checks all tokens that steps [first, first + steps) would read, so that a run fails before it starts. */
+SL_API SL_MUST_CHECK sl_status sl_batches_check(const sl_batches *batches, int64_t first, int64_t steps);
+
+/* ---- Tokenizer ------------------------------------------------------------------------------- */
+
+/* Byte-level byte-pair encoding as in GPT-2 and Llama 3, from Hugging Face's files. Immutable, but for one thread at a
+ * time. */
+typedef struct sl_tokenizer sl_tokenizer;
+
+/* path: a folder with tokenizer.json, or with vocab.json and merges.txt; or a tokenizer.json. */
+SL_API SL_MUST_CHECK sl_status sl_tokenizer_open(const char *path, sl_tokenizer **out);
+SL_API void sl_tokenizer_close(sl_tokenizer *tokenizer);          /* NULL is fine */
+SL_API int64_t sl_tokenizer_vocab(const sl_tokenizer *tokenizer); /* the largest id + 1 */
+/* Id of a special token such as "<|endoftext|>"; -1 where there is none. */
+SL_API int32_t sl_tokenizer_special(const sl_tokenizer *tokenizer, const char *text);
+
+/* Any bytes; what is not UTF-8 is encoded byte by byte. special: texts of special tokens become those tokens, else they
+ * are text like any other. The caller frees *out with sl_tokenizer_free. Fails where a byte has no token. */
+SL_API SL_MUST_CHECK sl_status sl_tokenizer_encode(sl_tokenizer *tokenizer, const void *text, size_t bytes,
+                                                   bool special, int32_t **out, int64_t *count);
+/* The bytes of the tokens, and a NUL after them that *bytes does not count. Fails at an id that is not in the
+ * vocabulary. */
+SL_API SL_MUST_CHECK sl_status sl_tokenizer_decode(const sl_tokenizer *tokenizer, const int32_t *ids, int64_t count,
+                                                   char **out, size_t *bytes);
+SL_API void sl_tokenizer_free(void *block); /* what encode and decode gave; NULL is fine */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

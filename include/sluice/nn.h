@@ -1,0 +1,148 @@
+/* Models: GPT-2, Llama and a multi-layer perceptron as graphs, and their Hugging Face folders. */
+#ifndef SLUICE_NN_H
+#define SLUICE_NN_H
+
+#include <sluice/graph.h>
+#include <sluice/shard.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Configuration --------------------------------------------------------------------------- */
+
+typedef enum sl_activation { SL_ACT_GELU_TANH, SL_ACT_GELU_ERF, SL_ACT_SILU, SL_ACT_RELU, SL_ACT_TANH } sl_activation;
+
+/* Field names are those of config.json. */
+typedef struct sl_gpt2_config {
+    int64_t vocab_size, n_positions, n_embd, n_layer, n_head;
+    int64_t n_inner; /* 0: 4 * n_embd */
+    sl_activation activation;
+    double layer_norm_epsilon, initializer_range;
+    double embd_pdrop, resid_pdrop; /* dropout in training */
+    bool tie_word_embeddings;
+} sl_gpt2_config;
+
+typedef enum sl_rope_kind { SL_ROPE_DEFAULT, SL_ROPE_LINEAR, SL_ROPE_LLAMA3 } sl_rope_kind;
+
+typedef struct sl_rope_config {
+    sl_rope_kind kind;
+    double theta;
+    double factor;                            /* LINEAR, LLAMA3 */
+    double low_freq_factor, high_freq_factor; /* LLAMA3 */
+    int64_t original_max_position_embeddings; /* LLAMA3 */
+} sl_rope_config;
+
+typedef struct sl_llama_config {
+    int64_t vocab_size, max_position_embeddings, hidden_size, intermediate_size, num_hidden_layers;
+    int64_t num_attention_heads;
+    int64_t num_key_value_heads; /* 0: num_attention_heads */
+    int64_t head_dim;            /* 0: hidden_size / num_attention_heads */
+    double rms_norm_eps, initializer_range;
+    sl_rope_config rope;
+    bool attention_bias, mlp_bias, tie_word_embeddings;
+} sl_llama_config;
+
+/* x[B, input] -> layers of `hidden` -> [B, output], cross entropy with targets[B]. */
+typedef struct sl_mlp_config {
+    int64_t input, hidden, output;
+    int64_t layers; /* linear layers, the first and the last among them; at least 2 */
+    sl_activation activation;
+    bool skip; /* the first layer's result is added to that of every later hidden layer: edges over stages */
+    bool tie;  /* all layers between the first and the last share one weight and bias */
+} sl_mlp_config;
+
+typedef enum sl_model_family { SL_MODEL_GPT2, SL_MODEL_LLAMA, SL_MODEL_MLP } sl_model_family;
+
+/* A model without its weights; plain data. */
+typedef struct sl_model {
+    sl_model_family family;
+    union {
+        sl_gpt2_config gpt2;
+        sl_llama_config llama;
+        sl_mlp_config mlp;
+    };
+} sl_model;
+
+/* The family with Hugging Face's defaults for everything, sizes among them. */
+SL_API sl_model sl_model_default(sl_model_family family);
+SL_API const char *sl_model_family_name(sl_model_family family); /* "gpt2"; as model_type in config.json */
+/* Refuses sizes below 1, heads that do not divide, rates outside 0..1 and the like; names the field. */
+SL_API SL_MUST_CHECK sl_status sl_model_check(const sl_model *model);
+
+SL_API int64_t sl_model_vocab(const sl_model *model);     /* MLP: classes */
+SL_API int64_t sl_model_positions(const sl_model *model); /* longest sequence; MLP: 1 */
+SL_API int64_t sl_model_layers(const sl_model *model);
+
+/* config.json of a folder. Unknown families and activations, values of the wrong kind and impossible ones are errors
+ * that name the key; keys that change nothing here are ignored. */
+SL_API SL_MUST_CHECK sl_status sl_model_load_config(const char *folder, sl_model *out);
+SL_API SL_MUST_CHECK sl_status sl_model_parse_config(const char *label, const char *text, size_t size, sl_model *out);
+/* Writes it with the keys that Hugging Face's classes need; dtype is that of the weights beside it. GPT-2 and Llama
+ * only. */
+SL_API SL_MUST_CHECK sl_status sl_model_save_config(const sl_model *model, sl_dtype dtype, const char *folder);
+
+/* ---- Graph ----------------------------------------------------------------------------------- */
+
+typedef enum sl_model_mode {
+    SL_MODE_TRAIN,  /* tokens, targets -> loss */
+    SL_MODE_EVAL,   /* tokens, targets -> loss, logits */
+    SL_MODE_LOGITS, /* tokens -> logits */
+    SL_MODE_DECODE  /* tokens, position, positions -> logits of the last token; fills the caches */
+} sl_model_mode;
+
+/* Inputs: "tokens" and "targets" i32 [batch, seq] (MLP: "x" f32 [batch, input], "targets" i32 [batch]);
+ * DECODE: "position" i32 [], the place of the first token, and "positions" i32 [seq], position + 0, 1, ..
+ * Outputs: "loss" f32 [], the mean over all targets that are not -100; "logits" f32 [batch, seq, vocab], in DECODE
+ * [batch, 1, vocab]. States of DECODE: "h.0.cache_k" and the like, f32 [batch, cache, kv heads, head dim].
+ * Parameters and modules are named as in Hugging Face's files ("transformer.h.3.mlp.c_fc.weight", "model.layers.3"), a
+ * tied head is the embedding's parameter. */
+typedef struct sl_model_shape {
+    int64_t batch, seq;
+    int64_t cache; /* DECODE: positions that the caches hold; 0: all of the model's */
+} sl_model_shape;
+
+/* The finished graph; the caller owns it. The parameters and their order depend on the model alone, the nodes on model
+ * and mode. */
+SL_API SL_MUST_CHECK sl_status sl_model_build(const sl_model *model, sl_model_mode mode, const sl_model_shape *shape,
+                                              sl_graph **out);
+
+/* ---- Parameters ------------------------------------------------------------------------------ */
+
+/* All parameters of a model, in the order of its graph. */
+typedef struct sl_param_list sl_param_list;
+
+SL_API SL_MUST_CHECK sl_status sl_model_params(const sl_model *model, sl_param_list **out);
+SL_API void sl_param_list_destroy(sl_param_list *list); /* NULL is fine */
+SL_API int sl_param_list_count(const sl_param_list *list);
+SL_API const sl_param_info *sl_param_list_at(const sl_param_list *list, int i); /* borrowed */
+SL_API int sl_param_list_find(const sl_param_list *list, const char *name);     /* -1 where it is not there */
+SL_API int64_t sl_param_list_elements(const sl_param_list *list);               /* of all together */
+
+/* Elements [first, first + count) of a parameter's initial value. They depend on seed, name and place alone, so that
+ * every partition begins with the same bits. */
+SL_API void sl_param_init(const sl_param_info *param, uint64_t seed, int64_t first, int64_t count, float *out);
+
+/* ---- Weights in files ------------------------------------------------------------------------ */
+
+/* The weights of a Hugging Face folder, checked against the model: nothing missing, nothing superfluous, shapes right,
+ * each by name. "transformer." or "model." may be absent from all names; a tied head may be present or absent. */
+typedef struct sl_model_weights sl_model_weights;
+
+SL_API SL_MUST_CHECK sl_status sl_model_open_weights(const sl_model *model, const char *folder, sl_model_weights **out);
+SL_API void sl_model_close_weights(sl_model_weights *weights); /* NULL is fine */
+/* Elements [first, first + count) of the parameter as f32. */
+SL_API SL_MUST_CHECK sl_status sl_model_read_weight(const sl_model_weights *weights, const char *param, int64_t first,
+                                                    int64_t count, float *out);
+/* The parameter as it is in the file, or NULL. */
+SL_API const sl_tensor_entry *sl_model_find_weight(const sl_model_weights *weights, const char *param);
+
+/* Writes a Hugging Face folder, made where it does not exist: config.json and the weights. entries are all parameters
+ * of the model, in any order, f32 in host memory; they are written as dtype (f32, bf16 or f16). */
+SL_API SL_MUST_CHECK sl_status sl_model_save(const sl_model *model, const sl_tensor_entry *entries, int count,
+                                             sl_dtype dtype, size_t shard_bytes, const char *folder);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

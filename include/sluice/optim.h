@@ -1,0 +1,86 @@
+/* Optimizers: AdamW and SGD on the device, learning rate over time, the global gradient norm. */
+#ifndef SLUICE_OPTIM_H
+#define SLUICE_OPTIM_H
+
+#include <sluice/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Learning rate --------------------------------------------------------------------------- */
+
+typedef enum sl_decay { SL_DECAY_CONSTANT, SL_DECAY_COSINE, SL_DECAY_LINEAR } sl_decay;
+
+/* Rises linearly over `warmup` steps, then stays, or falls to min_lr at step `steps`. */
+typedef struct sl_lr_schedule {
+    sl_decay decay;
+    double lr, min_lr;
+    int64_t warmup, steps;
+} sl_lr_schedule;
+
+/* Of step 0, 1, ..: (step + 1) / warmup of lr during the warm-up, lr in the first step after it, min_lr from step
+ * `steps` on. */
+SL_API double sl_lr_at(const sl_lr_schedule *schedule, int64_t step);
+
+/* ---- Gradient norm --------------------------------------------------------------------------- */
+
+/* Root of the sum, added in the order given. With one sum a tensor (sl_optimizer_square_sums), collected in the order
+ * of the whole model's parameters and each tensor counted once, the norm has the same bits however the model is cut. */
+SL_API double sl_grad_norm(const double *square_sums, int count);
+
+/* What gradients are multiplied by so that their norm is at most clip, as PyTorch does it: clip / (norm + 1e-6), at
+ * most 1. clip <= 0 means no clipping. */
+SL_API double sl_clip_scale(double norm, double clip);
+
+/* ---- Optimizer ------------------------------------------------------------------------------- */
+
+typedef enum sl_optim_kind { SL_OPTIM_ADAMW, SL_OPTIM_SGD } sl_optim_kind;
+
+/* AdamW with PyTorch's formulas (decoupled decay, bias correction); SGD: g += weight_decay * p, m = momentum * m + g,
+ * p -= lr * m. */
+typedef struct sl_optim_options {
+    sl_optim_kind kind;
+    double beta1, beta2, eps; /* ADAMW */
+    double momentum;          /* SGD; 0 keeps no state */
+    double weight_decay;
+} sl_optim_options;
+
+/* A parameter, or a shard of one, of this rank: f32, contiguous, on the device. */
+typedef struct sl_optim_param {
+    const char *name;
+    sl_view data, grad;
+    bool decay; /* weight_decay applies; by convention where the whole parameter has rank >= 2 */
+} sl_optim_param;
+
+typedef struct sl_optimizer sl_optimizer;
+
+/* The names are copied; the views must outlive the optimizer. Its state is zero at first, on the device. */
+SL_API SL_MUST_CHECK sl_status sl_optimizer_create(const sl_optim_options *options, sl_device *device,
+                                                   const sl_optim_param *params, int count, sl_optimizer **out);
+SL_API void sl_optimizer_destroy(sl_optimizer *optimizer); /* NULL is fine */
+
+/* Sum of the squares of each parameter's gradient, in double precision and in an order that depends on the tensor
+ * alone: sums[i] is param i's. Synchronizes the stream. */
+SL_API SL_MUST_CHECK sl_status sl_optimizer_square_sums(sl_optimizer *optimizer, sl_stream *stream, double *sums);
+
+/* One update. number counts updates from 1 (bias correction); gradients are multiplied by grad_scale first. */
+SL_API SL_MUST_CHECK sl_status sl_optimizer_step(sl_optimizer *optimizer, sl_stream *stream, int64_t number, double lr,
+                                                 double grad_scale);
+
+/* One tensor of state, for checkpoints: "exp_avg" and "exp_avg_sq", or "momentum_buffer". Shaped as the parameter. */
+typedef struct sl_optim_state {
+    const char *param; /* name; borrowed */
+    const char *kind;  /* static */
+    sl_view view;      /* on the device; to be filled when a checkpoint is read */
+} sl_optim_state;
+
+SL_API int sl_optimizer_state_count(const sl_optimizer *optimizer);
+SL_API sl_optim_state sl_optimizer_state_at(const sl_optimizer *optimizer, int i); /* by parameter, then kind */
+/* Bytes of state for a parameter of `count` elements, for plans. */
+SL_API size_t sl_optim_state_bytes(const sl_optim_options *options, int64_t count);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
