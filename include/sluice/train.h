@@ -101,6 +101,22 @@ SL_API sl_status sl_train_config_fail(const sl_train_config *config, const char 
 /* Whether the key was given in the file or as an override. */
 SL_API bool sl_train_config_given(const sl_train_config *config, const char *key);
 
+/* ---- Reports --------------------------------------------------------------------------------- */
+
+/* What one step tells; the keys of metrics.jsonl. */
+typedef struct sl_step_report {
+    int64_t step;     /* completed so far: 1 after the first */
+    int64_t steps;    /* of the whole run */
+    double loss;      /* mean over the step's tokens, before the update */
+    double grad_norm; /* global, before clipping */
+    double lr;
+    double seconds;      /* of the step */
+    double tokens_per_s; /* over all ranks */
+    double peak_memory;  /* bytes: the highest of any rank so far */
+    double mfu; /* share of the peak: FLOPs of forward and backward as the graph counts them / (seconds x ranks x peak
+                   FLOP/s of a rank); NAN where the peak is not known */
+} sl_step_report;
+
 #ifdef __cplusplus
 }
 #endif

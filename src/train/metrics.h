@@ -1,0 +1,56 @@
+/* What a step tells: lines of metrics.jsonl, TensorBoard events, the progress line. */
+#ifndef SL_TRAIN_METRICS_H
+#define SL_TRAIN_METRICS_H
+
+#include <sluice/train.h>
+
+#include <stdio.h>
+
+/* ---- metrics.jsonl --------------------------------------------------------------------------- */
+
+typedef struct sl_metrics sl_metrics;
+
+/* Opens the file for appending; lines of steps after `step`, and a line that a crash tore, are taken out first. */
+SL_MUST_CHECK sl_status sl_metrics_open(const char *path, int64_t step, sl_metrics **out);
+/* One line, handed to the system at once. */
+SL_MUST_CHECK sl_status sl_metrics_write(sl_metrics *metrics, const sl_step_report *report);
+SL_MUST_CHECK sl_status sl_metrics_sync(sl_metrics *metrics); /* what was written is on disk */
+void sl_metrics_close(sl_metrics *metrics);                   /* NULL is fine */
+
+/* ---- TensorBoard ----------------------------------------------------------------------------- */
+
+typedef struct sl_tensorboard sl_tensorboard;
+
+/* Makes folder/events.out.tfevents.TIME.HOST. */
+SL_MUST_CHECK sl_status sl_tensorboard_open(const char *folder, sl_tensorboard **out);
+SL_MUST_CHECK sl_status sl_tensorboard_write(sl_tensorboard *board, const sl_step_report *report);
+void sl_tensorboard_close(sl_tensorboard *board); /* NULL is fine */
+
+/* CRC-32C of the bytes, as TensorBoard's records carry it (before masking). */
+uint32_t sl_crc32c(const void *data, size_t bytes);
+
+/* ---- Progress -------------------------------------------------------------------------------- */
+
+/* How progress looks on a stream; plain data. */
+typedef struct sl_progress {
+    FILE *stream;
+    bool in_place; /* a terminal: the line is rewritten */
+    bool colour;
+    bool off;
+    int64_t every;  /* steps between lines where not in place */
+    double seconds; /* smoothed time of a step */
+    bool line_open; /* the terminal line has no newline yet */
+} sl_progress;
+
+void sl_progress_begin(sl_progress *progress, FILE *stream, const sl_train_config *config);
+void sl_progress_step(sl_progress *progress, const sl_step_report *report);
+void sl_progress_end(sl_progress *progress); /* ends the line on a terminal */
+
+/* "1m05s", "2h03m", "3d04h", "12s" */
+char *sl_duration_text(double seconds, char *text, size_t size);
+/* "12.3k", "4.56M" */
+char *sl_count_text(double value, char *text, size_t size);
+/* "1.23 GB", "45.6 MB" (powers of 1000) */
+char *sl_bytes_text(double bytes, char *text, size_t size);
+
+#endif
