@@ -1,0 +1,61 @@
+/* What a kind of device provides. Each backend is one const table, listed in device.c. */
+#ifndef SL_DEVICE_BACKEND_H
+#define SL_DEVICE_BACKEND_H
+
+#include <sluice/device.h>
+
+#include <stdatomic.h>
+
+typedef struct sl_device_backend sl_device_backend;
+
+/* The head of every backend's own device, stream and event struct. */
+struct sl_device {
+    const sl_device_backend *backend;
+    char name[32];
+    atomic_size_t in_use; /* bytes; kept by sl_device_count_bytes */
+    atomic_size_t peak;
+};
+
+struct sl_stream {
+    sl_device *device;
+};
+
+struct sl_event {
+    sl_device *device;
+};
+
+/* Every entry is required. Outputs are set only on success; blocks, streams and events given in are never NULL. */
+struct sl_device_backend {
+    const char *name; /* what stands before ":INDEX" in a spec */
+    sl_device_kind kind;
+    bool is_host;
+    /* index is -1 where the spec names none. The backend allocates a struct that starts with sl_device; open() in
+     * device.c fills in the head. */
+    sl_status (*open)(int index, const sl_device_options *options, sl_device **out);
+    void (*close)(sl_device *device);
+    int (*threads)(const sl_device *device);
+
+    /* alloc and free report what they took and gave through sl_device_count_bytes. */
+    sl_status (*alloc)(sl_device *device, size_t bytes, void **out);
+    void (*free)(sl_device *device, void *block);
+
+    sl_status (*stream_create)(sl_device *device, sl_stream **out);
+    void (*stream_destroy)(sl_stream *stream);
+    sl_status (*stream_synchronize)(sl_stream *stream);
+    sl_status (*copy)(sl_stream *stream, sl_copy_kind kind, void *to, const void *from, size_t bytes);
+    sl_status (*set)(sl_stream *stream, void *to, int byte, size_t bytes);
+
+    sl_status (*event_create)(sl_device *device, sl_event **out);
+    void (*event_destroy)(sl_event *event);
+    sl_status (*event_record)(sl_event *event, sl_stream *stream);
+    sl_status (*event_wait)(sl_stream *stream, sl_event *event);
+    sl_status (*event_synchronize)(sl_event *event);
+    sl_status (*event_query)(sl_event *event, bool *done);
+    sl_status (*event_elapsed)(sl_event *from, sl_event *to, double *seconds);
+};
+
+extern const sl_device_backend sl_device_cpu;
+
+void sl_device_count_bytes(sl_device *device, size_t taken, size_t given);
+
+#endif

@@ -1,0 +1,12 @@
+/* What the cpu's kernels may know of their device beyond the public calls. */
+#ifndef SL_DEVICE_CPU_H
+#define SL_DEVICE_CPU_H
+
+#include "device/pool.h"
+
+#include <sluice/device.h>
+
+/* The device must be a cpu. Borrowed. */
+sl_pool *sl_device_cpu_pool(const sl_device *device);
+
+#endif

@@ -1,0 +1,177 @@
+/* Devices by name, the count of their memory, and the calls that go straight to the backend. */
+#include "device/backend.h"
+
+#include "base/alloc.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const sl_device_backend *const backends[] = { &sl_device_cpu };
+
+enum { BACKEND_COUNT = sizeof backends / sizeof *backends, MAX_INDEX = 1023 };
+
+static sl_status find_backend(const char *spec, const sl_device_backend **out, int *index)
+{
+    const char *colon = strchr(spec, ':');
+    size_t length = colon ? (size_t)(colon - spec) : strlen(spec);
+    int64_t number = -1;
+    for (int i = 0; i < BACKEND_COUNT; i++) {
+        if (strlen(backends[i]->name) != length || strncmp(spec, backends[i]->name, length) != 0)
+            continue;
+        if (colon) {
+            sl_status status = sl_parse_int("device index", colon + 1, 0, MAX_INDEX, &number);
+            if (status != SL_OK)
+                return sl_fail_context(status, "device %s", spec);
+        }
+        *out = backends[i];
+        *index = (int)number;
+        return SL_OK;
+    }
+    return sl_fail(SL_ERR_UNSUPPORTED, "device %s: this build knows only cpu", spec);
+}
+
+sl_status sl_device_open(const char *spec, const sl_device_options *options, sl_device **out)
+{
+    static const sl_device_options defaults = { 0 };
+    const sl_device_backend *backend = NULL;
+    int index = -1;
+    sl_status status = SL_OK;
+    sl_device *device = NULL;
+
+    SL_TRY(find_backend(spec, &backend, &index));
+    SL_TRY(backend->open(index, options ? options : &defaults, &device));
+    device->backend = backend;
+    snprintf(device->name, sizeof device->name, "%s", spec);
+    *out = device;
+done:
+    return status;
+}
+
+void sl_device_close(sl_device *device)
+{
+    if (device)
+        device->backend->close(device);
+}
+
+const char *sl_device_name(const sl_device *device)
+{
+    return device->name;
+}
+
+sl_device_kind sl_device_get_kind(const sl_device *device)
+{
+    return device->backend->kind;
+}
+
+int sl_device_threads(const sl_device *device)
+{
+    return device->backend->threads(device);
+}
+
+bool sl_device_is_host(const sl_device *device)
+{
+    return device->backend->is_host;
+}
+
+/* ---- Memory ---------------------------------------------------------------------------------- */
+
+void sl_device_count_bytes(sl_device *device, size_t taken, size_t given)
+{
+    size_t now = atomic_fetch_add(&device->in_use, taken - given) + taken - given;
+    size_t peak = atomic_load(&device->peak);
+    while (now > peak && taken > 0) {
+        if (atomic_compare_exchange_weak(&device->peak, &peak, now))
+            break;
+    }
+}
+
+sl_status sl_device_alloc(sl_device *device, size_t bytes, void **out)
+{
+    sl_status status = device->backend->alloc(device, bytes, out);
+    return status == SL_OK ? SL_OK : sl_fail_context(status, "device %s", device->name);
+}
+
+void sl_device_free(sl_device *device, void *block)
+{
+    if (block)
+        device->backend->free(device, block);
+}
+
+sl_device_memory sl_device_get_memory(const sl_device *device)
+{
+    return (sl_device_memory){ .in_use = atomic_load(&device->in_use), .peak = atomic_load(&device->peak) };
+}
+
+void sl_device_reset_peak(sl_device *device)
+{
+    atomic_store(&device->peak, atomic_load(&device->in_use));
+}
+
+/* ---- Streams and events ---------------------------------------------------------------------- */
+
+sl_status sl_stream_create(sl_device *device, sl_stream **out)
+{
+    return device->backend->stream_create(device, out);
+}
+
+void sl_stream_destroy(sl_stream *stream)
+{
+    if (stream)
+        stream->device->backend->stream_destroy(stream);
+}
+
+sl_device *sl_stream_device(const sl_stream *stream)
+{
+    return stream->device;
+}
+
+sl_status sl_stream_synchronize(sl_stream *stream)
+{
+    return stream->device->backend->stream_synchronize(stream);
+}
+
+sl_status sl_stream_copy(sl_stream *stream, sl_copy_kind kind, void *to, const void *from, size_t bytes)
+{
+    return bytes == 0 ? SL_OK : stream->device->backend->copy(stream, kind, to, from, bytes);
+}
+
+sl_status sl_stream_memset(sl_stream *stream, void *to, int byte, size_t bytes)
+{
+    return bytes == 0 ? SL_OK : stream->device->backend->set(stream, to, byte, bytes);
+}
+
+sl_status sl_event_create(sl_device *device, sl_event **out)
+{
+    return device->backend->event_create(device, out);
+}
+
+void sl_event_destroy(sl_event *event)
+{
+    if (event)
+        event->device->backend->event_destroy(event);
+}
+
+sl_status sl_event_record(sl_event *event, sl_stream *stream)
+{
+    return event->device->backend->event_record(event, stream);
+}
+
+sl_status sl_stream_wait(sl_stream *stream, sl_event *event)
+{
+    return stream->device->backend->event_wait(stream, event);
+}
+
+sl_status sl_event_synchronize(sl_event *event)
+{
+    return event->device->backend->event_synchronize(event);
+}
+
+sl_status sl_event_query(sl_event *event, bool *done)
+{
+    return event->device->backend->event_query(event, done);
+}
+
+sl_status sl_event_elapsed(sl_event *from, sl_event *to, double *seconds)
+{
+    return from->device->backend->event_elapsed(from, to, seconds);
+}

@@ -1,0 +1,64 @@
+/* Philox 4x32-10 (Salmon et al. 2011): random bits as a function of a counter and a key, so that dropout depends on the
+ * element and never on who computes it. */
+#ifndef SL_KERNEL_PHILOX_H
+#define SL_KERNEL_PHILOX_H
+
+#include <sluice/kernel.h>
+
+enum { SL_PHILOX_ROUNDS = 10 };
+#define SL_PHILOX_M0 0xD2511F53u
+#define SL_PHILOX_M1 0xCD9E8D57u
+#define SL_PHILOX_W0 0x9E3779B9u
+#define SL_PHILOX_W1 0xBB67AE85u
+
+static inline void sl_philox(uint32_t counter[4], uint32_t key0, uint32_t key1)
+{
+    for (int round = 0; round < SL_PHILOX_ROUNDS; round++) {
+        uint64_t first = (uint64_t)SL_PHILOX_M0 * counter[0], second = (uint64_t)SL_PHILOX_M1 * counter[2];
+        counter[0] = (uint32_t)(second >> 32) ^ counter[1] ^ key0;
+        counter[2] = (uint32_t)(first >> 32) ^ counter[3] ^ key1;
+        counter[1] = (uint32_t)second;
+        counter[3] = (uint32_t)first;
+        key0 += SL_PHILOX_W0;
+        key1 += SL_PHILOX_W1;
+    }
+}
+
+/* One dropout call: which elements stay. Element e of the global batch takes word e % 4 of counter block e / 4. */
+typedef struct sl_dropout_stream {
+    uint64_t first; /* global number of the call's element 0 */
+    uint64_t step;
+    uint32_t key0, key1;
+    uint32_t threshold; /* an element is dropped where its word is below */
+} sl_dropout_stream;
+
+static inline sl_dropout_stream sl_dropout_start(const sl_kernel_call *call)
+{
+    const sl_meta *meta = &call->inputs[0].meta;
+    int64_t samples = meta->shape.dims[0];
+    uint64_t each = samples > 0 ? (uint64_t)(sl_meta_count(meta) / samples) : 0;
+    /* Mixes seed and node so that neither can cancel the other (the finalizer of splitmix64). */
+    uint64_t mix = call->rng.seed * 0x9E3779B97F4A7C15u + call->attrs.key;
+    mix = (mix ^ mix >> 30) * 0xBF58476D1CE4E5B9u;
+    mix = (mix ^ mix >> 27) * 0x94D049BB133111EBu;
+    mix ^= mix >> 31;
+    double threshold = call->attrs.p * 0x1p32;
+    return (sl_dropout_stream){
+        .first = (uint64_t)call->rng.sample_offset * each,
+        .step = call->rng.step,
+        .key0 = (uint32_t)mix,
+        .key1 = (uint32_t)(mix >> 32),
+        .threshold = threshold >= 0xffffffffu ? 0xffffffffu : (uint32_t)threshold,
+    };
+}
+
+static inline bool sl_dropout_keeps(const sl_dropout_stream *stream, uint64_t index)
+{
+    uint64_t element = stream->first + index, block = element / 4;
+    uint32_t counter[4] = { (uint32_t)block, (uint32_t)(block >> 32), (uint32_t)stream->step,
+                            (uint32_t)(stream->step >> 32) };
+    sl_philox(counter, stream->key0, stream->key1);
+    return counter[element % 4] >= stream->threshold;
+}
+
+#endif

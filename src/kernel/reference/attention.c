@@ -1,0 +1,175 @@
+/* Attention from its definition, one query at a time, so that no T x T matrix exists; rotary embedding. */
+#include "kernel/reference/reference.h"
+
+#include "base/alloc.h"
+
+#include <math.h>
+
+/* Element (b, t, h, d) of a [B,T,H,D] tensor. */
+static int64_t place(const sl_view *view, int64_t b, int64_t t, int64_t h, int64_t d)
+{
+    const int64_t *s = view->meta.strides;
+    return b * s[0] + t * s[1] + h * s[2] + d * s[3];
+}
+
+static double at(const sl_view *view, int64_t b, int64_t t, int64_t h, int64_t d)
+{
+    return sl_get(view, place(view, b, t, h, d));
+}
+
+static double dot(const sl_view *x, int64_t b, int64_t t, int64_t h, const sl_view *y, int64_t s, int64_t g)
+{
+    double sum = 0;
+    for (int64_t d = 0; d < x->meta.shape.dims[3]; d++)
+        sum += at(x, b, t, h, d) * at(y, b, s, g, d);
+    return sum;
+}
+
+/* One query against `visible` keys: probabilities into p, o[b,t,h,:] written; returns log-sum-exp of the scores. */
+static double attend(const sl_kernel_call *call, const sl_view *q, const sl_view *k, const sl_view *v, int64_t b,
+                     int64_t t, int64_t h, int64_t visible, double *p)
+{
+    const sl_view *o = sl_call_output(call, 0);
+    int64_t g = h / (q->meta.shape.dims[2] / k->meta.shape.dims[2]);
+    double max = -INFINITY, sum = 0;
+    for (int64_t s = 0; s < visible; s++) {
+        p[s] = call->attrs.scale * dot(q, b, t, h, k, s, g);
+        max = fmax(max, p[s]);
+    }
+    for (int64_t s = 0; s < visible; s++)
+        sum += p[s] = exp(p[s] - max);
+    for (int64_t d = 0; d < q->meta.shape.dims[3]; d++) {
+        double value = 0;
+        for (int64_t s = 0; s < visible; s++)
+            value += p[s] / sum * at(v, b, s, g, d);
+        sl_put(o, place(o, b, t, h, d), value, false);
+    }
+    return visible > 0 ? max + log(sum) : -INFINITY;
+}
+
+static int64_t visible_keys(const sl_kernel_call *call, int64_t t, int64_t keys)
+{
+    return call->attrs.causal && t + 1 < keys ? t + 1 : keys;
+}
+
+sl_status sl_reference_attention(const sl_kernel_call *call)
+{
+    const sl_view *q = sl_call_input(call, 0), *k = sl_call_input(call, 1), *v = sl_call_input(call, 2);
+    const sl_view *lse = sl_call_output(call, 1);
+    const int64_t *dims = q->meta.shape.dims;
+    int64_t keys = k->meta.shape.dims[1];
+    double *p = NULL;
+    sl_status status = SL_NEW_ARRAY(p, keys);
+    if (status != SL_OK)
+        return status;
+    for (int64_t b = 0; b < dims[0]; b++) {
+        for (int64_t h = 0; h < dims[2]; h++) {
+            for (int64_t t = 0; t < dims[1]; t++) {
+                double value = attend(call, q, k, v, b, t, h, visible_keys(call, t, keys), p);
+                sl_put(lse, sl_row_offset(&lse->meta, (b * dims[2] + h) * dims[1] + t, 0), value, false);
+            }
+        }
+    }
+    sl_free(p);
+    return SL_OK;
+}
+
+/* Adds the contribution of query (b, t, h) to row t of dq and to all visible rows of dk and dv. */
+static void attend_grad(const sl_kernel_call *call, int64_t b, int64_t t, int64_t h)
+{
+    const sl_view *q = sl_call_input(call, 0), *k = sl_call_input(call, 1), *v = sl_call_input(call, 2);
+    const sl_view *o = sl_call_input(call, 3), *lse_view = sl_call_input(call, 4), *d_o = sl_call_input(call, 5);
+    const sl_view *dq = sl_call_output(call, 0), *dk = sl_call_output(call, 1), *dv = sl_call_output(call, 2);
+    const int64_t *dims = q->meta.shape.dims;
+    int64_t g = h / (dims[2] / k->meta.shape.dims[2]);
+    double lse = sl_get(lse_view, sl_row_offset(&lse_view->meta, (b * dims[2] + h) * dims[1] + t, 0));
+    double delta = dot(d_o, b, t, h, o, t, h);
+    for (int64_t s = 0; s < visible_keys(call, t, k->meta.shape.dims[1]); s++) {
+        double p = exp(call->attrs.scale * dot(q, b, t, h, k, s, g) - lse);
+        double ds = call->attrs.scale * p * (dot(d_o, b, t, h, v, s, g) - delta);
+        for (int64_t d = 0; d < dims[3]; d++) {
+            sl_put(dq, place(dq, b, t, h, d), ds * at(k, b, s, g, d), true);
+            sl_put(dk, place(dk, b, s, g, d), ds * at(q, b, t, h, d), true);
+            sl_put(dv, place(dv, b, s, g, d), p * at(d_o, b, t, h, d), true);
+        }
+    }
+}
+
+sl_status sl_reference_attention_grad(const sl_kernel_call *call)
+{
+    const int64_t *dims = sl_call_input(call, 0)->meta.shape.dims;
+    for (int i = 0; i < call->output_count; i++) {
+        const sl_view *out = sl_call_output(call, i);
+        for (int64_t e = 0; !sl_call_accumulates(call, i) && e < sl_meta_count(&out->meta); e++)
+            sl_put(out, sl_row_offset(&out->meta, e, 0), 0, false);
+    }
+    for (int64_t b = 0; b < dims[0]; b++) {
+        for (int64_t h = 0; h < dims[2]; h++) {
+            for (int64_t t = 0; t < dims[1]; t++)
+                attend_grad(call, b, t, h);
+        }
+    }
+    return SL_OK;
+}
+
+/* Copies the new keys or values to their place in the cache. */
+static void append(const sl_view *rows, const sl_view *cache, int64_t position)
+{
+    const int64_t *dims = rows->meta.shape.dims;
+    for (int64_t b = 0; b < dims[0]; b++) {
+        for (int64_t t = 0; t < dims[1]; t++) {
+            for (int64_t h = 0; h < dims[2]; h++) {
+                for (int64_t d = 0; d < dims[3]; d++)
+                    sl_put(cache, place(cache, b, position + t, h, d), at(rows, b, t, h, d), false);
+            }
+        }
+    }
+}
+
+sl_status sl_reference_attention_cached(const sl_kernel_call *call)
+{
+    const sl_view *q = sl_call_input(call, 0), *cache_k = sl_call_input(call, 3), *cache_v = sl_call_input(call, 4);
+    const int64_t *dims = q->meta.shape.dims;
+    int64_t position = sl_get_index(sl_call_input(call, 5), 0), capacity = cache_k->meta.shape.dims[1];
+    if (position < 0 || position + dims[1] > capacity)
+        return sl_fail(SL_ERR_ARGUMENT, "attention_cached: positions %lld..%lld do not fit into a cache of %lld",
+                       (long long)position, (long long)(position + dims[1] - 1), (long long)capacity);
+    double *p = NULL;
+    sl_status status = SL_NEW_ARRAY(p, capacity);
+    if (status != SL_OK)
+        return status;
+    append(sl_call_input(call, 1), cache_k, position);
+    append(sl_call_input(call, 2), cache_v, position);
+    for (int64_t b = 0; b < dims[0]; b++) {
+        for (int64_t h = 0; h < dims[2]; h++) {
+            for (int64_t t = 0; t < dims[1]; t++)
+                attend(call, q, cache_k, cache_v, b, t, h, position + t + 1, p);
+        }
+    }
+    sl_free(p);
+    return SL_OK;
+}
+
+sl_status sl_reference_rope(const sl_kernel_call *call)
+{
+    const sl_view *x = sl_call_input(call, 0), *cosines = sl_call_input(call, 1), *sines = sl_call_input(call, 2);
+    const sl_view *positions = sl_call_input(call, 3), *y = sl_call_output(call, 0);
+    const int64_t *dims = x->meta.shape.dims;
+    int64_t half = dims[3] / 2, rows = cosines->meta.shape.dims[0];
+    for (int64_t i = 0; i < dims[0] * dims[1] * dims[2] * half; i++) {
+        int64_t d = i % half, h = i / half % dims[2], t = i / half / dims[2] % dims[1],
+                b = i / half / dims[2] / dims[1];
+        int64_t position = sl_view_is_none(positions) ? t : sl_get_index(positions, t * positions->meta.strides[0]);
+        if (position < 0 || position >= rows)
+            return sl_fail(SL_ERR_ARGUMENT, "rope: position %lld at element %lld is not in 0..%lld",
+                           (long long)position, (long long)t, (long long)rows - 1);
+        double c = sl_get(cosines, position * cosines->meta.strides[0] + d * cosines->meta.strides[1]);
+        double s = sl_get(sines, position * sines->meta.strides[0] + d * sines->meta.strides[1]);
+        double first = at(x, b, t, h, d), second = at(x, b, t, h, d + half);
+        if (call->attrs.inverse)
+            s = -s;
+        sl_put(y, place(y, b, t, h, d), first * c - second * s, sl_call_accumulates(call, 0));
+        sl_put(y, place(y, b, t, h, d + half), second * c + first * s, sl_call_accumulates(call, 0));
+    }
+    return SL_OK;
+}

@@ -1,0 +1,139 @@
+/* The reference kernels by op, and their access to elements. */
+#include "kernel/reference/reference.h"
+
+static const sl_reference_kernel kernels[SL_OP_COUNT] = {
+    [SL_OP_LINEAR] = sl_reference_linear,
+    [SL_OP_LINEAR_GRAD_X] = sl_reference_linear_grad_x,
+    [SL_OP_LINEAR_GRAD_W] = sl_reference_linear_grad_w,
+    [SL_OP_MATMUL] = sl_reference_matmul,
+    [SL_OP_LAYERNORM] = sl_reference_layernorm,
+    [SL_OP_LAYERNORM_GRAD_X] = sl_reference_layernorm_grad_x,
+    [SL_OP_LAYERNORM_GRAD_W] = sl_reference_layernorm_grad_w,
+    [SL_OP_RMSNORM] = sl_reference_rmsnorm,
+    [SL_OP_RMSNORM_GRAD_X] = sl_reference_rmsnorm_grad_x,
+    [SL_OP_RMSNORM_GRAD_W] = sl_reference_rmsnorm_grad_w,
+    [SL_OP_GELU_TANH] = sl_reference_unary,
+    [SL_OP_GELU_TANH_GRAD] = sl_reference_unary,
+    [SL_OP_GELU_ERF] = sl_reference_unary,
+    [SL_OP_GELU_ERF_GRAD] = sl_reference_unary,
+    [SL_OP_SILU] = sl_reference_unary,
+    [SL_OP_SILU_GRAD] = sl_reference_unary,
+    [SL_OP_RELU] = sl_reference_unary,
+    [SL_OP_RELU_GRAD] = sl_reference_unary,
+    [SL_OP_TANH] = sl_reference_unary,
+    [SL_OP_TANH_GRAD] = sl_reference_unary,
+    [SL_OP_EXP] = sl_reference_unary,
+    [SL_OP_LOG] = sl_reference_unary,
+    [SL_OP_NEG] = sl_reference_unary,
+    [SL_OP_SCALE] = sl_reference_unary,
+    [SL_OP_SWIGLU] = sl_reference_swiglu,
+    [SL_OP_SWIGLU_GRAD] = sl_reference_swiglu_grad,
+    [SL_OP_SOFTMAX] = sl_reference_softmax,
+    [SL_OP_SOFTMAX_GRAD] = sl_reference_softmax_grad,
+    [SL_OP_ATTENTION] = sl_reference_attention,
+    [SL_OP_ATTENTION_GRAD] = sl_reference_attention_grad,
+    [SL_OP_ATTENTION_CACHED] = sl_reference_attention_cached,
+    [SL_OP_ROPE] = sl_reference_rope,
+    [SL_OP_EMBEDDING] = sl_reference_embedding,
+    [SL_OP_EMBEDDING_GRAD] = sl_reference_embedding_grad,
+    [SL_OP_CROSS_ENTROPY] = sl_reference_cross_entropy,
+    [SL_OP_CROSS_ENTROPY_GRAD] = sl_reference_cross_entropy_grad,
+    [SL_OP_ADD] = sl_reference_binary,
+    [SL_OP_SUB] = sl_reference_binary,
+    [SL_OP_MUL] = sl_reference_binary,
+    [SL_OP_DIV] = sl_reference_binary,
+    [SL_OP_SUM_TO] = sl_reference_sum_to,
+    [SL_OP_SUM] = sl_reference_reduce,
+    [SL_OP_MEAN] = sl_reference_reduce,
+    [SL_OP_MAX] = sl_reference_reduce,
+    [SL_OP_MAX_GRAD] = sl_reference_max_grad,
+    [SL_OP_CONCAT] = sl_reference_concat,
+    [SL_OP_COPY] = sl_reference_copy,
+    [SL_OP_FILL] = sl_reference_fill,
+    [SL_OP_CAST] = sl_reference_cast,
+    [SL_OP_DROPOUT] = sl_reference_dropout,
+    [SL_OP_ADAMW] = sl_reference_adamw,
+    [SL_OP_SGD] = sl_reference_sgd,
+    [SL_OP_SQUARE_SUM] = sl_reference_square_sum,
+};
+
+sl_reference_kernel sl_reference_get(sl_op op)
+{
+    return kernels[op];
+}
+
+double sl_get(const sl_view *view, int64_t offset)
+{
+    switch (view->meta.dtype) {
+    case SL_F32:
+        return ((const float *)view->data)[offset];
+    case SL_F64:
+        return ((const double *)view->data)[offset];
+    case SL_BF16:
+        return sl_bf16_to_f32(((const uint16_t *)view->data)[offset]);
+    case SL_F16:
+        return sl_f16_to_f32(((const uint16_t *)view->data)[offset]);
+    default:
+        return (double)sl_get_index(view, offset);
+    }
+}
+
+int64_t sl_get_index(const sl_view *view, int64_t offset)
+{
+    switch (view->meta.dtype) {
+    case SL_I32:
+        return ((const int32_t *)view->data)[offset];
+    case SL_I64:
+        return ((const int64_t *)view->data)[offset];
+    case SL_U8:
+        return ((const uint8_t *)view->data)[offset];
+    case SL_BOOL:
+        return ((const uint8_t *)view->data)[offset] != 0;
+    default:
+        return (int64_t)sl_get(view, offset);
+    }
+}
+
+/* Towards zero; what does not fit goes to the nearest end, NaN to 0. */
+static int64_t to_integer(double value, int64_t min, int64_t max)
+{
+    if (value != value)
+        return 0;
+    if (value <= (double)min)
+        return min;
+    return value >= (double)max ? max : (int64_t)value;
+}
+
+void sl_put(const sl_view *view, int64_t offset, double value, bool add)
+{
+    if (add)
+        value += sl_get(view, offset);
+    switch (view->meta.dtype) {
+    case SL_F32:
+        ((float *)view->data)[offset] = (float)value;
+        break;
+    case SL_F64:
+        ((double *)view->data)[offset] = value;
+        break;
+    case SL_BF16:
+        ((uint16_t *)view->data)[offset] = sl_bf16_from_f32((float)value);
+        break;
+    case SL_F16:
+        ((uint16_t *)view->data)[offset] = sl_f16_from_f32((float)value);
+        break;
+    case SL_I32:
+        ((int32_t *)view->data)[offset] = (int32_t)to_integer(value, INT32_MIN, INT32_MAX);
+        break;
+    case SL_I64:
+        ((int64_t *)view->data)[offset] = to_integer(value, INT64_MIN, INT64_MAX);
+        break;
+    case SL_U8:
+        ((uint8_t *)view->data)[offset] = (uint8_t)to_integer(value, 0, UINT8_MAX);
+        break;
+    case SL_BOOL:
+        ((uint8_t *)view->data)[offset] = value != 0;
+        break;
+    default:
+        break;
+    }
+}

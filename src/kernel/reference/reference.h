@@ -1,0 +1,54 @@
+/* Reference kernels: every op in its plainest form, computed in double, for any strides. What the fast kernels are
+ * tested against, and what runs where they do not apply (f64, a strided last dim). The call was checked before. */
+#ifndef SL_KERNEL_REFERENCE_H
+#define SL_KERNEL_REFERENCE_H
+
+#include "kernel/call.h"
+
+typedef sl_status (*sl_reference_kernel)(const sl_kernel_call *call);
+
+/* The kernel of an op; never NULL for one that exists. */
+sl_reference_kernel sl_reference_get(sl_op op);
+
+sl_status sl_reference_linear(const sl_kernel_call *call);
+sl_status sl_reference_linear_grad_x(const sl_kernel_call *call);
+sl_status sl_reference_linear_grad_w(const sl_kernel_call *call);
+sl_status sl_reference_matmul(const sl_kernel_call *call);
+sl_status sl_reference_layernorm(const sl_kernel_call *call);
+sl_status sl_reference_layernorm_grad_x(const sl_kernel_call *call);
+sl_status sl_reference_layernorm_grad_w(const sl_kernel_call *call);
+sl_status sl_reference_rmsnorm(const sl_kernel_call *call);
+sl_status sl_reference_rmsnorm_grad_x(const sl_kernel_call *call);
+sl_status sl_reference_rmsnorm_grad_w(const sl_kernel_call *call);
+sl_status sl_reference_unary(const sl_kernel_call *call); /* and their gradients, SCALE */
+sl_status sl_reference_swiglu(const sl_kernel_call *call);
+sl_status sl_reference_swiglu_grad(const sl_kernel_call *call);
+sl_status sl_reference_softmax(const sl_kernel_call *call);
+sl_status sl_reference_softmax_grad(const sl_kernel_call *call);
+sl_status sl_reference_attention(const sl_kernel_call *call);
+sl_status sl_reference_attention_grad(const sl_kernel_call *call);
+sl_status sl_reference_attention_cached(const sl_kernel_call *call);
+sl_status sl_reference_rope(const sl_kernel_call *call);
+sl_status sl_reference_embedding(const sl_kernel_call *call);
+sl_status sl_reference_embedding_grad(const sl_kernel_call *call);
+sl_status sl_reference_cross_entropy(const sl_kernel_call *call);
+sl_status sl_reference_cross_entropy_grad(const sl_kernel_call *call);
+sl_status sl_reference_binary(const sl_kernel_call *call); /* ADD SUB MUL DIV */
+sl_status sl_reference_sum_to(const sl_kernel_call *call);
+sl_status sl_reference_reduce(const sl_kernel_call *call); /* SUM MEAN MAX */
+sl_status sl_reference_max_grad(const sl_kernel_call *call);
+sl_status sl_reference_concat(const sl_kernel_call *call);
+sl_status sl_reference_copy(const sl_kernel_call *call);
+sl_status sl_reference_fill(const sl_kernel_call *call);
+sl_status sl_reference_cast(const sl_kernel_call *call);
+sl_status sl_reference_dropout(const sl_kernel_call *call);
+sl_status sl_reference_adamw(const sl_kernel_call *call);
+sl_status sl_reference_sgd(const sl_kernel_call *call);
+sl_status sl_reference_square_sum(const sl_kernel_call *call);
+
+/* Element `offset` of a view as a number, and back; put adds where `add`. */
+double sl_get(const sl_view *view, int64_t offset);
+void sl_put(const sl_view *view, int64_t offset, double value, bool add);
+int64_t sl_get_index(const sl_view *view, int64_t offset); /* exact for integers */
+
+#endif

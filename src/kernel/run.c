@@ -1,0 +1,44 @@
+/* From a call to the kernel of its device. */
+#include "kernel/call.h"
+#include "kernel/table.h"
+
+static const sl_kernel_table *const tables[] = { &sl_kernels_cpu };
+
+static sl_status find_table(const sl_device *device, const sl_kernel_table **out)
+{
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
+        if (tables[i]->kind == sl_device_get_kind(device)) {
+            *out = tables[i];
+            return SL_OK;
+        }
+    }
+    return sl_fail(SL_ERR_UNSUPPORTED, "device %s has no kernels in this build", sl_device_name(device));
+}
+
+sl_status sl_kernel_scratch(sl_device *device, const sl_kernel_call *call, size_t *bytes)
+{
+    sl_status status = SL_OK;
+    const sl_kernel_table *table = NULL;
+    SL_TRY(find_table(device, &table));
+    SL_TRY(sl_call_check(call));
+    SL_TRY(table->scratch(device, call, bytes));
+done:
+    return status;
+}
+
+sl_status sl_kernel_run(sl_stream *stream, const sl_kernel_call *call)
+{
+    sl_status status = SL_OK;
+    const sl_kernel_table *table = NULL;
+    SL_TRY(find_table(sl_stream_device(stream), &table));
+    SL_TRY(sl_call_check(call));
+    SL_TRY(table->run(stream, call));
+done:
+    return status;
+}
+
+const char *sl_kernel_describe(sl_device *device)
+{
+    const sl_kernel_table *table = NULL;
+    return find_table(device, &table) == SL_OK ? table->describe(device) : "no kernels";
+}

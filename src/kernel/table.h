@@ -1,0 +1,17 @@
+/* The kernels of one kind of device. */
+#ifndef SL_KERNEL_TABLE_H
+#define SL_KERNEL_TABLE_H
+
+#include <sluice/kernel.h>
+
+/* Every entry is required. The call was checked before. */
+typedef struct sl_kernel_table {
+    sl_device_kind kind;
+    sl_status (*run)(sl_stream *stream, const sl_kernel_call *call);
+    sl_status (*scratch)(sl_device *device, const sl_kernel_call *call, size_t *bytes);
+    const char *(*describe)(sl_device *device);
+} sl_kernel_table;
+
+extern const sl_kernel_table sl_kernels_cpu;
+
+#endif
