@@ -1,0 +1,93 @@
+/* Which window of the tokens each row of each step reads. The order is computed, not stored, so a step is a position.
+ */
+#include <sluice/data.h>
+
+#include "base/alloc.h"
+#include "data/permute.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+struct sl_batches {
+    const sl_tokens *tokens;
+    sl_batch_options options;
+    int64_t windows;
+};
+
+sl_status sl_batches_create(const sl_tokens *tokens, const sl_batch_options *options, sl_batches **out)
+{
+    sl_batches *batches = NULL;
+    if (options->batch < 1 || options->seq < 1)
+        return sl_fail(SL_ERR_ARGUMENT, "batch %" PRId64 " and sequence length %" PRId64 " must be at least 1",
+                       options->batch, options->seq);
+    if (sl_tokens_count(tokens) <= options->seq)
+        return sl_fail(SL_ERR_ARGUMENT,
+                       "%s has %" PRId64 " tokens; a sequence of %" PRId64 " needs one more than its length",
+                       sl_tokens_path(tokens), sl_tokens_count(tokens), options->seq);
+    sl_status status = SL_NEW(batches);
+    if (status != SL_OK)
+        return status;
+    batches->tokens = tokens;
+    batches->options = *options;
+    batches->windows = (sl_tokens_count(tokens) - 1) / options->seq;
+    *out = batches;
+    return SL_OK;
+}
+
+void sl_batches_destroy(sl_batches *batches)
+{
+    sl_free(batches);
+}
+
+int64_t sl_batches_windows(const sl_batches *batches)
+{
+    return batches->windows;
+}
+
+int64_t sl_batches_start(const sl_batches *batches, int64_t step, int64_t row)
+{
+    uint64_t number = (uint64_t)step * (uint64_t)batches->options.batch + (uint64_t)row;
+    uint64_t windows = (uint64_t)batches->windows, epoch = number / windows, window = number % windows;
+    if (batches->options.shuffled)
+        window = sl_permute(window, windows, batches->options.seed, epoch);
+    return (int64_t)window * batches->options.seq;
+}
+
+sl_status sl_batches_read(const sl_batches *batches, int64_t step, int64_t row, int64_t rows, int32_t *inputs,
+                          int32_t *targets)
+{
+    sl_status status = SL_OK;
+    int64_t seq = batches->options.seq;
+
+    if (step < 0 || row < 0 || rows < 0 || rows > batches->options.batch - row)
+        return sl_fail(SL_ERR_ARGUMENT,
+                       "rows %" PRId64 " + %" PRId64 " of step %" PRId64 " are not in a batch of %" PRId64, row, rows,
+                       step, batches->options.batch);
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t start = sl_batches_start(batches, step, row + r);
+        if (batches->options.vocab > 0)
+            SL_TRY(sl_tokens_check(batches->tokens, start, seq + 1, batches->options.vocab));
+        SL_TRY(sl_tokens_read(batches->tokens, start, seq, inputs + r * seq));
+        SL_TRY(sl_tokens_read(batches->tokens, start + 1, seq, targets + r * seq));
+    }
+done:
+    return status;
+}
+
+sl_status sl_batches_check(const sl_batches *batches, int64_t first, int64_t steps)
+{
+    sl_status status = SL_OK;
+    const sl_batch_options *options = &batches->options;
+    int64_t rows;
+
+    if (options->vocab <= 0 || steps <= 0)
+        return SL_OK;
+    if (__builtin_mul_overflow(steps, options->batch, &rows) || rows >= batches->windows)
+        return sl_tokens_check(batches->tokens, 0, batches->windows * options->seq + 1, options->vocab);
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t start = sl_batches_start(batches, first, i);
+        SL_TRY(sl_tokens_check(batches->tokens, start, options->seq + 1, options->vocab));
+    }
+done:
+    return status;
+}
