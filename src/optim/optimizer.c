@@ -1,0 +1,225 @@
+/* Optimizer state and updates, by the kernels of the parameters' device. */
+#include <sluice/optim.h>
+
+#include "base/alloc.h"
+
+#include <sluice/kernel.h>
+
+#include <inttypes.h>
+#include <string.h>
+
+enum { MAX_STATES = 2 };
+
+typedef struct optim_slot {
+    char *name;
+    sl_view data, grad;
+    bool decay;
+    sl_view states[MAX_STATES];
+} optim_slot;
+
+struct sl_optimizer {
+    sl_optim_options options;
+    sl_device *device;
+    optim_slot *slots;
+    int count;
+    double *sums;  /* on the device, one a slot */
+    void *scratch; /* for the sums */
+    size_t scratch_bytes;
+};
+
+static const struct {
+    sl_op op;
+    int states;
+    const char *names[MAX_STATES];
+} kinds[] = {
+    [SL_OPTIM_ADAMW] = { SL_OP_ADAMW, 2, { "exp_avg", "exp_avg_sq" } },
+    [SL_OPTIM_SGD] = { SL_OP_SGD, 1, { "momentum_buffer" } },
+};
+
+static int states_of(const sl_optim_options *options)
+{
+    if (options->kind == SL_OPTIM_SGD && options->momentum == 0)
+        return 0;
+    return kinds[options->kind].states;
+}
+
+size_t sl_optim_state_bytes(const sl_optim_options *options, int64_t count)
+{
+    return (size_t)states_of(options) * (size_t)count * sizeof(float);
+}
+
+static sl_status check_options(const sl_optim_options *o)
+{
+    if ((unsigned)o->kind >= sizeof kinds / sizeof *kinds)
+        return sl_fail(SL_ERR_ARGUMENT, "there is no optimizer %d", (int)o->kind);
+    if (!(o->weight_decay >= 0))
+        return sl_fail(SL_ERR_ARGUMENT, "weight decay %g is negative", o->weight_decay);
+    if (o->kind == SL_OPTIM_ADAMW && !(o->beta1 >= 0 && o->beta1 < 1 && o->beta2 >= 0 && o->beta2 < 1))
+        return sl_fail(SL_ERR_ARGUMENT, "betas %g and %g are not in 0 <= beta < 1", o->beta1, o->beta2);
+    if (o->kind == SL_OPTIM_ADAMW && !(o->eps >= 0))
+        return sl_fail(SL_ERR_ARGUMENT, "eps %g is negative", o->eps);
+    if (o->kind == SL_OPTIM_SGD && !(o->momentum >= 0 && o->momentum < 1))
+        return sl_fail(SL_ERR_ARGUMENT, "momentum %g is not in 0 <= momentum < 1", o->momentum);
+    return SL_OK;
+}
+
+static sl_status check_param(const sl_optim_param *param)
+{
+    char expected[160], given[160];
+    const sl_meta *data = &param->data.meta, *grad = &param->grad.meta;
+    if (data->dtype != SL_F32 || !sl_meta_is_contiguous(data))
+        return sl_fail(SL_ERR_SHAPE, "parameter '%s' is %s; optimizers take contiguous f32", param->name,
+                       sl_meta_text(data, given, sizeof given));
+    if (!sl_meta_equal(data, grad))
+        return sl_fail(SL_ERR_SHAPE, "parameter '%s' is %s, its gradient %s", param->name,
+                       sl_meta_text(data, expected, sizeof expected), sl_meta_text(grad, given, sizeof given));
+    return SL_OK;
+}
+
+/* Takes state of a parameter from the device and zeroes it. */
+static sl_status add_state(sl_optimizer *optimizer, sl_stream *stream, optim_slot *slot, int which)
+{
+    sl_status status = SL_OK;
+    size_t bytes = sl_meta_bytes(&slot->data.meta);
+    sl_view *state = &slot->states[which];
+    SL_TRY(sl_device_alloc(optimizer->device, bytes, &state->data));
+    state->meta = slot->data.meta;
+    SL_TRY(sl_stream_memset(stream, state->data, 0, bytes));
+done:
+    return status;
+}
+
+static sl_kernel_call square_sum_call(sl_optimizer *optimizer, const optim_slot *slot, sl_view *sum)
+{
+    *sum = (sl_view){ optimizer->sums + (slot - optimizer->slots), sl_meta_make(SL_F64, 0, NULL) };
+    return (sl_kernel_call){ .op = SL_OP_SQUARE_SUM,
+                             .inputs = &slot->grad,
+                             .input_count = 1,
+                             .outputs = sum,
+                             .output_count = 1,
+                             .scratch = optimizer->scratch,
+                             .scratch_bytes = optimizer->scratch_bytes };
+}
+
+static sl_status add_slot(sl_optimizer *optimizer, sl_stream *stream, const sl_optim_param *param)
+{
+    sl_status status = SL_OK;
+    optim_slot *slot = &optimizer->slots[optimizer->count];
+    sl_view sum;
+    size_t scratch;
+
+    SL_TRY(check_param(param));
+    SL_TRY(sl_strdup(param->name, &slot->name));
+    optimizer->count++; /* from here on the destroyer sees it */
+    slot->data = param->data;
+    slot->grad = param->grad;
+    slot->decay = param->decay;
+    for (int i = 0; i < states_of(&optimizer->options); i++)
+        SL_TRY(add_state(optimizer, stream, slot, i));
+    sl_kernel_call call = square_sum_call(optimizer, slot, &sum);
+    SL_TRY(sl_kernel_scratch(optimizer->device, &call, &scratch));
+    if (scratch > optimizer->scratch_bytes)
+        optimizer->scratch_bytes = scratch;
+done:
+    return status;
+}
+
+sl_status sl_optimizer_create(const sl_optim_options *options, sl_device *device, const sl_optim_param *params,
+                              int count, sl_optimizer **out)
+{
+    sl_status status = SL_OK;
+    sl_optimizer *optimizer = NULL;
+    sl_stream *stream = NULL;
+
+    SL_TRY(check_options(options));
+    SL_TRY(SL_NEW(optimizer));
+    optimizer->options = *options;
+    optimizer->device = device;
+    SL_TRY(SL_NEW_ARRAY(optimizer->slots, count));
+    SL_TRY(sl_device_alloc(device, (size_t)count * sizeof(double), (void **)&optimizer->sums));
+    SL_TRY(sl_stream_create(device, &stream));
+    for (int i = 0; i < count; i++)
+        SL_TRY(add_slot(optimizer, stream, &params[i]));
+    SL_TRY(sl_device_alloc(device, optimizer->scratch_bytes, &optimizer->scratch));
+    SL_TRY(sl_stream_synchronize(stream));
+    *out = optimizer;
+    optimizer = NULL;
+done:
+    sl_stream_destroy(stream);
+    sl_optimizer_destroy(optimizer);
+    return status;
+}
+
+void sl_optimizer_destroy(sl_optimizer *optimizer)
+{
+    if (!optimizer)
+        return;
+    for (int i = 0; i < optimizer->count; i++) {
+        for (int s = 0; s < MAX_STATES; s++)
+            sl_device_free(optimizer->device, optimizer->slots[i].states[s].data);
+        sl_free(optimizer->slots[i].name);
+    }
+    sl_device_free(optimizer->device, optimizer->sums);
+    sl_device_free(optimizer->device, optimizer->scratch);
+    sl_free(optimizer->slots);
+    sl_free(optimizer);
+}
+
+sl_status sl_optimizer_square_sums(sl_optimizer *optimizer, sl_stream *stream, double *sums)
+{
+    sl_status status = SL_OK;
+    sl_view sum;
+    for (int i = 0; i < optimizer->count; i++) {
+        sl_kernel_call call = square_sum_call(optimizer, &optimizer->slots[i], &sum);
+        SL_TRY(sl_kernel_run(stream, &call));
+    }
+    SL_TRY(
+        sl_stream_copy(stream, SL_COPY_DEVICE_TO_HOST, sums, optimizer->sums, (size_t)optimizer->count * sizeof *sums));
+    SL_TRY(sl_stream_synchronize(stream));
+done:
+    return status;
+}
+
+sl_status sl_optimizer_step(sl_optimizer *optimizer, sl_stream *stream, int64_t number, double lr, double grad_scale)
+{
+    sl_status status = SL_OK;
+    const sl_optim_options *o = &optimizer->options;
+
+    if (number < 1)
+        return sl_fail(SL_ERR_ARGUMENT, "update %" PRId64 "; updates count from 1", number);
+    for (int i = 0; i < optimizer->count; i++) {
+        const optim_slot *slot = &optimizer->slots[i];
+        sl_view outputs[1 + MAX_STATES] = { slot->data, sl_view_none(), sl_view_none() };
+        memcpy(outputs + 1, slot->states, (size_t)states_of(o) * sizeof *outputs);
+        sl_kernel_call call = { .op = kinds[o->kind].op,
+                                .inputs = &slot->grad,
+                                .input_count = 1,
+                                .outputs = outputs,
+                                .output_count = 1 + kinds[o->kind].states };
+        call.attrs.optim = (sl_optim_attrs){ .lr = lr,
+                                             .beta1 = o->beta1,
+                                             .beta2 = o->beta2,
+                                             .eps = o->eps,
+                                             .weight_decay = slot->decay ? o->weight_decay : 0,
+                                             .momentum = o->momentum,
+                                             .grad_scale = grad_scale,
+                                             .t = number };
+        SL_TRY(sl_kernel_run(stream, &call));
+    }
+done:
+    return status;
+}
+
+int sl_optimizer_state_count(const sl_optimizer *optimizer)
+{
+    return optimizer->count * states_of(&optimizer->options);
+}
+
+sl_optim_state sl_optimizer_state_at(const sl_optimizer *optimizer, int i)
+{
+    int states = states_of(&optimizer->options);
+    const optim_slot *slot = &optimizer->slots[i / states];
+    return (sl_optim_state){ .param = slot->name,
+                             .kind = kinds[optimizer->options.kind].names[i % states],
+                             .view = slot->states[i % states] };
+}
