@@ -69,8 +69,8 @@ SL_API sl_value sl_graph_state(sl_graph *graph, const char *name, sl_dtype dtype
 
 /* Names a result. Its name does not take the scope's prefix. */
 SL_API void sl_graph_output(sl_graph *graph, const char *name, sl_value value);
-/* The output that is differentiated: one floating scalar, output "loss". Without it F is all there is, unless outputs'
- * gradients are handed in: see sl_program_options. */
+/* The output that is differentiated: one floating scalar, output "loss". In a graph without one every floating output
+ * is, and the caller hands in a gradient for each. */
 SL_API void sl_graph_loss(sl_graph *graph, sl_value value);
 /* A place where SL_SPLIT_MARKS cuts: between the node before and the node after. */
 SL_API void sl_split_mark(sl_graph *graph);
@@ -237,7 +237,8 @@ SL_API int sl_partition_stage_count(const sl_partition *partition);
 /* First node of each stage but the first: as SL_SPLIT_NODES they cut the same model, built for another batch size, at
  * the same places. Borrowed; *count is stages - 1. */
 SL_API const int *sl_partition_cuts(const sl_partition *partition, int *count);
-SL_API const sl_value_edge *sl_partition_edges(const sl_partition *partition, int *count); /* by from, to, name's position */
+SL_API const sl_value_edge *sl_partition_edges(const sl_partition *partition,
+                                               int *count); /* by from, to, name's position */
 SL_API const sl_tied_param *sl_partition_tied_params(const sl_partition *partition, int *count);
 SL_API const sl_root_input *sl_partition_root_inputs(const sl_partition *partition, int *count);
 /* Sum over the stage's nodes of sl_graph_node_cost. */
@@ -256,8 +257,6 @@ typedef struct sl_program_options {
      * Paths of scopes; a component "*" matches any one ("h.*"). Not one match is an error. */
     const char *const *recompute;
     int recompute_count;
-    /* Every floating output gets an output_grad, not the loss (and what feeds it in later stages) alone. */
-    bool all_output_grads;
 } sl_program_options;
 
 /* A buffer outside the program: contiguous, on a SL_DEVICE_ALIGNMENT boundary where large. */

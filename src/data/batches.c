@@ -49,7 +49,7 @@ int64_t sl_batches_start(const sl_batches *batches, int64_t step, int64_t row)
     uint64_t number = (uint64_t)step * (uint64_t)batches->options.batch + (uint64_t)row;
     uint64_t windows = (uint64_t)batches->windows, epoch = number / windows, window = number % windows;
     if (batches->options.shuffled)
-        window = sl_permute(window, windows, batches->options.seed, epoch);
+        window = sl_permute_index(window, windows, batches->options.seed, epoch);
     return (int64_t)window * batches->options.seq;
 }
 

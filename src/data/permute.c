@@ -12,7 +12,7 @@ static uint64_t mix(uint64_t x)
     return x ^ x >> 31;
 }
 
-uint64_t sl_permute(uint64_t index, uint64_t size, uint64_t seed, uint64_t round)
+uint64_t sl_permute_index(uint64_t index, uint64_t size, uint64_t seed, uint64_t round)
 {
     int half = 1; /* bits of one side */
     while (half < 32 && (size - 1) >> (2 * half) != 0)

@@ -5,6 +5,6 @@
 #include <stdint.h>
 
 /* Where index < size goes in the permutation that seed and round choose; a bijection for each. */
-uint64_t sl_permute(uint64_t index, uint64_t size, uint64_t seed, uint64_t round);
+uint64_t sl_permute_index(uint64_t index, uint64_t size, uint64_t seed, uint64_t round);
 
 #endif
