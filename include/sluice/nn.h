@@ -20,7 +20,9 @@ typedef struct sl_gpt2_config {
     sl_activation activation;
     double layer_norm_epsilon, initializer_range;
     double embd_pdrop, resid_pdrop; /* dropout in training */
+    double attn_pdrop;              /* only kept for config.json: attention has no dropout here */
     bool tie_word_embeddings;
+    int64_t bos_token_id, eos_token_id; /* -1: none */
 } sl_gpt2_config;
 
 typedef enum sl_rope_kind { SL_ROPE_DEFAULT, SL_ROPE_LINEAR, SL_ROPE_LLAMA3 } sl_rope_kind;
@@ -40,7 +42,9 @@ typedef struct sl_llama_config {
     int64_t head_dim;            /* 0: hidden_size / num_attention_heads */
     double rms_norm_eps, initializer_range;
     sl_rope_config rope;
+    double attention_dropout; /* only kept for config.json: attention has no dropout here */
     bool attention_bias, mlp_bias, tie_word_embeddings;
+    int64_t bos_token_id, eos_token_id; /* -1: none */
 } sl_llama_config;
 
 /* x[B, input] -> layers of `hidden` -> [B, output], cross entropy with targets[B]. */

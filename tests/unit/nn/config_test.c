@@ -1,0 +1,149 @@
+/* config.json: what Hugging Face writes is understood, what cannot be is refused by key. */
+#include "support/scratch.h"
+
+#include <sluice/nn.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <string.h>
+
+static sl_model parsed(const char *text)
+{
+    sl_model model;
+    if (sl_model_parse_config("config.json", text, strlen(text), &model) != SL_OK)
+        fail_msg("%s", sl_error_message());
+    return model;
+}
+
+static void refused(const char *text, const char *says)
+{
+    sl_model model;
+    assert_int_not_equal(sl_model_parse_config("config.json", text, strlen(text), &model), SL_OK);
+    if (!strstr(sl_error_message(), says) || !strstr(sl_error_message(), "config.json"))
+        fail_msg("expected '%s', the message is: %s", says, sl_error_message());
+}
+
+static void reads_the_reference_models(void **state)
+{
+    (void)state;
+    sl_model model;
+    assert_int_equal(sl_model_load_config(data_path("models/gpt2-tiny"), &model), SL_OK);
+    assert_int_equal(model.family, SL_MODEL_GPT2);
+    assert_int_equal(model.gpt2.vocab_size, 257);
+    assert_int_equal(model.gpt2.n_embd, 48);
+    assert_int_equal(model.gpt2.n_inner, 0);
+    assert_true(model.gpt2.tie_word_embeddings && model.gpt2.embd_pdrop == 0 && model.gpt2.layer_norm_epsilon == 1e-5);
+    assert_int_equal(sl_model_positions(&model), 64);
+    assert_int_equal(sl_model_load_config(data_path("models/llama-tiny"), &model), SL_OK);
+    assert_int_equal(model.family, SL_MODEL_LLAMA);
+    assert_int_equal(model.llama.num_key_value_heads, 2);
+    assert_int_equal(model.llama.head_dim, 8);
+    assert_false(model.llama.tie_word_embeddings);
+    assert_true(model.llama.rope.kind == SL_ROPE_DEFAULT && model.llama.rope.theta == 10000);
+    assert_int_equal(sl_model_vocab(&model), 263);
+    assert_int_equal(sl_model_layers(&model), 4);
+}
+
+static void absent_keys_have_hugging_faces_defaults(void **state)
+{
+    (void)state;
+    sl_model gpt2 = parsed("{\"model_type\":\"gpt2\"}"), llama = parsed("{\"model_type\":\"llama\"}");
+    assert_int_equal(gpt2.gpt2.n_layer, 12);
+    assert_int_equal(gpt2.gpt2.vocab_size, 50257);
+    assert_true(gpt2.gpt2.resid_pdrop == 0.1);
+    assert_int_equal(llama.llama.hidden_size, 4096);
+    assert_int_equal(llama.llama.num_key_value_heads, 0);
+    assert_true(llama.llama.rope.theta == 10000);
+}
+
+static void old_and_new_rope_keys_mean_the_same(void **state)
+{
+    (void)state;
+    sl_model old = parsed("{\"model_type\":\"llama\",\"rope_theta\":500000.0,\"rope_scaling\":{\"type\":\"llama3\","
+                          "\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"
+                          "\"original_max_position_embeddings\":8192},\"torch_dtype\":\"bfloat16\"}");
+    sl_model new =
+        parsed("{\"model_type\":\"llama\",\"rope_parameters\":{\"rope_theta\":500000.0,\"rope_type\":\"llama3\","
+               "\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"
+               "\"original_max_position_embeddings\":8192},\"dtype\":\"bfloat16\"}");
+    assert_memory_equal(&old.llama.rope, &new.llama.rope, sizeof old.llama.rope);
+    assert_true(old.llama.rope.kind == SL_ROPE_LLAMA3 && old.llama.rope.theta == 500000);
+    assert_int_equal(parsed("{\"model_type\":\"llama\",\"rope_scaling\":null}").llama.rope.kind, SL_ROPE_DEFAULT);
+}
+
+static void impossible_values_are_refused_by_key(void **state)
+{
+    (void)state;
+    refused("", "line 1");
+    refused("[]", "not a JSON object");
+    refused("{\"model_type\":\"gpt2\",\"model_type\":\"gpt2\"}", "duplicate");
+    refused("{}", "has no model_type");
+    refused("{\"model_type\":\"mamba\"}", "unknown model_type 'mamba'");
+    refused("{\"model_type\":\"mlp\"}", "unknown model_type 'mlp'");
+    refused("{\"model_type\":\"gpt2\",\"n_layer\":\"12\"}", "n_layer is not a whole number");
+    refused("{\"model_type\":\"gpt2\",\"n_layer\":1.5}", "n_layer is not a whole number");
+    refused("{\"model_type\":\"gpt2\",\"n_layer\":0}", "n_layer is 0");
+    refused("{\"model_type\":\"gpt2\",\"n_layer\":-3}", "n_layer is -3");
+    refused("{\"model_type\":\"gpt2\",\"n_layer\":99999999}", "n_layer is 99999999");
+    refused("{\"model_type\":\"gpt2\",\"vocab_size\":9223372036854775807}", "vocab_size is 9223372036854775807");
+    refused("{\"model_type\":\"gpt2\",\"n_head\":7}", "n_embd 768 is no multiple of n_head 7");
+    refused("{\"model_type\":\"gpt2\",\"resid_pdrop\":1}", "resid_pdrop is 1");
+    refused("{\"model_type\":\"gpt2\",\"resid_pdrop\":\"no\"}", "resid_pdrop is not a number");
+    refused("{\"model_type\":\"gpt2\",\"activation_function\":\"mish\"}",
+            "activation_function: unknown activation 'mish'");
+    refused("{\"model_type\":\"gpt2\",\"scale_attn_weights\":false}", "scale_attn_weights must be true");
+    refused("{\"model_type\":\"gpt2\",\"tie_word_embeddings\":1}", "tie_word_embeddings is not true or false");
+    refused("{\"model_type\":\"llama\",\"num_key_value_heads\":5}", "no multiple of num_key_value_heads 5");
+    refused("{\"model_type\":\"llama\",\"head_dim\":3}", "head_dim 3 is odd");
+    refused("{\"model_type\":\"llama\",\"hidden_act\":\"gelu\"}", "hidden_act 'gelu'");
+    refused("{\"model_type\":\"llama\",\"rope_theta\":0}", "rope_theta 0");
+    refused("{\"model_type\":\"llama\",\"rope_scaling\":7}", "rope_parameters is not an object");
+    refused("{\"model_type\":\"llama\",\"rope_scaling\":{\"rope_type\":\"yarn\"}}", "unknown rope_type 'yarn'");
+    refused("{\"model_type\":\"llama\",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}}", "high_freq_factor");
+    sl_model model;
+    assert_int_equal(sl_model_load_config(scratch_path("nowhere"), &model), SL_ERR_IO);
+    assert_non_null(strstr(sl_error_message(), "nowhere/config.json"));
+}
+
+static void a_written_config_reads_back_equal(void **state)
+{
+    (void)state;
+    sl_model models[3] = { sl_model_default(SL_MODEL_GPT2), sl_model_default(SL_MODEL_LLAMA),
+                           sl_model_default(SL_MODEL_LLAMA) };
+    models[0].gpt2.n_inner = 100;
+    models[0].gpt2.activation = SL_ACT_GELU_ERF;
+    models[0].gpt2.layer_norm_epsilon = 1.0 / 3;
+    models[0].gpt2.eos_token_id = -1;
+    models[1].llama.tie_word_embeddings = true;
+    models[1].llama.num_key_value_heads = 8;
+    models[2].llama.rope = (sl_rope_config){ SL_ROPE_LLAMA3, 5e5, 8, 1, 4, 8192 };
+    for (int i = 0; i < 3; i++) {
+        sl_model back;
+        scratch_path("config.json"); /* makes the folder */
+        if (sl_model_save_config(&models[i], SL_F32, scratch_folder) != SL_OK ||
+            sl_model_load_config(scratch_folder, &back) != SL_OK)
+            fail_msg("%s", sl_error_message());
+        assert_int_equal(back.family, models[i].family);
+        if (i == 0)
+            assert_memory_equal(&back.gpt2, &models[i].gpt2, sizeof back.gpt2);
+        else
+            assert_memory_equal(&back.llama, &models[i].llama, sizeof back.llama);
+    }
+    sl_model mlp = sl_model_default(SL_MODEL_MLP);
+    assert_int_equal(sl_model_save_config(&mlp, SL_F32, scratch_folder), SL_ERR_UNSUPPORTED);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reads_the_reference_models),
+        cmocka_unit_test(absent_keys_have_hugging_faces_defaults),
+        cmocka_unit_test(old_and_new_rope_keys_mean_the_same),
+        cmocka_unit_test(impossible_values_are_refused_by_key),
+        cmocka_unit_test(a_written_config_reads_back_equal),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
