@@ -1,0 +1,101 @@
+/* sluice bench schedule: how long the schedule layer takes over millions of actions. */
+#include "bench.h"
+#include "command.h"
+#include "options.h"
+
+#include "base/json.h"
+#include <sluice/schedule.h>
+
+#include <inttypes.h>
+
+static const cli_usage usage = {
+    .command = "bench schedule",
+    .synopsis = "[OPTIONS]",
+    .description = "Generates a schedule and measures how long it takes. The default makes about 10 million actions.",
+    .examples = "sluice bench schedule --format json\n"
+                "sluice bench schedule --schedule DualPipeV --ranks 8 --microbatches 1000",
+};
+
+/* Seconds of each part, and what was worked on. */
+typedef struct result {
+    int64_t actions;
+    double generate_s;
+} result;
+
+static sl_status measure(const sl_generate_options *options, result *out)
+{
+    sl_status status = SL_OK;
+    sl_schedule *compute = NULL;
+
+    double start = sl_now();
+    SL_TRY(sl_schedule_generate(options, &compute));
+    out->generate_s = sl_now() - start;
+    out->actions = sl_schedule_size(compute);
+done:
+    sl_schedule_destroy(compute);
+    return status;
+}
+
+static void print_json(const result *measured)
+{
+    sl_json json = { .file = stdout };
+    sl_json_begin(&json, '{');
+    sl_json_put_int(&json, "actions", measured->actions);
+    sl_json_put_double(&json, "generate_s", measured->generate_s);
+    sl_json_put_int(&json, "peak_rss", bench_peak_rss());
+    sl_json_end(&json, '}');
+    putchar('\n');
+}
+
+static void print_text(const result *measured)
+{
+    printf("actions    %" PRId64 "\n", measured->actions);
+    printf("generate   %.3f s\n", measured->generate_s);
+    printf("peak rss   %.1f MiB\n", (double)bench_peak_rss() / (1 << 20));
+}
+
+int bench_schedule(int argc, char **argv)
+{
+    sl_generate_options schedule = {
+        .name = "Interleaved1F1B", .ranks = 8, .microbatches = 52000, .stages_per_rank = 4
+    };
+    int format = 0;
+    const cli_option options[] = {
+        { .name = "schedule",
+          .value = "NAME",
+          .text = &schedule.name,
+          .help = "The generator; Interleaved1F1B if not given." },
+        { .name = "ranks",
+          .value = "P",
+          .integer = &schedule.ranks,
+          .min = 1,
+          .max = SL_MAX_RANKS,
+          .help = "Number of ranks." },
+        { .name = "microbatches",
+          .value = "M",
+          .integer = &schedule.microbatches,
+          .min = 1,
+          .max = SL_MAX_MICROBATCHES,
+          .help = "Number of microbatches." },
+        { .name = "stages-per-rank",
+          .value = "V",
+          .integer = &schedule.stages_per_rank,
+          .min = 0,
+          .max = SL_MAX_STAGES,
+          .help = "Stages on each rank; 0 is the generator's default." },
+        { .name = "format",
+          .value = "FORMAT",
+          .choice = &format,
+          .words = "text|json",
+          .help = "How to print the result." },
+        { .name = NULL },
+    };
+    int code;
+    if (!options_parse(&usage, options, &argc, argv, &code))
+        return code;
+    result measured;
+    if (measure(&schedule, &measured) != SL_OK)
+        return failure("bench schedule");
+    (format == 1 ? print_json : print_text)(&measured);
+    return EXIT_OK;
+}
