@@ -95,12 +95,14 @@ typedef enum sl_model_mode {
     SL_MODE_DECODE  /* tokens, position, positions -> logits of the last token; fills the caches */
 } sl_model_mode;
 
+#define SL_IGNORED_TARGET (-100) /* a target that is not counted in the loss */
+
 /* Inputs: "tokens" and "targets" i32 [batch, seq] (MLP: "x" f32 [batch, input], "targets" i32 [batch]);
  * DECODE: "position" i32 [], the place of the first token, and "positions" i32 [seq], position + 0, 1, ..
- * Outputs: "loss" f32 [], the mean over all targets that are not -100; "logits" f32 [batch, seq, vocab], in DECODE
- * [batch, 1, vocab]. States of DECODE: "h.0.cache_k" and the like, f32 [batch, cache, kv heads, head dim].
- * Parameters and modules are named as in Hugging Face's files ("transformer.h.3.mlp.c_fc.weight", "model.layers.3"), a
- * tied head is the embedding's parameter. */
+ * Outputs: "loss" f32 [], the mean over all targets that are not SL_IGNORED_TARGET; "logits" f32 [batch, seq, vocab],
+ * in DECODE [batch, 1, vocab]. States of DECODE: "transformer.h.0.attn.cache_k" and the like, f32 [batch, cache, kv
+ * heads, head dim]. Parameters and modules are named as in Hugging Face's files ("transformer.h.3.mlp.c_fc.weight",
+ * "model.layers.3"), a tied head is the embedding's parameter. */
 typedef struct sl_model_shape {
     int64_t batch, seq;
     int64_t cache; /* DECODE: positions that the caches hold; 0: all of the model's */
@@ -110,6 +112,10 @@ typedef struct sl_model_shape {
  * and mode. */
 SL_API SL_MUST_CHECK sl_status sl_model_build(const sl_model *model, sl_model_mode mode, const sl_model_shape *shape,
                                               sl_graph **out);
+
+/* The full path of a module for split points: "h.3" becomes "transformer.h.3", "layers.3" "model.layers.3"; full paths
+ * stay. Whether there is such a module shows when the graph is cut. */
+SL_API SL_MUST_CHECK sl_status sl_model_module(const sl_model *model, const char *name, char *text, size_t size);
 
 /* ---- Parameters ------------------------------------------------------------------------------ */
 

@@ -1,0 +1,81 @@
+/* Pieces that the model builders share. */
+#include "nn/build.h"
+
+sl_value build_dense(builder *b, const char *name, sl_value x, const dense_options *options)
+{
+    sl_graph *g = b->graph;
+    int64_t weight_dims[2] = { options->in_out ? options->in : options->out,
+                               options->in_out ? options->out : options->in };
+    sl_graph_push(g, name);
+    sl_value weight = sl_graph_param(g, "weight", 2, weight_dims, options->init);
+    sl_value bias = SL_NO_VALUE;
+    if (options->bias)
+        bias = sl_graph_param(g, "bias", 1, &options->out, (sl_init){ SL_INIT_ZEROS, 0 });
+    sl_value y = options->in_out ? sl_affine(g, x, weight, bias) : sl_linear(g, x, weight, bias);
+    sl_graph_pop(g);
+    return y;
+}
+
+sl_value build_activation(builder *b, sl_activation activation, sl_value x)
+{
+    switch (activation) {
+    case SL_ACT_GELU_TANH:
+        return sl_gelu_tanh(b->graph, x);
+    case SL_ACT_GELU_ERF:
+        return sl_gelu_erf(b->graph, x);
+    case SL_ACT_SILU:
+        return sl_silu(b->graph, x);
+    case SL_ACT_RELU:
+        return sl_relu(b->graph, x);
+    case SL_ACT_TANH:
+        return sl_tanh(b->graph, x);
+    }
+    return x;
+}
+
+sl_value build_dropout(builder *b, sl_value x, double p)
+{
+    return p > 0 && b->mode == SL_MODE_TRAIN ? sl_dropout(b->graph, x, p) : x;
+}
+
+sl_value build_attention(builder *b, sl_value q, sl_value k, sl_value v)
+{
+    sl_graph *g = b->graph;
+    if (b->mode != SL_MODE_DECODE)
+        return sl_attention(g, q, k, v, 0, true);
+    sl_shape shape = sl_value_shape(g, k);
+    shape.dims[1] = b->cache;
+    sl_value cache_k = sl_graph_state(g, "cache_k", SL_F32, 4, shape.dims);
+    sl_value cache_v = sl_graph_state(g, "cache_v", SL_F32, 4, shape.dims);
+    return sl_attention_cached(g, q, k, v, cache_k, cache_v, b->position, 0);
+}
+
+void build_token_inputs(builder *b)
+{
+    b->tokens = sl_graph_input(b->graph, "tokens", SL_I32, 2, (int64_t[]){ b->batch, b->seq });
+    if (b->mode != SL_MODE_DECODE)
+        return;
+    b->position = sl_graph_input(b->graph, "position", SL_I32, 0, NULL);
+    b->positions = sl_graph_input(b->graph, "positions", SL_I32, 1, &b->seq);
+}
+
+sl_value build_last(builder *b, sl_value x)
+{
+    if (b->mode != SL_MODE_DECODE || b->seq == 1)
+        return x;
+    return sl_slice(b->graph, x, 1, b->seq - 1, b->seq);
+}
+
+void build_head(builder *b, sl_value x, sl_value weight)
+{
+    sl_graph *g = b->graph;
+    sl_graph_push(g, "lm_head");
+    sl_value logits = sl_linear(g, x, weight, SL_NO_VALUE);
+    sl_graph_pop(g);
+    if (b->mode != SL_MODE_TRAIN)
+        sl_graph_output(g, "logits", logits);
+    if (b->mode == SL_MODE_TRAIN || b->mode == SL_MODE_EVAL) {
+        sl_value targets = sl_graph_input(g, "targets", SL_I32, 2, (int64_t[]){ b->batch, b->seq });
+        sl_graph_loss(g, sl_cross_entropy(g, logits, targets, SL_IGNORED_TARGET));
+    }
+}
