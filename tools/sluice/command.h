@@ -15,7 +15,9 @@ typedef struct command {
 
 /* One line a command: X(name, "summary") stands for int cmd_name(int argc, char **argv) in cmd_name.c; options.h says
  * how it reads its options. */
-#define COMMAND_LIST(X) X(bench, "Measures a part of Sluice on this machine")
+#define COMMAND_LIST(X)                                                                                                \
+    X(bench, "Measures a part of Sluice on this machine")                                                              \
+    X(tokenize, "Turns text into a file of tokens, and back")
 
 #define COMMAND_DECLARE(name, summary) int cmd_##name(int argc, char **argv);
 COMMAND_LIST(COMMAND_DECLARE)

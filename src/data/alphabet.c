@@ -1,0 +1,65 @@
+/* GPT-2's printable alphabet, and UTF-8. */
+#include "data/alphabet.h"
+
+#include <stdint.h>
+#include <string.h>
+
+/* Bytes that stand for themselves: printable in Latin-1. The others are numbered from 256 in their order. */
+static bool is_plain(unsigned byte)
+{
+    return (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
+}
+
+/* The byte that a character stands for, or -1. */
+static int byte_of(uint32_t character)
+{
+    if (character < 256)
+        return is_plain(character) ? (int)character : -1;
+    uint32_t number = 256;
+    for (unsigned byte = 0; byte < 256; byte++) {
+        if (!is_plain(byte) && number++ == character)
+            return (int)byte;
+    }
+    return -1;
+}
+
+size_t utf8_length(const unsigned char *text, size_t size)
+{
+    if (size == 0)
+        return 0;
+    unsigned first = text[0];
+    if (first < 0x80)
+        return 1;
+    size_t length = first >= 0xc2 && first <= 0xdf   ? 2
+                    : (first & 0xf0) == 0xe0         ? 3
+                    : first >= 0xf0 && first <= 0xf4 ? 4
+                                                     : 0;
+    if (length == 0 || size < length)
+        return 0;
+    for (size_t i = 1; i < length; i++) {
+        if ((text[i] & 0xc0) != 0x80)
+            return 0;
+    }
+    bool overlong = (first == 0xe0 && text[1] < 0xa0) || (first == 0xf0 && text[1] < 0x90);
+    bool beyond = (first == 0xed && text[1] >= 0xa0) || (first == 0xf4 && text[1] >= 0x90); /* surrogates, > 10ffff */
+    return overlong || beyond ? 0 : length;
+}
+
+bool alphabet_decode(const char *text, unsigned char *out, size_t *length)
+{
+    const unsigned char *from = (const unsigned char *)text;
+    size_t left = strlen(text), used = 0;
+    while (left > 0) {
+        size_t size = utf8_length(from, left);
+        if (size == 0 || size > 2) /* the alphabet ends below U+0800 */
+            return false;
+        int byte = byte_of(size == 1 ? from[0] : (from[0] & 0x1fu) << 6 | (from[1] & 0x3fu));
+        if (byte < 0)
+            return false;
+        out[used++] = (unsigned char)byte;
+        from += size;
+        left -= size;
+    }
+    *length = used;
+    return true;
+}

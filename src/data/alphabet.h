@@ -1,0 +1,15 @@
+/* GPT-2's printable alphabet: each byte is written as one Unicode character in vocabulary files. */
+#ifndef SL_DATA_ALPHABET_H
+#define SL_DATA_ALPHABET_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Turns a token as it stands in a file (UTF-8) into its bytes, at most as many as text has; out may be text. False
+ * where a character is not of the alphabet: then nothing is said about out. */
+bool alphabet_decode(const char *text, unsigned char *out, size_t *length);
+
+/* Length of the UTF-8 character that begins here, 0 where none does (overlong forms and surrogates are none). */
+size_t utf8_length(const unsigned char *text, size_t size);
+
+#endif

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# sluice tokenize: text to token files of every form and back, and what it refuses.
+. "$(dirname "$0")/common.bash"
+cd "$scratch"
+
+# A tokenizer for lower-case letters and the blank: ids 0-25 and 26, "th" 27, "the" 28, the blank and "the" 29.
+mkdir tok
+{
+    printf '{'
+    i=0
+    for letter in {a..z}; do
+        printf '"%s":%d,' "$letter" "$i"
+        i=$((i + 1))
+    done
+    printf '"Ġ":26,"th":27,"the":28,"Ġthe":29,"<|endoftext|>":30}'
+} >tok/vocab.json
+printf '#version: 0.2\nt h\nth e\nĠ the\n' >tok/merges.txt
+
+printf 'the the a' >text.txt
+run 0 "$SLUICE" tokenize --tokenizer tok -o text.bin text.txt
+prints "9 bytes, 4 tokens: text.bin"
+silent
+[ "$(od -An -tu2 text.bin | xargs)" = "28 29 26 0" ] || fail "the tokens are $(od -An -tu2 text.bin)"
+for format in nanogpt llmc llmc-u32; do
+    run 0 "$SLUICE" tokenize -t tok -f "$format" --end -o "$format.bin" text.txt
+    run 0 "$SLUICE" tokenize -t tok --decode "$format.bin"
+    [ "$(cat "$out")" = "the the a<|endoftext|>" ] || fail "$format comes back as $(cat "$out")"
+done
+[ "$(stat -c %s llmc.bin)" -eq $((1024 + 10)) ] || fail "the llmc file has $(stat -c %s llmc.bin) bytes"
+[ "$(stat -c %s llmc-u32.bin)" -eq $((1024 + 20)) ] || fail "the llmc-u32 file has $(stat -c %s llmc-u32.bin) bytes"
+run 0 "$SLUICE" tokenize -t tok -d -o back.txt text.bin
+cmp text.txt back.txt || fail "the text did not come back"
+
+printf 'a<|endoftext|>b' >special.txt
+run 0 "$SLUICE" tokenize -t tok --special -o special.bin special.txt
+[ "$(od -An -tu2 special.bin | xargs)" = "0 30 1" ] || fail "the tokens are $(od -An -tu2 special.bin)"
+
+run 1 "$SLUICE" tokenize -t tok -o x.bin special.txt
+complains "no token for the byte 0x3c"
+[ ! -e x.bin ] || fail "a failed run left its output"
+run 1 "$SLUICE" tokenize -t tok -o x.bin gone.txt
+complains "gone.txt"
+run 1 "$SLUICE" tokenize -t nowhere -o x.bin text.txt
+complains "nowhere has neither tokenizer.json nor"
+printf '\377\000' >bad.bin
+run 1 "$SLUICE" tokenize -t tok -d bad.bin
+complains "token 0 is 255"
+run 2 "$SLUICE" tokenize -t tok text.txt
+complains "--output is missing"
+run 2 "$SLUICE" tokenize -o x.bin text.txt
+run 2 "$SLUICE" tokenize -t tok -o x.bin -f wav text.txt
+run 2 "$SLUICE" tokenize -t tok -d --end text.bin
+complains "--decode goes with neither"
