@@ -1,0 +1,195 @@
+/* Walks over a schedule in an order in which its actions can run. */
+#include "schedule/walk.h"
+
+enum { RAN_F = 1, RAN_B = 2 };
+
+void sl_walk_destroy(sl_walk *walk)
+{
+    for (int gate = 0; gate < SL_GATE_COUNT; gate++) {
+        sl_free(walk->waiters[gate]);
+        sl_free(walk->passed[gate]);
+    }
+    sl_free(walk->walkers);
+    sl_free(walk->ran);
+    sl_free(walk->ready);
+    *walk = (sl_walk){ 0 };
+}
+
+sl_status sl_walk_create(const sl_schedule *schedule, const sl_links *links, int64_t capacity, sl_walk *out)
+{
+    sl_status status = SL_OK;
+    sl_walk walk = {
+        .schedule = schedule,
+        .links = links,
+        .messages = sl_schedule_has_messages(schedule),
+        .capacity = capacity < 0 ? INT64_MAX : capacity,
+    };
+
+    SL_TRY(SL_NEW_ARRAY(walk.walkers, schedule->ranks));
+    SL_TRY(SL_NEW_ARRAY(walk.ready, schedule->ranks));
+    for (int gate = 0; gate < SL_GATE_COUNT; gate++) {
+        SL_TRY(SL_NEW_ARRAY(walk.waiters[gate], schedule->stages));
+        SL_TRY(SL_NEW_ARRAY(walk.passed[gate], schedule->stages));
+        for (int stage = 0; stage < schedule->stages; stage++)
+            walk.waiters[gate][stage] = -1;
+    }
+    if (!walk.messages)
+        SL_TRY(SL_NEW_ARRAY(walk.ran, (int64_t)schedule->stages * schedule->microbatches));
+    for (int rank = schedule->ranks - 1; rank >= 0; rank--) /* rank 0 comes off first */
+        walk.ready[walk.ready_count++] = rank;
+
+    *out = walk;
+    walk = (sl_walk){ 0 };
+done:
+    sl_walk_destroy(&walk);
+    return status;
+}
+
+static int64_t cell_of(const sl_walk *walk, int stage, int64_t microbatch)
+{
+    return (int64_t)stage * walk->schedule->microbatches + microbatch;
+}
+
+static bool gate_is_open(const sl_walk *walk, sl_gate gate, int stage, int64_t need)
+{
+    if (walk->messages)
+        return walk->passed[gate][stage] > need;
+    return (walk->ran[cell_of(walk, stage, need)] & (gate == SL_GATE_SEND_F ? RAN_F : RAN_B)) != 0;
+}
+
+/* Looks at the gate of each peer, from where it left off. */
+static bool pass_gates(sl_walk *walk, int rank, const sl_link_table *table, int stage, sl_gate gate, int64_t need)
+{
+    sl_walker *walker = &walk->walkers[rank];
+    for (int i = table->start[stage] + walker->link; i < table->start[stage + 1]; i++) {
+        int peer = table->peer[i];
+        if (!gate_is_open(walk, gate, peer, need)) {
+            walker->gate = gate;
+            walker->stage = peer;
+            walker->need = need;
+            walker->next = walk->waiters[gate][peer];
+            walk->waiters[gate][peer] = rank;
+            return false;
+        }
+        walker->link++;
+    }
+    return true;
+}
+
+static void wake(sl_walk *walk, sl_gate gate, int stage)
+{
+    int rank = walk->waiters[gate][stage];
+    int still = -1;
+    while (rank >= 0) {
+        sl_walker *walker = &walk->walkers[rank];
+        int next = walker->next;
+        if (gate_is_open(walk, gate, stage, walker->need)) {
+            walk->ready[walk->ready_count++] = rank;
+        } else {
+            walker->next = still;
+            still = rank;
+        }
+        rank = next;
+    }
+    walk->waiters[gate][stage] = still;
+}
+
+/* The message kinds open their gate when they are reached, even where they then have to wait themselves. */
+static bool can_run_message(sl_walk *walk, int rank, sl_action action)
+{
+    sl_walker *walker = &walk->walkers[rank];
+    sl_gate own = (sl_gate)(action.kind - SL_KIND_SEND_F);
+    if (!walker->reached) {
+        walker->reached = true;
+        walk->passed[own][action.stage]++;
+        wake(walk, own, action.stage);
+    }
+    int64_t place = walk->passed[own][action.stage] - 1;
+    int64_t room_from = place - walk->capacity; /* a send needs this receive to be reached; below 0 there is room */
+    switch (own) {
+    case SL_GATE_SEND_F:
+        return room_from < 0 || pass_gates(walk, rank, &walk->links->out, action.stage, SL_GATE_RECV_F, room_from);
+    case SL_GATE_SEND_B:
+        return room_from < 0 || pass_gates(walk, rank, &walk->links->in, action.stage, SL_GATE_RECV_B, room_from);
+    case SL_GATE_RECV_F:
+        return pass_gates(walk, rank, &walk->links->in, action.stage, SL_GATE_SEND_F, place);
+    default:
+        return pass_gates(walk, rank, &walk->links->out, action.stage, SL_GATE_SEND_B, place);
+    }
+}
+
+static bool can_run_compute(sl_walk *walk, int rank, sl_action action)
+{
+    sl_walker *walker = &walk->walkers[rank];
+    sl_action parts[2];
+    for (int count = sl_action_parts(action, parts); walker->part < count; walker->part++) {
+        sl_action part = parts[walker->part];
+        bool passed = true;
+        if (part.kind == SL_KIND_F)
+            passed = pass_gates(walk, rank, &walk->links->in, part.stage, SL_GATE_SEND_F, part.microbatch);
+        else if (part.kind != SL_KIND_W)
+            passed = pass_gates(walk, rank, &walk->links->out, part.stage, SL_GATE_SEND_B, part.microbatch);
+        if (!passed)
+            return false;
+        walker->link = 0;
+    }
+    return true;
+}
+
+bool sl_walk_can_run(sl_walk *walk, int rank)
+{
+    sl_action action = walk->schedule->lists[rank].actions[walk->walkers[rank].at];
+    if (walk->messages)
+        return action.kind < SL_KIND_SEND_F || action.kind > SL_KIND_RECV_B || can_run_message(walk, rank, action);
+    return can_run_compute(walk, rank, action);
+}
+
+void sl_walk_ran(sl_walk *walk, int rank)
+{
+    sl_walker *walker = &walk->walkers[rank];
+    sl_action action = walk->schedule->lists[rank].actions[walker->at];
+    walker->at++;
+    walker->link = 0;
+    walker->part = 0;
+    walker->reached = false;
+    if (walk->messages)
+        return;
+    sl_action parts[2];
+    for (int i = 0, count = sl_action_parts(action, parts); i < count; i++) {
+        if (parts[i].kind == SL_KIND_W)
+            continue;
+        bool forward = parts[i].kind == SL_KIND_F;
+        walk->ran[cell_of(walk, parts[i].stage, parts[i].microbatch)] |= (uint8_t)(forward ? RAN_F : RAN_B);
+        wake(walk, forward ? SL_GATE_SEND_F : SL_GATE_SEND_B, parts[i].stage);
+    }
+}
+
+int sl_walk_next(sl_walk *walk)
+{
+    return walk->ready_count > 0 ? walk->ready[--walk->ready_count] : -1;
+}
+
+bool sl_walk_is_over(const sl_walk *walk, int rank)
+{
+    return walk->walkers[rank].at == (int64_t)walk->schedule->lists[rank].count;
+}
+
+void sl_walk_run(sl_walk *walk, sl_walk_visit visit, void *user)
+{
+    for (int rank; (rank = sl_walk_next(walk)) >= 0;) {
+        while (!sl_walk_is_over(walk, rank) && sl_walk_can_run(walk, rank)) {
+            if (visit)
+                visit(user, rank, walk->walkers[rank].at);
+            sl_walk_ran(walk, rank);
+        }
+    }
+}
+
+int sl_walk_stuck(const sl_walk *walk)
+{
+    for (int rank = 0; rank < walk->schedule->ranks; rank++) {
+        if (!sl_walk_is_over(walk, rank))
+            return rank;
+    }
+    return -1;
+}
