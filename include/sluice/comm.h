@@ -89,8 +89,9 @@ typedef struct sl_channel_spec {
     size_t max_bytes; /* of one message */
 } sl_channel_spec;
 
-/* What a message is. The receiver says what it expects and gets SL_ERR_COMM, with both views in the message, where the
- * sender said otherwise. Run id, channel and length travel and are checked as well. */
+/* What a message is. The receiver says what it expects and gets an error, with both views in its message, where the
+ * sender said otherwise: SL_ERR_SHAPE for another shape or dtype, else SL_ERR_COMM. The message stays where it is. Run
+ * id, channel and length travel and are checked as well. */
 typedef struct sl_message {
     int64_t step;
     int microbatch;
@@ -110,8 +111,9 @@ SL_API void sl_channel_close(sl_channel *channel);
 
 SL_API const sl_channel_spec *sl_channel_get_spec(const sl_channel *channel); /* borrowed from the channel */
 
-/* In place, sender: waits for a free slot and gives its memory, aligned to 64 bytes, to be filled with the message and
- * committed. Several slots may be reserved at once; the receiver sees each once it and all before it are committed.
+/* In place, sender: waits while all slots are in use, then gives the memory of a free one, aligned to 64 bytes, to be
+ * filled with the message and committed. Several may be reserved at once and committed in any order; the receiver sees
+ * each once it and all before it are committed. A channel that a batch is using refuses the in-place calls.
  * Fails at once where the channel's own rank would have to free the slot (src == dst). */
 SL_API SL_MUST_CHECK sl_status sl_channel_reserve(sl_channel *channel, const sl_message *message, void **data);
 SL_API SL_MUST_CHECK sl_status sl_channel_commit(sl_channel *channel, void *data);

@@ -1,0 +1,309 @@
+/* Groups: joining a run, splitting, leaving, and telling of failures. */
+#include "comm/group.h"
+#include "comm/options.h"
+#include "comm/request.h"
+#include "comm/shm/link.h"
+#include "comm/environment.h"
+#include "base/alloc.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+sl_status sl_group_new(sl_link *link, const int *members, int size, sl_group **out)
+{
+    sl_status status = SL_OK;
+    sl_group *group = NULL;
+    SL_TRY(SL_NEW(group));
+    SL_TRY(SL_NEW_ARRAY(group->members, size));
+    SL_TRY(SL_NEW_ARRAY(group->mesh_to, size));
+    SL_TRY(SL_NEW_ARRAY(group->mesh_from, size));
+    group->link = link;
+    group->size = size;
+    for (int i = 0; i < size; i++) {
+        group->members[i] = members[i];
+        if (members[i] == link->rank)
+            group->rank = i;
+    }
+    link->groups++;
+    *out = group;
+    group = NULL; /* now the caller's */
+done:
+    if (group) {
+        sl_free(group->mesh_to);
+        sl_free(group->members);
+        sl_free(group);
+    }
+    return status;
+}
+
+void sl_group_close(sl_group *group)
+{
+    if (!group)
+        return;
+    sl_link *link = group->link;
+    while (group->channels)
+        sl_channel_close(group->channels);
+    for (int i = 0; i < group->size; i++) {
+        sl_channel_close(group->mesh_to[i]);
+        sl_channel_close(group->mesh_from[i]);
+    }
+    sl_free(group->mesh_to);
+    sl_free(group->mesh_from);
+    sl_free(group->members);
+    sl_free(group);
+    if (--link->groups == 0) {
+        sl_requests_free(link);
+        link->transport->close(link);
+    }
+}
+
+/* The group of all ranks of a run that has just been joined. Takes the link, also where it fails. */
+static sl_status open_world(sl_link *link, sl_group **out)
+{
+    sl_status status = SL_OK;
+    sl_group *group = NULL;
+    sl_wire_plan *plan = NULL;
+    int *members = NULL;
+    int count = 0;
+    SL_TRY(SL_NEW_ARRAY(members, link->size));
+    for (int r = 0; r < link->size; r++)
+        members[r] = r;
+    SL_TRY(sl_group_new(link, members, link->size, &group));
+    SL_TRY(sl_mesh_plan(group, NULL, &plan, &count));
+    SL_TRY(sl_mesh_connect(group, plan, count, 0));
+    *out = group;
+    group = NULL; /* now the caller's */
+done:
+    if (status != SL_OK && !group)
+        link->transport->close(link);
+    sl_group_close(group);
+    sl_free(plan);
+    sl_free(members);
+    return status;
+}
+
+sl_status sl_group_open(const sl_group_options *given, sl_group **out)
+{
+    sl_status status = SL_OK;
+    sl_group_options options;
+    const sl_transport *transport = NULL;
+    sl_link *link = NULL;
+    SL_TRY(sl_options_resolve(given, &options));
+    if (!options.transport)
+        SL_TRY(sl_environment_transport(&options.transport));
+    SL_TRY(sl_transport_find(options.transport, &transport));
+    SL_TRY(transport->open(&options, &link));
+    SL_TRY(open_world(link, out));
+done:
+    return status;
+}
+
+sl_status sl_group_open_threads(int size, const sl_group_options *given, sl_group **out)
+{
+    sl_status status = SL_OK;
+    sl_group_options options;
+    sl_link **links = NULL;
+    sl_group **groups = NULL;
+    int opened = 0;
+    if (size < 1 || size > SL_SHM_MAX_RANKS)
+        return sl_fail(SL_ERR_ARGUMENT, "%d ranks; 1 to %d are possible", size, SL_SHM_MAX_RANKS);
+    SL_TRY(sl_options_resolve(given, &options));
+    SL_TRY(SL_NEW_ARRAY(links, size));
+    SL_TRY(SL_NEW_ARRAY(groups, size));
+    SL_TRY(sl_shm_open_threads(size, &options, links));
+    for (; opened < size; opened++) {
+        sl_link *link = links[opened];
+        links[opened] = NULL;
+        SL_TRY(open_world(link, &groups[opened]));
+    }
+    memcpy(out, groups, (size_t)size * sizeof *out);
+done:
+    for (int i = 0; status != SL_OK && links && groups && i < size; i++) {
+        sl_group_close(groups[i]);
+        if (links[i])
+            links[i]->transport->close(links[i]);
+    }
+    sl_free(groups);
+    sl_free(links);
+    return status;
+}
+
+int sl_group_rank(const sl_group *group)
+{
+    return group->rank;
+}
+
+int sl_group_size(const sl_group *group)
+{
+    return group->size;
+}
+
+int sl_group_world_rank(const sl_group *group, int rank)
+{
+    return rank >= 0 && rank < group->size ? group->members[rank] : -1;
+}
+
+int sl_group_local_rank(const sl_group *group)
+{
+    return group->link->local_rank;
+}
+
+int sl_group_local_size(const sl_group *group)
+{
+    return group->link->local_size;
+}
+
+const char *sl_group_transport(const sl_group *group)
+{
+    return group->link->transport->name;
+}
+
+uint64_t sl_group_run_id(const sl_group *group)
+{
+    return group->link->run_id;
+}
+
+/* ---- Splitting ------------------------------------------------------------------------------- */
+
+typedef struct choice {
+    int32_t colour, key, member;
+} choice;
+
+static int by_key(const void *a, const void *b)
+{
+    const choice *x = a, *y = b;
+    return x->key != y->key ? (x->key > y->key) - (x->key < y->key) : (x->member > y->member) - (x->member < y->member);
+}
+
+/* The members of this rank's colour as ranks of the run, in their new order, and as ranks of group. */
+static sl_status find_members(sl_group *group, int colour, int key, int *world, int *old, int *count)
+{
+    sl_status status = SL_OK;
+    choice mine = { colour, key, group->rank }, *all = NULL;
+    SL_TRY(SL_NEW_ARRAY(all, group->size));
+    SL_TRY(sl_group_all_gather(group, &mine, sizeof mine, all));
+    int found = 0;
+    for (int i = 0; i < group->size; i++) {
+        if (all[i].colour == colour)
+            all[found++] = all[i];
+    }
+    qsort(all, (size_t)found, sizeof *all, by_key);
+    for (int i = 0; i < found; i++) {
+        old[i] = all[i].member;
+        world[i] = group->members[all[i].member];
+    }
+    *count = found;
+done:
+    sl_free(all);
+    return status;
+}
+
+/* What a member tells the others to connect the mesh of its new group; its ports follow. */
+typedef struct mesh_offer {
+    uint64_t token; /* of the new group's first member */
+    int32_t status; /* of making it */
+    int32_t size;
+} mesh_offer;
+
+/* Collective over the old group: connects the mesh of the new one (NULL for a rank that joins none). */
+static sl_status connect_split(sl_group *old_group, const int *old, sl_group *group)
+{
+    sl_status status = SL_OK;
+    sl_link *link = old_group->link;
+    size_t size = group ? (size_t)group->size : 0, bytes = sizeof(mesh_offer) + 2 * size * sizeof(uint32_t);
+    mesh_offer *offer = NULL;
+    sl_blobs *blobs = NULL;
+    uint32_t *ports = NULL;
+    sl_wire_plan *plan = NULL;
+    int count = 0;
+    SL_TRY(sl_alloc(bytes, 1, (void **)&offer));
+    if (group) {
+        SL_TRY(sl_mesh_choose_ports(link, group->size, (uint32_t *)(offer + 1)));
+        SL_TRY(sl_mesh_plan(group, NULL, &plan, &count));
+        if (group->rank == 0 && link->transport->new_token)
+            offer->status = (int32_t)link->transport->new_token(link, plan, count, &offer->token);
+    }
+    SL_TRY(sl_group_gather_blobs(old_group, offer, bytes, &blobs));
+    if (!group)
+        goto done;
+    SL_TRY(SL_NEW_ARRAY(ports, size * 2 * size));
+    for (size_t m = 0; m < size; m++)
+        memcpy(ports + m * 2 * size, (const mesh_offer *)blobs->data[old[m]] + 1, 2 * size * sizeof *ports);
+    const mesh_offer *first = blobs->data[old[0]];
+    if (first->status != SL_OK) {
+        status = sl_fail((sl_status)first->status, "rank %d cannot get the memory of the new group", group->members[0]);
+        goto done;
+    }
+    sl_free(plan);
+    plan = NULL;
+    SL_TRY(sl_mesh_plan(group, ports, &plan, &count));
+    SL_TRY(sl_mesh_connect(group, plan, count, first->token));
+done:
+    sl_free(plan);
+    sl_free(ports);
+    sl_blobs_destroy(blobs);
+    sl_free(offer);
+    return status;
+}
+
+sl_status sl_group_split(sl_group *group, int colour, int key, sl_group **out)
+{
+    sl_status status = SL_OK;
+    int *world = NULL, *old = NULL, count = 0;
+    sl_group *made = NULL;
+    SL_TRY(SL_NEW_ARRAY(world, group->size));
+    SL_TRY(SL_NEW_ARRAY(old, group->size));
+    SL_TRY(find_members(group, colour < 0 ? -1 : colour, key, world, old, &count));
+    if (colour >= 0)
+        SL_TRY(sl_group_new(group->link, world, count, &made));
+    SL_TRY(connect_split(group, old, made));
+    *out = made;
+    made = NULL; /* now the caller's */
+done:
+    sl_group_close(made);
+    sl_free(old);
+    sl_free(world);
+    return status;
+}
+
+sl_status sl_group_mesh(sl_group *group, int pp, int dp, sl_group **pp_out, sl_group **dp_out)
+{
+    sl_status status = SL_OK;
+    sl_group *pp_group = NULL, *dp_group = NULL;
+    if (pp < 1 || dp < 1 || (int64_t)pp * dp != group->size)
+        return sl_fail(SL_ERR_ARGUMENT, "a mesh of pp %d x dp %d needs %lld ranks; the group has %d", pp, dp,
+                       (long long)pp * dp, group->size);
+    int pp_rank = group->rank / dp, dp_rank = group->rank % dp;
+    SL_TRY(sl_group_split(group, dp_rank, pp_rank, &pp_group));
+    SL_TRY(sl_group_split(group, pp_rank, dp_rank, &dp_group));
+    *pp_out = pp_group;
+    *dp_out = dp_group;
+    pp_group = NULL; /* now the caller's */
+done:
+    sl_group_close(pp_group);
+    return status;
+}
+
+/* ---- Failures -------------------------------------------------------------------------------- */
+
+sl_status sl_group_fail(sl_group *group, sl_status code)
+{
+    char text[SL_FAILURE_TEXT];
+    sl_link *link = group->link;
+    if (sl_link_has_failed(link))
+        return code; /* the message at hand tells of that failure already, or of its consequences */
+    snprintf(text, sizeof text, "rank %d failed: %s", link->rank, sl_error_message());
+    link->transport->fail(link, link->rank, code, text);
+    return code;
+}
+
+sl_status sl_group_check(sl_group *group)
+{
+    return sl_link_has_failed(group->link) ? sl_link_failure(group->link, NULL) : SL_OK;
+}
+
+void sl_group_note(sl_group *group, const char *text)
+{
+    group->link->transport->note(group->link, text);
+}

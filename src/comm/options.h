@@ -1,0 +1,11 @@
+/* The settings of a group with the environment's and the defaults filled in. */
+#ifndef SL_COMM_OPTIONS_H
+#define SL_COMM_OPTIONS_H
+
+#include <sluice/comm.h>
+
+/* given may be NULL. In *out hang_timeout is not 0, checksum counts, and transport is as given or from
+ * SLUICE_TRANSPORT, NULL where neither says. */
+sl_status sl_options_resolve(const sl_group_options *given, sl_group_options *out);
+
+#endif

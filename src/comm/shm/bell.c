@@ -1,0 +1,70 @@
+/* Waiting in shared memory: a bounded busy wait, then sleep on the rank's bell, a futex that every event for the rank
+ * rings where the rank sleeps. */
+#include "comm/shm/link.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* A sleeper looks again after this long, should a process have died between an event and its bell. */
+#define SLEEP_LIMIT_NS 250000000L
+#define SPINS_PER_CLOCK 16 /* a look at the clock costs as much as a few spins */
+
+static void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+void sl_shm_ring(sl_shm_rank *rank)
+{
+    atomic_fetch_add(&rank->bell, 1);
+    syscall(SYS_futex, &rank->bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+void sl_shm_ring_all(sl_shm *shm)
+{
+    for (uint32_t r = 0; r < shm->control->size; r++)
+        sl_shm_ring(&shm->control->ranks[r]);
+}
+
+sl_status sl_shm_pause(sl_link *base, sl_pause *pause)
+{
+    sl_shm_link *link = (sl_shm_link *)base;
+    sl_shm_rank *me = link->me;
+    if (pause->armed) {
+        const struct timespec limit = { .tv_nsec = SLEEP_LIMIT_NS };
+        syscall(SYS_futex, &me->bell, FUTEX_WAIT, pause->ticket, &limit, NULL, 0);
+        pause->ticket = atomic_load(&me->bell);
+        return SL_OK;
+    }
+    if (link->spin_seconds > 0) {
+        relax();
+        if (++pause->spins % SPINS_PER_CLOCK)
+            return SL_OK;
+        double now = sl_now();
+        if (pause->until <= 0)
+            pause->until = now + link->spin_seconds;
+        if (now < pause->until)
+            return SL_OK;
+    }
+    atomic_fetch_add(&me->sleepers, 1);
+    pause->ticket = atomic_load(&me->bell);
+    pause->armed = true;
+    sl_shm_set_wait(me, &pause->wait);
+    return SL_OK;
+}
+
+void sl_shm_resume(sl_link *base, sl_pause *pause)
+{
+    sl_shm_link *link = (sl_shm_link *)base;
+    atomic_fetch_sub(&link->me->sleepers, 1);
+    sl_shm_set_wait(link->me, &(sl_wait){ .kind = SL_WAIT_NOTHING });
+    pause->armed = false;
+}

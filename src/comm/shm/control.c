@@ -1,0 +1,271 @@
+/* The shared memory of a run: making it, mapping it, giving out ranges, the failure record and the notes. */
+#include "comm/shm/control.h"
+#include "comm/wait.h"
+#include "base/alloc.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MAGIC 0x534c554943453031u /* "SLUICE01" */
+#define VERSION 1u
+#define FILE_BYTES ((uint64_t)1 << 44) /* room for offsets; only what is touched takes memory */
+#define PAGE 4096u
+
+static uint64_t round_to_page(uint64_t bytes)
+{
+    return (bytes + PAGE - 1) / PAGE * PAGE;
+}
+
+static size_t control_bytes(int size)
+{
+    return (size_t)round_to_page(sizeof(sl_shm_control) + (size_t)size * sizeof(sl_shm_rank));
+}
+
+uint64_t sl_shm_mesh_offset(int size)
+{
+    return control_bytes(size);
+}
+
+static sl_status new_shm(int fd, size_t bytes, sl_shm **out)
+{
+    sl_status status = SL_OK;
+    sl_shm *shm = NULL;
+    SL_TRY(SL_NEW(shm));
+    void *address = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (address == MAP_FAILED) {
+        status = sl_fail(SL_ERR_MEMORY, "map %zu bytes of the run's memory: %s", bytes, strerror(errno));
+        goto done;
+    }
+    shm->fd = fd;
+    shm->control = address;
+    shm->control_bytes = bytes;
+    shm->users = 1;
+    pthread_mutex_init(&shm->lock, NULL);
+    *out = shm;
+    shm = NULL; /* now the caller's */
+done:
+    sl_free(shm);
+    return status;
+}
+
+sl_status sl_shm_create(int size, double hang_timeout, sl_shm **out)
+{
+    sl_status status = SL_OK;
+    sl_shm *shm = NULL;
+    uint64_t run_id = 0;
+
+    int fd = memfd_create("sluice", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0)
+        return sl_fail(SL_ERR_IO, "memfd_create: %s", strerror(errno));
+    if (ftruncate(fd, (off_t)FILE_BYTES) != 0 ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+        status = sl_fail(SL_ERR_IO, "size the run's memory: %s", strerror(errno));
+        goto done;
+    }
+    if (getrandom(&run_id, sizeof run_id, 0) != sizeof run_id) {
+        status = sl_fail(SL_ERR_IO, "getrandom: %s", strerror(errno));
+        goto done;
+    }
+    SL_TRY(new_shm(fd, control_bytes(size), &shm));
+    shm->control->version = VERSION;
+    shm->control->size = (uint32_t)size;
+    shm->control->run_id = run_id;
+    shm->control->hang_timeout = hang_timeout;
+    /* The channels of collectives lie in the half of the file below this. */
+    atomic_store(&shm->control->allocated, FILE_BYTES / 2);
+    shm->control->magic = MAGIC;
+    *out = shm;
+    fd = -1; /* now the memory's */
+done:
+    if (fd >= 0)
+        close(fd);
+    return status;
+}
+
+sl_status sl_shm_attach(int fd, sl_shm **out)
+{
+    sl_status status = SL_OK;
+    sl_shm *probe = NULL, *shm = NULL;
+    struct stat info;
+    int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || (seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW) ||
+        fstat(fd, &info) != 0 || (uint64_t)info.st_size != FILE_BYTES)
+        return sl_fail(SL_ERR_COMM, "descriptor %d is not the memory of a run", fd);
+
+    SL_TRY(new_shm(fd, control_bytes(1), &probe));
+    const sl_shm_control *control = probe->control;
+    if (control->magic != MAGIC || control->version != VERSION || control->size < 1 ||
+        control->size > SL_SHM_MAX_RANKS) {
+        status = sl_fail(SL_ERR_COMM, "the run's memory was made by another version of sluice");
+        goto done;
+    }
+    SL_TRY(new_shm(fd, control_bytes((int)control->size), &shm));
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    *out = shm;
+done:
+    if (probe) {
+        probe->fd = -1; /* the caller's, or the other's */
+        sl_shm_unref(probe);
+    }
+    return status;
+}
+
+sl_shm *sl_shm_ref(sl_shm *shm)
+{
+    pthread_mutex_lock(&shm->lock);
+    shm->users++;
+    pthread_mutex_unlock(&shm->lock);
+    return shm;
+}
+
+void sl_shm_unref(sl_shm *shm)
+{
+    if (!shm)
+        return;
+    pthread_mutex_lock(&shm->lock);
+    int users = --shm->users;
+    pthread_mutex_unlock(&shm->lock);
+    if (users > 0)
+        return;
+    munmap(shm->control, shm->control_bytes);
+    if (shm->fd >= 0)
+        close(shm->fd);
+    pthread_mutex_destroy(&shm->lock);
+    sl_free(shm);
+}
+
+sl_status sl_shm_allocate(sl_shm *shm, size_t bytes, bool now, uint64_t *offset)
+{
+    uint64_t rounded = round_to_page(bytes);
+    uint64_t start = atomic_fetch_add(&shm->control->allocated, rounded);
+    if (rounded > FILE_BYTES || start > FILE_BYTES - rounded)
+        return sl_fail(SL_ERR_MEMORY, "the run's channels ask for more than %llu bytes of shared memory",
+                       (unsigned long long)(FILE_BYTES / 2));
+    bool failed = false;
+    do
+        failed = now && fallocate(shm->fd, 0, (off_t)start, (off_t)rounded) != 0;
+    while (failed && errno == EINTR);
+    if (failed)
+        return sl_fail(SL_ERR_MEMORY, "%zu bytes of shared memory for channels: %s", bytes, strerror(errno));
+    *offset = start;
+    return SL_OK;
+}
+
+void sl_shm_free(sl_shm *shm, uint64_t offset, size_t bytes)
+{
+    fallocate(shm->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)round_to_page(bytes));
+}
+
+sl_status sl_shm_map_range(sl_shm *shm, uint64_t offset, size_t bytes, char **address)
+{
+    sl_status status = SL_OK;
+    sl_shm_map *map = NULL;
+    pthread_mutex_lock(&shm->lock);
+    for (map = shm->maps; map && map->offset != offset; map = map->next)
+        ;
+    if (!map) {
+        SL_TRY(SL_NEW(map));
+        void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, shm->fd, (off_t)offset);
+        if (at == MAP_FAILED) {
+            sl_free(map);
+            status = sl_fail(SL_ERR_MEMORY, "map %zu bytes of shared memory: %s", bytes, strerror(errno));
+            goto done;
+        }
+        *map = (sl_shm_map){ .offset = offset, .bytes = bytes, .address = at, .next = shm->maps };
+        shm->maps = map;
+    }
+    map->users++;
+    *address = map->address;
+done:
+    pthread_mutex_unlock(&shm->lock);
+    return status;
+}
+
+void sl_shm_unmap_range(sl_shm *shm, uint64_t offset)
+{
+    pthread_mutex_lock(&shm->lock);
+    sl_shm_map **at = &shm->maps;
+    while (*at && (*at)->offset != offset)
+        at = &(*at)->next;
+    sl_shm_map *map = *at;
+    if (map && --map->users == 0) {
+        *at = map->next;
+        munmap(map->address, map->bytes);
+        sl_free(map);
+    }
+    pthread_mutex_unlock(&shm->lock);
+}
+
+void sl_shm_fail(sl_shm *shm, int rank, sl_status code, const char *text)
+{
+    sl_failure *failure = &shm->control->failure;
+    uint32_t state = SL_FAILURE_NONE;
+    if (!atomic_compare_exchange_strong(&failure->state, &state, SL_FAILURE_BEING_SET)) {
+        /* The other writer may have died over it: then this one takes its place. */
+        for (int i = 0; i < 100 && state == SL_FAILURE_BEING_SET; i++) {
+            usleep(1000);
+            state = atomic_load(&failure->state);
+        }
+        if (state != SL_FAILURE_BEING_SET)
+            return;
+    }
+    failure->rank = rank;
+    failure->code = (int32_t)code;
+    snprintf(failure->text, sizeof failure->text, "%s", text);
+    atomic_store(&failure->state, SL_FAILURE_SET);
+    sl_shm_ring_all(shm);
+}
+
+/* Notes and waits are read while they are written: words, so that a reader gets old or new ones and never a fault. */
+void sl_shm_set_note(sl_shm_rank *rank, const char *text)
+{
+    uint64_t words[SL_NOTE_BYTES / 8] = { 0 };
+    memcpy(words, text, strnlen(text, SL_NOTE_BYTES - 1));
+    for (size_t i = 0; i < SL_NOTE_BYTES / 8; i++)
+        atomic_store_explicit(&rank->note[i], words[i], memory_order_relaxed);
+}
+
+void sl_shm_set_wait(sl_shm_rank *rank, const sl_wait *wait)
+{
+    uint64_t first = (uint64_t)wait->kind << 32 | (uint32_t)wait->peer;
+    uint64_t second = (uint64_t)(uint32_t)wait->channel << 32 | (uint32_t)wait->microbatch;
+    atomic_store_explicit(&rank->wait[0], first, memory_order_relaxed);
+    atomic_store_explicit(&rank->wait[1], second, memory_order_relaxed);
+    atomic_store_explicit(&rank->wait[2], (uint64_t)wait->step, memory_order_relaxed);
+}
+
+char *sl_shm_describe(const sl_shm_rank *rank, char *text, size_t size)
+{
+    uint64_t words[SL_NOTE_BYTES / 8];
+    for (size_t i = 0; i < SL_NOTE_BYTES / 8; i++)
+        words[i] = atomic_load_explicit(&rank->note[i], memory_order_relaxed);
+    char note[SL_NOTE_BYTES];
+    memcpy(note, words, sizeof note);
+    note[sizeof note - 1] = 0;
+
+    uint64_t first = atomic_load_explicit(&rank->wait[0], memory_order_relaxed);
+    uint64_t second = atomic_load_explicit(&rank->wait[1], memory_order_relaxed);
+    const sl_wait wait = {
+        .kind = (sl_wait_kind)(first >> 32),
+        .peer = (int)(uint32_t)first,
+        .channel = (int)(uint32_t)(second >> 32),
+        .microbatch = (int)(uint32_t)second,
+        .step = (int64_t)atomic_load_explicit(&rank->wait[2], memory_order_relaxed),
+    };
+    char waiting[256] = "";
+    if (wait.kind != SL_WAIT_NOTHING)
+        sl_wait_text(&wait, waiting, sizeof waiting);
+    if (note[0] && waiting[0])
+        snprintf(text, size, "%s, waiting %s", note, waiting);
+    else if (waiting[0])
+        snprintf(text, size, "waiting %s", waiting);
+    else
+        snprintf(text, size, "%s", note[0] ? note : "nothing noted");
+    return text;
+}

@@ -1,0 +1,87 @@
+/* The memory that the ranks of one machine share: one memfd a run. It starts with the control block, then come the
+ * channels of the whole group's collectives, then what is allocated as channels are opened. Offsets only, no pointers:
+ * processes map it where they like. It has no name, so it is gone with the last process that holds it. */
+#ifndef SL_COMM_SHM_CONTROL_H
+#define SL_COMM_SHM_CONTROL_H
+
+#include "comm/transport.h"
+
+#include <pthread.h>
+
+enum { SL_SHM_LINE = 128, SL_SHM_MAX_RANKS = 1024 }; /* two cache lines: processors fetch them in pairs */
+
+typedef enum sl_shm_state { SL_SHM_ABSENT, SL_SHM_JOINED, SL_SHM_CLOSED, SL_SHM_GONE } sl_shm_state;
+
+/* One rank, seen by all. */
+typedef struct sl_shm_rank {
+    /* Read by peers at each message: rung (incremented and woken) where the rank sleeps. */
+    _Alignas(SL_SHM_LINE) _Atomic uint32_t bell;
+    _Atomic uint32_t sleepers; /* threads of the rank that sleep or are about to */
+
+    _Alignas(SL_SHM_LINE) _Atomic uint32_t state; /* sl_shm_state */
+    _Atomic uint32_t beat;                        /* grows while the rank's process runs */
+    _Atomic uint64_t wait[3];                     /* an sl_wait, packed; all zero for none */
+
+    _Alignas(SL_SHM_LINE) _Atomic uint64_t note[SL_NOTE_BYTES / 8];
+} sl_shm_rank;
+
+typedef struct sl_shm_control {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t size; /* ranks */
+    uint64_t run_id;
+    double hang_timeout;                              /* seconds; negative for never */
+    _Alignas(SL_SHM_LINE) _Atomic uint64_t allocated; /* offset of the first byte never given out */
+    _Alignas(SL_SHM_LINE) sl_failure failure;
+    sl_shm_rank ranks[]; /* size of them */
+} sl_shm_control;
+
+/* A range mapped into this process, shared by its users. */
+typedef struct sl_shm_map {
+    uint64_t offset;
+    size_t bytes;
+    char *address;
+    int users;
+    struct sl_shm_map *next;
+} sl_shm_map;
+
+/* This process's view of the memory. Ranks that are threads share one. */
+typedef struct sl_shm {
+    int fd;
+    sl_shm_control *control;
+    size_t control_bytes;
+    pthread_mutex_t lock; /* guards maps and users */
+    sl_shm_map *maps;
+    int users;
+} sl_shm;
+
+/* Makes the memory of a run of `size` ranks. The descriptor is closed on exec. */
+sl_status sl_shm_create(int size, double hang_timeout, sl_shm **out);
+/* Takes over fd, which another process made, once it has been found to be such memory. */
+sl_status sl_shm_attach(int fd, sl_shm **out);
+sl_shm *sl_shm_ref(sl_shm *shm);
+void sl_shm_unref(sl_shm *shm); /* NULL is fine */
+
+/* A range of its own for the caller, filled with zeros. Where `now` its memory is taken at once, so that a lack of it
+ * is an error here and not a signal later; else page by page as it is touched. */
+sl_status sl_shm_allocate(sl_shm *shm, size_t bytes, bool now, uint64_t *offset);
+/* Gives the memory back; the offsets are not used again. Nobody touches the range from now on. */
+void sl_shm_free(sl_shm *shm, uint64_t offset, size_t bytes);
+sl_status sl_shm_map_range(sl_shm *shm, uint64_t offset, size_t bytes, char **address);
+void sl_shm_unmap_range(sl_shm *shm, uint64_t offset);
+
+/* Where the channels of the whole group's collectives begin: after the control block of `size` ranks. */
+uint64_t sl_shm_mesh_offset(int size);
+
+/* See sl_transport.fail. Also for processes that are no rank (the launcher). */
+void sl_shm_fail(sl_shm *shm, int rank, sl_status code, const char *text);
+/* Wakes the rank where it sleeps. */
+void sl_shm_ring(sl_shm_rank *rank);
+void sl_shm_ring_all(sl_shm *shm);
+
+void sl_shm_set_note(sl_shm_rank *rank, const char *text);
+void sl_shm_set_wait(sl_shm_rank *rank, const sl_wait *wait);
+/* "2F3 of step 7, waiting to receive on channel 5 from rank 1": what the rank is or was last doing; returns text. */
+char *sl_shm_describe(const sl_shm_rank *rank, char *text, size_t size);
+
+#endif

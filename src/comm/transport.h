@@ -1,0 +1,151 @@
+/* What a transport is: moves envelopes along wires between the ranks of one run. Everything a user sees (groups,
+ * identity checks, waiting, batches, collectives) is built on top, once for all transports. */
+#ifndef SL_COMM_TRANSPORT_H
+#define SL_COMM_TRANSPORT_H
+
+#include <sluice/comm.h>
+
+#include <stdatomic.h>
+
+typedef struct sl_transport sl_transport;
+typedef struct sl_wire sl_wire; /* a transport's part of one channel end */
+
+/* A message as it travels; its bytes follow. The first cache line tells all about a message of one dim. */
+typedef struct sl_envelope {
+    _Atomic uint64_t turn; /* the transport's own */
+    uint64_t run_id;
+    int64_t step;
+    uint64_t bytes; /* of the payload */
+    uint64_t checksum;
+    int32_t channel;
+    int32_t microbatch;
+    uint16_t dtype;
+    uint8_t rank; /* of the shape */
+    uint8_t flags;
+    uint32_t unused;
+    int64_t dims[SL_MAX_DIMS];
+    uint64_t padding[3];
+} sl_envelope;
+
+enum { SL_ENVELOPE_CHECKSUM = 1 }; /* flags: checksum is set */
+
+_Static_assert(sizeof(sl_envelope) == 128, "payloads are aligned to 64 bytes");
+_Static_assert(SL_MAX_DIMS == 6, "the envelope has room for six dims");
+
+static inline void *sl_envelope_payload(sl_envelope *envelope)
+{
+    return envelope + 1;
+}
+
+/* The first failure of a run; the same for all its ranks. */
+typedef enum sl_failure_state { SL_FAILURE_NONE, SL_FAILURE_BEING_SET, SL_FAILURE_SET } sl_failure_state;
+enum { SL_FAILURE_TEXT = 1536, SL_NOTE_BYTES = 48 };
+
+typedef struct sl_failure {
+    _Atomic uint32_t state; /* sl_failure_state; the rest may be read once it is SL_FAILURE_SET */
+    int32_t rank;           /* of the run; -1 where no rank is to blame */
+    int32_t code;           /* sl_status */
+    char text[SL_FAILURE_TEXT];
+} sl_failure;
+
+/* What a rank waits for, kept for reports. */
+typedef enum sl_wait_kind {
+    SL_WAIT_NOTHING,
+    SL_WAIT_RECEIVE,
+    SL_WAIT_RESERVE,
+    SL_WAIT_ANY,
+    SL_WAIT_BATCH,
+    SL_WAIT_JOIN,
+} sl_wait_kind;
+
+typedef struct sl_wait {
+    sl_wait_kind kind;
+    int channel;    /* negative for those of collectives */
+    int peer;       /* rank of the run */
+    int microbatch; /* for collectives: which one (sl_collective) */
+    int64_t step;   /* for collectives: their number in the group */
+} sl_wait;
+
+/* How far a wait has come; zero starts one. */
+typedef struct sl_pause {
+    sl_wait wait;
+    bool armed;      /* the next pause may sleep */
+    uint32_t ticket; /* the transport's */
+    int spins;
+    double until; /* end of the busy wait, in sl_now() */
+} sl_pause;
+
+/* One rank's place in a run. A transport's own structure starts with it. */
+typedef struct sl_link {
+    const sl_transport *transport;
+    int rank, size; /* in the run */
+    int local_rank, local_size;
+    uint64_t run_id;
+    bool checksum;
+    sl_failure *failure; /* owned by the transport */
+
+    /* Kept by the layer above. */
+    int groups;                 /* open groups; the last one closes the link */
+    struct sl_request *pending; /* posted and not done, oldest first */
+    struct sl_request *spare;
+} sl_link;
+
+/* One channel of a set, as agreed by all members. */
+typedef struct sl_wire_plan {
+    sl_channel_spec spec; /* src and dst are ranks of the run */
+    uint32_t data_port;   /* chosen by dst: where messages are to arrive */
+    uint32_t credit_port; /* chosen by src: where freed slots are to be told */
+} sl_wire_plan;
+
+/* Every entry is required unless marked optional. Calls return SL_OK or leave a message. */
+struct sl_transport {
+    const char *name; /* as in sl_group_options.transport */
+
+    /* Joins the run. On success the caller owns *out. */
+    sl_status (*open)(const sl_group_options *options, sl_link **out);
+    /* All wires are closed by now. */
+    void (*close)(sl_link *link);
+
+    /* Optional: a number that no other channel into this rank has; NULL where ports have no use. */
+    uint32_t (*new_port)(sl_link *link);
+    /* Optional: called by one member of a group that opens the plan; *token goes to the others unchanged. */
+    sl_status (*new_token)(sl_link *link, const sl_wire_plan *plan, int count, uint64_t *token);
+    /* Connects this rank's ends of the plan, which is the same on all members, and sets wires[i] to this rank's end of
+     * plan[i], NULL where it has none. members is the number of ranks that make this call. token is 0 for the channels
+     * that collectives of the whole run use: they exist before anything can be agreed. */
+    sl_status (*open_wires)(sl_link *link, const sl_wire_plan *plan, int count, uint64_t token, int members,
+                            sl_wire **wires);
+    void (*close_wire)(sl_wire *wire);
+
+    /* The next free slot, NULL where there is none now. It stays the next one until take_slot(). */
+    sl_status (*peek_slot)(sl_wire *wire, sl_envelope **out);
+    void (*take_slot)(sl_wire *wire);
+    /* Publishes a slot that was taken; envelope->bytes bytes follow the envelope. */
+    sl_status (*commit)(sl_wire *wire, sl_envelope *envelope);
+    /* The next message, NULL where there is none now. It stays the next one until take_message(). */
+    sl_status (*peek_message)(sl_wire *wire, sl_envelope **out);
+    void (*take_message)(sl_wire *wire);
+    /* Frees the slot of a message that was taken. */
+    sl_status (*release)(sl_wire *wire, sl_envelope *envelope);
+    /* Whether the other end has closed: then nothing more will arrive or be freed after what the two peeks give now. */
+    bool (*peer_closed)(sl_wire *wire);
+
+    /* Called after an attempt that found nothing: passes a little time, more with each call, and makes progress where
+     * the transport needs it. Never sleeps past a message, a freed slot or a failure: before its first sleep it returns
+     * once more with pause->armed, so that the attempt is repeated. */
+    sl_status (*pause)(sl_link *link, sl_pause *pause);
+    /* Ends a wait whose pause is armed. */
+    void (*resume)(sl_link *link, sl_pause *pause);
+
+    /* Makes this the run's failure unless it has one, and wakes everybody. */
+    void (*fail)(sl_link *link, int rank, sl_status code, const char *text);
+    void (*note)(sl_link *link, const char *text);
+};
+
+/* The transport of that name; NULL where there is none in this build. "mpi" is loaded at run time. */
+sl_status sl_transport_find(const char *name, const sl_transport **out);
+
+extern const sl_transport sl_transport_self;
+extern const sl_transport sl_transport_threads;
+
+#endif

@@ -1,0 +1,121 @@
+/* What the cases of the suite share, and running them on threads. */
+#include "ranks/support/suite.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+sl_status suite_expect(sl_status got, sl_status expected, const char *text, const char *file, int line)
+{
+    char message[1024];
+    snprintf(message, sizeof message, "%s", got == SL_OK ? "" : sl_error_message());
+    if (got != expected)
+        return sl_fail(SL_ERR_INTERNAL, "%s:%d: %s (%s) where %s was expected", file, line, sl_status_name(got),
+                       message, sl_status_name(expected));
+    if (!strstr(message, text))
+        return sl_fail(SL_ERR_INTERNAL, "%s:%d: '%s' does not say '%s'", file, line, message, text);
+    return SL_OK;
+}
+
+uint64_t suite_next(suite_random *random)
+{
+    uint64_t z = random->state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+int64_t suite_between(suite_random *random, int64_t low, int64_t high)
+{
+    return low + (int64_t)(suite_next(random) % (uint64_t)(high - low + 1));
+}
+
+static uint64_t word_at(uint64_t seed, size_t word)
+{
+    return (seed + word) * 0x9e3779b97f4a7c15u ^ seed >> 7;
+}
+
+void suite_fill(void *data, size_t bytes, uint64_t seed)
+{
+    char *at = data;
+    for (size_t word = 0; bytes > 0; word++) {
+        uint64_t value = word_at(seed, word);
+        size_t part = bytes < sizeof value ? bytes : sizeof value;
+        memcpy(at, &value, part);
+        at += part;
+        bytes -= part;
+    }
+}
+
+bool suite_is_filled(const void *data, size_t bytes, uint64_t seed)
+{
+    const char *at = data;
+    for (size_t word = 0; bytes > 0; word++) {
+        uint64_t value = word_at(seed, word);
+        size_t part = bytes < sizeof value ? bytes : sizeof value;
+        if (memcmp(at, &value, part) != 0)
+            return false;
+        at += part;
+        bytes -= part;
+    }
+    return true;
+}
+
+/* ---- Threads --------------------------------------------------------------------------------- */
+
+typedef struct rank_thread {
+    pthread_t thread;
+    suite_function run;
+    sl_group *group;
+    uint64_t seed;
+    sl_status status;
+    char message[1024];
+} rank_thread;
+
+static void *run_rank(void *user)
+{
+    rank_thread *rank = user;
+    rank->status = rank->run(rank->group, rank->seed);
+    if (rank->status != SL_OK) {
+        snprintf(rank->message, sizeof rank->message, "%s", sl_error_message());
+        sl_group_fail(rank->group, rank->status);
+    }
+    sl_group_close(rank->group);
+    return NULL;
+}
+
+sl_status suite_run_threads(suite_function run, int size, const sl_group_options *options, uint64_t seed)
+{
+    sl_status status = SL_OK;
+    sl_group **groups = calloc((size_t)size, sizeof(sl_group *));
+    rank_thread *ranks = calloc((size_t)size, sizeof *ranks);
+    SL_TRY(sl_group_open_threads(size, options, groups));
+    for (int r = 0; r < size; r++) {
+        ranks[r] = (rank_thread){ .run = run, .group = groups[r], .seed = seed };
+        pthread_create(&ranks[r].thread, NULL, run_rank, &ranks[r]);
+    }
+    for (int r = 0; r < size; r++)
+        pthread_join(ranks[r].thread, NULL);
+    /* The others' SL_ERR_PEER only repeats what the failing rank said. */
+    for (int r = 0; r < size; r++) {
+        if (ranks[r].status != SL_OK && (status == SL_OK || status == SL_ERR_PEER))
+            status = sl_fail(ranks[r].status, "rank %d: %s", r, ranks[r].message);
+    }
+done:
+    free(ranks);
+    free(groups);
+    return status;
+}
+
+sl_status suite_run_self(suite_function run, const sl_group_options *options, uint64_t seed)
+{
+    sl_group_options self = options ? *options : (sl_group_options){ 0 };
+    sl_group *group = NULL;
+    self.transport = "self";
+    sl_status status = sl_group_open(&self, &group);
+    if (status == SL_OK)
+        status = run(group, seed);
+    sl_group_close(group);
+    return status;
+}

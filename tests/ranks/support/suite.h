@@ -1,0 +1,56 @@
+/* The communication suite: cases that every rank of a group runs, whatever the transport. A case returns a status and
+ * asserts nothing; what failed is in the message. */
+#ifndef SUITE_H
+#define SUITE_H
+
+#include <sluice/comm.h>
+
+typedef sl_status (*suite_function)(sl_group *group, uint64_t seed);
+
+typedef struct suite_case {
+    const char *name; /* what is true */
+    suite_function run;
+    int min_ranks;
+    bool ends_run; /* the run has failed afterwards: nothing else can follow on the same group */
+    int rounds;    /* how often to run it, each time with another seed; 0 is 1 */
+} suite_case;
+
+/* name is NULL at the end of each */
+extern const suite_case suite_patterns[], suite_messages[], suite_collectives[], suite_failures[];
+
+/* Fails with the place and the condition where it does not hold; needs `status` and `done:`. */
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            status = sl_fail(SL_ERR_INTERNAL, "%s:%d: not true: %s", __FILE__, __LINE__, #condition);                  \
+            goto done;                                                                                                 \
+        }                                                                                                              \
+    } while (0)
+
+/* The call must fail with that code and with a message that holds the text. */
+#define CHECK_FAILS(call, code, text)                                                                                  \
+    do {                                                                                                               \
+        status = suite_expect((call), (code), (text), __FILE__, __LINE__);                                             \
+        if (status != SL_OK)                                                                                           \
+            goto done;                                                                                                 \
+    } while (0)
+
+sl_status suite_expect(sl_status got, sl_status expected, const char *text, const char *file, int line);
+
+/* A reproducible stream of numbers. */
+typedef struct suite_random {
+    uint64_t state;
+} suite_random;
+
+uint64_t suite_next(suite_random *random);
+int64_t suite_between(suite_random *random, int64_t low, int64_t high); /* both included */
+
+/* Bytes that depend on the seed and their place only. */
+void suite_fill(void *data, size_t bytes, uint64_t seed);
+bool suite_is_filled(const void *data, size_t bytes, uint64_t seed);
+
+/* Run a case; the status and message are those of the first rank that failed. */
+sl_status suite_run_self(suite_function run, const sl_group_options *options, uint64_t seed);
+sl_status suite_run_threads(suite_function run, int size, const sl_group_options *options, uint64_t seed);
+
+#endif
