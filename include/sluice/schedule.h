@@ -175,14 +175,17 @@ SL_API SL_MUST_CHECK sl_status sl_schedule_add_unshard(const sl_schedule *in, in
 /* Adds REDUCE_GRAD after the last W or B of each stage. */
 SL_API SL_MUST_CHECK sl_status sl_schedule_add_reduce_grad(const sl_schedule *in, sl_schedule **out);
 
-/* Adds SEND right after the compute action that makes the values and RECV right before the one that needs them.
- * Fails where `in` already has messages, or where its compute order cannot run. Where the order permits it, the
- * receives are put so that the result cannot deadlock even over links of capacity 0. */
+/* Adds SEND after the compute action that makes the values and RECV before the one that needs them, both at the moment
+ * the message is made if F, I and W take one unit of time: all ranks follow one order of events. So with edges that
+ * give each stage at most one message in and one out (as neighbour edges do) the result cannot deadlock over links of
+ * any capacity, 0 included; with other edges it cannot over unlimited links, and sl_schedule_check() tells about the
+ * rest. Fails where `in` already has messages, where its compute order cannot run, and where one stage is fed by stages
+ * that run their microbatches in different orders. */
 SL_API SL_MUST_CHECK sl_status sl_schedule_add_messages(const sl_schedule *in, const sl_edge *edges, int edge_count,
                                                         sl_schedule **out);
 
-/* Moves each RECV as late and each SEND as early as its rank's compute order allows, keeping the order of messages on
- * every edge. No schedule that ran before can deadlock after it. */
+/* Moves each RECV as late and each SEND as early as is safe: past computation, but never past another message. The
+ * order of a rank's messages alone decides about deadlocks, so what could run over links of some capacity still can. */
 SL_API SL_MUST_CHECK sl_status sl_schedule_tighten_messages(const sl_schedule *in, const sl_edge *edges, int edge_count,
                                                             sl_schedule **out);
 

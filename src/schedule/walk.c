@@ -76,6 +76,11 @@ static bool pass_gates(sl_walk *walk, int rank, const sl_link_table *table, int 
     return true;
 }
 
+void sl_walk_resume(sl_walk *walk, int rank)
+{
+    walk->ready[walk->ready_count++] = rank;
+}
+
 static void wake(sl_walk *walk, sl_gate gate, int stage)
 {
     int rank = walk->waiters[gate][stage];
@@ -84,7 +89,7 @@ static void wake(sl_walk *walk, sl_gate gate, int stage)
         sl_walker *walker = &walk->walkers[rank];
         int next = walker->next;
         if (gate_is_open(walk, gate, stage, walker->need)) {
-            walk->ready[walk->ready_count++] = rank;
+            sl_walk_resume(walk, rank);
         } else {
             walker->next = still;
             still = rank;

@@ -44,6 +44,8 @@ void sl_walk_destroy(sl_walk *walk);
 bool sl_walk_can_run(sl_walk *walk, int rank);
 /* The rank's next action has run: other ranks may go on. */
 void sl_walk_ran(sl_walk *walk, int rank);
+/* Has sl_walk_next() return the rank again. */
+void sl_walk_resume(sl_walk *walk, int rank);
 /* A rank that was not yet looked at or whose wait is over; -1: none. */
 int sl_walk_next(sl_walk *walk);
 bool sl_walk_is_over(const sl_walk *walk, int rank); /* the rank has no actions left */

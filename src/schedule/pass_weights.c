@@ -1,0 +1,208 @@
+/* The passes about a stage's weights as a whole: REDUCE_GRAD, and UNSHARD with RESHARD. */
+#include "schedule/schedule.h"
+
+#define NEVER SIZE_MAX
+
+static sl_status refuse_kind(const sl_schedule *in, sl_kind kind)
+{
+    if (sl_schedule_has_kind(in, kind))
+        return sl_fail(SL_ERR_ARGUMENT, "the schedule already has %s", sl_kind_name(kind));
+    return SL_OK;
+}
+
+/* ---- REDUCE_GRAD ----------------------------------------------------------------------------- */
+
+static bool makes_weight_gradient(sl_action part)
+{
+    return part.kind == SL_KIND_W || part.kind == SL_KIND_B;
+}
+
+/* user: size_t a stage, scratch for the place of its last W or B on this rank. */
+static sl_status reduce_rank(const sl_schedule *in, int rank, void *user, sl_action_list *out)
+{
+    sl_status status = SL_OK;
+    const sl_action_list *list = &in->lists[rank];
+    size_t *last = user;
+    sl_action parts[2];
+    for (size_t i = 0; i < list->count; i++) {
+        for (int p = 0, count = sl_action_parts(list->actions[i], parts); p < count; p++)
+            last[parts[p].stage] = makes_weight_gradient(parts[p]) ? i : last[parts[p].stage];
+    }
+    for (size_t i = 0; i < list->count; i++) {
+        SL_TRY(sl_action_list_push(out, list->actions[i]));
+        for (int p = 0, count = sl_action_parts(list->actions[i], parts); p < count; p++) {
+            if (makes_weight_gradient(parts[p]) && last[parts[p].stage] == i)
+                SL_TRY(sl_action_list_add(out, SL_KIND_REDUCE_GRAD, parts[p].stage, -1));
+        }
+    }
+done:
+    return status;
+}
+
+sl_status sl_schedule_add_reduce_grad(const sl_schedule *in, sl_schedule **out)
+{
+    sl_status status = SL_OK;
+    size_t *last = NULL;
+    SL_TRY(refuse_kind(in, SL_KIND_REDUCE_GRAD));
+    SL_TRY(SL_NEW_ARRAY(last, in->stages));
+    SL_TRY(sl_schedule_map(in, reduce_rank, last, out));
+done:
+    sl_free(last);
+    return status;
+}
+
+/* ---- UNSHARD, RESHARD ------------------------------------------------------------------------ */
+
+/* The stages of a rank that are not unsharded, the one that is used next on top: a heap by next use. */
+typedef struct unshard {
+    int max_active;
+    int active;
+    size_t *next_use; /* (stages) NEVER: not used again */
+    int *heap;        /* (stages) */
+    int heap_count;
+    sl_action_list *out;
+} unshard;
+
+static bool heap_before(const unshard *self, int a, int b)
+{
+    return self->next_use[self->heap[a]] < self->next_use[self->heap[b]];
+}
+
+static void heap_swap(unshard *self, int a, int b)
+{
+    int stage = self->heap[a];
+    self->heap[a] = self->heap[b];
+    self->heap[b] = stage;
+}
+
+static void heap_push(unshard *self, int stage)
+{
+    int at = self->heap_count++;
+    self->heap[at] = stage;
+    for (; at > 0 && heap_before(self, at, (at - 1) / 2); at = (at - 1) / 2)
+        heap_swap(self, at, (at - 1) / 2);
+}
+
+static int heap_pop(unshard *self)
+{
+    int stage = self->heap[0];
+    self->heap[0] = self->heap[--self->heap_count];
+    for (int at = 0;;) {
+        int least = at;
+        for (int child = 2 * at + 1; child <= 2 * at + 2 && child < self->heap_count; child++)
+            least = heap_before(self, child, least) ? child : least;
+        if (least == at)
+            return stage;
+        heap_swap(self, at, least);
+        at = least;
+    }
+}
+
+/* Unshards those that come next until as many are active as may be. */
+static sl_status fill(unshard *self)
+{
+    sl_status status = SL_OK;
+    while (self->heap_count > 0 && self->active < self->max_active) {
+        SL_TRY(sl_action_list_add(self->out, SL_KIND_UNSHARD, heap_pop(self), -1));
+        self->active++;
+    }
+done:
+    return status;
+}
+
+/* The stage has been used. It gives way where another is wanted sooner than itself. */
+static sl_status release(unshard *self, int stage)
+{
+    size_t next = self->next_use[stage];
+    bool sooner = self->heap_count > 0 && self->next_use[self->heap[0]] < next;
+    if (next != NEVER && !sooner)
+        return SL_OK;
+    self->active--;
+    sl_status status = sl_action_list_add(self->out, SL_KIND_RESHARD, stage, -1);
+    if (status == SL_OK)
+        status = fill(self);
+    if (next != NEVER)
+        heap_push(self, stage);
+    return status;
+}
+
+/* later[p][i] is where the stage of part p of action i is used after i. Leaves each stage's first use in next_use. */
+static void find_uses(const sl_action_list *list, size_t *next_use, size_t *const later[2])
+{
+    for (size_t i = list->count; i-- > 0;) {
+        sl_action parts[2];
+        int count = sl_action_parts(list->actions[i], parts);
+        for (int p = 0; p < count; p++)
+            later[p][i] = next_use[parts[p].stage];
+        for (int p = 0; p < count; p++)
+            next_use[parts[p].stage] = i;
+    }
+}
+
+static sl_status unshard_list(unshard *self, const sl_action_list *list, size_t *const later[2])
+{
+    sl_status status = SL_OK;
+    sl_action parts[2];
+    for (size_t i = 0; i < list->count; i++) { /* each stage enters the heap where it is first used */
+        for (int p = 0, count = sl_action_parts(list->actions[i], parts); p < count; p++) {
+            if (self->next_use[parts[p].stage] == i && !(p == 1 && parts[0].stage == parts[1].stage))
+                heap_push(self, parts[p].stage);
+        }
+    }
+    SL_TRY(fill(self));
+    for (size_t i = 0; i < list->count; i++) {
+        SL_TRY(sl_action_list_push(self->out, list->actions[i]));
+        int count = sl_action_parts(list->actions[i], parts);
+        if (count == 2 && parts[0].stage == parts[1].stage)
+            count = 1;
+        for (int p = 0; p < count; p++)
+            self->next_use[parts[p].stage] = later[p][i];
+        for (int p = 0; p < count; p++)
+            SL_TRY(release(self, parts[p].stage));
+    }
+done:
+    return status;
+}
+
+static sl_status unshard_rank(const sl_schedule *in, int rank, void *user, sl_action_list *out)
+{
+    sl_status status = SL_OK;
+    unshard *self = user;
+    const sl_action_list *list = &in->lists[rank];
+    bool overlaps = sl_schedule_has_kind(in, SL_KIND_OVERLAP_F_B);
+    size_t *later[2] = { NULL, NULL };
+
+    SL_TRY(SL_NEW_ARRAY(later[0], list->count));
+    SL_TRY(SL_NEW_ARRAY(later[1], overlaps ? list->count : 1));
+    for (int stage = 0; stage < in->stages; stage++)
+        self->next_use[stage] = NEVER;
+    self->heap_count = 0;
+    self->active = 0;
+    self->out = out;
+    find_uses(list, self->next_use, later);
+    SL_TRY(unshard_list(self, list, later));
+done:
+    sl_free(later[0]);
+    sl_free(later[1]);
+    return status;
+}
+
+sl_status sl_schedule_add_unshard(const sl_schedule *in, int max_active, sl_schedule **out)
+{
+    sl_status status = SL_OK;
+    unshard self = { .max_active = max_active == 0 ? 3 : max_active };
+
+    if (max_active < 0)
+        return sl_fail(SL_ERR_ARGUMENT, "%d active stages: 1 or more are needed", max_active);
+    if (self.max_active < 2 && sl_schedule_has_kind(in, SL_KIND_OVERLAP_F_B))
+        self.max_active = 2;
+    SL_TRY(refuse_kind(in, SL_KIND_UNSHARD));
+    SL_TRY(refuse_kind(in, SL_KIND_RESHARD));
+    SL_TRY(SL_NEW_ARRAY(self.next_use, in->stages));
+    SL_TRY(SL_NEW_ARRAY(self.heap, in->stages));
+    SL_TRY(sl_schedule_map(in, unshard_rank, &self, out));
+done:
+    sl_free(self.next_use);
+    sl_free(self.heap);
+    return status;
+}
