@@ -58,6 +58,11 @@ static void mark_uses(const cut_work *work, int stage)
     }
 }
 
+static bool output_has_grad(const sl_graph *graph, int output)
+{
+    return sl_value_has_grad(graph, graph->outputs[output].value) && (graph->loss < 0 || graph->loss == output);
+}
+
 /* The graph's outputs belong to the stage of their node; what has none, to the first. */
 static int stage_of_output(const cut_work *work, int output)
 {
@@ -178,9 +183,7 @@ static sl_status list_outputs(const cut_work *work, int stage, sl_stage_part *pa
     for (int i = 0; i < graph->output_count; i++) {
         int value = graph->outputs[i].value;
         if (stage_of_output(work, i) == stage)
-            part->outputs[part->output_count++] =
-                (sl_stage_output_port){ value, i,
-                                        sl_value_has_grad(graph, value) && (graph->loss < 0 || graph->loss == i) };
+            part->outputs[part->output_count++] = (sl_stage_output_port){ value, i, output_has_grad(graph, i) };
     }
     return SL_OK;
 }
@@ -316,8 +319,10 @@ static sl_status fill(cut_work *work)
     sl_status status = SL_OK;
     const sl_graph *graph = work->graph;
     SL_TRY(SL_NEW_ARRAY(work->use, (size_t)work->stages * (size_t)graph->value_count));
-    for (int i = 0; i < graph->output_count; i++)
-        *use_of(work, stage_of_output(work, i), graph->outputs[i].value) |= NEEDS;
+    for (int i = 0; i < graph->output_count; i++) {
+        uint8_t gradient = output_has_grad(graph, i) ? GRADIENT : 0;
+        *use_of(work, stage_of_output(work, i), graph->outputs[i].value) |= (uint8_t)(NEEDS | gradient);
+    }
     for (int s = 0; s < work->stages; s++)
         mark_uses(work, s);
     mark_relays(work);

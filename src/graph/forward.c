@@ -1,0 +1,143 @@
+/* Forward: one kernel call for each node, views resolved, outputs written where they are wanted. */
+#include "graph/lower.h"
+
+#include "base/alloc.h"
+
+/* A copy from one tensor to another as a step of the node. */
+static sl_status emit_copy(sl_lowering *lowering, int node, const sl_operand *from, const sl_operand *to)
+{
+    const sl_instruction copy = { .op = SL_OP_COPY,
+                                  .node = node,
+                                  .phase = SL_PHASE_F,
+                                  .inputs = { *from },
+                                  .input_count = 1,
+                                  .outputs = { *to },
+                                  .output_count = 1,
+                                  .priors = { sl_operand_none() } };
+    return sl_instruction_append(&lowering->forward, &copy);
+}
+
+static sl_status lower_view(sl_lowering *lowering, int index)
+{
+    sl_status status = SL_OK;
+    const sl_graph_node *node = &lowering->graph->nodes[index];
+    const sl_operand *x = &lowering->values[node->inputs[0]];
+    bool possible = true;
+    for (int i = 0; i < node->output_count; i++) {
+        sl_operand *out = &lowering->values[node->outputs[i]];
+        SL_TRY(sl_view_apply(lowering->graph, node, i, x, &possible, out));
+        if (!possible) { /* a reshape across strides: of a contiguous copy */
+            sl_operand copy;
+            SL_TRY(sl_operand_new(lowering, x->meta.dtype, &x->meta.shape, &copy));
+            SL_TRY(emit_copy(lowering, index, x, &copy));
+            SL_TRY(sl_view_apply(lowering->graph, node, i, &copy, &possible, out));
+        }
+    }
+done:
+    return status;
+}
+
+static sl_status lower_concat(sl_lowering *lowering, int index)
+{
+    sl_status status = SL_OK;
+    const sl_graph_node *node = &lowering->graph->nodes[index];
+    const sl_graph_value *value = &lowering->graph->values[node->outputs[0]];
+    sl_operand whole, part;
+    int64_t start = 0;
+    SL_TRY(sl_operand_new(lowering, value->dtype, &value->shape, &whole));
+    for (int i = 0; i < node->input_count; i++) {
+        const sl_operand *x = &lowering->values[node->inputs[i]];
+        int64_t stop = start + x->meta.shape.dims[node->attrs.dim];
+        SL_TRY(sl_operand_slice(&whole, node->attrs.dim, start, stop, &part));
+        SL_TRY(emit_copy(lowering, index, x, &part));
+        start = stop;
+    }
+    lowering->values[node->outputs[0]] = whole;
+done:
+    return status;
+}
+
+static sl_status lower_kernel(sl_lowering *lowering, int index)
+{
+    sl_status status = SL_OK;
+    const sl_graph_node *node = &lowering->graph->nodes[index];
+    sl_instruction step = { .op = (sl_op)node->op,
+                            .attrs = node->attrs,
+                            .node = index,
+                            .phase = SL_PHASE_F,
+                            .input_count = node->input_count,
+                            .output_count = node->output_count };
+    for (int i = 0; i < node->input_count; i++)
+        step.inputs[i] = node->inputs[i] ? lowering->values[node->inputs[i]] : sl_operand_none();
+    for (int i = 0; i < node->output_count; i++) {
+        const sl_graph_value *value = &lowering->graph->values[node->outputs[i]];
+        SL_TRY(sl_operand_new(lowering, value->dtype, &value->shape, &step.outputs[i]));
+        lowering->values[node->outputs[i]] = step.outputs[i];
+        step.priors[i] = sl_operand_none();
+    }
+    SL_TRY(sl_instruction_append(&lowering->forward, &step));
+done:
+    return status;
+}
+
+/* The storage of an output's tensor becomes the port's buffer where the tensor fills it; else the port gets a copy. */
+static sl_status bind_output(sl_lowering *lowering, int port)
+{
+    sl_status status = SL_OK;
+    int value = lowering->part->outputs[port].value, storage = -1;
+    const sl_operand *x = &lowering->values[value];
+    const sl_storage *from = &lowering->storages[x->storage];
+    if (from->home == SL_HOME_FREE && sl_operand_fills(lowering, x)) {
+        lowering->storages[x->storage] = (sl_storage){ SL_HOME_OUTPUT, port, from->bytes };
+        return SL_OK;
+    }
+    SL_TRY(sl_storage_add(lowering, SL_HOME_OUTPUT, port, sl_meta_bytes(&x->meta), &storage));
+    const sl_operand to = sl_operand_whole(storage, x->meta.dtype, &x->meta.shape);
+    int node = lowering->graph->values[value].node;
+    SL_TRY(emit_copy(lowering, node < 0 ? lowering->part->nodes[0] : node, x, &to));
+done:
+    return status;
+}
+
+static sl_status add_sources(sl_lowering *lowering, sl_home home, const int *values, int count)
+{
+    sl_status status = SL_OK;
+    for (int i = 0; i < count; i++) {
+        const sl_graph_value *value = &lowering->graph->values[values[i]];
+        const sl_meta meta = sl_meta_contiguous(value->dtype, &value->shape);
+        int storage = -1;
+        SL_TRY(sl_storage_add(lowering, home, i, sl_meta_bytes(&meta), &storage));
+        lowering->values[values[i]] = (sl_operand){ .storage = storage, .meta = meta };
+    }
+done:
+    return status;
+}
+
+sl_status sl_lower_forward(sl_lowering *lowering)
+{
+    sl_status status = SL_OK;
+    const sl_stage_part *part = lowering->part;
+    SL_TRY(add_sources(lowering, SL_HOME_PARAM, part->params, part->param_count));
+    SL_TRY(add_sources(lowering, SL_HOME_CONSTANT, part->constants, part->constant_count));
+    SL_TRY(add_sources(lowering, SL_HOME_STATE, part->states, part->state_count));
+    for (int i = 0; i < part->input_count; i++) {
+        int storage = -1, value = part->inputs[i].value;
+        const sl_graph_value *from = &lowering->graph->values[value];
+        const sl_meta meta = sl_meta_contiguous(from->dtype, &from->shape);
+        SL_TRY(sl_storage_add(lowering, SL_HOME_INPUT, i, sl_meta_bytes(&meta), &storage));
+        lowering->values[value] = (sl_operand){ .storage = storage, .meta = meta };
+    }
+    for (int i = 0; i < part->node_count; i++) {
+        int op = lowering->graph->nodes[part->nodes[i]].op;
+        if (SL_NODE_IS_VIEW(op))
+            SL_TRY(lower_view(lowering, part->nodes[i]));
+        else if (op == SL_OP_CONCAT)
+            SL_TRY(lower_concat(lowering, part->nodes[i]));
+        else
+            SL_TRY(lower_kernel(lowering, part->nodes[i]));
+    }
+    for (int i = 0; i < part->output_count; i++)
+        SL_TRY(bind_output(lowering, i));
+done:
+    return status;
+}

@@ -1,0 +1,18 @@
+/* A stage program's insides. */
+#ifndef SL_GRAPH_PROGRAM_H
+#define SL_GRAPH_PROGRAM_H
+
+#include "graph/plan.h"
+
+struct sl_stage_program {
+    sl_arena *arena;
+    sl_program_info info;
+    sl_plan plan;
+    size_t *constant_offsets;
+    const void **constant_data; /* copies */
+    size_t *constant_sizes;
+    int constant_count;
+    const char **node_names; /* by node of the graph; those of the stage's nodes alone, for messages and the dump */
+};
+
+#endif

@@ -1,0 +1,102 @@
+/* Running a phase: pointers resolved from the bindings, one kernel call after another. Allocates nothing. */
+#include "graph/program.h"
+
+/* Base address of a place; NULL where the owner gave none. */
+static char *resolve(const sl_stage_program *program, const sl_bindings *bindings, const sl_place *place)
+{
+    const void *base = NULL;
+    switch (place->home) {
+    case SL_HOME_PARAM:
+        base = bindings->params[place->index];
+        break;
+    case SL_HOME_GRAD:
+        base = bindings->grads[place->index];
+        break;
+    case SL_HOME_INPUT:
+        base = bindings->inputs[place->index];
+        break;
+    case SL_HOME_OUTPUT:
+        base = bindings->outputs[place->index];
+        break;
+    case SL_HOME_OUTPUT_GRAD:
+        base = bindings->output_grads[place->index];
+        break;
+    case SL_HOME_INPUT_GRAD:
+        base = bindings->input_grads[place->index];
+        break;
+    case SL_HOME_STATE:
+        base = bindings->states[place->index];
+        break;
+    case SL_HOME_CONSTANT:
+        base = (const char *)bindings->constants + program->constant_offsets[place->index];
+        break;
+    case SL_HOME_SAVED_I:
+        base = bindings->saved_i;
+        break;
+    case SL_HOME_SAVED_W:
+        base = bindings->saved_w;
+        break;
+    case SL_HOME_KEPT:
+        base = bindings->kept;
+        break;
+    default:
+        base = bindings->scratch;
+    }
+    return base ? (char *)(uintptr_t)base + place->offset : NULL; /* the plan proved that const ones are only read */
+}
+
+static sl_status fill_view(const sl_stage_program *program, const sl_bindings *bindings, const sl_place *places,
+                           const sl_operand *operand, sl_view *view)
+{
+    view->data = NULL;
+    if (operand->storage < 0)
+        return SL_OK;
+    const sl_place *place = &places[operand->storage];
+    char *base = resolve(program, bindings, place);
+    if (!base)
+        return sl_fail(SL_ERR_ARGUMENT, "no memory bound for %s %d", sl_home_name(place->home), place->index);
+    view->data = base + operand->offset * (int64_t)sl_dtype_size(operand->meta.dtype);
+    return SL_OK;
+}
+
+static sl_status run_step(const sl_stage_program *program, const sl_place *places, const sl_instruction *step,
+                          sl_stream *stream, const sl_bindings *bindings)
+{
+    sl_status status = SL_OK;
+    sl_view views[SL_STEP_INPUTS + SL_STEP_OUTPUTS];
+    sl_kernel_call call = sl_instruction_call(step, views);
+    for (int i = 0; i < step->input_count; i++)
+        SL_TRY(fill_view(program, bindings, places, &step->inputs[i], &views[i]));
+    for (int i = 0; i < step->output_count; i++)
+        SL_TRY(fill_view(program, bindings, places, &step->outputs[i], &views[step->input_count + i]));
+    if (step->scratch_bytes > 0)
+        call.scratch = (char *)bindings->scratch + step->scratch_offset;
+    call.scratch_bytes = step->scratch_bytes;
+    call.rng = bindings->rng;
+    SL_TRY(sl_kernel_run(stream, &call));
+done:
+    return status;
+}
+
+sl_status sl_stage_program_run(const sl_stage_program *program, sl_phase phase, sl_stream *stream,
+                               const sl_bindings *bindings)
+{
+    sl_status status = SL_OK;
+    if ((unsigned)phase >= SL_PHASE_COUNT)
+        return sl_fail(SL_ERR_ARGUMENT, "no phase %d", (int)phase);
+    const sl_instruction_list *list = &program->plan.phases[phase];
+    const sl_place *places = phase == SL_PHASE_B ? program->plan.whole : program->plan.split;
+    for (int i = 0; i < list->count; i++) {
+        const sl_instruction *step = &list->items[i];
+        double start = bindings->node_seconds ? sl_now() : 0;
+        status = run_step(program, places, step, stream, bindings);
+        if (status == SL_OK && bindings->node_seconds) {
+            status = sl_stream_synchronize(stream);
+            bindings->node_seconds[step->node] += sl_now() - start;
+        }
+        if (status != SL_OK)
+            return sl_fail_context(status, "stage %d %s '%s'", program->info.stage, sl_phase_name(phase),
+                                   program->node_names[step->node] ? program->node_names[step->node] : "outputs");
+    }
+    return SL_OK;
+}
