@@ -25,8 +25,8 @@ typedef struct sl_chunk_spec {
     int dim; /* SPLIT; negative counts from the end */
     /* CUSTOM: microbatch `index` of `count`; *part may be any view into whole. Optional where only merged. */
     sl_status (*split)(void *user, const sl_view *whole, int count, int index, sl_view *part);
-    /* CUSTOM: takes part `index` of `count` into whole; called in rising order, whole is not cleared before. Optional
-     * where only split. */
+    /* CUSTOM: takes part `index` of `count` into whole, which is not cleared before; called once a part, in the order
+     * in which they are made. Optional where only split. */
     sl_status (*merge)(void *user, const sl_view *part, int count, int index, const sl_view *whole);
     void *user;
 } sl_chunk_spec;
@@ -68,7 +68,8 @@ typedef struct sl_stage_call {
     bool training; /* false in sl_runtime_eval */
     const sl_view *inputs;
     int input_count;
-    /* F fills the given memory, or points an entry at memory of its own with the same metadata, which is copied. */
+    /* F fills the given memory, or sets an entry to a view of its own: that is compared with what was agreed (shape,
+     * dtype, stride) and copied. */
     sl_view *outputs;
     int output_count;
     const sl_view *output_grads; /* I, B and W read; data NULL where none flows back */
@@ -136,14 +137,10 @@ SL_API void sl_stage_destroy(sl_stage *stage); /* NULL is fine; after its runtim
 
 SL_API int sl_stage_index(const sl_stage *stage);
 /* Runs in place of the stage's own weight gradient: once per microbatch, in its W or, after the input gradient, in its
- * B. runner NULL takes it away. */
+ * B. runner NULL takes it away. Set before the runtime is made. */
 SL_API SL_MUST_CHECK sl_status sl_stage_set_weight_runner(sl_stage *stage, sl_stage_fn runner, void *user);
 /* Memory of the caller's for a parameter and its gradient (NULL: the runtime's), before the runtime is made. */
 SL_API SL_MUST_CHECK sl_status sl_stage_bind_param(sl_stage *stage, const char *name, void *data, void *grad);
-/* For code that makes its own tensors: compares one with what was agreed; the message names stage, value, expected and
- * given. */
-SL_API SL_MUST_CHECK sl_status sl_stage_check_output(const sl_stage *stage, int microbatch, int output,
-                                                     const sl_meta *given);
 
 /* ---- Runtime --------------------------------------------------------------------------------- */
 

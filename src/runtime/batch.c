@@ -1,0 +1,198 @@
+/* The batch: arguments bound to the frames that read them, outputs handed to whoever asked. */
+#include "runtime/runtime.h"
+
+#include "runtime/microbatch.h"
+
+#include <string.h>
+
+/* ---- Arguments ------------------------------------------------------------------------------- */
+
+/* The root input that an argument is for; position counts those without a name. */
+static sl_status find_root(const sl_runtime *runtime, const sl_arg *arg, int *position, int *out)
+{
+    const sl_wiring *wiring = runtime->wiring;
+    if (arg->name) {
+        *out = sl_wiring_find_root(wiring, arg->name);
+        return *out >= 0 ? SL_OK : sl_fail(SL_ERR_ARGUMENT, "no stage has an input '%s'", arg->name);
+    }
+    for (int r = 0; r < wiring->root_count; r++) {
+        if (wiring->roots[r].position == *position) {
+            (*position)++;
+            *out = r;
+            return SL_OK;
+        }
+    }
+    return sl_fail(SL_ERR_ARGUMENT, "%d arguments without a name, the pipeline takes %d", *position + 1,
+                   wiring->root_count);
+}
+
+static sl_status check_arg(const sl_runtime *runtime, int r, const sl_meta *expected, const sl_meta *given)
+{
+    char what[256];
+    if (sl_meta_equal(expected, given) && expected->dtype == given->dtype)
+        return SL_OK;
+    snprintf(what, sizeof what, "stage %d: input '%s'", runtime->roots[r].stage, runtime->wiring->roots[r].name);
+    return sl_meta_check(what, expected, given);
+}
+
+/* Copies a part to where the stages read it. */
+static sl_status copy_part(sl_runtime *runtime, const sl_view *part, void *place)
+{
+    if (runtime->host) {
+        sl_meta meta = sl_meta_contiguous(part->meta.dtype, &part->meta.shape);
+        return sl_microbatch_copy(part, &(sl_view){ place, meta });
+    }
+    if (!sl_meta_is_contiguous(&part->meta))
+        return sl_fail(SL_ERR_UNSUPPORTED, "a part of the batch does not lie in one piece, which %s needs",
+                       sl_device_name(runtime->device));
+    return sl_stream_copy(runtime->stream, SL_COPY_HOST_TO_DEVICE, place, part->data, sl_meta_bytes(&part->meta));
+}
+
+/* Every frame that reads root input r for microbatch m finds it at data. */
+static void point_frames(sl_runtime *runtime, const sl_program *program, int r, int m, void *data)
+{
+    for (int k = 0; k < runtime->stage_count; k++) {
+        const sl_wire_stage *stage = &runtime->wiring->stages[runtime->stages[k]->index];
+        for (int i = 0; i < stage->input_count; i++) {
+            if (stage->inputs[i].root == r)
+                program->frames[k * runtime->wiring->microbatches + m].inputs[i] = data;
+        }
+    }
+}
+
+static sl_status bind_part(sl_runtime *runtime, const sl_program *program, int r, int m, const sl_view *part)
+{
+    sl_status status = SL_OK;
+    const sl_root_use *use = &runtime->roots[r];
+    sl_meta expected = runtime->wiring->roots[r].metas[sl_wiring_size(runtime->wiring, m)];
+    void *data = part->data;
+    /* A part of a larger tensor keeps its strides; only shape and dtype must be right. */
+    sl_meta given = sl_meta_contiguous(part->meta.dtype, &part->meta.shape);
+    SL_TRY(check_arg(runtime, r, &expected, &given));
+    if (use->copy_bytes) {
+        data = (char *)runtime->blocks.inputs + use->copy_offset + (size_t)m * use->copy_bytes;
+        SL_TRY(copy_part(runtime, part, data));
+    }
+    point_frames(runtime, program, r, m, data);
+done:
+    return status;
+}
+
+static sl_status bind_whole(sl_runtime *runtime, const sl_program *program, int r, const sl_view *whole)
+{
+    sl_status status = SL_OK;
+    const sl_meta *expected = &runtime->wiring->roots[r].whole;
+    int count = runtime->wiring->microbatches;
+    if (expected->shape.rank >= 0)
+        SL_TRY(check_arg(runtime, r, expected, &whole->meta));
+    for (int m = 0; m < count; m++) {
+        sl_view part;
+        SL_TRY(sl_microbatch_part_view(whole, &runtime->roots[r].chunk, count, m, &part));
+        SL_TRY(bind_part(runtime, program, r, m, &part));
+    }
+done:
+    return status;
+}
+
+/* Pre-split microbatches are whole tensors, so that their strides count. */
+static sl_status bind_given_part(sl_runtime *runtime, const sl_program *program, int r, int m, const sl_view *part)
+{
+    sl_status status = SL_OK;
+    sl_meta expected = runtime->wiring->roots[r].metas[sl_wiring_size(runtime->wiring, m)];
+    status = check_arg(runtime, r, &expected, &part->meta);
+    if (status != SL_OK)
+        return sl_fail_context(status, "microbatch %d", m);
+    SL_TRY(bind_part(runtime, program, r, m, part));
+done:
+    return status;
+}
+
+sl_status sl_runtime_bind_args(sl_runtime *runtime, const sl_program *program, const sl_step *step)
+{
+    sl_status status = SL_OK;
+    const sl_wiring *wiring = runtime->wiring;
+    for (int r = 0; r < wiring->root_count; r++)
+        runtime->roots[r].given = false;
+    for (int m = 0; m < (step->split ? wiring->microbatches : 1); m++) {
+        int position = 0;
+        for (int a = 0; a < step->arg_count; a++) {
+            const sl_arg *arg = &step->args[m * step->arg_count + a];
+            int r = -1;
+            SL_TRY(find_root(runtime, arg, &position, &r));
+            runtime->roots[r].given = true;
+            if (!runtime->roots[r].used)
+                continue;
+            if (step->split)
+                SL_TRY(bind_given_part(runtime, program, r, m, &arg->view));
+            else
+                SL_TRY(bind_whole(runtime, program, r, &arg->view));
+        }
+    }
+    for (int r = 0; r < wiring->root_count; r++) {
+        if (runtime->roots[r].used && !runtime->roots[r].given)
+            SL_TRY(sl_fail(SL_ERR_ARGUMENT, "the argument '%s', which stage %d uses, was not given",
+                           wiring->roots[r].name, runtime->roots[r].stage));
+    }
+done:
+    return status;
+}
+
+/* ---- Outputs --------------------------------------------------------------------------------- */
+
+sl_status sl_runtime_bind_outputs(sl_runtime *runtime, const sl_step *step)
+{
+    for (int k = 0; k < runtime->stage_count; k++) {
+        const sl_stage *stage = runtime->stages[k];
+        for (int j = 0; j < stage->output_count; j++)
+            runtime->outputs[runtime->first_output[stage->index] + j] = NULL;
+    }
+    for (int i = 0; i < step->output_count; i++) {
+        bool found = false;
+        for (int k = runtime->stage_count - 1; k >= 0 && !found; k--) {
+            const sl_stage *stage = runtime->stages[k];
+            for (int j = 0; j < stage->output_count && !found; j++) {
+                if (stage->outputs[j].loss || strcmp(stage->outputs[j].name, step->outputs[i].name) != 0)
+                    continue;
+                runtime->outputs[runtime->first_output[stage->index] + j] = &step->outputs[i];
+                found = true;
+            }
+        }
+        if (!found)
+            return sl_fail(SL_ERR_ARGUMENT, "no stage of rank %d has an output '%s'", runtime->rank,
+                           step->outputs[i].name);
+    }
+    return SL_OK;
+}
+
+static sl_status deliver_from_device(sl_runtime *runtime, const sl_output *wanted, const sl_instr *instr)
+{
+    sl_status status = SL_OK;
+    sl_view place;
+    if (wanted->chunk.kind == SL_CHUNK_CUSTOM)
+        return sl_fail(SL_ERR_UNSUPPORTED, "a custom merge reads host memory, which %s has not",
+                       sl_device_name(runtime->device));
+    SL_TRY(sl_microbatch_part_view(&wanted->view, &wanted->chunk, runtime->wiring->microbatches, instr->microbatch,
+                                   &place));
+    sl_meta shape = sl_meta_contiguous(place.meta.dtype, &place.meta.shape);
+    SL_TRY(sl_meta_check("the whole", instr->meta, &shape));
+    if (!sl_meta_is_contiguous(&place.meta))
+        return sl_fail(SL_ERR_UNSUPPORTED, "its parts do not lie in one piece, which %s needs",
+                       sl_device_name(runtime->device));
+    SL_TRY(sl_stream_copy(runtime->stream, SL_COPY_DEVICE_TO_HOST, place.data, instr->frame->outputs[instr->index],
+                          sl_meta_bytes(instr->meta)));
+    SL_TRY(sl_stream_synchronize(runtime->stream));
+done:
+    return status;
+}
+
+sl_status sl_runtime_deliver(sl_runtime *runtime, const sl_instr *instr)
+{
+    const sl_output *wanted = runtime->outputs[runtime->first_output[instr->stage] + instr->index];
+    if (!wanted)
+        return SL_OK;
+    sl_view part = { instr->frame->outputs[instr->index], *instr->meta };
+    sl_status status = runtime->host ? sl_microbatch_merge_part(&part, &wanted->chunk, runtime->wiring->microbatches,
+                                                                instr->microbatch, &wanted->view)
+                                     : deliver_from_device(runtime, wanted, instr);
+    return status == SL_OK ? SL_OK : sl_fail_context(status, "output '%s'", wanted->name);
+}

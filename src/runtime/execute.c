@@ -1,0 +1,200 @@
+/* The executor: wait for the message, run the phase, post the message, next. */
+#include "runtime/runtime.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- Messages -------------------------------------------------------------------------------- */
+
+static sl_message message_of(const sl_runtime *runtime, const sl_instr *instr)
+{
+    return (sl_message){ .step = runtime->context.step,
+                         .microbatch = instr->microbatch,
+                         .dtype = instr->meta->dtype,
+                         .shape = instr->meta->shape };
+}
+
+static sl_status wait_for(sl_runtime *runtime, const sl_instr *instr, bool receive)
+{
+    sl_channel *channel = runtime->channels[instr->index];
+    sl_message message = message_of(runtime, instr);
+    double start = runtime->trace.capacity ? sl_now() : 0;
+    sl_status status = receive ? sl_channel_receive(channel, &message, NULL, instr->cell)
+                               : sl_channel_reserve(channel, &message, instr->cell);
+    if (runtime->trace.capacity)
+        sl_trace_add(&runtime->trace, (sl_trace_event){ .start = start,
+                                                        .end = sl_now(),
+                                                        .step = runtime->context.step,
+                                                        .microbatch = instr->microbatch,
+                                                        .kind = receive ? SL_TRACE_RECEIVE : SL_TRACE_RESERVE,
+                                                        .route = instr->index });
+    return status;
+}
+
+/* Between a message, which is host memory, and the device; done when it returns. */
+static sl_status copy_message(sl_runtime *runtime, const sl_instr *instr, sl_copy_kind kind)
+{
+    sl_status status = SL_OK;
+    SL_TRY(sl_stream_copy(runtime->stream, kind, *instr->cell, *instr->from, sl_meta_bytes(instr->meta)));
+    SL_TRY(sl_stream_synchronize(runtime->stream));
+done:
+    return status;
+}
+
+/* Whoever gets the message may be on another stream: what makes it must be done. */
+static sl_status commit(sl_runtime *runtime, const sl_instr *instr)
+{
+    sl_status status = SL_OK;
+    if (runtime->host)
+        SL_TRY(sl_stream_synchronize(runtime->stream));
+    SL_TRY(sl_channel_commit(runtime->channels[instr->index], *instr->cell));
+done:
+    return status;
+}
+
+/* ---- Compute --------------------------------------------------------------------------------- */
+
+static sl_status add(sl_runtime *runtime, const sl_instr *instr)
+{
+    sl_view inputs[2] = { { *instr->cell, *instr->meta }, { *instr->from, *instr->meta } };
+    sl_kernel_call call = { .op = SL_OP_ADD, .inputs = inputs, .input_count = 2, .outputs = inputs, .output_count = 1 };
+    return sl_kernel_run(runtime->stream, &call);
+}
+
+static sl_stage *stage_of(const sl_runtime *runtime, const sl_instr *instr)
+{
+    int64_t k = (instr->frame - runtime->running->frames) / runtime->wiring->microbatches;
+    return runtime->stages[k];
+}
+
+static sl_status run(sl_runtime *runtime, const sl_instr *instr)
+{
+    sl_status status = SL_OK;
+    double start = runtime->trace.capacity ? sl_now() : 0;
+    SL_TRY(sl_stage_run(stage_of(runtime, instr), (sl_phase)instr->phase, instr->frame, &runtime->context));
+    if (!runtime->trace.capacity)
+        return SL_OK;
+    SL_TRY(sl_stream_synchronize(runtime->stream));
+    sl_trace_add(&runtime->trace, (sl_trace_event){ .start = start,
+                                                    .end = sl_now(),
+                                                    .step = runtime->context.step,
+                                                    .microbatch = instr->microbatch,
+                                                    .stage = (uint16_t)instr->stage,
+                                                    .kind = SL_TRACE_PHASE,
+                                                    .what = instr->phase });
+done:
+    return status;
+}
+
+/* Where the host can look at once; else the end of the step does. */
+static sl_status watch_loss(const sl_runtime *runtime, const sl_instr *instr)
+{
+    if (!runtime->watch_loss || !runtime->host)
+        return SL_OK;
+    const void *place = instr->frame->outputs[instr->index];
+    float single;
+    double loss;
+    if (instr->meta->dtype == SL_F64) {
+        memcpy(&loss, place, sizeof loss);
+    } else {
+        memcpy(&single, place, sizeof single);
+        loss = single;
+    }
+    if (isfinite(loss))
+        return SL_OK;
+    return sl_fail(SL_ERR_NUMERIC, "the loss is %g", loss);
+}
+
+/* ---- Actions --------------------------------------------------------------------------------- */
+
+static sl_status run_instr(sl_runtime *runtime, const sl_instr *instr)
+{
+    switch ((sl_code)instr->code) {
+    case SL_CODE_RECEIVE:
+        return wait_for(runtime, instr, true);
+    case SL_CODE_RESERVE:
+        return wait_for(runtime, instr, false);
+    case SL_CODE_RELEASE:
+        return sl_channel_release(runtime->channels[instr->index], *instr->cell);
+    case SL_CODE_COMMIT:
+        return commit(runtime, instr);
+    case SL_CODE_TO_MESSAGE:
+        return copy_message(runtime, instr, SL_COPY_DEVICE_TO_HOST);
+    case SL_CODE_FROM_MESSAGE:
+        return copy_message(runtime, instr, SL_COPY_HOST_TO_DEVICE);
+    case SL_CODE_ADD:
+        return add(runtime, instr);
+    case SL_CODE_RUN:
+        return run(runtime, instr);
+    case SL_CODE_LOSS:
+        return watch_loss(runtime, instr);
+    case SL_CODE_OUTPUT:
+        return sl_runtime_deliver(runtime, instr);
+    }
+    return sl_fail(SL_ERR_INTERNAL, "instruction %d is unknown", instr->code);
+}
+
+static sl_status run_weights(sl_runtime *runtime, sl_action action)
+{
+    if (action.kind != SL_KIND_REDUCE_GRAD || runtime->grads_partial)
+        return SL_OK;
+    double start = runtime->trace.capacity ? sl_now() : 0;
+    sl_status status = sl_runtime_reduce_stage(runtime, action.stage);
+    if (runtime->trace.capacity)
+        sl_trace_add(&runtime->trace, (sl_trace_event){ .start = start,
+                                                        .end = sl_now(),
+                                                        .step = runtime->context.step,
+                                                        .microbatch = -1,
+                                                        .stage = action.stage,
+                                                        .kind = SL_TRACE_WEIGHTS,
+                                                        .what = action.kind });
+    return status;
+}
+
+/* What the runtime itself does for the current action. */
+static sl_status run_current(sl_runtime *runtime)
+{
+    const sl_program_action *current = &runtime->running->actions[runtime->current];
+    if (sl_kind_class_of((sl_kind)current->action.kind) == SL_CLASS_WEIGHTS)
+        return run_weights(runtime, current->action);
+    const sl_instr *instr = &runtime->running->instrs[current->first], *end = instr + current->count;
+    for (; instr < end; instr++) {
+        sl_status status = run_instr(runtime, instr);
+        if (status != SL_OK)
+            return status;
+    }
+    return SL_OK;
+}
+
+sl_status sl_runtime_run_action(sl_runtime *runtime, sl_action action)
+{
+    if (!runtime->running || !sl_action_equal(runtime->running->actions[runtime->current].action, action)) {
+        char text[SL_ACTION_TEXT_SIZE];
+        return sl_fail(SL_ERR_ARGUMENT, "%s is not the action that is being run",
+                       sl_action_text(action, text, sizeof text));
+    }
+    return run_current(runtime);
+}
+
+sl_status sl_runtime_execute(sl_runtime *runtime, const sl_program *program)
+{
+    sl_status status = SL_OK;
+    int at = snprintf(runtime->note, sizeof runtime->note, "step %lld ", (long long)runtime->context.step);
+    runtime->running = program;
+    for (int64_t i = 0; i < program->action_count && status == SL_OK; i++) {
+        const sl_program_action *each = &program->actions[i];
+        sl_kind kind = (sl_kind)each->action.kind;
+        runtime->current = i;
+        memcpy(runtime->note + at, each->text, sizeof each->text);
+        sl_group_note(runtime->group, runtime->note);
+        status = sl_group_check(runtime->group);
+        if (status == SL_OK)
+            status = runtime->custom[kind].fn
+                         ? runtime->custom[kind].fn(runtime->custom[kind].user, runtime, each->action)
+                         : run_current(runtime);
+        if (status != SL_OK)
+            status = sl_runtime_fail(runtime, status, each->cell, each->action);
+    }
+    runtime->running = NULL;
+    return status;
+}

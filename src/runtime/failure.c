@@ -1,0 +1,68 @@
+/* Failures: one place and one reason, the same on every rank. */
+#include "runtime/runtime.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* "pipeline rank 1, cell 7, 2F3 (stage 2, microbatch 3): reason": other ranks read the place back out of it. */
+static const char place_mark[] = "pipeline rank ";
+
+static void describe(const sl_runtime *runtime, int64_t cell, sl_action action, char *text, size_t size)
+{
+    char name[SL_ACTION_TEXT_SIZE];
+    if (cell < 0)
+        snprintf(text, size, "%s%d, between actions", place_mark, runtime->rank);
+    else if (action.microbatch < 0)
+        snprintf(text, size, "%s%d, cell %lld, %s (stage %d)", place_mark, runtime->rank, (long long)cell,
+                 sl_action_text(action, name, sizeof name), action.stage);
+    else
+        snprintf(text, size, "%s%d, cell %lld, %s (stage %d, microbatch %d)", place_mark, runtime->rank,
+                 (long long)cell, sl_action_text(action, name, sizeof name), action.stage, action.microbatch);
+}
+
+/* The place that another rank's message names. */
+static void read_place(sl_runtime *runtime, const char *message)
+{
+    const char *at = strstr(message, place_mark);
+    int rank = -1;
+    long long cell = -1;
+    int64_t count = 0;
+    if (!at || sscanf(at + strlen(place_mark), "%d, cell %lld", &rank, &cell) < 1)
+        return;
+    if (rank < 0 || rank >= runtime->wiring->ranks)
+        return;
+    const sl_action *actions = sl_schedule_actions(runtime->schedule, rank, &count);
+    runtime->failure.rank = rank;
+    if (cell < 0 || cell >= count)
+        return;
+    runtime->failure.cell = cell;
+    runtime->failure.action = actions[cell];
+}
+
+sl_status sl_runtime_fail(sl_runtime *runtime, sl_status status, int64_t cell, sl_action action)
+{
+    if (runtime->failed != SL_OK)
+        return status;
+    runtime->failed = status;
+    runtime->failure = (sl_failure){ .rank = -1, .cell = -1 };
+    if (status == SL_ERR_PEER) {
+        read_place(runtime, sl_error_message());
+    } else {
+        char place[256];
+        describe(runtime, cell, action, place, sizeof place);
+        sl_fail_context(status, "%s", place);
+        runtime->failure.rank = runtime->rank;
+        runtime->failure.cell = cell;
+        runtime->failure.action = action;
+        sl_group_fail(runtime->group, status);
+    }
+    snprintf(runtime->failure.message, sizeof runtime->failure.message, "%s", sl_error_message());
+    return status;
+}
+
+bool sl_runtime_get_failure(const sl_runtime *runtime, sl_failure *out)
+{
+    if (runtime->failed != SL_OK)
+        *out = runtime->failure;
+    return runtime->failed != SL_OK;
+}

@@ -1,0 +1,15 @@
+/* Microbatches one at a time, for the step, which allocates nothing. */
+#ifndef SL_RUNTIME_MICROBATCH_H
+#define SL_RUNTIME_MICROBATCH_H
+
+#include <sluice/runtime.h>
+
+/* Microbatch `index` of whole. */
+SL_MUST_CHECK sl_status sl_microbatch_part_view(const sl_view *whole, const sl_chunk_spec *spec, int count, int index,
+                                                sl_view *part);
+/* Host memory to host memory, any strides. */
+SL_MUST_CHECK sl_status sl_microbatch_copy(const sl_view *from, const sl_view *to);
+SL_MUST_CHECK sl_status sl_microbatch_merge_part(const sl_view *part, const sl_chunk_spec *spec, int count, int index,
+                                                 const sl_view *whole);
+
+#endif

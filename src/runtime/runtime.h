@@ -1,0 +1,109 @@
+/* A runtime: one rank's compiled part of a pipeline with its memory, channels and records. */
+#ifndef SL_RUNTIME_RUNTIME_H
+#define SL_RUNTIME_RUNTIME_H
+
+#include "runtime/program.h"
+#include "runtime/trace.h"
+
+/* Losses and seeds lie this many bytes apart, enough for f64. */
+#define SL_SCALAR_STRIDE 8
+
+/* Device memory, one block each. */
+typedef struct sl_blocks {
+    void *slots, *scratch, *weights, *grads, *constants, *inputs, *scalars;
+} sl_blocks;
+
+/* One root input that this rank's stages use. */
+typedef struct sl_root_use {
+    sl_chunk_spec chunk;
+    bool used;
+    bool given;         /* with this step */
+    int stage;          /* the first that uses it */
+    size_t copy_offset; /* in the block of inputs, of microbatch 0's copy */
+    size_t copy_bytes;  /* of each microbatch's; 0: used where it lies */
+} sl_root_use;
+
+/* A parameter shared across ranks or stages, as far as this rank takes part. */
+typedef struct sl_tie sl_tie;
+
+struct sl_runtime {
+    sl_group *group; /* its own, split from the caller's */
+    sl_group *replicas;
+    sl_device *device;
+    sl_stream *stream;
+    bool host; /* device memory is host memory */
+    sl_schedule *schedule;
+    sl_wiring *wiring;
+    sl_stage **stages; /* of this rank, by index; borrowed */
+    int stage_count;
+    int rank;
+
+    sl_routes routes;
+    sl_channel **channels; /* one a route; NULL where this rank has no end */
+    sl_layout layout;
+    sl_program train, eval;
+    sl_blocks blocks;
+    sl_runtime_memory memory;
+    sl_param *params;
+    int param_count;
+    sl_tie *ties;
+    int tie_count;
+    sl_root_use *roots; /* one a root input of the wiring */
+    void *host_copy;    /* of the largest gradient, where replicas are summed and the host cannot reach it */
+
+    sl_loss_mean mean;
+    bool watch_loss, local_loss;
+    double *weights; /* of each microbatch's loss, this step */
+    float *losses;
+    char *scalars;             /* host image of losses or seeds: microbatches * SL_SCALAR_STRIDE */
+    const sl_output **outputs; /* of each output of this rank's stages: who asked, this step */
+    int *first_output;         /* of each stage: its first row in outputs */
+    bool grads_partial;        /* the last step was */
+
+    struct {
+        sl_action_fn fn;
+        void *user;
+    } custom[SL_KIND_COUNT];
+    const sl_program *running; /* NULL between steps */
+    int64_t current;           /* action of the running program */
+    sl_run_context context;
+    char note[96]; /* "step 7 2F3" */
+    int note_at;   /* where the action's text goes */
+
+    sl_trace trace;
+    sl_status failed; /* SL_OK while nothing has */
+    sl_failure failure;
+};
+
+/* ---- Creation, in order ---- */
+SL_MUST_CHECK sl_status sl_runtime_compile(sl_runtime *runtime);
+SL_MUST_CHECK sl_status sl_runtime_allocate(sl_runtime *runtime, const sl_runtime_options *options);
+SL_MUST_CHECK sl_status sl_runtime_open_channels(sl_runtime *runtime);
+void sl_runtime_free_memory(sl_runtime *runtime);
+
+/* ---- A step ---- */
+/* Points the frames' root inputs at the batch. */
+SL_MUST_CHECK sl_status sl_runtime_bind_args(sl_runtime *runtime, const sl_program *program, const sl_step *step);
+SL_MUST_CHECK sl_status sl_runtime_bind_outputs(sl_runtime *runtime, const sl_step *step);
+/* Runs all actions of the program. A failure has been told to all ranks when it returns. */
+SL_MUST_CHECK sl_status sl_runtime_execute(sl_runtime *runtime, const sl_program *program);
+/* What REDUCE_GRAD does: the mean over replicas of the stage's gradients. */
+SL_MUST_CHECK sl_status sl_runtime_reduce_stage(sl_runtime *runtime, int stage);
+/* Hands output `index` of the frame's microbatch to whoever asked. */
+SL_MUST_CHECK sl_status sl_runtime_deliver(sl_runtime *runtime, const sl_instr *instr);
+
+/* ---- Tied parameters ---- */
+SL_MUST_CHECK sl_status sl_ties_create(sl_runtime *runtime);
+void sl_ties_destroy(sl_runtime *runtime);
+SL_MUST_CHECK sl_status sl_ties_sum(sl_runtime *runtime, int64_t step);
+/* Channels that the ties need, after those of the routes. */
+int sl_ties_channel_count(const sl_runtime *runtime);
+void sl_ties_channel_specs(const sl_runtime *runtime, int first_id, sl_channel_spec *out);
+void sl_ties_take_channels(sl_runtime *runtime, sl_channel *const *channels);
+
+/* ---- Failures ---- */
+/* Records the failure on its way up, tells all ranks where it is this rank's own, and returns status.
+ * cell -1: outside any action. */
+sl_status sl_runtime_fail(sl_runtime *runtime, sl_status status, int64_t cell, sl_action action);
+
+#endif

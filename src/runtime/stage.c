@@ -1,0 +1,166 @@
+/* What all stages share: creation, weights bound by the user, the weight runner, calls made from frames. */
+#include "runtime/stage.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+
+static void free_values(sl_border_value *values, int count)
+{
+    for (int i = 0; values && i < count; i++)
+        sl_free(values[i].name);
+    sl_free(values);
+}
+
+void sl_stage_destroy(sl_stage *stage)
+{
+    if (!stage)
+        return;
+    if (stage->table && stage->table->destroy)
+        stage->table->destroy(stage);
+    free_values(stage->inputs, stage->input_count);
+    free_values(stage->outputs, stage->output_count);
+    for (int i = 0; stage->weights && i < stage->weight_count; i++)
+        sl_free(stage->weights[i].name);
+    sl_free(stage->weights);
+    sl_free(stage->param_pointers);
+    sl_free(stage->grad_pointers);
+    for (int size = 0; size < SL_MAX_SIZES; size++)
+        sl_free(stage->views[size]);
+    sl_free(stage->weight_views);
+    sl_free(stage);
+}
+
+sl_status sl_stage_alloc(int index, int inputs, int outputs, int weights, sl_stage **out)
+{
+    sl_status status = SL_OK;
+    sl_stage *stage = NULL;
+    SL_TRY(SL_NEW(stage));
+    stage->index = index;
+    stage->input_count = inputs;
+    stage->output_count = outputs;
+    stage->weight_count = weights;
+    SL_TRY(SL_NEW_ARRAY(stage->inputs, inputs));
+    SL_TRY(SL_NEW_ARRAY(stage->outputs, outputs));
+    SL_TRY(SL_NEW_ARRAY(stage->weights, weights));
+    SL_TRY(SL_NEW_ARRAY(stage->param_pointers, weights));
+    SL_TRY(SL_NEW_ARRAY(stage->grad_pointers, weights));
+    *out = stage;
+    stage = NULL;
+done:
+    sl_stage_destroy(stage);
+    return status;
+}
+
+int sl_stage_index(const sl_stage *stage)
+{
+    return stage->index;
+}
+
+sl_status sl_stage_set_weight_runner(sl_stage *stage, sl_stage_fn runner, void *user)
+{
+    if (runner && !stage->can_split)
+        return sl_fail(SL_ERR_ARGUMENT, "stage %d: a weight runner needs an input gradient that runs on its own",
+                       stage->index);
+    stage->weight_runner = runner;
+    stage->weight_user = user;
+    return SL_OK;
+}
+
+sl_status sl_stage_bind_param(sl_stage *stage, const char *name, void *data, void *grad)
+{
+    for (int i = 0; i < stage->weight_count; i++) {
+        if (strcmp(stage->weights[i].name, name) != 0)
+            continue;
+        stage->weights[i].data = data;
+        stage->weights[i].grad = grad;
+        return SL_OK;
+    }
+    return sl_fail(SL_ERR_ARGUMENT, "stage %d has no parameter '%s'", stage->index, name);
+}
+
+/* ---- Calls ----------------------------------------------------------------------------------- */
+
+sl_status sl_stage_prepare(sl_stage *stage, int size_count)
+{
+    sl_status status = SL_OK;
+    int ins = stage->input_count, outs = stage->output_count, weights = stage->weight_count;
+    for (int size = 0; size < size_count; size++) {
+        sl_free(stage->views[size]);
+        stage->views[size] = NULL;
+        SL_TRY(SL_NEW_ARRAY(stage->views[size], 2 * (ins + outs)));
+        sl_view *view = stage->views[size];
+        for (int i = 0; i < ins; i++)
+            view[i].meta = view[ins + 2 * outs + i].meta = stage->inputs[i].metas[size];
+        for (int j = 0; j < outs; j++)
+            view[ins + j].meta = view[ins + outs + j].meta = stage->outputs[j].metas[size];
+    }
+    sl_free(stage->weight_views);
+    stage->weight_views = NULL;
+    SL_TRY(SL_NEW_ARRAY(stage->weight_views, 2 * weights));
+    for (int i = 0; i < weights; i++) {
+        const sl_stage_weight *weight = &stage->weights[i];
+        stage->weight_views[i] = (sl_view){ weight->data_place, weight->meta };
+        stage->weight_views[weights + i] = (sl_view){ weight->grad_place, weight->meta };
+        stage->param_pointers[i] = weight->data_place;
+        stage->grad_pointers[i] = weight->grad_place;
+    }
+done:
+    return status;
+}
+
+void sl_stage_fill_call(sl_stage *stage, sl_phase phase, const sl_frame *frame, const sl_run_context *context,
+                        sl_stage_call *call)
+{
+    int ins = stage->input_count, outs = stage->output_count;
+    sl_view *inputs = stage->views[frame->size], *outputs = inputs + ins;
+    sl_view *output_grads = outputs + outs, *input_grads = output_grads + outs;
+    for (int i = 0; i < ins; i++) {
+        inputs[i].data = frame->inputs[i];
+        input_grads[i].data = frame->input_grads[i];
+    }
+    for (int j = 0; j < outs; j++) {
+        /* The metadata too: a callback may have changed it. */
+        outputs[j] = (sl_view){ frame->outputs[j], stage->outputs[j].metas[frame->size] };
+        output_grads[j].data = frame->output_grads[j];
+    }
+    *call = (sl_stage_call){
+        .stage = stage->index,
+        .microbatch = frame->microbatch,
+        .step = context->step,
+        .phase = phase,
+        .training = context->training,
+        .inputs = inputs,
+        .input_count = ins,
+        .outputs = outputs,
+        .output_count = outs,
+        .output_grads = output_grads,
+        .input_grads = input_grads,
+        .params = stage->weight_views,
+        .grads = stage->weight_views + stage->weight_count,
+        .param_count = stage->weight_count,
+        .saved = frame->saved_w,
+        .stream = context->stream,
+        .rng = context->rng,
+    };
+    call->rng.sample_offset += frame->first_sample;
+}
+
+static sl_status run_weight_runner(sl_stage *stage, const sl_frame *frame, const sl_run_context *context)
+{
+    sl_stage_call call;
+    sl_stage_fill_call(stage, SL_PHASE_W, frame, context, &call);
+    return stage->weight_runner(stage->weight_user, &call);
+}
+
+sl_status sl_stage_run(sl_stage *stage, sl_phase phase, const sl_frame *frame, const sl_run_context *context)
+{
+    sl_status status = SL_OK;
+    if (!stage->weight_runner || phase == SL_PHASE_F || phase == SL_PHASE_I)
+        return stage->table->run(stage, phase, frame, context);
+    if (phase == SL_PHASE_B)
+        SL_TRY(stage->table->run(stage, SL_PHASE_I, frame, context));
+    SL_TRY(run_weight_runner(stage, frame, context));
+done:
+    return status;
+}

@@ -1,0 +1,110 @@
+/* Stages as the runtime sees them: named values at the border, parameters, regions, and one way to run a phase,
+ * whoever made the stage. */
+#ifndef SL_RUNTIME_STAGE_H
+#define SL_RUNTIME_STAGE_H
+
+#include <sluice/runtime.h>
+
+/* Microbatches come in one size, or in two where the batch does not divide: 0 is the larger (or only) one. */
+#define SL_MAX_SIZES 2
+
+#define SL_MAKER_ROOT (-1)    /* it comes with the batch */
+#define SL_MAKER_BY_NAME (-2) /* the nearest earlier stage with an output of the same name, else the batch */
+
+/* A value that enters or leaves a stage. */
+typedef struct sl_border_value {
+    char *name;
+    sl_meta metas[SL_MAX_SIZES]; /* contiguous; rank -1: open until the pipeline has agreed */
+    bool has_grad;               /* input: the stage can write its gradient; output: it reads one */
+    bool loss;
+    sl_phase last_use;       /* F, I or W */
+    sl_phase grad_last_use;  /* output: I or W */
+    int maker, maker_output; /* input: where it comes from; maker SL_MAKER_BY_NAME: found by its name */
+} sl_border_value;
+
+typedef struct sl_stage_weight {
+    char *name;
+    sl_meta meta;
+    sl_init init;
+    bool frozen;
+    void *data, *grad;             /* the caller's, else NULL */
+    void *data_place, *grad_place; /* where it lies once a runtime has the stage */
+} sl_stage_weight;
+
+/* Pointers of one microbatch at one stage; filled by the compiler, and by messages where they are used in place. */
+typedef struct sl_frame {
+    int stage, microbatch;
+    int size;             /* which of the stage's sizes it has */
+    int64_t first_sample; /* of the microbatch in the pipeline's batch */
+    void **inputs;        /* as many as the stage has inputs, outputs, outputs, inputs */
+    void **outputs;
+    void **output_grads;
+    void **input_grads;
+    void *saved_i, *saved_w, *kept;
+} sl_frame;
+
+/* What all microbatches of a step share. */
+typedef struct sl_run_context {
+    sl_stream *stream;
+    void *scratch;
+    int64_t step;
+    sl_rng rng; /* sample_offset: of the pipeline's first sample */
+    bool training;
+} sl_run_context;
+
+/* How a kind of stage runs and ends. */
+typedef struct sl_stage_table {
+    sl_status (*run)(sl_stage *stage, sl_phase phase, const sl_frame *frame, const sl_run_context *context);
+    /* Optional: metadata of the outputs of one size from that of the inputs. */
+    sl_status (*infer)(sl_stage *stage, int size);
+    /* Optional where there are none: writes constant_bytes[size] of host memory. */
+    void (*constants)(const sl_stage *stage, int size, void *host);
+    void (*destroy)(sl_stage *stage);
+    bool writes_all_grads; /* of inputs that have one, also where nobody wants it */
+} sl_stage_table;
+
+struct sl_stage {
+    const sl_stage_table *table;
+    int index;
+    int size_count; /* sizes that the stage was made for; a stage with infer takes any */
+    sl_border_value *inputs, *outputs;
+    int input_count, output_count;
+    sl_stage_weight *weights;
+    int weight_count;
+    bool can_split; /* I and W can run apart */
+    bool can_train;
+
+    /* Bytes of the regions of one microbatch and of what a call needs, the largest over sizes. */
+    size_t saved_i_bytes, saved_w_bytes, kept_bytes, scratch_bytes;
+    size_t constant_bytes[SL_MAX_SIZES];
+    void *constants[SL_MAX_SIZES]; /* device memory of the runtime's */
+
+    /* Pointers in the order of weights, for programs. */
+    const void **param_pointers;
+    void **grad_pointers;
+
+    sl_stage_fn weight_runner;
+    void *weight_user;
+
+    /* Views for callbacks, made once metadata is agreed: [size] then inputs, outputs, output_grads, input_grads. */
+    sl_view *views[SL_MAX_SIZES];
+    sl_view *weight_views; /* params, then grads */
+
+    void *own; /* of the kind */
+};
+
+/* Zeroed arrays for the counts; for the two kinds of create. */
+SL_MUST_CHECK sl_status sl_stage_alloc(int index, int inputs, int outputs, int weights, sl_stage **out);
+
+/* Views of the callbacks from the agreed metadata; needed before the first run. */
+SL_MUST_CHECK sl_status sl_stage_prepare(sl_stage *stage, int size_count);
+
+/* One phase of one microbatch, with the weight runner in its place. */
+SL_MUST_CHECK sl_status sl_stage_run(sl_stage *stage, sl_phase phase, const sl_frame *frame,
+                                     const sl_run_context *context);
+
+/* Fills a call from the frame; its views belong to the stage and are good until the next fill. */
+void sl_stage_fill_call(sl_stage *stage, sl_phase phase, const sl_frame *frame, const sl_run_context *context,
+                        sl_stage_call *call);
+
+#endif

@@ -1,0 +1,183 @@
+/* A step from outside: the batch in, losses and outputs out, the program in between. */
+#include "runtime/runtime.h"
+
+#include "runtime/microbatch.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- Losses ---------------------------------------------------------------------------------- */
+
+/* What each microbatch's loss counts in the step's. */
+static void choose_weights(sl_runtime *runtime, const sl_step *step)
+{
+    const sl_wiring *wiring = runtime->wiring;
+    int count = wiring->microbatches;
+    double total = (double)sl_wiring_first_sample(wiring, count);
+    for (int m = 0; m < count; m++) {
+        if (step->weights)
+            runtime->weights[m] = step->weights[m];
+        else if (runtime->mean == SL_MEAN_SAMPLES)
+            runtime->weights[m] = (double)sl_wiring_samples(wiring, m) / total;
+        else
+            runtime->weights[m] = runtime->mean == SL_MEAN_SUM ? 1 : 1.0 / count;
+    }
+}
+
+static sl_dtype loss_dtype(const sl_runtime *runtime)
+{
+    return runtime->wiring->stages[runtime->wiring->loss_stage].outputs[runtime->wiring->loss_output].metas[0].dtype;
+}
+
+/* The gradient of the step's result by each microbatch's loss; replicas are averaged by it, too. */
+static sl_status write_seeds(sl_runtime *runtime, const sl_step *step)
+{
+    sl_status status = SL_OK;
+    int count = runtime->wiring->microbatches;
+    size_t bytes = (size_t)count * SL_SCALAR_STRIDE;
+    double scale = step->grad_scale != 0 ? step->grad_scale : 1;
+    if (!runtime->blocks.scalars)
+        return SL_OK;
+    if (runtime->replicas)
+        scale /= sl_group_size(runtime->replicas);
+    for (int m = 0; m < count; m++) {
+        double seed = runtime->weights[m] * scale;
+        float single = (float)seed;
+        if (loss_dtype(runtime) == SL_F64)
+            memcpy(runtime->scalars + m * SL_SCALAR_STRIDE, &seed, sizeof seed);
+        else
+            memcpy(runtime->scalars + m * SL_SCALAR_STRIDE, &single, sizeof single);
+    }
+    SL_TRY(sl_stream_copy(runtime->stream, SL_COPY_HOST_TO_DEVICE, (char *)runtime->blocks.scalars + bytes,
+                          runtime->scalars, bytes));
+    SL_TRY(sl_stream_synchronize(runtime->stream)); /* scalars is used again */
+done:
+    return status;
+}
+
+static sl_status read_losses(sl_runtime *runtime)
+{
+    sl_status status = SL_OK;
+    int count = runtime->wiring->microbatches;
+    SL_TRY(sl_stream_copy(runtime->stream, SL_COPY_DEVICE_TO_HOST, runtime->scalars, runtime->blocks.scalars,
+                          (size_t)count * SL_SCALAR_STRIDE));
+    SL_TRY(sl_stream_synchronize(runtime->stream));
+    for (int m = 0; m < count; m++) {
+        double wide;
+        memcpy(&runtime->losses[m], runtime->scalars + m * SL_SCALAR_STRIDE, sizeof *runtime->losses);
+        if (loss_dtype(runtime) != SL_F64)
+            continue;
+        memcpy(&wide, runtime->scalars + m * SL_SCALAR_STRIDE, sizeof wide);
+        runtime->losses[m] = (float)wide;
+    }
+    for (int m = 0; runtime->watch_loss && m < count; m++) {
+        if (!isfinite(runtime->losses[m]))
+            return sl_fail(SL_ERR_NUMERIC, "stage %d, microbatch %d: the loss is %g", runtime->wiring->loss_stage, m,
+                           (double)runtime->losses[m]);
+    }
+done:
+    return status;
+}
+
+/* Losses to every rank that shall have them, and their sum; the mean over replicas. */
+static sl_status share_losses(sl_runtime *runtime, sl_step_result *result)
+{
+    sl_status status = SL_OK;
+    const sl_wiring *wiring = runtime->wiring;
+    *result = (sl_step_result){ .loss = NAN };
+    if (wiring->loss_stage < 0)
+        return SL_OK;
+    bool here = runtime->blocks.scalars != NULL;
+    if (here)
+        SL_TRY(read_losses(runtime));
+    if (!runtime->local_loss && wiring->ranks > 1)
+        SL_TRY(sl_group_broadcast(runtime->group, wiring->stages[wiring->loss_stage].rank, runtime->losses,
+                                  (size_t)wiring->microbatches * sizeof *runtime->losses));
+    else if (!here)
+        return SL_OK;
+    result->loss = 0;
+    for (int m = 0; m < wiring->microbatches; m++)
+        result->loss += runtime->weights[m] * (double)runtime->losses[m];
+    result->losses = runtime->losses;
+    result->loss_count = wiring->microbatches;
+    if (runtime->replicas && sl_group_size(runtime->replicas) > 1) {
+        SL_TRY(sl_group_all_reduce(runtime->replicas, &result->loss, 1, SL_F64, SL_REDUCE_SUM));
+        result->loss /= sl_group_size(runtime->replicas);
+    }
+done:
+    return status;
+}
+
+/* ---- Steps ----------------------------------------------------------------------------------- */
+
+static sl_status begin(sl_runtime *runtime, const sl_program *program, const sl_step *step, bool training)
+{
+    sl_status status = SL_OK;
+    if (training && program->action_count == 0)
+        return sl_fail(SL_ERR_ARGUMENT, "the schedule is forward only: it can evaluate, not train");
+    if (training && step->keep_grads && !runtime->grads_partial)
+        return sl_fail(SL_ERR_ARGUMENT, "keep_grads adds to a partial step, and the step before was not partial");
+    runtime->context.step = step->number;
+    runtime->context.training = training;
+    runtime->context.rng = (sl_rng){
+        .seed = step->seed, .step = (uint64_t)step->number, .sample_offset = step->sample_offset, .training = training
+    };
+    choose_weights(runtime, step);
+    SL_TRY(sl_runtime_bind_args(runtime, program, step));
+    SL_TRY(sl_runtime_bind_outputs(runtime, step));
+    if (!training)
+        return SL_OK;
+    SL_TRY(write_seeds(runtime, step));
+    if (!step->keep_grads)
+        SL_TRY(sl_runtime_zero_grads(runtime));
+    runtime->grads_partial = step->partial;
+done:
+    return status;
+}
+
+static sl_status finish(sl_runtime *runtime, bool training, sl_step_result *result)
+{
+    sl_status status = SL_OK;
+    double start = runtime->trace.capacity ? sl_now() : 0;
+    SL_TRY(sl_stream_synchronize(runtime->stream));
+    if (training && !runtime->grads_partial)
+        SL_TRY(sl_ties_sum(runtime, runtime->context.step));
+    SL_TRY(share_losses(runtime, result));
+    if (runtime->trace.capacity)
+        sl_trace_add(&runtime->trace, (sl_trace_event){ .start = start,
+                                                        .end = sl_now(),
+                                                        .step = runtime->context.step,
+                                                        .microbatch = -1,
+                                                        .kind = SL_TRACE_END });
+done:
+    return status;
+}
+
+static sl_status run_step(sl_runtime *runtime, const sl_program *program, const sl_step *step, bool training,
+                          sl_step_result *result)
+{
+    const sl_action none = { .microbatch = -1 };
+    sl_step_result own = { .loss = NAN };
+    if (runtime->failed != SL_OK)
+        return sl_fail(runtime->failed, "%s", runtime->failure.message);
+    sl_status status = begin(runtime, program, step, training);
+    if (status == SL_OK)
+        status = sl_runtime_execute(runtime, program);
+    if (status == SL_OK)
+        status = finish(runtime, training, &own);
+    if (status != SL_OK)
+        return sl_runtime_fail(runtime, status, -1, none);
+    if (result)
+        *result = own;
+    return SL_OK;
+}
+
+sl_status sl_runtime_step(sl_runtime *runtime, const sl_step *step, sl_step_result *result)
+{
+    return run_step(runtime, &runtime->train, step, true, result);
+}
+
+sl_status sl_runtime_eval(sl_runtime *runtime, const sl_step *step, sl_step_result *result)
+{
+    return run_step(runtime, &runtime->eval, step, false, result);
+}

@@ -1,0 +1,252 @@
+/* What the traces of all ranks say together: mean costs, and a Chrome trace on one clock. */
+#include "runtime/runtime.h"
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "base/json.h"
+
+void sl_runtime_clear_trace(sl_runtime *runtime)
+{
+    runtime->trace.count = 0;
+}
+
+/* Events that are still there, oldest first: the i-th. */
+static int64_t kept_count(const sl_trace *trace)
+{
+    return trace->count < trace->capacity ? trace->count : trace->capacity;
+}
+
+static const sl_trace_event *kept_event(const sl_trace *trace, int64_t i)
+{
+    return &trace->events[(trace->count - kept_count(trace) + i) % trace->capacity];
+}
+
+static sl_status need_trace(const sl_runtime *runtime)
+{
+    if (runtime->trace.capacity)
+        return SL_OK;
+    return sl_fail(SL_ERR_ARGUMENT, "the runtime was made without a trace (trace_events)");
+}
+
+/* ---- Costs ----------------------------------------------------------------------------------- */
+
+sl_status sl_runtime_measure_costs(sl_runtime *runtime, sl_stage_cost *out)
+{
+    sl_status status = SL_OK;
+    int stages = runtime->wiring->stage_count;
+    double *sums = NULL; /* [stage][phase] seconds, then [stage][phase] times */
+    int cells = stages * SL_PHASE_COUNT;
+    SL_TRY(need_trace(runtime));
+    SL_TRY(SL_NEW_ARRAY(sums, 2 * cells));
+    for (int64_t i = 0; i < kept_count(&runtime->trace); i++) {
+        const sl_trace_event *event = kept_event(&runtime->trace, i);
+        if (event->kind != SL_TRACE_PHASE)
+            continue;
+        sums[event->stage * SL_PHASE_COUNT + event->what] += event->end - event->start;
+        sums[cells + event->stage * SL_PHASE_COUNT + event->what] += 1;
+    }
+    SL_TRY(sl_group_all_reduce(runtime->group, sums, 2 * cells, SL_F64, SL_REDUCE_SUM));
+    for (int i = 0; i < cells; i++)
+        sums[i] = sums[cells + i] > 0 ? sums[i] / sums[cells + i] : 0;
+    for (int s = 0; s < stages; s++) {
+        const double *mean = &sums[s * SL_PHASE_COUNT];
+        out[s] = (sl_stage_cost){
+            .f = mean[SL_PHASE_F], .i = mean[SL_PHASE_I], .w = mean[SL_PHASE_W], .b = mean[SL_PHASE_B]
+        };
+    }
+done:
+    sl_free(sums);
+    return status;
+}
+
+/* ---- The file -------------------------------------------------------------------------------- */
+
+enum { TRACK_COMPUTE, TRACK_MESSAGES };
+
+typedef struct writer {
+    sl_json json;
+    const sl_runtime *runtime;
+    double origin; /* time 0 of the file */
+} writer;
+
+static void put_head(writer *out, const char *phase, const char *name, int rank, int track)
+{
+    sl_json_newline(&out->json);
+    sl_json_begin(&out->json, '{');
+    sl_json_put_string(&out->json, "ph", phase);
+    sl_json_put_string(&out->json, "name", name);
+    sl_json_put_int(&out->json, "pid", rank);
+    sl_json_put_int(&out->json, "tid", track);
+}
+
+static void put_name(writer *out, const char *kind, int rank, int track, const char *name)
+{
+    put_head(out, "M", kind, rank, track);
+    sl_json_key(&out->json, "args");
+    sl_json_begin(&out->json, '{');
+    sl_json_put_string(&out->json, "name", name);
+    sl_json_end(&out->json, '}');
+    sl_json_end(&out->json, '}');
+}
+
+static double microseconds(const writer *out, double time)
+{
+    return (time - out->origin) * 1e6;
+}
+
+/* The action that an event belongs to. */
+static sl_action action_of(const sl_runtime *runtime, const sl_trace_event *event)
+{
+    static const sl_kind phases[] = { SL_KIND_F, SL_KIND_I, SL_KIND_W, SL_KIND_B };
+    if (event->kind == SL_TRACE_PHASE)
+        return sl_action_make(phases[event->what], event->stage, event->microbatch);
+    if (event->kind == SL_TRACE_WEIGHTS)
+        return sl_action_make((sl_kind)event->what, event->stage, -1);
+    const sl_route *route = &runtime->routes.list[event->route];
+    const sl_wire_edge *edge = &runtime->wiring->edges[route->edge];
+    bool receive = event->kind == SL_TRACE_RECEIVE;
+    sl_kind kind =
+        route->grad ? (receive ? SL_KIND_RECV_B : SL_KIND_SEND_B) : (receive ? SL_KIND_RECV_F : SL_KIND_SEND_F);
+    return sl_action_make(kind, receive == route->grad ? edge->from : edge->to, event->microbatch);
+}
+
+/* A message's two ends carry the same number: flows join them. */
+static int64_t flow_id(const sl_runtime *runtime, int route, const sl_trace_event *event)
+{
+    return (event->step * runtime->wiring->microbatches + event->microbatch) * runtime->routes.count + route;
+}
+
+static void put_flow(writer *out, const char *phase, int rank, int track, int64_t id, double time)
+{
+    put_head(out, phase, "message", rank, track);
+    sl_json_put_string(&out->json, "cat", "message");
+    sl_json_put_int(&out->json, "id", id);
+    sl_json_put_double(&out->json, "ts", microseconds(out, time));
+    if (*phase == 'f')
+        sl_json_put_string(&out->json, "bp", "e");
+    sl_json_end(&out->json, '}');
+}
+
+/* The messages that a phase makes start at its end. */
+static void put_sends(writer *out, int rank, const sl_trace_event *event)
+{
+    const sl_runtime *runtime = out->runtime;
+    bool grads = event->what == SL_PHASE_I || event->what == SL_PHASE_B;
+    for (int r = 0; r < runtime->routes.count; r++) {
+        const sl_route *route = &runtime->routes.list[r];
+        const sl_wire_edge *edge = &runtime->wiring->edges[route->edge];
+        bool made =
+            route->grad ? grads && edge->to == event->stage : event->what == SL_PHASE_F && edge->from == event->stage;
+        if (made)
+            put_flow(out, "s", rank, TRACK_COMPUTE, flow_id(runtime, r, event), event->end);
+    }
+}
+
+static void put_event(writer *out, int rank, const sl_trace_event *event)
+{
+    char text[SL_ACTION_TEXT_SIZE] = "end of step";
+    bool compute = event->kind == SL_TRACE_PHASE, named = event->kind != SL_TRACE_END;
+    sl_action action = { .microbatch = -1 };
+    if (named) {
+        action = action_of(out->runtime, event);
+        sl_action_text(action, text, sizeof text);
+    }
+    put_head(out, "X", text, rank, compute ? TRACK_COMPUTE : TRACK_MESSAGES);
+    sl_json_put_string(&out->json, "cat", named ? sl_kind_name((sl_kind)action.kind) : "end");
+    sl_json_put_double(&out->json, "ts", microseconds(out, event->start));
+    sl_json_put_double(&out->json, "dur", (event->end - event->start) * 1e6);
+    sl_json_key(&out->json, "args");
+    sl_json_begin(&out->json, '{');
+    sl_json_put_int(&out->json, "step", event->step);
+    if (named)
+        sl_json_put_int(&out->json, "stage", action.stage);
+    if (action.microbatch >= 0)
+        sl_json_put_int(&out->json, "microbatch", action.microbatch);
+    sl_json_end(&out->json, '}');
+    sl_json_end(&out->json, '}');
+    if (compute)
+        put_sends(out, rank, event);
+    else if (event->kind == SL_TRACE_RECEIVE)
+        put_flow(out, "f", rank, TRACK_MESSAGES, flow_id(out->runtime, event->route, event), event->end);
+}
+
+/* Times of all ranks on rank 0's clock; the earliest is 0. */
+static double find_origin(const sl_blobs *blobs)
+{
+    double origin = 0;
+    bool any = false;
+    for (int rank = 0; rank < blobs->count; rank++) {
+        const sl_trace_event *events = blobs->data[rank];
+        for (size_t i = 0; i < blobs->bytes[rank] / sizeof *events; i++) {
+            if (!any || events[i].start < origin)
+                origin = events[i].start;
+            any = true;
+        }
+    }
+    return origin;
+}
+
+static void write_all(const sl_runtime *runtime, const sl_blobs *blobs, FILE *file)
+{
+    writer out = { .json = { .file = file }, .runtime = runtime, .origin = find_origin(blobs) };
+    sl_json_begin(&out.json, '{');
+    sl_json_put_string(&out.json, "displayTimeUnit", "ms");
+    sl_json_key(&out.json, "traceEvents");
+    sl_json_begin(&out.json, '[');
+    for (int rank = 0; rank < blobs->count; rank++) {
+        char name[32];
+        const sl_trace_event *events = blobs->data[rank];
+        snprintf(name, sizeof name, "rank %d", rank);
+        put_name(&out, "process_name", rank, TRACK_COMPUTE, name);
+        put_name(&out, "thread_name", rank, TRACK_COMPUTE, "compute");
+        put_name(&out, "thread_name", rank, TRACK_MESSAGES, "messages");
+        for (size_t i = 0; i < blobs->bytes[rank] / sizeof *events; i++)
+            put_event(&out, rank, &events[i]);
+    }
+    sl_json_end(&out.json, ']');
+    sl_json_end(&out.json, '}');
+    fputc('\n', file);
+}
+
+static sl_status gather_events(sl_runtime *runtime, sl_blobs **out)
+{
+    sl_status status = SL_OK;
+    sl_trace_event *events = NULL;
+    double offset = 0;
+    int64_t count = kept_count(&runtime->trace);
+    SL_TRY(sl_group_clock_offset(runtime->group, &offset));
+    SL_TRY(SL_NEW_ARRAY(events, count));
+    for (int64_t i = 0; i < count; i++) {
+        events[i] = *kept_event(&runtime->trace, i);
+        events[i].start += offset;
+        events[i].end += offset;
+    }
+    SL_TRY(sl_group_gather_blobs(runtime->group, events, (size_t)count * sizeof *events, out));
+done:
+    sl_free(events);
+    return status;
+}
+
+static sl_status save(const sl_runtime *runtime, const sl_blobs *blobs, const char *path)
+{
+    sl_status status = SL_OK;
+    sl_file *file = NULL;
+    SL_TRY(sl_file_create(path, &file));
+    write_all(runtime, blobs, sl_file_stream(file));
+    SL_TRY(sl_file_commit(file));
+done:
+    sl_file_destroy(file);
+    return status;
+}
+
+sl_status sl_runtime_save_trace(sl_runtime *runtime, const char *path)
+{
+    sl_status status = SL_OK;
+    sl_blobs *blobs = NULL;
+    SL_TRY(need_trace(runtime));
+    SL_TRY(gather_events(runtime, &blobs));
+    SL_TRY(sl_wiring_agree(runtime->group, runtime->rank == 0 ? save(runtime, blobs, path) : SL_OK));
+done:
+    sl_blobs_destroy(blobs);
+    return status;
+}

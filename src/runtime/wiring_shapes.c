@@ -1,0 +1,221 @@
+/* Agrees on the metadata of all values: from the batch through the stages in order, running shapes where a stage leaves
+ * them open, and checking every edge where both sides have said theirs. */
+#include "runtime/wiring.h"
+
+#include "base/alloc.h"
+#include "runtime/pack.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static bool is_open(const sl_meta *meta)
+{
+    return meta->shape.rank < 0;
+}
+
+/* ---- Sizes of microbatches ------------------------------------------------------------------- */
+
+/* Size of the split dim of a root input's metadata; -1 where it has none. */
+static int64_t samples_of(const sl_wire_root *root, const sl_meta *meta)
+{
+    int dim = root->dim < 0 ? root->dim + meta->shape.rank : root->dim;
+    bool split = root->kind == SL_CHUNK_SPLIT && meta->shape.rank > 0 && dim >= 0 && dim < meta->shape.rank;
+    return split ? meta->shape.dims[dim] : -1;
+}
+
+/* Parts of the arguments whose whole is known; they say how many sizes there are. */
+static sl_status split_wholes(sl_wiring *wiring)
+{
+    const char *first = NULL;
+    int64_t total = -1;
+    int count = wiring->microbatches;
+    for (int i = 0; i < wiring->root_count; i++) {
+        sl_wire_root *root = &wiring->roots[i];
+        sl_chunk_spec spec = { .kind = root->kind, .dim = root->dim };
+        if (is_open(&root->whole) || root->kind == SL_CHUNK_CUSTOM)
+            continue;
+        for (int size = 0; size < SL_MAX_SIZES; size++) {
+            int index = size == 0 ? 0 : count - 1;
+            sl_status status = sl_microbatch_part_meta(&root->whole, &spec, count, index, &root->metas[size]);
+            if (status != SL_OK)
+                return sl_fail_context(status, "argument '%s'", root->name);
+        }
+        int64_t samples = samples_of(root, &root->whole);
+        if (samples < 0)
+            continue;
+        if (first && samples != total)
+            return sl_fail(SL_ERR_SHAPE, "argument '%s' has %lld samples, '%s' has %lld", root->name,
+                           (long long)samples, first, (long long)total);
+        first = root->name;
+        total = samples;
+    }
+    if (total < 0)
+        return SL_OK;
+    wiring->size_count = total % count ? 2 : 1;
+    wiring->large_count = total % count ? (int)(total % count) : count;
+    wiring->samples[0] = (total + count - 1) / count;
+    wiring->samples[1] = total / count;
+    return SL_OK;
+}
+
+/* Where no argument told: every microbatch has as many samples as the first split root input of a stage. */
+static void count_samples(sl_wiring *wiring)
+{
+    for (int i = 0; i < wiring->root_count && wiring->samples[0] == 0; i++) {
+        int64_t samples = samples_of(&wiring->roots[i], &wiring->roots[i].metas[0]);
+        if (samples > 0)
+            wiring->samples[0] = wiring->samples[1] = samples;
+    }
+    if (wiring->samples[0] == 0)
+        wiring->samples[0] = wiring->samples[1] = 1; /* nothing is split: all microbatches weigh the same */
+}
+
+/* What the whole batch must be, now that its parts are known. */
+static sl_status find_wholes(sl_wiring *wiring)
+{
+    sl_status status = SL_OK;
+    for (int i = 0; i < wiring->root_count; i++) {
+        sl_wire_root *root = &wiring->roots[i];
+        sl_chunk_spec spec = { .kind = root->kind, .dim = root->dim };
+        if (!is_open(&root->whole) || root->kind == SL_CHUNK_CUSTOM)
+            continue;
+        status = sl_microbatch_whole_meta(&root->metas[0], 1, &spec, &root->whole);
+        if (status != SL_OK)
+            return sl_fail_context(status, "argument '%s'", root->name);
+        if (root->kind == SL_CHUNK_SPLIT)
+            root->whole.shape.dims[root->dim < 0 ? root->dim + root->whole.shape.rank : root->dim] *=
+                wiring->microbatches;
+        root->whole = sl_meta_contiguous(root->whole.dtype, &root->whole.shape);
+    }
+    return status;
+}
+
+/* ---- One stage ------------------------------------------------------------------------------- */
+
+/* What an input is according to the batch or its maker. */
+static const sl_meta *given_meta(const sl_wiring *wiring, const sl_wire_input *input, int size)
+{
+    if (input->root >= 0)
+        return &wiring->roots[input->root].metas[size];
+    return &wiring->stages[input->maker].outputs[input->maker_output].metas[size];
+}
+
+/* A stage that says nothing of the smaller size takes what it is given, as far as infer can follow. */
+static sl_status settle_input(sl_wiring *wiring, int s, sl_wire_input *input, int size)
+{
+    const sl_meta *given = given_meta(wiring, input, size);
+    sl_meta *meta = &input->metas[size];
+    char what[512], source[256];
+    if (is_open(meta) && is_open(given))
+        return sl_fail(SL_ERR_SHAPE, "stage %d: neither the stage nor an argument's spec gives the shape of '%s'", s,
+                       input->name);
+    if (is_open(given)) {
+        wiring->roots[input->root].metas[size] = *meta; /* makers come first, so that only a root can be open */
+        return SL_OK;
+    }
+    if (is_open(meta)) {
+        *meta = *given;
+        return SL_OK;
+    }
+    if (input->root >= 0)
+        snprintf(source, sizeof source, "the batch");
+    else
+        snprintf(source, sizeof source, "output '%s' of stage %d",
+                 wiring->stages[input->maker].outputs[input->maker_output].name, input->maker);
+    snprintf(what, sizeof what, "stage %d: input '%s' from %s", s, input->name, source);
+    return sl_meta_check(what, meta, given);
+}
+
+/* The stage's own rank runs its shapes and tells the others; its trouble is everybody's. */
+static sl_status run_shapes(sl_wiring *wiring, const sl_runtime_options *options, int s, int size)
+{
+    sl_status status = SL_OK;
+    sl_wire_stage *stage = &wiring->stages[s];
+    sl_meta *metas = NULL;
+    SL_TRY(SL_NEW_ARRAY(metas, stage->output_count));
+    if (sl_group_rank(options->group) == stage->rank) {
+        sl_stage *own = NULL;
+        for (int i = 0; i < options->stage_count; i++) {
+            if (options->stages[i]->index == s)
+                own = options->stages[i];
+        }
+        for (int i = 0; i < stage->input_count; i++)
+            own->inputs[i].metas[size] = stage->inputs[i].metas[size];
+        status = own->table->infer(own, size);
+        for (int j = 0; status == SL_OK && j < stage->output_count; j++)
+            metas[j] = own->outputs[j].metas[size];
+    }
+    SL_TRY(sl_wiring_agree(options->group, status));
+    SL_TRY(sl_group_broadcast(options->group, stage->rank, metas, (size_t)stage->output_count * sizeof *metas));
+    for (int j = 0; j < stage->output_count; j++)
+        stage->outputs[j].metas[size] = metas[j];
+done:
+    sl_free(metas);
+    return status;
+}
+
+static sl_status settle_stage(sl_wiring *wiring, const sl_runtime_options *options, int s, int size)
+{
+    sl_status status = SL_OK;
+    sl_wire_stage *stage = &wiring->stages[s];
+    bool open = false;
+    for (int i = 0; i < stage->input_count; i++)
+        SL_TRY(settle_input(wiring, s, &stage->inputs[i], size));
+    for (int j = 0; j < stage->output_count; j++)
+        open |= is_open(&stage->outputs[j].metas[size]);
+    if (!open)
+        return SL_OK;
+    if (!stage->can_infer)
+        return sl_fail(SL_ERR_ARGUMENT, "stage %d was made for one size of microbatch, the batch needs two", s);
+    SL_TRY(run_shapes(wiring, options, s, size));
+done:
+    return status;
+}
+
+static sl_status check_loss(const sl_wiring *wiring)
+{
+    if (wiring->loss_stage < 0)
+        return SL_OK;
+    const sl_wire_output *loss = &wiring->stages[wiring->loss_stage].outputs[wiring->loss_output];
+    char text[128];
+    const sl_meta *meta = &loss->metas[0];
+    if (sl_meta_count(meta) == 1 && (meta->dtype == SL_F32 || meta->dtype == SL_F64))
+        return SL_OK;
+    return sl_fail(SL_ERR_SHAPE, "stage %d: the loss '%s' is %s, not one f32 or f64", wiring->loss_stage, loss->name,
+                   sl_meta_text(meta, text, sizeof text));
+}
+
+/* The stages of this rank get what was agreed. */
+static void hand_back(const sl_wiring *wiring, const sl_runtime_options *options)
+{
+    for (int k = 0; k < options->stage_count; k++) {
+        sl_stage *stage = options->stages[k];
+        const sl_wire_stage *wire = &wiring->stages[stage->index];
+        for (int i = 0; i < stage->input_count; i++)
+            memcpy(stage->inputs[i].metas, wire->inputs[i].metas, sizeof wire->inputs[i].metas);
+        for (int j = 0; j < stage->output_count; j++)
+            memcpy(stage->outputs[j].metas, wire->outputs[j].metas, sizeof wire->outputs[j].metas);
+    }
+}
+
+sl_status sl_wiring_agree_shapes(sl_wiring *wiring, const sl_runtime_options *options)
+{
+    sl_status status = SL_OK;
+    wiring->size_count = 1;
+    wiring->large_count = wiring->microbatches;
+    SL_TRY(split_wholes(wiring));
+    for (int s = 0; s < wiring->stage_count; s++) {
+        if (wiring->size_count == 1 && wiring->stages[s].size_count > 1 && wiring->samples[0] == 0)
+            SL_TRY(sl_fail(
+                SL_ERR_ARGUMENT,
+                "stage %d was made for microbatches of two sizes, but no argument's spec has the whole batch", s));
+        for (int size = 0; size < wiring->size_count; size++)
+            SL_TRY(settle_stage(wiring, options, s, size));
+    }
+    count_samples(wiring);
+    SL_TRY(find_wholes(wiring));
+    SL_TRY(check_loss(wiring));
+    hand_back(wiring, options);
+done:
+    return status;
+}

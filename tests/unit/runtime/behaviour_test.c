@@ -1,0 +1,378 @@
+/* What users of a runtime rely on beside the numbers: memory, hooks, outputs, replicas, the trace. */
+#include "unit/runtime/job.h"
+
+#include "base/alloc.h"
+
+#include <jansson.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+/* ---- Allocations of this process: the C library's own are counted where no sanitizer has taken them over ---- */
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#endif
+
+static atomic_llong mallocs;
+
+#ifndef SANITIZED
+void *__libc_malloc(size_t bytes);
+void *__libc_calloc(size_t count, size_t size);
+void *__libc_realloc(void *block, size_t bytes);
+
+void *malloc(size_t bytes)
+{
+    atomic_fetch_add(&mallocs, 1);
+    return __libc_malloc(bytes);
+}
+
+void *calloc(size_t count, size_t size)
+{
+    atomic_fetch_add(&mallocs, 1);
+    return __libc_calloc(count, size);
+}
+
+void *realloc(void *block, size_t bytes)
+{
+    atomic_fetch_add(&mallocs, 1);
+    return __libc_realloc(block, bytes);
+}
+#endif
+
+static long long allocations(void)
+{
+    return atomic_load(&mallocs) + sl_alloc_count();
+}
+
+static job make_job(const char *name, int ranks, int stages_per_rank, int microbatches, int samples)
+{
+    job made = { .samples = samples, .microbatches = microbatches, .steps = 2 };
+    sl_generate_options options = {
+        .name = name, .ranks = ranks, .microbatches = microbatches, .stages_per_rank = stages_per_rank
+    };
+    if (sl_schedule_generate(&options, &made.schedule) != SL_OK)
+        fail_msg("%s: %s", name, sl_error_message());
+    made.shape = toy_shape_make(sl_schedule_stages(made.schedule));
+    return made;
+}
+
+static void run(job *made)
+{
+    if (job_run(made) != SL_OK)
+        fail_msg("%s", sl_error_message());
+    sl_schedule_destroy(made->schedule);
+}
+
+/* ---- Memory ---- */
+
+typedef struct counts {
+    long long before[MAX_RANKS], after[MAX_RANKS];
+} counts;
+
+/* Runs steps that stand between two barriers; the job's own steps have warmed everything up by then. */
+static sl_status count_allocations(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
+{
+    counts *into = self->user;
+    sl_status status = SL_OK;
+    static _Thread_local float x[MAX_SAMPLES * WIDTH], t[MAX_SAMPLES * WIDTH];
+    int64_t dims[] = { self->samples, WIDTH };
+    sl_arg args[2] = { { "x", { x, sl_meta_make(SL_F32, 2, dims) } }, { "t", { t, sl_meta_make(SL_F32, 2, dims) } } };
+    (void)stages, (void)count;
+    job_batch(0, self->samples, x, t);
+    SL_TRY(sl_group_barrier(sl_runtime_group(runtime)));
+    SL_TRY(sl_group_barrier(sl_runtime_group(runtime)));
+    into->before[rank] = allocations();
+    for (int i = 0; i < 3; i++) {
+        SL_TRY(sl_runtime_step(runtime, &(sl_step){ .args = args, .arg_count = 2, .number = 2 + i }, NULL));
+        SL_TRY(sl_runtime_eval(runtime, &(sl_step){ .args = args, .arg_count = 2, .number = 2 + i }, NULL));
+    }
+    SL_TRY(sl_group_barrier(sl_runtime_group(runtime)));
+    into->after[rank] = allocations();
+    SL_TRY(sl_group_barrier(sl_runtime_group(runtime)));
+done:
+    return status;
+}
+
+static void a_step_allocates_nothing(void **state)
+{
+    (void)state;
+    static const char *const names[] = { "GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "DualPipeV" };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        counts seen = { 0 };
+        job made = make_job(names[i], 2, 0, 4, 8);
+        made.shape.tied_with[made.shape.stages - 1] = 0;
+        made.extra.trace_events = 100;
+        made.after = count_allocations;
+        made.user = &seen;
+        run(&made);
+        assert_true(seen.before[0] > 0);
+        for (int r = 0; r < 2; r++)
+            assert_int_equal(seen.after[r], seen.before[r]);
+    }
+}
+
+typedef struct sizes {
+    sl_runtime_memory memory[MAX_RANKS];
+    size_t in_use[MAX_RANKS], peak[MAX_RANKS];
+} sizes;
+
+static sl_status look_at_memory(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
+{
+    sizes *into = self->user;
+    (void)stages, (void)count;
+    into->memory[rank] = sl_runtime_get_memory(runtime);
+    sl_device_memory memory = sl_device_get_memory(sl_stream_device(sl_runtime_stream(runtime)));
+    into->in_use[rank] = memory.in_use;
+    into->peak[rank] = memory.peak;
+    return SL_OK;
+}
+
+static void device_memory_is_what_was_predicted(void **state)
+{
+    (void)state;
+    sizes saw = { 0 };
+    job made = make_job("1F1B", 4, 0, 8, 16);
+    made.after = look_at_memory;
+    made.user = &saw;
+    run(&made);
+    for (int r = 0; r < 4; r++) {
+        assert_int_equal(saw.memory[r].device, saw.in_use[r]);
+        assert_int_equal(saw.memory[r].device, saw.peak[r]);
+        assert_int_equal(saw.memory[r].params, 64); /* 3 floats, aligned */
+        assert_int_equal(saw.memory[r].grads, 64);
+    }
+    /* Rank r of 4 holds 4 - r microbatches: one saved region of 24 bytes each, and the last one's output, loss, seed.
+     */
+    assert_int_equal(saw.memory[0].slots, 4 * 64);
+    assert_int_equal(saw.memory[1].slots, 3 * 64);
+    assert_int_equal(saw.memory[2].slots, 2 * 64);
+    assert_int_equal(saw.memory[3].slots, 1 * 64 + 64 + 2 * 8 * 8);
+}
+
+/* ---- Hooks ---- */
+
+typedef struct hooks {
+    atomic_int kinds[SL_KIND_COUNT], runs, wrong;
+} hooks;
+
+static sl_status run_weights(void *user, const sl_stage_call *call)
+{
+    toy_stage *toy = user;
+    if (call->phase != SL_PHASE_W)
+        return sl_fail(SL_ERR_STAGE, "phase %d", (int)call->phase);
+    toy->calls[SL_PHASE_B] += 1000;
+    return toy_run_weight(toy, call);
+}
+
+static sl_status count_runs(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
+{
+    hooks *seen = self->user;
+    (void)rank, (void)runtime;
+    for (int i = 0; i < count; i++)
+        atomic_fetch_add(stages[i].calls[SL_PHASE_B] == 1000 * 2 * self->microbatches ? &seen->runs : &seen->wrong, 1);
+    return SL_OK;
+}
+
+static sl_status set_runner_later(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
+{
+    sl_status status = SL_OK;
+    (void)self, (void)rank, (void)runtime;
+    for (int i = 0; i < count; i++)
+        SL_TRY(sl_stage_set_weight_runner(stages[i].stage, run_weights, &stages[i]));
+done:
+    return status;
+}
+
+static void a_weight_runner_runs_once_a_microbatch(void **state)
+{
+    (void)state;
+    static const char *const names[] = { "1F1B", "InterleavedZeroBubble", "DualPipeV" }; /* B, I and W, both */
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        hooks seen = { 0 };
+        job made = make_job(names[i], 2, 0, 4, 8), plain = make_job(names[i], 2, 0, 4, 8);
+        made.before = set_runner_later;
+        made.after = count_runs;
+        made.user = &seen;
+        run(&made);
+        run(&plain);
+        assert_int_equal(seen.wrong, 0);
+        assert_int_equal(seen.runs, made.shape.stages);
+        assert_memory_equal(made.weights, plain.weights, sizeof made.weights);
+    }
+}
+
+static sl_status count_action(void *user, sl_runtime *runtime, sl_action action)
+{
+    hooks *seen = user;
+    atomic_fetch_add(&seen->kinds[action.kind], 1);
+    return sl_runtime_run_action(runtime, action);
+}
+
+static sl_status set_actions(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
+{
+    sl_status status = SL_OK;
+    (void)rank, (void)stages, (void)count;
+    for (int kind = 0; kind < SL_KIND_COUNT; kind++)
+        SL_TRY(sl_runtime_set_action(runtime, (sl_kind)kind, count_action, self->user));
+done:
+    return status;
+}
+
+static void every_kind_of_action_can_be_replaced(void **state)
+{
+    (void)state;
+    hooks seen = { 0 };
+    job made = make_job("InterleavedZeroBubble", 2, 2, 4, 8), plain = make_job("InterleavedZeroBubble", 2, 2, 4, 8);
+    made.before = set_actions;
+    made.user = &seen;
+    run(&made);
+    run(&plain);
+    assert_memory_equal(made.weights, plain.weights, sizeof made.weights);
+    assert_int_equal(seen.kinds[SL_KIND_F], 2 * 4 * 4); /* steps, stages, microbatches */
+    assert_int_equal(seen.kinds[SL_KIND_I] + seen.kinds[SL_KIND_B], 2 * 4 * 4);
+    assert_int_equal(seen.kinds[SL_KIND_SEND_F], 2 * 3 * 4);
+    assert_int_equal(seen.kinds[SL_KIND_RECV_B], 2 * 3 * 4);
+}
+
+/* ---- Outputs ---- */
+
+static sl_status ask_first_rank(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
+{
+    float room[MAX_SAMPLES * WIDTH];
+    sl_output output = { .name = "y", .view = { room, sl_meta_make(SL_F32, 2, (int64_t[]){ self->samples, WIDTH }) } };
+    float x[MAX_SAMPLES * WIDTH];
+    sl_meta meta = sl_meta_make(SL_F32, 2, (int64_t[]){ self->samples, WIDTH });
+    sl_arg args[2] = { { NULL, { x, meta } }, { NULL, { x, meta } } };
+    (void)stages, (void)count;
+    job_batch(0, self->samples, x, room);
+    return sl_runtime_eval(
+        runtime,
+        &(sl_step){ .args = args, .arg_count = 2, .outputs = rank == 0 ? &output : NULL, .output_count = rank == 0 },
+        NULL);
+}
+
+static void outputs_are_kept_by_the_rank_with_their_stage_alone(void **state)
+{
+    (void)state;
+    job made = make_job("1F1B", 2, 0, 4, 8);
+    made.before = ask_first_rank;
+    assert_int_equal(job_run(&made), SL_ERR_ARGUMENT);
+    assert_non_null(strstr(sl_error_message(), "no stage of rank 0 has an output 'y'"));
+    sl_schedule_destroy(made.schedule);
+}
+
+/* ---- Trace ---- */
+
+typedef struct traced {
+    char path[64];
+    sl_stage_cost costs[MAX_STAGES];
+} traced;
+
+static sl_status save_trace(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
+{
+    traced *into = self->user;
+    sl_status status = SL_OK;
+    sl_stage_cost costs[MAX_STAGES];
+    (void)stages, (void)count;
+    SL_TRY(sl_runtime_measure_costs(runtime, costs));
+    if (rank == 0)
+        memcpy(into->costs, costs, sizeof costs);
+    SL_TRY(sl_runtime_save_trace(runtime, into->path));
+done:
+    return status;
+}
+
+static void the_trace_has_every_action_of_every_rank(void **state)
+{
+    (void)state;
+    traced seen = { .path = "/tmp/sluice_trace_XXXXXX" };
+    int file = mkstemp(seen.path), phases[4] = { 0 }, waits = 0, starts = 0, ends = 0;
+    json_error_t error;
+    size_t i;
+    json_t *event;
+    assert_true(file >= 0);
+    close(file);
+    job made = make_job("InterleavedZeroBubble", 2, 2, 4, 8);
+    made.extra.trace_events = 10000;
+    made.after = save_trace;
+    made.user = &seen;
+    run(&made);
+    json_t *root = json_load_file(seen.path, 0, &error);
+    assert_non_null(root);
+    json_array_foreach(json_object_get(root, "traceEvents"), i, event)
+    {
+        const char *kind = json_string_value(json_object_get(event, "ph"));
+        const char *category = json_string_value(json_object_get(event, "cat"));
+        starts += *kind == 's';
+        ends += *kind == 'f';
+        if (*kind != 'X')
+            continue;
+        assert_true(json_number_value(json_object_get(event, "dur")) >= 0);
+        assert_true(json_number_value(json_object_get(event, "ts")) >= 0);
+        for (int k = 0; k < 4; k++)
+            phases[k] += strcmp(category, sl_kind_name((sl_kind)(SL_KIND_F + k))) == 0;
+        waits += strncmp(category, "RECV", 4) == 0;
+    }
+    assert_int_equal(phases[0], 2 * 4 * 4);
+    assert_int_equal(phases[1] + phases[3], 2 * 4 * 4); /* I or B */
+    assert_int_equal(waits, 2 * 4 * 3 * 2);
+    assert_int_equal(starts, waits);
+    assert_int_equal(ends, waits);
+    for (int s = 0; s < 4; s++)
+        assert_true(seen.costs[s].f > 0 && seen.costs[s].f < 0.1);
+    json_decref(root);
+    unlink(seen.path);
+}
+
+static void a_full_trace_keeps_the_newest(void **state)
+{
+    (void)state;
+    traced seen = { .path = "/tmp/sluice_trace_XXXXXX" };
+    int file = mkstemp(seen.path), oldest = 1000;
+    json_error_t error;
+    size_t i;
+    json_t *event;
+    assert_true(file >= 0);
+    close(file);
+    job made = make_job("GPipe", 1, 1, 2, 2);
+    made.steps = 8;
+    made.extra.trace_events = 10; /* two steps of 2 F, 2 B and the end */
+    made.after = save_trace;
+    made.user = &seen;
+    run(&made);
+    json_t *root = json_load_file(seen.path, 0, &error);
+    assert_non_null(root);
+    json_array_foreach(json_object_get(root, "traceEvents"), i, event)
+    {
+        json_t *step = json_object_get(json_object_get(event, "args"), "step");
+        if (step && json_integer_value(step) < oldest)
+            oldest = (int)json_integer_value(step);
+    }
+    assert_int_equal(oldest, 6);
+    json_decref(root);
+    unlink(seen.path);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_step_allocates_nothing),
+        cmocka_unit_test(device_memory_is_what_was_predicted),
+        cmocka_unit_test(a_weight_runner_runs_once_a_microbatch),
+        cmocka_unit_test(every_kind_of_action_can_be_replaced),
+        cmocka_unit_test(outputs_are_kept_by_the_rank_with_their_stage_alone),
+        cmocka_unit_test(the_trace_has_every_action_of_every_rank),
+        cmocka_unit_test(a_full_trace_keeps_the_newest),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

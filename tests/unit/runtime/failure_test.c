@@ -1,0 +1,257 @@
+/* What goes wrong on one rank is the same error on all of them, with its place. */
+#include "unit/runtime/job.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+static job make_job(const char *name, int ranks, int microbatches, int samples)
+{
+    job made = { .samples = samples, .microbatches = microbatches, .steps = 2 };
+    sl_generate_options options = { .name = name, .ranks = ranks, .microbatches = microbatches };
+    if (sl_schedule_generate(&options, &made.schedule) != SL_OK)
+        fail_msg("%s: %s", name, sl_error_message());
+    made.shape = toy_shape_make(sl_schedule_stages(made.schedule));
+    return made;
+}
+
+/* Runs the job, which must fail on every rank with a message that has all the words. */
+static void assert_all_fail(job *made, sl_status status, const char *const *words)
+{
+    toy_rank ranks[MAX_RANKS];
+    int own = 0;
+    assert_int_not_equal(job_run_on(made, ranks), SL_OK);
+    for (int r = 0; r < sl_schedule_ranks(made->schedule); r++) {
+        if (ranks[r].status == status)
+            own++;
+        else
+            assert_int_equal(ranks[r].status, SL_ERR_PEER);
+        for (int i = 0; words[i]; i++) {
+            if (!strstr(ranks[r].message, words[i]))
+                fail_msg("rank %d: no '%s' in: %s", r, words[i], ranks[r].message);
+        }
+    }
+    assert_true(own > 0);
+    sl_schedule_destroy(made->schedule);
+}
+
+typedef struct seen {
+    sl_failure failures[MAX_RANKS];
+    bool failed[MAX_RANKS];
+    sl_status again[MAX_RANKS];
+} seen;
+
+static sl_status look_at_failure(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
+{
+    seen *into = self->user;
+    sl_step step = { 0 };
+    (void)stages;
+    (void)count;
+    into->failed[rank] = sl_runtime_get_failure(runtime, &into->failures[rank]);
+    into->again[rank] = sl_runtime_step(runtime, &step, NULL);
+    return SL_OK;
+}
+
+static void a_failing_callback_stops_all_ranks_at_one_place(void **state)
+{
+    (void)state;
+    seen saw = { 0 };
+    job made = make_job("1F1B", 3, 4, 8);
+    made.shape.fail_stage = 1;
+    made.shape.fail_microbatch = 2;
+    made.after = look_at_failure;
+    made.user = &saw;
+    assert_all_fail(&made, SL_ERR_STAGE,
+                    (const char *const[]){ "rank 1", "stage 1", "1F2", "microbatch 2", "the valve is stuck", NULL });
+    for (int r = 0; r < 3; r++) {
+        assert_true(saw.failed[r]);
+        assert_int_equal(saw.failures[r].rank, 1);
+        assert_int_equal(saw.failures[r].cell, saw.failures[1].cell);
+        assert_int_equal(saw.failures[r].action.kind, SL_KIND_F);
+        assert_int_equal(saw.failures[r].action.microbatch, 2);
+        assert_int_not_equal(saw.again[r], SL_OK);
+    }
+}
+
+static void a_loss_that_is_no_number_is_noticed_when_asked_for(void **state)
+{
+    (void)state;
+    job made = make_job("GPipe", 2, 4, 8);
+    made.shape.nan_microbatch = 3;
+    made.extra.watch_loss = true;
+    assert_all_fail(&made, SL_ERR_NUMERIC, (const char *const[]){ "stage 1", "1F3", "microbatch 3", "nan", NULL });
+    job unwatched = make_job("GPipe", 2, 4, 8);
+    unwatched.shape.nan_microbatch = 3;
+    assert_int_equal(job_run(&unwatched), SL_OK);
+    assert_true(unwatched.losses[0][3] != unwatched.losses[0][3]);
+    sl_schedule_destroy(unwatched.schedule);
+}
+
+static void stages_that_do_not_fit_are_refused_on_all_ranks(void **state)
+{
+    (void)state;
+    job made = make_job("1F1B", 3, 2, 4);
+    made.shape.wrong_stage = 1;
+    assert_all_fail(&made, SL_ERR_SHAPE,
+                    (const char *const[]){ "stage 2", "'h1'", "stage 1", "[2, 3]", "[2, 4]", NULL });
+    job inferred = make_job("1F1B", 3, 2, 4);
+    inferred.shape.open_shapes = true;
+    sl_arg_spec specs[2] = { { .name = "x", .meta = sl_meta_make(SL_F32, 2, (int64_t[]){ 4, 5 }) },
+                             { .name = "t", .meta = sl_meta_make(SL_F32, 2, (int64_t[]){ 4, 3 }) } };
+    inferred.extra.args = specs;
+    inferred.extra.arg_count = 2;
+    assert_all_fail(&inferred, SL_ERR_SHAPE, (const char *const[]){ "stage 0", "rows of 5, not of 3", NULL });
+}
+
+static void a_batch_smaller_than_the_microbatches_is_refused(void **state)
+{
+    (void)state;
+    job made = make_job("1F1B", 2, 4, 3);
+    assert_all_fail(&made, SL_ERR_ARGUMENT, (const char *const[]){ "'x'", "3 samples", "4 microbatches", NULL });
+}
+
+/* ---- Arguments of a step ---- */
+
+static sl_status step_with(sl_runtime *runtime, const char *name, sl_dtype dtype, int64_t rows, int64_t stride)
+{
+    float data[64] = { 0 };
+    sl_meta good = sl_meta_make(SL_F32, 2, (int64_t[]){ 4, WIDTH });
+    sl_meta meta = sl_meta_make(dtype, 2, (int64_t[]){ rows, WIDTH });
+    meta.strides[0] = stride;
+    sl_arg args[2] = { { name, { data, meta } }, { "t", { data, good } } };
+    return sl_runtime_step(runtime, &(sl_step){ .args = args, .arg_count = name ? 2 : 1 }, NULL);
+}
+
+static sl_status wrong_rows(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
+{
+    (void)self, (void)rank, (void)stages, (void)count;
+    return step_with(runtime, "x", SL_F32, 5, WIDTH);
+}
+
+static sl_status wrong_dtype(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
+{
+    (void)self, (void)rank, (void)stages, (void)count;
+    return step_with(runtime, "x", SL_I32, 4, WIDTH);
+}
+
+static sl_status wrong_stride(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
+{
+    (void)self, (void)rank, (void)stages, (void)count;
+    return step_with(runtime, "x", SL_F32, 4, WIDTH + 1);
+}
+
+static sl_status unknown_name(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
+{
+    (void)self, (void)rank, (void)stages, (void)count;
+    return step_with(runtime, "ex", SL_F32, 4, WIDTH);
+}
+
+static sl_status missing(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
+{
+    (void)self, (void)rank, (void)stages, (void)count;
+    return sl_runtime_step(runtime, &(sl_step){ .arg_count = 0 }, NULL);
+}
+
+static void arguments_are_checked_at_each_step_and_all_ranks_hear_of_it(void **state)
+{
+    (void)state;
+    static const struct {
+        sl_status (*before)(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count);
+        sl_status status;
+        const char *words[4];
+    } cases[] = {
+        { wrong_rows, SL_ERR_SHAPE, { "stage 0", "'x'", "[5, 3]", NULL } },
+        { wrong_dtype, SL_ERR_SHAPE, { "stage 0", "'x'", "i32", NULL } },
+        { wrong_stride, SL_ERR_SHAPE, { "stage 0", "'x'", "stride", NULL } },
+        { unknown_name, SL_ERR_ARGUMENT, { "'ex'", NULL } },
+        { missing, SL_ERR_ARGUMENT, { "was not given", NULL } },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        job made = make_job("1F1B", 2, 2, 4);
+        made.before = cases[i].before;
+        assert_all_fail(&made, cases[i].status, cases[i].words);
+    }
+}
+
+static sl_status keep_after_whole(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
+{
+    (void)self, (void)rank, (void)stages, (void)count;
+    return sl_runtime_step(runtime, &(sl_step){ .keep_grads = true }, NULL);
+}
+
+static void adding_to_a_finished_step_is_refused(void **state)
+{
+    (void)state;
+    job made = make_job("1F1B", 2, 2, 4);
+    made.before = keep_after_whole;
+    assert_all_fail(&made, SL_ERR_ARGUMENT, (const char *const[]){ "keep_grads", NULL });
+}
+
+/* ---- Schedules ---- */
+
+static job parse_job(const char *csv, int microbatches, int samples)
+{
+    job made = { .samples = samples, .microbatches = microbatches, .steps = 1 };
+    if (sl_schedule_parse_csv(csv, strlen(csv), "test", &made.schedule) != SL_OK)
+        fail_msg("%s", sl_error_message());
+    made.shape = toy_shape_make(sl_schedule_stages(made.schedule));
+    return made;
+}
+
+static void schedules_that_cannot_run_are_refused_with_their_cell(void **state)
+{
+    (void)state;
+    job early = parse_job("0F0,0W0,0I0\n", 1, 2);
+    assert_all_fail(&early, SL_ERR_SCHEDULE, (const char *const[]){ "rank 0", "0W0", NULL });
+    job twice = parse_job("0F0,0F0,0B0\n", 1, 2);
+    assert_all_fail(&twice, SL_ERR_SCHEDULE, (const char *const[]){ "rank 0", "0F0", NULL });
+    job forward = parse_job("0F0\n1F0\n", 1, 2);
+    assert_all_fail(&forward, SL_ERR_ARGUMENT, (const char *const[]){ "forward only", NULL });
+}
+
+static sl_status wrong_group(toy_rank *self)
+{
+    job *made = self->user;
+    sl_status status = SL_OK;
+    sl_device *device = NULL;
+    sl_runtime *runtime = NULL;
+    SL_TRY(sl_device_open("cpu", NULL, &device));
+    sl_runtime_options options = { .group = self->group, .device = device, .schedule = made->schedule };
+    SL_TRY(sl_runtime_create(&options, &runtime));
+done:
+    sl_runtime_destroy(runtime);
+    sl_device_close(device);
+    return status;
+}
+
+static void missing_stages_and_wrong_group_sizes_are_named(void **state)
+{
+    (void)state;
+    toy_rank ranks[MAX_RANKS];
+    job made = make_job("1F1B", 2, 2, 4);
+    assert_int_equal(toy_run_ranks(2, wrong_group, &made, ranks), SL_OK);
+    assert_int_equal(ranks[0].status, SL_ERR_ARGUMENT);
+    assert_string_equal(ranks[0].message, ranks[1].message);
+    assert_non_null(strstr(ranks[0].message, "rank 0 was not given stage 0"));
+    assert_int_equal(toy_run_ranks(3, wrong_group, &made, ranks), SL_OK);
+    assert_string_equal(ranks[0].message, ranks[2].message);
+    assert_non_null(strstr(ranks[2].message, "for 2 ranks, the group has 3"));
+    sl_schedule_destroy(made.schedule);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_failing_callback_stops_all_ranks_at_one_place),
+        cmocka_unit_test(a_loss_that_is_no_number_is_noticed_when_asked_for),
+        cmocka_unit_test(stages_that_do_not_fit_are_refused_on_all_ranks),
+        cmocka_unit_test(a_batch_smaller_than_the_microbatches_is_refused),
+        cmocka_unit_test(arguments_are_checked_at_each_step_and_all_ranks_hear_of_it),
+        cmocka_unit_test(adding_to_a_finished_step_is_refused),
+        cmocka_unit_test(schedules_that_cannot_run_are_refused_with_their_cell),
+        cmocka_unit_test(missing_stages_and_wrong_group_sizes_are_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,246 @@
+/* Pipelines of hand-written stages give the bits of the same stages run one after another, whatever the schedule. */
+#include "unit/runtime/job.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+static job make_job(const char *name, int ranks, int stages_per_rank, int microbatches, int samples)
+{
+    job made = { .samples = samples, .microbatches = microbatches, .steps = 3 };
+    sl_generate_options options = {
+        .name = name, .ranks = ranks, .microbatches = microbatches, .stages_per_rank = stages_per_rank
+    };
+    if (sl_schedule_generate(&options, &made.schedule) != SL_OK)
+        fail_msg("%s: %s", name, sl_error_message());
+    made.shape = toy_shape_make(sl_schedule_stages(made.schedule));
+    return made;
+}
+
+static job parse_job(const char *csv, int microbatches, int samples)
+{
+    job made = { .samples = samples, .microbatches = microbatches, .steps = 3 };
+    if (sl_schedule_parse_csv(csv, strlen(csv), "test", &made.schedule) != SL_OK)
+        fail_msg("%s", sl_error_message());
+    made.shape = toy_shape_make(sl_schedule_stages(made.schedule));
+    return made;
+}
+
+/* The generators that train: their names in turn, NULL past the last. */
+static const char *training_name(int index)
+{
+    for (int i = 0; sl_generator_name(i); i++) {
+        sl_generate_options options = { .name = sl_generator_name(i), .ranks = 1, .microbatches = 1 };
+        sl_schedule *schedule = NULL;
+        bool trains = sl_schedule_generate(&options, &schedule) == SL_OK && sl_schedule_has_backward(schedule);
+        sl_schedule_destroy(schedule);
+        if (trains && index-- == 0)
+            return sl_generator_name(i);
+    }
+    return NULL;
+}
+
+/* Runs it both ways and compares every bit. */
+static void assert_same_bits(job *made)
+{
+    job reference = *made;
+    job_reference(&reference);
+    if (job_run(made) != SL_OK)
+        fail_msg("%s", sl_error_message());
+    assert_memory_equal(made->losses, reference.losses, sizeof made->losses);
+    assert_memory_equal(made->loss, reference.loss, sizeof made->loss);
+    assert_memory_equal(made->outputs, reference.outputs, sizeof made->outputs);
+    for (int s = 0; s < made->shape.stages; s++) {
+        if (made->shape.tied_with[s] >= 0)
+            continue; /* listed under the stage it shares with */
+        assert_memory_equal(made->grads[s], reference.grads[s], sizeof made->grads[s]);
+        assert_memory_equal(made->weights[s], reference.weights[s], sizeof made->weights[s]);
+    }
+    sl_schedule_destroy(made->schedule);
+}
+
+static void every_schedule_gives_the_bits_of_the_stages_in_turn(void **state)
+{
+    (void)state;
+    static const int microbatches[] = { 1, 2, 3, 4, 7, 8 };
+    for (int i = 0; training_name(i); i++) {
+        for (int ranks = 1; ranks <= 4; ranks++) {
+            for (int per_rank = 1; per_rank <= 3; per_rank++) {
+                for (int k = 0; k < 6; k++) {
+                    sl_generate_options options = { training_name(i), ranks, microbatches[k], per_rank, false };
+                    sl_schedule *schedule = NULL;
+                    if (sl_schedule_generate(&options, &schedule) != SL_OK)
+                        continue; /* not with so many stages a rank */
+                    sl_schedule_destroy(schedule);
+                    job made = make_job(training_name(i), ranks, per_rank, microbatches[k], 2 * microbatches[k]);
+                    assert_same_bits(&made);
+                }
+            }
+        }
+    }
+}
+
+static void skips_and_values_used_by_several_stages(void **state)
+{
+    (void)state;
+    for (int i = 0; training_name(i); i++) {
+        job made = make_job(training_name(i), 2, 0, 4, 8);
+        int last = made.shape.stages - 1;
+        made.shape.skip[last] = 0;
+        if (last > 2)
+            made.shape.skip[last - 1] = 0; /* h0 goes to stages 1, last - 1 and last */
+        if (last == 1) {
+            sl_schedule_destroy(made.schedule);
+            continue; /* stage 1 has h0 already */
+        }
+        assert_same_bits(&made);
+    }
+    job single = make_job("GPipe", 4, 0, 4, 8);
+    single.shape.skip[2] = 0;
+    single.shape.skip[3] = 0;
+    assert_same_bits(&single);
+}
+
+static void tied_parameters_get_the_sum_over_their_stages(void **state)
+{
+    (void)state;
+    for (int i = 0; training_name(i); i++) {
+        for (int ranks = 1; ranks <= 3; ranks++) {
+            job made = make_job(training_name(i), ranks, 0, 3, 6);
+            for (int s = 2; s < made.shape.stages; s += 2)
+                made.shape.tied_with[s] = 0;
+            assert_same_bits(&made);
+        }
+    }
+}
+
+static void uneven_batches_weigh_every_sample_the_same(void **state)
+{
+    (void)state;
+    job made = make_job("1F1B", 2, 0, 4, 7);
+    assert_same_bits(&made);
+    job mean_of_means = make_job("1F1B", 2, 0, 4, 7);
+    mean_of_means.mean = SL_MEAN_MICROBATCHES;
+    assert_same_bits(&mean_of_means);
+    job sum = make_job("ZBVZeroBubble", 2, 0, 4, 7);
+    sum.mean = SL_MEAN_SUM;
+    assert_same_bits(&sum);
+
+    /* Sample by sample: the mean over samples is what one microbatch of the whole batch gives. */
+    job whole = make_job("GPipe", 1, 1, 1, 7), parts = make_job("GPipe", 1, 1, 3, 7);
+    whole.steps = parts.steps = 1;
+    assert_int_equal(job_run(&whole), SL_OK);
+    assert_int_equal(job_run(&parts), SL_OK);
+    assert_true(whole.loss[0] - parts.loss[0] < 1e-6 && parts.loss[0] - whole.loss[0] < 1e-6);
+    for (int c = 0; c < WIDTH; c++)
+        assert_float_equal(whole.grads[0][c], parts.grads[0][c], 1e-6f);
+    sl_schedule_destroy(whole.schedule);
+    sl_schedule_destroy(parts.schedule);
+}
+
+static void batches_may_come_split_already(void **state)
+{
+    (void)state;
+    job made = make_job("Interleaved1F1B", 2, 2, 4, 10);
+    made.split = true;
+    assert_same_bits(&made);
+}
+
+static void gradients_accumulate_over_partial_steps(void **state)
+{
+    (void)state;
+    job made = make_job("Interleaved1F1B", 2, 2, 4, 8);
+    made.shape.tied_with[2] = 0;
+    made.accumulate = true;
+    made.steps = 4;
+    assert_same_bits(&made);
+}
+
+static void shapes_run_through_the_pipeline(void **state)
+{
+    (void)state;
+    job made = make_job("1F1B", 3, 0, 4, 7);
+    made.shape.open_shapes = true;
+    assert_same_bits(&made);
+}
+
+static void stages_with_one_backward_function_run_b_schedules(void **state)
+{
+    (void)state;
+    job made = make_job("1F1B", 2, 0, 4, 8);
+    made.shape.only_backward = true;
+    assert_same_bits(&made);
+    job apart = make_job("InterleavedZeroBubble", 2, 2, 4, 8);
+    apart.shape.only_backward = true;
+    assert_int_equal(job_run(&apart), SL_ERR_ARGUMENT);
+    assert_non_null(strstr(sl_error_message(), "backward_input and backward_weight"));
+    sl_schedule_destroy(apart.schedule);
+}
+
+static void a_stage_may_hand_back_memory_of_its_own(void **state)
+{
+    (void)state;
+    job made = make_job("Interleaved1F1B", 2, 2, 4, 8);
+    made.shape.own_output = true;
+    assert_same_bits(&made);
+}
+
+static void any_placement_and_any_order_from_csv(void **state)
+{
+    (void)state;
+    job asymmetric = parse_job("0F0,1F0,0F1,1F1,4F0,4B0,4F1,4B1,1B0,0B0,1B1,0B1\n"
+                               "2F0,3F0,2F1,3F1,3B0,2B0,3B1,2B1\n",
+                               2, 4);
+    assert_same_bits(&asymmetric);
+    job backwards = parse_job("1F0,1F1,1B1,1B0\n0F1,0F0,0B0,0B1\n", 2, 4);
+    /* Stage 1 wants microbatch 0 first, stage 0 makes 1 first: possible, but only if it waits for both. */
+    assert_same_bits(&backwards);
+    job overlap = parse_job("0F0,0F1,(0F2;1B0)OVERLAP_F_B,0B0,1B1,0B1,1B2,0B2\n", 3, 6);
+    sl_schedule_destroy(overlap.schedule);
+    overlap = parse_job("0F0,1F0,0F1,1F1,(0F2;1B0)OVERLAP_F_B,1F2,0B0,1B1,0B1,1B2,0B2\n", 3, 6);
+    assert_same_bits(&overlap);
+    job lowered = parse_job("0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+                            "1RECV_F0,1RECV_F1,1F0,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n",
+                            2, 4);
+    assert_same_bits(&lowered);
+}
+
+static void evaluation_before_training_changes_nothing(void **state)
+{
+    (void)state;
+    for (int i = 0; training_name(i); i++) {
+        job made = make_job(training_name(i), 2, 0, 4, 8);
+        made.eval_first = true;
+        made.steps = 1;
+        assert_same_bits(&made);
+        assert_memory_equal(made.eval_losses, made.losses[0], sizeof made.eval_losses);
+    }
+}
+
+static void one_stage_on_one_rank_is_a_pipeline_too(void **state)
+{
+    (void)state;
+    job made = make_job("GPipe", 1, 1, 1, 3);
+    assert_same_bits(&made);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_stage_on_one_rank_is_a_pipeline_too),
+        cmocka_unit_test(every_schedule_gives_the_bits_of_the_stages_in_turn),
+        cmocka_unit_test(skips_and_values_used_by_several_stages),
+        cmocka_unit_test(tied_parameters_get_the_sum_over_their_stages),
+        cmocka_unit_test(uneven_batches_weigh_every_sample_the_same),
+        cmocka_unit_test(batches_may_come_split_already),
+        cmocka_unit_test(gradients_accumulate_over_partial_steps),
+        cmocka_unit_test(shapes_run_through_the_pipeline),
+        cmocka_unit_test(stages_with_one_backward_function_run_b_schedules),
+        cmocka_unit_test(a_stage_may_hand_back_memory_of_its_own),
+        cmocka_unit_test(any_placement_and_any_order_from_csv),
+        cmocka_unit_test(evaluation_before_training_changes_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

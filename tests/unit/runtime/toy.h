@@ -1,0 +1,275 @@
+/* A pipeline of small hand-written stages, the same computed one after another as reference, and ranks as threads.
+ *
+ * Stage s computes h<s> = h<s-1> * w<s> (elementwise over rows of WIDTH), plus h<skip[s]> where it has a skip input.
+ * The last one has the outputs y and loss = mean over samples of sum (y - t)^2 / 2, with root input t. */
+#ifndef TOY_H
+#define TOY_H
+
+#include <sluice/runtime.h>
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WIDTH = 3, MAX_STAGES = 16, MAX_RANKS = 8, MAX_SAMPLES = 64, MAX_MICROBATCHES = 16 };
+
+typedef struct toy_shape {
+    int stages;
+    int skip[MAX_STAGES];            /* stage whose output is added; -1: none */
+    int tied_with[MAX_STAGES];       /* stage whose parameter it shares; -1: its own */
+    bool only_backward;              /* one callback in place of two */
+    bool own_output;                 /* F hands back memory of its own */
+    int fail_stage, fail_microbatch; /* F of it fails; -1: none */
+    int nan_microbatch;              /* its loss is not a number; -1: none */
+    bool open_shapes;                /* metadata is inferred */
+    int wrong_stage;                 /* declares another width for its output; -1: none */
+} toy_shape;
+
+static inline toy_shape toy_shape_make(int stages)
+{
+    toy_shape shape = { .stages = stages, .fail_stage = -1, .nan_microbatch = -1, .wrong_stage = -1 };
+    for (int s = 0; s < MAX_STAGES; s++)
+        shape.skip[s] = shape.tied_with[s] = -1;
+    return shape;
+}
+
+typedef struct toy_stage {
+    const toy_shape *shape;
+    int index;
+    int calls[SL_PHASE_COUNT];
+    float own[MAX_SAMPLES * WIDTH]; /* for own_output */
+    sl_stage *stage;
+} toy_stage;
+
+/* ---- The mathematics, used by the stages and by the reference ---- */
+
+static inline void toy_forward(const float *x, const float *skip, const float *w, int64_t n, float *y)
+{
+    for (int64_t i = 0; i < n * WIDTH; i++)
+        y[i] = x[i] * w[i % WIDTH] + (skip ? skip[i] : 0);
+}
+
+static inline float toy_loss(const float *y, const float *t, int64_t n)
+{
+    float sum = 0;
+    for (int64_t i = 0; i < n * WIDTH; i++)
+        sum += (y[i] - t[i]) * (y[i] - t[i]) / 2;
+    return sum / (float)n;
+}
+
+static inline void toy_loss_grad(const float *y, const float *t, int64_t n, float seed, float *dy)
+{
+    for (int64_t i = 0; i < n * WIDTH; i++)
+        dy[i] = (y[i] - t[i]) / (float)n * seed;
+}
+
+static inline void toy_backward_input(const float *dy, const float *w, int64_t n, float *dx)
+{
+    for (int64_t i = 0; i < n * WIDTH; i++)
+        dx[i] = dy[i] * w[i % WIDTH];
+}
+
+static inline void toy_backward_weight(const float *dy, const float *x, int64_t n, float *dw)
+{
+    for (int64_t i = 0; i < n * WIDTH; i++)
+        dw[i % WIDTH] += dy[i] * x[i];
+}
+
+/* ---- Stages: inputs are x, skip?, t?; outputs h, or y and loss ---- */
+
+static inline bool toy_is_last(const toy_stage *toy)
+{
+    return toy->index == toy->shape->stages - 1;
+}
+
+static inline sl_status toy_run_forward(void *user, const sl_stage_call *call)
+{
+    toy_stage *toy = (toy_stage *)user;
+    bool skips = toy->shape->skip[toy->index] >= 0;
+    const float *x = (const float *)call->inputs[0].data;
+    const float *skip = skips ? (const float *)call->inputs[1].data : NULL;
+    int64_t n = call->inputs[0].meta.shape.dims[0];
+    toy->calls[SL_PHASE_F]++;
+    if (toy->index == toy->shape->fail_stage && call->microbatch == toy->shape->fail_microbatch)
+        return sl_fail(SL_ERR_STAGE, "the valve is stuck");
+    if (toy->shape->own_output)
+        call->outputs[0].data = toy->own;
+    float *y = (float *)call->outputs[0].data;
+    toy_forward(x, skip, (const float *)call->params[0].data, n, y);
+    memcpy(call->saved, y, (size_t)n * WIDTH * sizeof *y);
+    if (toy_is_last(toy)) {
+        float loss = toy_loss(y, (const float *)call->inputs[1 + skips].data, n);
+        if (call->microbatch == toy->shape->nan_microbatch)
+            loss = 0.0f / 0.0f * loss;
+        *(float *)call->outputs[1].data = loss;
+    }
+    return SL_OK;
+}
+
+/* The gradient of the stage's h; in the last stage it comes from the loss. */
+static inline const float *toy_dy(const toy_stage *toy, const sl_stage_call *call, float *room)
+{
+    bool skips = toy->shape->skip[toy->index] >= 0;
+    int64_t n = call->inputs[0].meta.shape.dims[0];
+    if (!toy_is_last(toy))
+        return (const float *)call->output_grads[0].data;
+    toy_loss_grad((const float *)call->saved, (const float *)call->inputs[1 + skips].data, n,
+                  *(const float *)call->output_grads[1].data, room);
+    return room;
+}
+
+static inline sl_status toy_run_input(void *user, const sl_stage_call *call)
+{
+    toy_stage *toy = (toy_stage *)user;
+    float room[MAX_SAMPLES * WIDTH];
+    int64_t n = call->inputs[0].meta.shape.dims[0];
+    const float *dy = toy_dy(toy, call, room);
+    toy->calls[SL_PHASE_I]++;
+    if (call->input_grads[0].data)
+        toy_backward_input(dy, (const float *)call->params[0].data, n, (float *)call->input_grads[0].data);
+    if (toy->shape->skip[toy->index] >= 0 && call->input_grads[1].data)
+        memcpy(call->input_grads[1].data, dy, (size_t)n * WIDTH * sizeof *dy);
+    return SL_OK;
+}
+
+static inline sl_status toy_run_weight(void *user, const sl_stage_call *call)
+{
+    toy_stage *toy = (toy_stage *)user;
+    float room[MAX_SAMPLES * WIDTH];
+    toy->calls[SL_PHASE_W]++;
+    toy_backward_weight(toy_dy(toy, call, room), (const float *)call->inputs[0].data,
+                        call->inputs[0].meta.shape.dims[0], (float *)call->grads[0].data);
+    return SL_OK;
+}
+
+static inline sl_status toy_run_backward(void *user, const sl_stage_call *call)
+{
+    toy_stage *toy = (toy_stage *)user;
+    sl_status status = SL_OK;
+    toy->calls[SL_PHASE_B]++;
+    SL_TRY(toy_run_input(user, call));
+    SL_TRY(toy_run_weight(user, call));
+done:
+    return status;
+}
+
+static inline sl_status toy_infer(void *user, const sl_meta *inputs, int input_count, sl_meta *outputs,
+                                  int output_count)
+{
+    const toy_stage *toy = (const toy_stage *)user;
+    (void)input_count;
+    (void)output_count;
+    if (inputs[0].shape.dims[1] != WIDTH)
+        return sl_fail(SL_ERR_SHAPE, "rows of %lld, not of %d", (long long)inputs[0].shape.dims[1], WIDTH);
+    outputs[0] = inputs[0];
+    if (toy_is_last(toy))
+        outputs[1] = sl_meta_make(SL_F32, 0, NULL);
+    return SL_OK;
+}
+
+/* samples: of the larger microbatch. */
+static inline sl_status toy_create(toy_stage *toy, const toy_shape *shape, int index, int64_t samples)
+{
+    char names[6][16];
+    int skip = shape->skip[index], owner = shape->tied_with[index] >= 0 ? shape->tied_with[index] : index;
+    bool last = index == shape->stages - 1;
+    int64_t width = index == shape->wrong_stage ? WIDTH + 1 : WIDTH;
+    sl_meta rows = sl_meta_make(SL_F32, 2, (int64_t[]){ samples, WIDTH });
+    sl_meta wide = sl_meta_make(SL_F32, 2, (int64_t[]){ samples, width });
+    if (shape->open_shapes)
+        rows.shape.rank = wide.shape.rank = -1;
+    snprintf(names[0], sizeof names[0], index ? "h%d" : "x", index - 1);
+    snprintf(names[1], sizeof names[1], "h%d", skip);
+    snprintf(names[2], sizeof names[2], last ? "y" : "h%d", index);
+    snprintf(names[3], sizeof names[3], "w%d", owner);
+    sl_stage_value inputs[3] = { { .name = names[0], .meta = rows } },
+                   outputs[2] = { { .name = names[2], .meta = wide } };
+    int ins = 1;
+    if (skip >= 0)
+        inputs[ins++] = (sl_stage_value){ .name = names[1], .meta = rows, .last_use = SL_LAST_USE_F };
+    if (last)
+        inputs[ins++] = (sl_stage_value){ .name = "t", .meta = rows, .no_grad = true };
+    outputs[0].last_use = SL_LAST_USE_F;
+    outputs[1] = (sl_stage_value){ .name = "loss", .meta = sl_meta_make(SL_F32, 0, NULL), .loss = true };
+    sl_stage_param param = { .name = names[3], .meta = sl_meta_make(SL_F32, 1, (int64_t[]){ WIDTH }) };
+    *toy = (toy_stage){ .shape = shape, .index = index };
+    sl_stage_options options = {
+        .index = index,
+        .inputs = inputs,
+        .input_count = ins,
+        .outputs = outputs,
+        .output_count = 1 + last,
+        .params = &param,
+        .param_count = 1,
+        .saved_bytes = (size_t)samples * WIDTH * sizeof(float),
+        .forward = toy_run_forward,
+        .backward_input = shape->only_backward ? NULL : toy_run_input,
+        .backward_weight = shape->only_backward ? NULL : toy_run_weight,
+        .backward = shape->only_backward ? toy_run_backward : NULL,
+        .infer = toy_infer,
+        .user = toy,
+    };
+    return sl_stage_create(&options, &toy->stage);
+}
+
+/* ---- Data ---- */
+
+static inline float toy_number(int seed)
+{
+    return (float)(((uint32_t)seed * 2654435761u >> 8) % 1000) / 997.0f - 0.4f;
+}
+
+static inline void toy_fill(float *data, int count, int seed)
+{
+    for (int i = 0; i < count; i++)
+        data[i] = toy_number(seed * 7919 + i);
+}
+
+static inline void toy_initial(int stage, float *w)
+{
+    toy_fill(w, WIDTH, 100 + stage);
+    for (int c = 0; c < WIDTH; c++)
+        w[c] += 1;
+}
+
+/* ---- Ranks as threads: each runs `body` and keeps its status and message ---- */
+
+typedef struct toy_rank {
+    sl_group *group;
+    int rank;
+    void *user;
+    sl_status (*body)(struct toy_rank *self);
+    sl_status status;
+    char message[2048];
+} toy_rank;
+
+static inline void *toy_rank_main(void *user)
+{
+    toy_rank *self = (toy_rank *)user;
+    self->status = self->body(self);
+    if (self->status != SL_OK)
+        snprintf(self->message, sizeof self->message, "%s", sl_error_message());
+    sl_group_close(self->group);
+    return NULL;
+}
+
+/* Runs body on every rank; fills ranks[]. */
+static inline sl_status toy_run_ranks(int count, sl_status (*body)(toy_rank *self), void *user, toy_rank *ranks)
+{
+    sl_group *groups[MAX_RANKS];
+    pthread_t threads[MAX_RANKS];
+    sl_status status = sl_group_open_threads(count, NULL, groups);
+    if (status != SL_OK)
+        return status;
+    for (int r = 0; r < count; r++) {
+        ranks[r] = (toy_rank){ .group = groups[r], .rank = r, .user = user, .body = body };
+        if (pthread_create(&threads[r], NULL, toy_rank_main, &ranks[r]) != 0)
+            abort();
+    }
+    for (int r = 0; r < count; r++)
+        pthread_join(threads[r], NULL);
+    return SL_OK;
+}
+
+#endif
