@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-static const sl_transport *const transports[] = { &sl_transport_self, &sl_transport_threads };
+static const sl_transport *const transports[] = { &sl_transport_self, &sl_transport_threads, &sl_transport_local };
 
 sl_status sl_transport_find(const char *name, const sl_transport **out)
 {

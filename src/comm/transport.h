@@ -147,5 +147,6 @@ sl_status sl_transport_find(const char *name, const sl_transport **out);
 
 extern const sl_transport sl_transport_self;
 extern const sl_transport sl_transport_threads;
+extern const sl_transport sl_transport_local;
 
 #endif

@@ -17,6 +17,7 @@ typedef struct command {
  * how it reads its options. */
 #define COMMAND_LIST(X)                                                                                                \
     X(bench, "Measures a part of Sluice on this machine")                                                              \
+    X(launch, "Starts N local ranks of a program")                                                                     \
     X(tokenize, "Turns text into a file of tokens, and back")
 
 #define COMMAND_DECLARE(name, summary) int cmd_##name(int argc, char **argv);

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -54,6 +55,12 @@ done:
     return status;
 }
 
+static uint32_t count_cores(void)
+{
+    cpu_set_t cores;
+    return sched_getaffinity(0, sizeof cores, &cores) == 0 ? (uint32_t)CPU_COUNT(&cores) : 1;
+}
+
 sl_status sl_shm_create(int size, double hang_timeout, sl_shm **out)
 {
     sl_status status = SL_OK;
@@ -75,6 +82,7 @@ sl_status sl_shm_create(int size, double hang_timeout, sl_shm **out)
     SL_TRY(new_shm(fd, control_bytes(size), &shm));
     shm->control->version = VERSION;
     shm->control->size = (uint32_t)size;
+    shm->control->cores = count_cores();
     shm->control->run_id = run_id;
     shm->control->hang_timeout = hang_timeout;
     /* The channels of collectives lie in the half of the file below this. */
@@ -202,7 +210,7 @@ void sl_shm_unmap_range(sl_shm *shm, uint64_t offset)
     pthread_mutex_unlock(&shm->lock);
 }
 
-void sl_shm_fail(sl_shm *shm, int rank, sl_status code, const char *text)
+bool sl_shm_fail(sl_shm *shm, int rank, sl_status code, const char *text)
 {
     sl_failure *failure = &shm->control->failure;
     uint32_t state = SL_FAILURE_NONE;
@@ -213,13 +221,14 @@ void sl_shm_fail(sl_shm *shm, int rank, sl_status code, const char *text)
             state = atomic_load(&failure->state);
         }
         if (state != SL_FAILURE_BEING_SET)
-            return;
+            return false;
     }
     failure->rank = rank;
     failure->code = (int32_t)code;
     snprintf(failure->text, sizeof failure->text, "%s", text);
     atomic_store(&failure->state, SL_FAILURE_SET);
     sl_shm_ring_all(shm);
+    return true;
 }
 
 /* Notes and waits are read while they are written: words, so that a reader gets old or new ones and never a fault. */

@@ -28,7 +28,8 @@ typedef struct sl_shm_rank {
 typedef struct sl_shm_control {
     uint64_t magic;
     uint32_t version;
-    uint32_t size; /* ranks */
+    uint32_t size;  /* ranks */
+    uint32_t cores; /* that the process that made the memory may use; ranks may be bound to one of them each */
     uint64_t run_id;
     double hang_timeout;                              /* seconds; negative for never */
     _Alignas(SL_SHM_LINE) _Atomic uint64_t allocated; /* offset of the first byte never given out */
@@ -73,8 +74,8 @@ void sl_shm_unmap_range(sl_shm *shm, uint64_t offset);
 /* Where the channels of the whole group's collectives begin: after the control block of `size` ranks. */
 uint64_t sl_shm_mesh_offset(int size);
 
-/* See sl_transport.fail. Also for processes that are no rank (the launcher). */
-void sl_shm_fail(sl_shm *shm, int rank, sl_status code, const char *text);
+/* See sl_transport.fail. Also for processes that are no rank (the launcher). Returns whether it was the first. */
+bool sl_shm_fail(sl_shm *shm, int rank, sl_status code, const char *text);
 /* Wakes the rank where it sleeps. */
 void sl_shm_ring(sl_shm_rank *rank);
 void sl_shm_ring_all(sl_shm *shm);

@@ -1,10 +1,10 @@
 /* The shared-memory link: joining, leaving, and the transports self and threads. */
 #include "comm/shm/link.h"
+#include "comm/shm/monitor.h"
 
 #include "comm/options.h"
 #include "base/alloc.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -12,13 +12,9 @@
 #define SPIN_SECONDS 50e-6
 
 /* With more ranks than cores a busy wait takes the core from the rank that it waits for. */
-static double default_spin(int ranks)
+static double default_spin(const sl_shm_control *control)
 {
-    cpu_set_t cores;
-    CPU_ZERO(&cores);
-    if (sched_getaffinity(0, sizeof cores, &cores) != 0)
-        return 0;
-    return ranks <= CPU_COUNT(&cores) ? SPIN_SECONDS : 0;
+    return control->size <= control->cores ? SPIN_SECONDS : 0;
 }
 
 sl_status sl_shm_link_new(const sl_transport *transport, sl_shm *shm, int rank, const sl_group_options *options,
@@ -41,7 +37,9 @@ sl_status sl_shm_link_new(const sl_transport *transport, sl_shm *shm, int rank, 
     };
     link->shm = sl_shm_ref(shm);
     link->me = &shm->control->ranks[rank];
-    link->spin_seconds = options->spin_us > 0 ? options->spin_us * 1e-6 : options->spin_us < 0 ? 0 : default_spin(size);
+    link->spin_seconds = options->spin_us > 0   ? options->spin_us * 1e-6
+                         : options->spin_us < 0 ? 0
+                                                : default_spin(shm->control);
     *out = link;
     return SL_OK;
 }
@@ -50,7 +48,8 @@ void sl_shm_link_close(sl_link *base)
 {
     sl_shm_link *link = (sl_shm_link *)base;
 
-    atomic_store(&link->me->state, SL_SHM_CLOSED);
+    atomic_store(&link->me->state, SL_SHM_CLOSED); /* before its connections close: it left as it should */
+    sl_monitor_stop(link->monitor);
     sl_shm_ring_all(link->shm); /* for ranks that wait for it to join */
     sl_shm_unref(link->shm);
     sl_free(link);

@@ -7,8 +7,9 @@
 typedef struct sl_shm_link {
     sl_link base;
     sl_shm *shm;
-    sl_shm_rank *me;     /* in shm */
-    double spin_seconds; /* longest busy wait */
+    sl_shm_rank *me;            /* in shm */
+    double spin_seconds;        /* longest busy wait */
+    struct sl_monitor *monitor; /* local only */
 } sl_shm_link;
 
 /* Takes part of rank `rank` in the run; on success the link holds a reference to shm. */

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 sl_status suite_expect(sl_status got, sl_status expected, const char *text, const char *file, int line)
 {
@@ -108,8 +109,9 @@ done:
     return status;
 }
 
-sl_status suite_run_self(suite_function run, const sl_group_options *options, uint64_t seed)
+sl_status suite_run_self(suite_function run, int size, const sl_group_options *options, uint64_t seed)
 {
+    (void)size;
     sl_group_options self = options ? *options : (sl_group_options){ 0 };
     sl_group *group = NULL;
     self.transport = "self";
@@ -118,4 +120,71 @@ sl_status suite_run_self(suite_function run, const sl_group_options *options, ui
         status = run(group, seed);
     sl_group_close(group);
     return status;
+}
+
+/* ---- Processes ------------------------------------------------------------------------------- */
+
+/* A forked rank; what it has to say goes into memory that it shares with the test. */
+typedef struct rank_process {
+    suite_function run;
+    const sl_group_options *options;
+    uint64_t seed;
+    struct outcome {
+        sl_status status;
+        char message[1024];
+    } * outcomes; /* (size) */
+} rank_process;
+
+static int run_process(void *user, int rank)
+{
+    rank_process *process = user;
+    sl_group *group = NULL;
+    sl_status status = sl_group_open(process->options, &group);
+    if (status == SL_OK)
+        status = process->run(group, process->seed);
+    if (status != SL_OK) {
+        snprintf(process->outcomes[rank].message, sizeof process->outcomes[rank].message, "%s", sl_error_message());
+        if (group)
+            sl_group_fail(group, status);
+    }
+    process->outcomes[rank].status = status;
+    sl_group_close(group);
+    return status == SL_OK ? 0 : 1;
+}
+
+sl_status suite_run_local(suite_function run, int size, const sl_group_options *options, uint64_t seed)
+{
+    sl_status status = SL_OK;
+    rank_process process = { .run = run, .options = options, .seed = seed };
+    sl_launch_options launch = { .ranks = size, .run = run_process, .user = &process };
+    sl_launch_result result;
+    size_t bytes = (size_t)size * sizeof *process.outcomes;
+    process.outcomes = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    SL_TRY(sl_launch(&launch, &result));
+    for (int r = 0; r < size; r++) {
+        if (process.outcomes[r].status != SL_OK && (status == SL_OK || status == SL_ERR_PEER))
+            status = sl_fail(process.outcomes[r].status, "rank %d: %s", r, process.outcomes[r].message);
+    }
+    if (status == SL_OK && result.rank >= 0)
+        status = sl_fail(SL_ERR_INTERNAL, "%s", result.report);
+done:
+    munmap(process.outcomes, bytes);
+    return status;
+}
+
+/* ---- Lists ----------------------------------------------------------------------------------- */
+
+sl_status suite_run_list(suite_runner runner, const suite_case *cases, int size, int rounds)
+{
+    for (const suite_case *each = cases; each->name; each++) {
+        int times = each->rounds < 1 ? 1 : rounds > 0 && each->rounds > rounds ? rounds : each->rounds;
+        for (int round = 0; size >= each->min_ranks && round < times; round++) {
+            uint64_t seed = (uint64_t)round * 31 + (uint64_t)size;
+            const sl_group_options options = { .checksum = round % 4 == 1, .spin_us = round % 3 == 1 ? -1 : 0 };
+            sl_status status = runner(each->run, size, &options, seed);
+            if (status != SL_OK)
+                return sl_fail_context(status, "%s, %d ranks, round %d", each->name, size, round);
+        }
+    }
+    return SL_OK;
 }

@@ -50,7 +50,14 @@ void suite_fill(void *data, size_t bytes, uint64_t seed);
 bool suite_is_filled(const void *data, size_t bytes, uint64_t seed);
 
 /* Run a case; the status and message are those of the first rank that failed. */
-sl_status suite_run_self(suite_function run, const sl_group_options *options, uint64_t seed);
+sl_status suite_run_self(suite_function run, int size, const sl_group_options *options, uint64_t seed);
 sl_status suite_run_threads(suite_function run, int size, const sl_group_options *options, uint64_t seed);
+/* As processes: forks of this one, started by sl_launch. */
+sl_status suite_run_local(suite_function run, int size, const sl_group_options *options, uint64_t seed);
+
+/* Runs every case of the list that `size` ranks can run, with all its seeds; stops at the first that fails. With
+ * `rounds` > 0 no case runs more often than that. */
+typedef sl_status (*suite_runner)(suite_function run, int size, const sl_group_options *options, uint64_t seed);
+sl_status suite_run_list(suite_runner runner, const suite_case *cases, int size, int rounds);
 
 #endif

@@ -1,0 +1,150 @@
+/* Starting one rank: what happens between fork and the program. */
+#include "comm/launch/launch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* To the rank-th core that this process may use, counted round. */
+static void bind_to_core(int rank)
+{
+    cpu_set_t cores, one;
+    if (sched_getaffinity(0, sizeof cores, &cores) != 0)
+        return;
+    int count = CPU_COUNT(&cores), wanted = rank % count;
+    for (size_t core = 0; core < CPU_SETSIZE; core++) {
+        if (CPU_ISSET(core, &cores) && wanted-- == 0) {
+            CPU_ZERO(&one);
+            CPU_SET(core, &one);
+            sched_setaffinity(0, sizeof one, &one);
+            return;
+        }
+    }
+}
+
+static void set_number(const char *name, int value)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", value);
+    setenv(name, text, 1);
+}
+
+static void set_environment(const sl_launcher *launcher, const sl_launch_child *child)
+{
+    char fds[32];
+    snprintf(fds, sizeof fds, "%d,%d", launcher->shm->fd, child->socket[1]);
+    setenv("SLUICE_RUN_FDS", fds, 1);
+    set_number("SLUICE_RANK", child->rank);
+    set_number("SLUICE_SIZE", launcher->options->ranks);
+}
+
+/* Only rank 0 can have the input, and not from a terminal: it is in another process group than the terminal's. */
+static void set_input(int rank)
+{
+    if (rank == 0 && !isatty(STDIN_FILENO))
+        return;
+    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (null >= 0) {
+        dup2(null, STDIN_FILENO);
+        close(null);
+    }
+}
+
+/* The launcher's ends of all connections: while a rank held them, nobody would notice the launcher's death. */
+static void close_launchers(const sl_launcher *launcher, const sl_launch_child *own)
+{
+    for (int r = 0; r < launcher->options->ranks; r++) {
+        const sl_launch_child *child = &launcher->children[r];
+        if (child->socket[0] >= 0)
+            close(child->socket[0]);
+        if (child != own && child->socket[1] >= 0)
+            close(child->socket[1]);
+        for (int i = 0; i < 2; i++) {
+            if (child->streams[i].from >= 0)
+                close(child->streams[i].from);
+        }
+        if (child->pidfd >= 0)
+            close(child->pidfd);
+    }
+    close(launcher->signal_fd);
+}
+
+_Noreturn static void run_child(sl_launcher *launcher, sl_launch_child *child, pid_t parent, const int output[2],
+                                int error_fd)
+{
+    const sl_launch_options *options = launcher->options;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent)
+        _exit(128 + SIGKILL); /* it died before the line above */
+    setpgid(0, 0);
+    for (int i = 0; i < 2; i++) {
+        if (output[i] >= 0) {
+            dup2(output[i], STDOUT_FILENO + i);
+            close(output[i]);
+        }
+    }
+    set_input(child->rank);
+    close_launchers(launcher, child);
+    set_environment(launcher, child);
+    if (options->bind == SL_BIND_CORE)
+        bind_to_core(child->rank);
+    pthread_sigmask(SIG_SETMASK, &launcher->old_mask, NULL);
+    if (options->run) {
+        close(error_fd);
+        exit(options->run(options->user, child->rank));
+    }
+    fcntl(launcher->shm->fd, F_SETFD, 0);
+    fcntl(child->socket[1], F_SETFD, 0);
+    execvp(options->argv[0], options->argv);
+    int error = errno;
+    ssize_t written = write(error_fd, &error, sizeof error);
+    _exit(written == sizeof error ? 127 : 126);
+}
+
+sl_status sl_launch_start(sl_launcher *launcher, sl_launch_child *child)
+{
+    sl_status status = SL_OK;
+    int output[2] = { -1, -1 }, error[2] = { -1, -1 }, failed = 0;
+    pid_t parent = getpid();
+    if (launcher->options->tag_output)
+        SL_TRY(sl_launch_streams_open(child, output));
+    if (pipe2(error, O_CLOEXEC) != 0) {
+        status = sl_fail(SL_ERR_IO, "pipe: %s", strerror(errno));
+        goto done;
+    }
+    pid_t pid = fork();
+    if (pid < 0) {
+        status = sl_fail(SL_ERR_IO, "fork rank %d: %s", child->rank, strerror(errno));
+        goto done;
+    }
+    if (pid == 0) {
+        close(error[0]);
+        run_child(launcher, child, parent, output, error[1]);
+    }
+    setpgid(pid, pid); /* here too, so that it is done whoever comes first */
+    child->pid = pid;
+    child->pidfd = pidfd_open(pid, 0);
+    close(child->socket[1]);
+    child->socket[1] = -1;
+    close(error[1]);
+    error[1] = -1;
+    if (child->pidfd < 0)
+        status = sl_fail(SL_ERR_IO, "pidfd_open: %s", strerror(errno));
+    else if (read(error[0], &failed, sizeof failed) == sizeof failed)
+        status = sl_fail(SL_ERR_IO, "start %s: %s", launcher->options->argv[0], strerror(failed));
+done:
+    for (int i = 0; i < 2; i++) {
+        if (error[i] >= 0)
+            close(error[i]);
+        if (output[i] >= 0)
+            close(output[i]);
+    }
+    return status;
+}

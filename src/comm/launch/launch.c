@@ -1,0 +1,249 @@
+/* The launcher: starts the ranks, passes on their output and the signals it gets, ends them all when one fails. */
+#include "comm/launch/launch.h"
+#include "comm/options.h"
+#include "base/alloc.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define GRACE_SECONDS 5.0
+#define QUIET_SECONDS 1.0 /* from a failure to SIGTERM: time in which the other ranks report and end by themselves */
+#define LOOK_MILLISECONDS 50
+
+static const int forwarded[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP };
+
+static void signal_all(sl_launcher *launcher, int signal)
+{
+    for (int r = 0; r < launcher->options->ranks; r++) {
+        sl_launch_child *child = &launcher->children[r];
+        if (child->pid > 0 && !child->ended)
+            kill(-child->pid, signal); /* its whole process group */
+    }
+}
+
+/* ---- Set-up ---------------------------------------------------------------------------------- */
+
+static sl_status check_options(const sl_launch_options *options)
+{
+    if (options->ranks < 1 || options->ranks > SL_SHM_MAX_RANKS)
+        return sl_fail(SL_ERR_ARGUMENT, "launch %d ranks; 1 to %d are possible", options->ranks, SL_SHM_MAX_RANKS);
+    if (!options->run && (!options->argv || !options->argv[0]))
+        return sl_fail(SL_ERR_ARGUMENT, "launch: no program is given");
+    return SL_OK;
+}
+
+static sl_status prepare(sl_launcher *launcher)
+{
+    sl_status status = SL_OK;
+    int ranks = launcher->options->ranks;
+    sl_group_options group = { .hang_timeout = launcher->options->hang_timeout };
+    SL_TRY(sl_options_resolve(&group, &group));
+    SL_TRY(sl_shm_create(ranks, group.hang_timeout, &launcher->shm));
+    SL_TRY(SL_NEW_ARRAY(launcher->polls, 1 + 3 * ranks));
+    SL_TRY(SL_NEW_ARRAY(launcher->children, ranks));
+    for (int r = 0; r < ranks; r++) {
+        sl_launch_child *child = &launcher->children[r];
+        *child = (sl_launch_child){
+            .rank = r, .pidfd = -1, .socket = { -1, -1 }, .streams = { { .from = -1 }, { .from = -1 } }
+        };
+    }
+    for (int r = 0; r < ranks; r++) {
+        if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, launcher->children[r].socket) != 0) {
+            status = sl_fail(SL_ERR_IO, "socketpair: %s", strerror(errno));
+            goto done;
+        }
+    }
+    sigset_t set;
+    sigemptyset(&set);
+    for (size_t i = 0; i < sizeof forwarded / sizeof *forwarded; i++)
+        sigaddset(&set, forwarded[i]);
+    pthread_sigmask(SIG_BLOCK, &set, &launcher->old_mask);
+    launcher->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (launcher->signal_fd < 0) {
+        pthread_sigmask(SIG_SETMASK, &launcher->old_mask, NULL);
+        status = sl_fail(SL_ERR_IO, "signalfd: %s", strerror(errno));
+    }
+done:
+    return status;
+}
+
+static void clean_up(sl_launcher *launcher)
+{
+    if (launcher->signal_fd >= 0) {
+        close(launcher->signal_fd);
+        pthread_sigmask(SIG_SETMASK, &launcher->old_mask, NULL);
+    }
+    for (int r = 0; launcher->children && r < launcher->options->ranks; r++) {
+        sl_launch_child *child = &launcher->children[r];
+        for (int i = 0; i < 2; i++) {
+            sl_launch_stream_finish(&child->streams[i], r);
+            if (child->socket[i] >= 0)
+                close(child->socket[i]);
+        }
+        if (child->pidfd >= 0)
+            close(child->pidfd);
+    }
+    sl_free(launcher->children);
+    sl_free(launcher->polls);
+    sl_shm_unref(launcher->shm);
+}
+
+/* ---- While they run -------------------------------------------------------------------------- */
+
+static bool has_failed(const sl_launcher *launcher)
+{
+    return atomic_load(&launcher->shm->control->failure.state) == SL_FAILURE_SET;
+}
+
+/* Tells the other ranks of one that ended before it should have, or badly. */
+static void judge(sl_launcher *launcher, sl_launch_child *child)
+{
+    char text[SL_FAILURE_TEXT], end[128], doing[320];
+    sl_shm_rank *rank = &launcher->shm->control->ranks[child->rank];
+    uint32_t state = atomic_exchange(&rank->state, SL_SHM_GONE);
+    bool clean = WIFEXITED(child->wait_status) && WEXITSTATUS(child->wait_status) == 0;
+    if (clean && state == SL_SHM_CLOSED)
+        return;
+    const char *how = !clean ? "" : state == SL_SHM_JOINED ? " without closing its group" : " without joining the run";
+    if (state == SL_SHM_JOINED)
+        snprintf(text, sizeof text, "rank %d %s%s; last doing: %s", child->rank,
+                 sl_launch_end_text(child->wait_status, end, sizeof end), how,
+                 sl_shm_describe(rank, doing, sizeof doing));
+    else
+        snprintf(text, sizeof text, "rank %d %s%s", child->rank,
+                 sl_launch_end_text(child->wait_status, end, sizeof end), how);
+    child->is_cause = sl_shm_fail(launcher->shm, child->rank, SL_ERR_PEER, text);
+    if (child->is_cause)
+        launcher->harmless = clean;
+    if (!clean && launcher->ending == 0)
+        launcher->ending = sl_now();
+}
+
+/* A child has ended: what is left of its process group goes before its number can mean another process. */
+static void reap(sl_launcher *launcher, sl_launch_child *child)
+{
+    kill(-child->pid, SIGKILL);
+    while (waitpid(child->pid, &child->wait_status, 0) < 0 && errno == EINTR)
+        ;
+    child->ended = true;
+    child->ended_at = sl_now();
+    close(child->pidfd);
+    child->pidfd = -1;
+    judge(launcher, child);
+}
+
+/* Suspends the ranks with the launcher, and lets them go on with it. */
+static void suspend(sl_launcher *launcher)
+{
+    signal_all(launcher, SIGSTOP);
+    kill(getpid(), SIGSTOP);
+    signal_all(launcher, SIGCONT);
+}
+
+static void forward_signals(sl_launcher *launcher)
+{
+    struct signalfd_siginfo info;
+    while (read(launcher->signal_fd, &info, sizeof info) == sizeof info) {
+        int signal = (int)info.ssi_signo;
+        if (signal == SIGTSTP) {
+            suspend(launcher);
+            continue;
+        }
+        signal_all(launcher, signal);
+        if (signal != SIGUSR1 && signal != SIGUSR2 && launcher->ending == 0) {
+            launcher->ending = sl_now();
+            launcher->told_term = true; /* it has been told */
+        }
+    }
+}
+
+/* Once the run ends: ranks that do not end by themselves are asked to, then made to. */
+static void press(sl_launcher *launcher)
+{
+    if (launcher->ending == 0) {
+        if (!has_failed(launcher) || launcher->harmless)
+            return;
+        launcher->ending = sl_now();
+    }
+    double passed = sl_now() - launcher->ending;
+    if (passed > QUIET_SECONDS && !launcher->told_term) {
+        signal_all(launcher, SIGTERM);
+        launcher->told_term = true;
+    }
+    if (passed > launcher->grace && !launcher->told_kill) {
+        signal_all(launcher, SIGKILL);
+        launcher->told_kill = true;
+    }
+}
+
+/* Waits for the next event and deals with it; false once all children have ended. */
+static bool turn(sl_launcher *launcher)
+{
+    int count = 0, left = 0, ranks = launcher->options->ranks;
+    struct pollfd *polls = launcher->polls;
+    polls[count++] = (struct pollfd){ .fd = launcher->signal_fd, .events = POLLIN };
+    for (int r = 0; r < ranks; r++) {
+        sl_launch_child *child = &launcher->children[r];
+        left += !child->ended;
+        polls[count++] = (struct pollfd){ .fd = child->pidfd, .events = POLLIN };
+        polls[count++] = (struct pollfd){ .fd = child->streams[0].from, .events = POLLIN };
+        polls[count++] = (struct pollfd){ .fd = child->streams[1].from, .events = POLLIN };
+    }
+    if (left == 0)
+        return false;
+    int ready = poll(polls, (nfds_t)count, LOOK_MILLISECONDS);
+    if (ready > 0 && polls[0].revents)
+        forward_signals(launcher);
+    for (int r = 0; ready > 0 && r < ranks; r++) {
+        sl_launch_child *child = &launcher->children[r];
+        for (int i = 0; i < 2; i++) {
+            if (polls[2 + 3 * r + i].revents)
+                sl_launch_stream_pump(&child->streams[i], r);
+        }
+        if (polls[1 + 3 * r].revents)
+            reap(launcher, child);
+    }
+    press(launcher);
+    return true;
+}
+
+/* Ends and reaps what has been started, where the rest could not be. */
+static void abandon(sl_launcher *launcher)
+{
+    signal_all(launcher, SIGKILL);
+    while (turn(launcher))
+        ;
+}
+
+sl_status sl_launch(const sl_launch_options *options, sl_launch_result *out)
+{
+    sl_status status = SL_OK;
+    sl_launcher launcher = { .options = options, .signal_fd = -1 };
+    launcher.grace = options->grace > 0 ? options->grace : GRACE_SECONDS;
+    SL_TRY(check_options(options));
+    SL_TRY(prepare(&launcher));
+    fflush(NULL); /* what is buffered must not come out once more in each rank */
+    for (int r = 0; r < options->ranks && status == SL_OK; r++)
+        status = sl_launch_start(&launcher, &launcher.children[r]);
+    if (status != SL_OK) {
+        char message[512];
+        snprintf(message, sizeof message, "%s", sl_error_message());
+        for (int r = 0; r < options->ranks; r++)
+            launcher.children[r].ended |= launcher.children[r].pid == 0;
+        abandon(&launcher);
+        sl_fail(status, "%s", message);
+        goto done;
+    }
+    while (turn(&launcher))
+        ;
+    sl_launch_report(&launcher, out);
+done:
+    clean_up(&launcher);
+    return status;
+}

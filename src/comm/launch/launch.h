@@ -1,0 +1,61 @@
+/* The launcher from the inside: one process that starts the ranks of a run and waits for them. */
+#ifndef SL_COMM_LAUNCH_LAUNCH_H
+#define SL_COMM_LAUNCH_LAUNCH_H
+
+#include "comm/shm/control.h"
+
+#include <signal.h>
+#include <sys/types.h>
+
+/* Output of a rank on its way through the launcher, cut into lines. */
+typedef struct sl_launch_stream {
+    int from; /* read end; -1 once closed */
+    int to;   /* descriptor of the launcher */
+    char *line;
+    size_t used, capacity;
+} sl_launch_stream;
+
+typedef struct sl_launch_child {
+    int rank;
+    pid_t pid; /* also its process group; 0 before it starts */
+    int pidfd;
+    int socket[2]; /* the launcher's end, the rank's end */
+    bool ended;
+    int wait_status; /* as waitpid gives it, once ended */
+    double ended_at;
+    bool is_cause;               /* its end is the run's failure */
+    sl_launch_stream streams[2]; /* stdout, stderr, where output is tagged */
+} sl_launch_child;
+
+typedef struct sl_launcher {
+    const sl_launch_options *options;
+    double grace;
+    sl_shm *shm;
+    sl_launch_child *children; /* (ranks) */
+    int signal_fd;
+    sigset_t old_mask;
+    bool harmless;  /* the run's failure is a rank that ended early and well: it concerns who still needs it */
+    double ending;  /* when the run began to end: a failure or a signal; 0 before */
+    bool told_term; /* SIGTERM has been sent */
+    bool told_kill;
+    struct pollfd *polls; /* (1 + 3 * ranks) */
+} sl_launcher;
+
+/* Starts the child: forks, binds, executes. Returns in the parent only. */
+sl_status sl_launch_start(sl_launcher *launcher, sl_launch_child *child);
+
+/* Makes the pipes of a child's output. */
+sl_status sl_launch_streams_open(sl_launch_child *child, int write_ends[2]);
+/* Passes on what has come; closes the stream at its end. */
+void sl_launch_stream_pump(sl_launch_stream *stream, int rank);
+/* Passes on an unfinished line and closes. */
+void sl_launch_stream_finish(sl_launch_stream *stream, int rank);
+
+/* "was killed by signal 9 (Killed)" or "exited with code 3"; returns text. */
+char *sl_launch_end_text(int wait_status, char *text, size_t size);
+/* 0 ... 255, 128 + signal */
+int sl_launch_exit_code(int wait_status);
+/* Once all have ended. */
+void sl_launch_report(const sl_launcher *launcher, sl_launch_result *result);
+
+#endif

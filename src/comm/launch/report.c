@@ -1,0 +1,59 @@
+/* What became of the ranks: the exit code and a text that starts with the root cause. */
+#include "comm/launch/launch.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+
+char *sl_launch_end_text(int wait_status, char *text, size_t size)
+{
+    if (WIFSIGNALED(wait_status))
+        snprintf(text, size, "was killed by signal %d (%s)", WTERMSIG(wait_status), strsignal(WTERMSIG(wait_status)));
+    else
+        snprintf(text, size, "exited with code %d", WEXITSTATUS(wait_status));
+    return text;
+}
+
+int sl_launch_exit_code(int wait_status)
+{
+    return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
+}
+
+/* The rank that the run's failure is about, where it ended badly itself; else the first that did; -1 for none. */
+static int first_to_fail(const sl_launcher *launcher)
+{
+    const sl_failure *failure = &launcher->shm->control->failure;
+    int ranks = launcher->options->ranks, first = -1;
+    if (atomic_load(&failure->state) == SL_FAILURE_SET && failure->rank >= 0 && failure->rank < ranks &&
+        launcher->children[failure->rank].wait_status != 0)
+        return failure->rank;
+    for (int r = 0; r < ranks; r++) {
+        const sl_launch_child *child = &launcher->children[r];
+        if (child->wait_status != 0 && (first < 0 || child->ended_at < launcher->children[first].ended_at))
+            first = r;
+    }
+    return first;
+}
+
+void sl_launch_report(const sl_launcher *launcher, sl_launch_result *result)
+{
+    const sl_failure *failure = &launcher->shm->control->failure;
+    char end[128];
+    *result = (sl_launch_result){ .rank = first_to_fail(launcher) };
+    if (result->rank < 0)
+        return;
+    const sl_launch_child *root = &launcher->children[result->rank];
+    result->exit_code = sl_launch_exit_code(root->wait_status);
+
+    bool recorded = atomic_load(&failure->state) == SL_FAILURE_SET;
+    size_t size = sizeof result->report, used = 0;
+    if (recorded)
+        used += (size_t)snprintf(result->report, size, "%s\n", failure->text);
+    for (int r = 0; r < launcher->options->ranks && used < size; r++) {
+        const sl_launch_child *child = &launcher->children[r];
+        if (child->wait_status == 0 || child->is_cause)
+            continue;
+        used += (size_t)snprintf(result->report + used, size - used, "rank %d %s\n", r,
+                                 sl_launch_end_text(child->wait_status, end, sizeof end));
+    }
+}

@@ -1,0 +1,231 @@
+/* Rendezvous over an abstract Unix socket: no file is left, no port is opened, and the kernel vouches for the user. */
+#include "comm/shm/rendezvous.h"
+#include "base/alloc.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#define WAIT_SECONDS 60.0
+#define MAGIC 0x736c7264u
+
+struct hello {
+    uint32_t magic;
+    int32_t rank, size;
+};
+
+static socklen_t make_address(const char *key, struct sockaddr_un *address)
+{
+    *address = (struct sockaddr_un){ .sun_family = AF_UNIX };
+    int used = snprintf(address->sun_path + 1, sizeof address->sun_path - 1, "sluice-%u-%016llx", (unsigned)getuid(),
+                        (unsigned long long)XXH3_64bits(key, strlen(key)));
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)used);
+}
+
+static bool same_user(int fd)
+{
+    struct ucred peer;
+    socklen_t size = sizeof peer;
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == getuid();
+}
+
+static sl_status send_descriptor(int fd, int descriptor)
+{
+    char byte = 0;
+    struct iovec part = { .iov_base = &byte, .iov_len = 1 };
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(sizeof(int))];
+    } control = { .space = { 0 } };
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control
+    };
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
+    if (sendmsg(fd, &message, MSG_NOSIGNAL) != 1)
+        return sl_fail(SL_ERR_COMM, "rendezvous: send the memory's descriptor: %s", strerror(errno));
+    return SL_OK;
+}
+
+static sl_status receive_descriptor(int fd, int *out)
+{
+    char byte = 0;
+    struct iovec part = { .iov_base = &byte, .iov_len = 1 };
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(sizeof(int))];
+    } control = { .space = { 0 } };
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control
+    };
+    ssize_t got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+    struct cmsghdr *header = got == 1 ? CMSG_FIRSTHDR(&message) : NULL;
+    if (!header || header->cmsg_type != SCM_RIGHTS || header->cmsg_len != CMSG_LEN(sizeof(int)))
+        return sl_fail(SL_ERR_COMM, "rendezvous: rank 0 refused or went away");
+    memcpy(out, CMSG_DATA(header), sizeof *out);
+    return SL_OK;
+}
+
+/* ---- Rank 0 ---------------------------------------------------------------------------------- */
+
+static sl_status listen_at(const char *key, double until, int *out)
+{
+    struct sockaddr_un address;
+    socklen_t length = make_address(key, &address);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return sl_fail(SL_ERR_IO, "rendezvous: %s", strerror(errno));
+    while (bind(fd, (struct sockaddr *)&address, length) != 0) {
+        if (errno != EADDRINUSE || sl_now() > until) {
+            sl_status status = sl_fail(SL_ERR_COMM, "rendezvous as rank 0: %s%s", strerror(errno),
+                                       errno == EADDRINUSE ? " (another run has the same job and port)" : "");
+            close(fd);
+            return status;
+        }
+        usleep(20000); /* a run that just failed may not be gone yet */
+    }
+    if (listen(fd, 128) != 0) {
+        close(fd);
+        return sl_fail(SL_ERR_IO, "rendezvous: listen: %s", strerror(errno));
+    }
+    *out = fd;
+    return SL_OK;
+}
+
+/* One connection that greets as it should becomes the watch of its rank; others are closed. */
+static sl_status admit(int fd, int size, sl_shm *shm, sl_watch *watches, int *count)
+{
+    struct hello hello = { 0 };
+    bool valid = same_user(fd) && recv(fd, &hello, sizeof hello, 0) == sizeof hello && hello.magic == MAGIC;
+    if (valid && (hello.size != size || hello.rank < 1 || hello.rank >= size)) {
+        close(fd);
+        return sl_fail(SL_ERR_COMM, "rendezvous: rank 0 has %d ranks, another process is rank %d of %d", size,
+                       hello.rank, hello.size);
+    }
+    for (int i = 0; valid && i < *count; i++) {
+        if (watches[i].rank == hello.rank) {
+            close(fd);
+            return sl_fail(SL_ERR_COMM, "rendezvous: two processes are rank %d", hello.rank);
+        }
+    }
+    if (!valid || send_descriptor(fd, shm->fd) != SL_OK) {
+        close(fd);
+        return SL_OK;
+    }
+    watches[(*count)++] = (sl_watch){ .fd = fd, .rank = hello.rank };
+    return SL_OK;
+}
+
+static sl_status serve(const char *key, int size, sl_shm *shm, sl_watch *watches, int *count)
+{
+    sl_status status = SL_OK;
+    double until = sl_now() + WAIT_SECONDS;
+    int listener = -1;
+    SL_TRY(listen_at(key, until, &listener));
+    while (*count < size - 1) {
+        struct pollfd poll_listener = { .fd = listener, .events = POLLIN };
+        if (poll(&poll_listener, 1, 100) > 0) {
+            int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+            const struct timeval limit = { .tv_sec = 5 };
+            if (fd < 0)
+                continue;
+            setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+            SL_TRY(admit(fd, size, shm, watches, count));
+        } else if (sl_now() > until) {
+            status =
+                sl_fail(SL_ERR_TIMEOUT, "rendezvous: %d of %d ranks came within %g s", *count + 1, size, WAIT_SECONDS);
+            goto done;
+        }
+    }
+done:
+    if (listener >= 0)
+        close(listener);
+    return status;
+}
+
+/* ---- The others ------------------------------------------------------------------------------ */
+
+static sl_status connect_to(const char *key, int *out)
+{
+    struct sockaddr_un address;
+    socklen_t length = make_address(key, &address);
+    double until = sl_now() + WAIT_SECONDS;
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return sl_fail(SL_ERR_IO, "rendezvous: %s", strerror(errno));
+    while (connect(fd, (struct sockaddr *)&address, length) != 0) {
+        if ((errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR) || sl_now() > until) {
+            sl_status status = sl_fail(SL_ERR_TIMEOUT, "rendezvous with rank 0 on this machine: %s", strerror(errno));
+            close(fd);
+            return status;
+        }
+        usleep(10000);
+    }
+    if (!same_user(fd)) {
+        close(fd);
+        return sl_fail(SL_ERR_COMM, "rendezvous: another user has taken the name of this run");
+    }
+    *out = fd;
+    return SL_OK;
+}
+
+static sl_status ask(const char *key, int rank, int size, sl_shm **shm, sl_watch *watch)
+{
+    sl_status status = SL_OK;
+    const struct hello hello = { MAGIC, rank, size };
+    int fd = -1, memory = -1;
+    SL_TRY(connect_to(key, &fd));
+    if (send(fd, &hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello) {
+        status = sl_fail(SL_ERR_COMM, "rendezvous: %s", strerror(errno));
+        goto done;
+    }
+    SL_TRY(receive_descriptor(fd, &memory));
+    SL_TRY(sl_shm_attach(memory, shm));
+    memory = -1;
+    *watch = (sl_watch){ .fd = fd, .rank = 0 };
+    fd = -1;
+done:
+    if (memory >= 0)
+        close(memory);
+    if (fd >= 0)
+        close(fd);
+    return status;
+}
+
+sl_status sl_rendezvous(const char *key, int rank, int size, double hang_timeout, sl_shm **shm, sl_watch **watches,
+                        int *count)
+{
+    sl_status status = SL_OK;
+    sl_shm *found = NULL;
+    sl_watch *made = NULL;
+    int connected = 0;
+    SL_TRY(SL_NEW_ARRAY(made, size));
+    if (rank == 0) {
+        SL_TRY(sl_shm_create(size, hang_timeout, &found));
+        SL_TRY(serve(key, size, found, made, &connected));
+    } else {
+        SL_TRY(ask(key, rank, size, &found, &made[0]));
+        connected = 1;
+    }
+    *shm = found;
+    *watches = made;
+    *count = connected;
+    made = NULL; /* now the caller's */
+done:
+    if (made) {
+        for (int i = 0; i < connected; i++)
+            close(made[i].fd);
+        sl_free(made);
+        sl_shm_unref(found);
+    }
+    return status;
+}

@@ -1,0 +1,72 @@
+/* sluice launch: N local ranks of a program. */
+#include "command.h"
+#include "options.h"
+
+#include <sluice/comm.h>
+
+#include <stdio.h>
+
+static const cli_usage usage = {
+    .command = "launch",
+    .synopsis = "-n N [OPTIONS] -- PROGRAM [ARGUMENTS]",
+    .description =
+        "Starts N ranks of PROGRAM on this machine. Programs that open a group (sl_group_open) find each other over "
+        "shared memory; any other program runs N times.\n"
+        "Signals are forwarded to all ranks. When one rank fails, the others are told, have a second to end by "
+        "themselves, are then sent SIGTERM and at last SIGKILL. Nothing is left behind, also when this command is "
+        "killed.\n"
+        "The exit code is that of the rank that failed first, 128 + signal where it was killed.",
+    .examples = "sluice launch -n 4 -- ./my_training --steps 100\n"
+                "sluice launch -n 2 --bind core --tag-output -- sluice train config.yaml",
+    .min_operands = 1,
+    .max_operands = 1 << 20,
+    .rest = true,
+};
+
+int cmd_launch(int argc, char **argv)
+{
+    sl_launch_options launch = { .ranks = 0 };
+    sl_launch_result result;
+    int bind = SL_BIND_NONE;
+    const cli_option options[] = {
+        { .name = "ranks",
+          .letter = 'n',
+          .value = "N",
+          .integer = &launch.ranks,
+          .min = 1,
+          .max = 1024,
+          .required = true,
+          .help = "number of ranks" },
+        { .name = "bind",
+          .value = "none|core",
+          .words = "none|core",
+          .choice = &bind,
+          .help = "core: keeps rank r on the r-th core that this command may use, counted round" },
+        { .name = "tag-output",
+          .flag = &launch.tag_output,
+          .help = "writes the ranks' output line by line, with \"[r] \" before the lines of rank r" },
+        { .name = "hang-timeout",
+          .value = "S",
+          .real = &launch.hang_timeout,
+          .least = -1,
+          .most = 1e6,
+          .help = "seconds without a sign of life after which a rank counts as hung; -1 for never (default 30)" },
+        { .name = "grace",
+          .value = "S",
+          .real = &launch.grace,
+          .least = 0,
+          .most = 1e6,
+          .help = "seconds from a failure or a signal to SIGKILL for what still runs (default 5)" },
+        { .name = NULL },
+    };
+    int code;
+    if (!options_parse(&usage, options, &argc, argv, &code))
+        return code;
+    launch.argv = argv + 1;
+    launch.bind = bind == 1 ? SL_BIND_CORE : SL_BIND_NONE;
+    if (sl_launch(&launch, &result) != SL_OK)
+        return failure("launch");
+    if (result.rank >= 0)
+        fprintf(stderr, "sluice launch: %s", result.report);
+    return result.exit_code;
+}
