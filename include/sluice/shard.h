@@ -2,7 +2,7 @@
 #ifndef SLUICE_SHARD_H
 #define SLUICE_SHARD_H
 
-#include <sluice/base.h>
+#include <sluice/tensor.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -146,6 +146,104 @@ SL_API SL_MUST_CHECK sl_status sl_checkpoint_writer_wait(sl_checkpoint_writer *w
 SL_API SL_MUST_CHECK sl_status sl_checkpoint_writer_commit(sl_checkpoint_writer *writer,
                                                            const sl_checkpoint_part *parts, int part_count, int keep,
                                                            const char *const *attributes);
+
+/* ---- Sharded tensors --------------------------------------------------------------------------- */
+
+/* Where a shard lives: "rank:1/cpu", "rank:3/cuda:0". */
+typedef struct sl_shard_place {
+    int rank;
+    char device[24];
+} sl_shard_place;
+
+/* ranks is the size of the group, which the rank must be in. */
+SL_API SL_MUST_CHECK sl_status sl_shard_place_parse(const char *text, int ranks, sl_shard_place *out);
+SL_API char *sl_shard_place_text(const sl_shard_place *placement, char *text, size_t size); /* returns text */
+
+/* A box of a tensor: element [offsets] .. [offsets + size). */
+typedef struct sl_shard {
+    int64_t offsets[SL_MAX_DIMS];
+    sl_shape size;
+    sl_shard_place placement;
+} sl_shard;
+
+typedef enum sl_layout { SL_LAYOUT_STRIDED, SL_LAYOUT_SPARSE } sl_layout;
+
+typedef struct sl_tensor_properties {
+    sl_dtype dtype;
+    sl_layout layout;
+    bool requires_grad, pinned;
+} sl_tensor_properties;
+
+/* How a tensor lies over ranks. Plain data; shards belong to it. */
+typedef struct sl_sharding {
+    sl_shape size;
+    sl_tensor_properties properties;
+    sl_shard *shards;
+    int count;
+} sl_sharding;
+
+SL_API void sl_sharding_destroy(sl_sharding *sharding); /* frees shards, leaves it empty; NULL is fine */
+
+/* Every shard lies inside, none overlaps another, together they are the whole tensor. Names the shards. */
+SL_API SL_MUST_CHECK sl_status sl_sharding_check(const sl_sharding *sharding);
+
+/* The three ways to make one; properties and placements are copied, the result is checked.
+ * Chunks of ceil(n / count) along a dim, the last ones shorter or empty: 11 over 4 is 3, 3, 3, 2; 5 over 4 is 2, 2, 1,
+ * 0. Placement i gets chunk i. */
+SL_API SL_MUST_CHECK sl_status sl_sharding_chunk(const sl_shape *size, const sl_tensor_properties *properties, int dim,
+                                                 const sl_shard_place *placements, int count, sl_sharding *out);
+/* Such chunks along every dim at once: parts[d] of them along dim d; count is their product, the last dim runs fastest.
+ */
+SL_API SL_MUST_CHECK sl_status sl_sharding_grid(const sl_shape *size, const sl_tensor_properties *properties,
+                                                const int *parts, const sl_shard_place *placements, int count,
+                                                sl_sharding *out);
+/* Any boxes. */
+SL_API SL_MUST_CHECK sl_status sl_sharding_list(const sl_shape *size, const sl_tensor_properties *properties,
+                                                const sl_shard *shards, int count, sl_sharding *out);
+
+/* A shard together with the tensor that holds it. */
+typedef struct sl_local_shard {
+    sl_shard shard;
+    sl_meta meta; /* of the tensor */
+    sl_layout layout;
+    bool requires_grad, pinned;
+    const char *device; /* "cpu" */
+} sl_local_shard;
+
+/* What one rank knows of a tensor of this size: its own shards. Refused: none at all; a tensor that is not strided and
+ * contiguous; dtypes, requires_grad or pinned memory that differ; a placement on another rank or device than the
+ * tensor's; a size unlike the tensor's. Not checked: whether they are the whole tensor. */
+SL_API SL_MUST_CHECK sl_status sl_sharding_from_local(const sl_shape *size, int rank, const sl_local_shard *locals,
+                                                      int count, sl_sharding *out);
+/* All ranks' knowledge in one, by rank; NULL stands for a rank without shards. Sizes and properties must agree, and the
+ * shards must be the whole tensor. */
+SL_API SL_MUST_CHECK sl_status sl_sharding_merge(const sl_sharding *const *ranks, int count, sl_sharding *out);
+/* New offsets along dim from the sizes alone, in the order of the placements' ranks; the size of the tensor is their
+ * sum. For shards whose makers knew nothing of each other. */
+SL_API SL_MUST_CHECK sl_status sl_sharding_stack(const sl_sharding *sharding, int dim, sl_sharding *out);
+
+/* A gather to rank root needs an output of the full size there and none elsewhere (NULL). */
+SL_API SL_MUST_CHECK sl_status sl_gather_check(int rank, int root, const sl_shape *size, const sl_shape *output);
+/* Nested sizes as one: the dims of all parts, one after another. */
+SL_API SL_MUST_CHECK sl_status sl_shape_flatten(const sl_shape *parts, int count, sl_shape *out);
+
+/* One piece of a reshard: what shard `from` of one sharding and shard `to` of another have in common. */
+typedef struct sl_shard_move {
+    int from, to;
+    int64_t offsets[SL_MAX_DIMS]; /* in the tensor */
+    sl_shape size;
+} sl_shard_move;
+
+/* All pieces by which one sharding becomes the other, by `to` and then `from`. A gather is a reshard to one shard. The
+ * caller frees *out with sl_shard_moves_free. */
+SL_API SL_MUST_CHECK sl_status sl_reshard_plan(const sl_sharding *from, const sl_sharding *to, sl_shard_move **out,
+                                               int *count);
+SL_API void sl_shard_moves_free(sl_shard_move *moves); /* NULL is fine */
+/* Between a shard's data (row-major, elements of element_bytes) and a packed buffer with the piece alone. */
+SL_API void sl_shard_pack(const sl_shard *shard, const sl_shard_move *move, size_t element_bytes, const void *data,
+                          void *packed);
+SL_API void sl_shard_unpack(const sl_shard *shard, const sl_shard_move *move, size_t element_bytes, const void *packed,
+                            void *data);
 
 #ifdef __cplusplus
 }

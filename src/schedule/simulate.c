@@ -1,0 +1,204 @@
+/* The simulator: walks over the schedule and gives each action its start and end. */
+#include "schedule/timeline.h"
+#include "schedule/walk.h"
+
+typedef struct simulation {
+    const sl_schedule *schedule;
+    const sl_links *links;
+    const sl_costs *costs;
+    sl_timeline *timeline;
+    bool messages;
+    double *compute_free; /* (ranks) when the last compute action ends */
+    double *weights_free; /* (ranks) when the last UNSHARD, RESHARD or REDUCE_GRAD ends */
+    double *unsharded;    /* (stages) when the last UNSHARD ends */
+    double *link_free[2]; /* F, B: (edges) when the last message has left */
+    double *ready[2];     /* F, B: (stages, microbatches) when all that it needs has arrived so far */
+} simulation;
+
+static double later(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+static double *ready_at(const simulation *self, bool backward, int stage, int microbatch)
+{
+    return &self->ready[backward][(int64_t)stage * self->schedule->microbatches + microbatch];
+}
+
+/* Sends a message on every link of the table; returns when the last one arrives. A link carries one message at a time;
+ * the latency is no load on it. */
+static double send(simulation *self, const sl_link_table *table, bool backward, sl_action made, double now)
+{
+    const sl_costs *costs = self->costs;
+    double last = now;
+    for (int i = table->start[made.stage]; i < table->start[made.stage + 1]; i++) {
+        int edge = table->edge[i];
+        double size = costs->edge_sizes ? costs->edge_sizes[edge] : costs->message_size;
+        double left =
+            later(now, self->link_free[backward][edge]) + (costs->bandwidth > 0 ? size / costs->bandwidth : 0);
+        double arrival = left + costs->latency;
+        double *ready = ready_at(self, backward, table->peer[i], made.microbatch);
+        self->link_free[backward][edge] = left;
+        *ready = later(*ready, arrival);
+        last = later(last, arrival);
+    }
+    return last;
+}
+
+/* Values for stages on the same rank are there at once. */
+static void hand_over(simulation *self, const sl_link_table *table, bool backward, sl_action made, double now)
+{
+    for (int i = table->start[made.stage]; i < table->start[made.stage + 1]; i++) {
+        double *ready = ready_at(self, backward, table->peer[i], made.microbatch);
+        *ready = later(*ready, now);
+    }
+}
+
+static double part_cost(const simulation *self, sl_action part)
+{
+    const sl_stage_cost *cost = sl_timeline_cost(self->timeline, part.stage);
+    switch (part.kind) {
+    case SL_KIND_F:
+        return cost->f;
+    case SL_KIND_I:
+        return cost->i;
+    case SL_KIND_W:
+        return cost->w;
+    default:
+        return cost->b;
+    }
+}
+
+static sl_span run_compute(simulation *self, int rank, sl_action action)
+{
+    sl_action parts[2];
+    int count = sl_action_parts(action, parts);
+    double start = self->compute_free[rank];
+    double cost = 0;
+    double shortest = 0;
+    for (int p = 0; p < count; p++) {
+        double own = part_cost(self, parts[p]);
+        shortest = p == 0 || own < shortest ? own : shortest;
+        cost += own;
+        start = later(start, self->unsharded[parts[p].stage]);
+        if (parts[p].kind != SL_KIND_W)
+            start = later(start, *ready_at(self, parts[p].kind != SL_KIND_F, parts[p].stage, parts[p].microbatch));
+    }
+    if (count == 2)
+        cost -= shortest * self->costs->overlap;
+    sl_span span = { start, start + cost };
+    self->compute_free[rank] = span.end;
+    self->timeline->busy[rank] += cost;
+    for (int p = 0; p < count; p++) {
+        bool backward = parts[p].kind != SL_KIND_F;
+        if (parts[p].kind == SL_KIND_W)
+            continue;
+        hand_over(self, backward ? &self->links->local_in : &self->links->local_out, backward, parts[p], span.end);
+        if (!self->messages)
+            send(self, backward ? &self->links->in : &self->links->out, backward, parts[p], span.end);
+    }
+    return span;
+}
+
+static sl_span run_weights(simulation *self, int rank, sl_action action)
+{
+    const sl_costs *costs = self->costs;
+    bool unshard = action.kind == SL_KIND_UNSHARD;
+    double cost = unshard ? costs->unshard : action.kind == SL_KIND_RESHARD ? costs->reshard : costs->reduce_grad;
+    double start = later(self->compute_free[rank], self->weights_free[rank]);
+    sl_span span = { start, start + cost };
+    self->weights_free[rank] = span.end;
+    if (unshard)
+        self->unsharded[action.stage] = span.end;
+    return span;
+}
+
+static sl_span run_action(simulation *self, int rank, sl_action action)
+{
+    double now = self->compute_free[rank];
+    switch (action.kind) {
+    case SL_KIND_SEND_F:
+        return (sl_span){ now, send(self, &self->links->out, false, action, now) };
+    case SL_KIND_SEND_B:
+        return (sl_span){ now, send(self, &self->links->in, true, action, now) };
+    case SL_KIND_RECV_F:
+    case SL_KIND_RECV_B: {
+        bool backward = action.kind == SL_KIND_RECV_B;
+        return (sl_span){ now, later(now, *ready_at(self, backward, action.stage, action.microbatch)) };
+    }
+    case SL_KIND_UNSHARD:
+    case SL_KIND_RESHARD:
+    case SL_KIND_REDUCE_GRAD:
+        return run_weights(self, rank, action);
+    default:
+        return run_compute(self, rank, action);
+    }
+}
+
+static void visit(void *user, int rank, int64_t index)
+{
+    simulation *self = user;
+    sl_span span = run_action(self, rank, self->schedule->lists[rank].actions[index]);
+    self->timeline->spans[self->timeline->first[rank] + index] = span;
+    self->timeline->makespan = later(self->timeline->makespan, span.end);
+}
+
+static sl_status simulation_start(simulation *self)
+{
+    sl_status status = SL_OK;
+    const sl_schedule *schedule = self->schedule;
+    SL_TRY(sl_timeline_create(schedule, self->costs, &self->timeline));
+    SL_TRY(SL_NEW_ARRAY(self->compute_free, schedule->ranks));
+    SL_TRY(SL_NEW_ARRAY(self->weights_free, schedule->ranks));
+    SL_TRY(SL_NEW_ARRAY(self->unsharded, schedule->stages));
+    for (int way = 0; way < 2; way++) {
+        SL_TRY(SL_NEW_ARRAY(self->link_free[way], self->links->edge_count));
+        SL_TRY(SL_NEW_ARRAY(self->ready[way], (int64_t)schedule->stages * schedule->microbatches));
+    }
+done:
+    return status;
+}
+
+static void simulation_end(simulation *self)
+{
+    sl_timeline_destroy(self->timeline);
+    sl_free(self->compute_free);
+    sl_free(self->weights_free);
+    sl_free(self->unsharded);
+    for (int way = 0; way < 2; way++) {
+        sl_free(self->link_free[way]);
+        sl_free(self->ready[way]);
+    }
+}
+
+sl_status sl_schedule_simulate(const sl_schedule *schedule, const sl_costs *costs, const sl_edge *edges, int edge_count,
+                               sl_timeline **out)
+{
+    sl_status status = SL_OK;
+    sl_costs defaults;
+    sl_links links = { 0 };
+    sl_walk walk = { 0 };
+    sl_costs_init(&defaults);
+    simulation self = {
+        .schedule = schedule,
+        .links = &links,
+        .costs = costs ? costs : &defaults,
+        .messages = sl_schedule_has_messages(schedule),
+    };
+
+    SL_TRY(sl_schedule_check(schedule, &(sl_check_options){ .edges = edges, .edge_count = edge_count }, NULL));
+    SL_TRY(sl_links_create(schedule, edges, edge_count, &links));
+    SL_TRY(sl_costs_check(self.costs, schedule->stages, links.edge_count));
+    SL_TRY(simulation_start(&self));
+    SL_TRY(sl_walk_create(schedule, &links, -1, &walk));
+    sl_walk_run(&walk, visit, &self);
+    sl_timeline_find_peaks(self.timeline);
+
+    *out = self.timeline;
+    self.timeline = NULL;
+done:
+    sl_walk_destroy(&walk);
+    simulation_end(&self);
+    sl_links_destroy(&links);
+    return status;
+}

@@ -1,0 +1,308 @@
+/* How a tensor lies over ranks: boxes, the ways to cut them, and the proof that they are the whole tensor. */
+#include <sluice/shard.h>
+
+#include "base/alloc.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Placements and sizes -------------------------------------------------------------------- */
+
+sl_status sl_shard_place_parse(const char *text, int ranks, sl_shard_place *out)
+{
+    sl_shard_place placement = { 0 };
+    char digits[16];
+    int64_t rank;
+    const char *slash = strchr(text, '/');
+
+    size_t length = slash ? (size_t)(slash - text) : 0;
+    if (strncmp(text, "rank:", 5) != 0 || length < 6 || length - 5 >= sizeof digits || slash[1] == '\0' ||
+        strlen(slash + 1) >= sizeof placement.device)
+        return sl_fail(SL_ERR_ARGUMENT, "placement '%.60s' is not of the form rank:N/DEVICE", text);
+    snprintf(digits, sizeof digits, "%.*s", (int)length - 5, text + 5);
+    if (sl_parse_int("rank", digits, 0, INT32_MAX, &rank) != SL_OK)
+        return sl_fail_context(SL_ERR_ARGUMENT, "placement '%.60s'", text);
+    if (rank >= ranks)
+        return sl_fail(SL_ERR_ARGUMENT, "placement '%.60s': the group has ranks 0 to %d", text, ranks - 1);
+    placement.rank = (int)rank;
+    snprintf(placement.device, sizeof placement.device, "%s", slash + 1);
+    *out = placement;
+    return SL_OK;
+}
+
+char *sl_shard_place_text(const sl_shard_place *placement, char *text, size_t size)
+{
+    snprintf(text, size, "rank:%d/%s", placement->rank, placement->device);
+    return text;
+}
+
+sl_status sl_shape_flatten(const sl_shape *parts, int count, sl_shape *out)
+{
+    sl_shape flat = { 0 };
+    int64_t elements;
+    for (int i = 0; i < count; i++) {
+        for (int d = 0; d < parts[i].rank; d++) {
+            if (flat.rank == SL_MAX_DIMS)
+                return sl_fail(SL_ERR_SHAPE, "a size of more than %d dims", SL_MAX_DIMS);
+            flat.dims[flat.rank++] = parts[i].dims[d];
+        }
+    }
+    sl_status status = sl_shape_count(&flat, &elements); /* refuses negative dims */
+    if (status == SL_OK)
+        *out = flat;
+    return status;
+}
+
+sl_status sl_gather_check(int rank, int root, const sl_shape *size, const sl_shape *output)
+{
+    char expected[160], given[160];
+    if (rank != root && output)
+        return sl_fail(SL_ERR_ARGUMENT, "rank %d gives an output to a gather that ends on rank %d", rank, root);
+    if (rank == root && !output)
+        return sl_fail(SL_ERR_ARGUMENT, "rank %d is the root of the gather and gives no output", root);
+    if (rank == root && !sl_shape_equal(size, output))
+        return sl_fail(SL_ERR_SHAPE, "the output of the gather is %s, the tensor %s",
+                       sl_shape_text(output, given, sizeof given), sl_shape_text(size, expected, sizeof expected));
+    return SL_OK;
+}
+
+/* ---- Check ----------------------------------------------------------------------------------- */
+
+static int64_t volume(const sl_shape *size)
+{
+    int64_t count = 1;
+    for (int d = 0; d < size->rank; d++)
+        count *= size->dims[d];
+    return count;
+}
+
+static sl_status check_inside(const sl_sharding *sharding, int i)
+{
+    const sl_shard *shard = &sharding->shards[i];
+    char text[160];
+    if (shard->size.rank != sharding->size.rank)
+        return sl_fail(SL_ERR_SHAPE, "shard %d has %d dims, the tensor %d", i, shard->size.rank, sharding->size.rank);
+    for (int d = 0; d < shard->size.rank; d++) {
+        int64_t length = shard->size.dims[d], whole = sharding->size.dims[d];
+        if (shard->offsets[d] < 0 || length < 0 || length > whole || shard->offsets[d] > whole - length)
+            return sl_fail(SL_ERR_SHAPE, "shard %d reaches from %" PRId64 " over %" PRId64 " in dim %d of a tensor %s",
+                           i, shard->offsets[d], length, d, sl_shape_text(&sharding->size, text, sizeof text));
+    }
+    return SL_OK;
+}
+
+/* What two boxes have in common; false where that is nothing. */
+static bool intersect(const sl_shard *a, const sl_shard *b, sl_shard_move *common)
+{
+    common->size.rank = a->size.rank;
+    for (int d = 0; d < a->size.rank; d++) {
+        int64_t begin = a->offsets[d] > b->offsets[d] ? a->offsets[d] : b->offsets[d];
+        int64_t end_a = a->offsets[d] + a->size.dims[d], end_b = b->offsets[d] + b->size.dims[d];
+        int64_t end = end_a < end_b ? end_a : end_b;
+        if (end <= begin)
+            return false;
+        common->offsets[d] = begin;
+        common->size.dims[d] = end - begin;
+    }
+    return true;
+}
+
+static int compare_first(const void *a, const void *b, void *shards)
+{
+    const sl_shard *x = &((const sl_shard *)shards)[*(const int *)a], *y = &((const sl_shard *)shards)[*(const int *)b];
+    if (x->size.rank == 0 || x->offsets[0] == y->offsets[0])
+        return *(const int *)a - *(const int *)b;
+    return x->offsets[0] < y->offsets[0] ? -1 : 1;
+}
+
+/* Sorted by their begin in dim 0, a shard can only overlap those that begin before it ends. */
+static sl_status check_overlap(const sl_sharding *sharding, const int *order)
+{
+    sl_shard_move common;
+    for (int i = 0; i < sharding->count; i++) {
+        const sl_shard *a = &sharding->shards[order[i]];
+        for (int j = i + 1; j < sharding->count; j++) {
+            const sl_shard *b = &sharding->shards[order[j]];
+            if (a->size.rank > 0 && b->offsets[0] >= a->offsets[0] + a->size.dims[0])
+                break;
+            if (intersect(a, b, &common))
+                return sl_fail(SL_ERR_SHAPE, "shards %d and %d overlap", order[i] < order[j] ? order[i] : order[j],
+                               order[i] < order[j] ? order[j] : order[i]);
+        }
+    }
+    return SL_OK;
+}
+
+sl_status sl_sharding_check(const sl_sharding *sharding)
+{
+    sl_status status = SL_OK;
+    int *order = NULL;
+    int64_t whole, covered = 0;
+
+    SL_TRY(sl_shape_count(&sharding->size, &whole));
+    SL_TRY(SL_NEW_ARRAY(order, sharding->count));
+    for (int i = 0; i < sharding->count; i++) {
+        SL_TRY(check_inside(sharding, i));
+        order[i] = i;
+    }
+    qsort_r(order, (size_t)sharding->count, sizeof *order, compare_first, sharding->shards);
+    SL_TRY(check_overlap(sharding, order));
+    for (int i = 0; i < sharding->count; i++) /* no overflow: without overlaps it is at most the whole */
+        covered += volume(&sharding->shards[i].size);
+    if (covered != whole) {
+        char text[160];
+        status = sl_fail(SL_ERR_SHAPE, "the shards have %" PRId64 " of the %" PRId64 " elements of a tensor %s",
+                         covered, whole, sl_shape_text(&sharding->size, text, sizeof text));
+    }
+done:
+    sl_free(order);
+    return status;
+}
+
+/* ---- Making ---------------------------------------------------------------------------------- */
+
+void sl_sharding_destroy(sl_sharding *sharding)
+{
+    if (!sharding)
+        return;
+    sl_free(sharding->shards);
+    *sharding = (sl_sharding){ 0 };
+}
+
+sl_status sl_sharding_list(const sl_shape *size, const sl_tensor_properties *properties, const sl_shard *shards,
+                           int count, sl_sharding *out)
+{
+    sl_status status = SL_OK;
+    sl_sharding sharding = { .size = *size, .properties = *properties, .count = count };
+
+    if (count < 1)
+        return sl_fail(SL_ERR_ARGUMENT, "a sharding without shards");
+    SL_TRY(SL_NEW_ARRAY(sharding.shards, count));
+    memcpy(sharding.shards, shards, (size_t)count * sizeof *shards);
+    SL_TRY(sl_sharding_check(&sharding));
+    *out = sharding;
+    sharding.shards = NULL;
+done:
+    sl_sharding_destroy(&sharding);
+    return status;
+}
+
+sl_status sl_sharding_grid(const sl_shape *size, const sl_tensor_properties *properties, const int *parts,
+                           const sl_shard_place *placements, int count, sl_sharding *out)
+{
+    sl_status status = SL_OK;
+    sl_shard *shards = NULL;
+    int64_t product = 1;
+
+    for (int d = 0; d < size->rank; d++) {
+        if (parts[d] < 1 || (product *= parts[d]) > INT32_MAX)
+            return sl_fail(SL_ERR_ARGUMENT, "%d parts along dim %d", parts[d], d);
+    }
+    if (product != count)
+        return sl_fail(SL_ERR_ARGUMENT, "a grid of %" PRId64 " shards for %d placements", product, count);
+    SL_TRY(SL_NEW_ARRAY(shards, count));
+    for (int i = 0; i < count; i++) {
+        int rest = i;
+        shards[i].size = *size;
+        shards[i].placement = placements[i];
+        for (int d = size->rank - 1; d >= 0; d--) {
+            int64_t whole = size->dims[d], length = whole / parts[d] + (whole % parts[d] != 0);
+            int64_t begin = rest % parts[d] * length;
+            begin = begin < whole ? begin : whole; /* chunks past the end are empty and lie at the end */
+            shards[i].offsets[d] = begin;
+            shards[i].size.dims[d] = length < whole - begin ? length : whole - begin;
+            rest /= parts[d];
+        }
+    }
+    SL_TRY(sl_sharding_list(size, properties, shards, count, out));
+done:
+    sl_free(shards);
+    return status;
+}
+
+sl_status sl_sharding_chunk(const sl_shape *size, const sl_tensor_properties *properties, int dim,
+                            const sl_shard_place *placements, int count, sl_sharding *out)
+{
+    int parts[SL_MAX_DIMS] = { 1, 1, 1, 1, 1, 1 };
+    if (dim < 0)
+        dim += size->rank;
+    if (dim < 0 || dim >= size->rank)
+        return sl_fail(SL_ERR_ARGUMENT, "chunks along dim %d of a tensor of %d dims", dim, size->rank);
+    parts[dim] = count;
+    return sl_sharding_grid(size, properties, parts, placements, count, out);
+}
+
+/* ---- Resharding ------------------------------------------------------------------------------ */
+
+sl_status sl_reshard_plan(const sl_sharding *from, const sl_sharding *to, sl_shard_move **out, int *count)
+{
+    sl_status status = SL_OK;
+    sl_shard_move *moves = NULL;
+    size_t capacity = 0;
+    int used = 0;
+
+    if (!sl_shape_equal(&from->size, &to->size) || from->properties.dtype != to->properties.dtype) {
+        char expected[160], given[160];
+        return sl_fail(SL_ERR_SHAPE, "a reshard from %s %s to %s %s", sl_dtype_name(from->properties.dtype),
+                       sl_shape_text(&from->size, given, sizeof given), sl_dtype_name(to->properties.dtype),
+                       sl_shape_text(&to->size, expected, sizeof expected));
+    }
+    SL_TRY(SL_GROW(moves, &capacity, 1));
+    for (int t = 0; t < to->count; t++) {
+        for (int f = 0; f < from->count; f++) {
+            sl_shard_move move = { .from = f, .to = t };
+            if (!intersect(&from->shards[f], &to->shards[t], &move))
+                continue;
+            SL_TRY(SL_GROW(moves, &capacity, used + 1));
+            moves[used++] = move;
+        }
+    }
+    *out = moves;
+    *count = used;
+    moves = NULL;
+done:
+    sl_free(moves);
+    return status;
+}
+
+void sl_shard_moves_free(sl_shard_move *moves)
+{
+    sl_free(moves);
+}
+
+/* Copies the piece row by row, a row being a run along the last dim. */
+static void copy_rows(const sl_shard *shard, const sl_shard_move *move, size_t element_bytes, char *data, char *packed,
+                      bool pack)
+{
+    int last = move->size.rank - 1;
+    int64_t length = last < 0 ? 1 : move->size.dims[last], rows = length ? volume(&move->size) / length : 0;
+    size_t bytes = (size_t)length * element_bytes;
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t rest = row, at = 0, stride = 1;
+        for (int d = last; d >= 0; d--) {
+            int64_t index = move->offsets[d] - shard->offsets[d];
+            if (d != last) {
+                index += rest % move->size.dims[d];
+                rest /= move->size.dims[d];
+            }
+            at += index * stride;
+            stride *= shard->size.dims[d];
+        }
+        char *inside = data + (size_t)at * element_bytes, *flat = packed + (size_t)row * bytes;
+        memcpy(pack ? flat : inside, pack ? inside : flat, bytes);
+    }
+}
+
+void sl_shard_pack(const sl_shard *shard, const sl_shard_move *move, size_t element_bytes, const void *data,
+                   void *packed)
+{
+    copy_rows(shard, move, element_bytes, (char *)(uintptr_t)data, packed, true);
+}
+
+void sl_shard_unpack(const sl_shard *shard, const sl_shard_move *move, size_t element_bytes, const void *packed,
+                     void *data)
+{
+    copy_rows(shard, move, element_bytes, data, (char *)(uintptr_t)packed, false);
+}

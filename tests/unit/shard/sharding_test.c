@@ -1,0 +1,335 @@
+/* Sharded tensors: placements, chunks, grids, what one rank and all ranks know, moving from one sharding to another. */
+#include <sluice/shard.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const sl_tensor_properties f32 = { .dtype = SL_F32 };
+
+static void ok(sl_status status)
+{
+    if (status != SL_OK)
+        fail_msg("%s", sl_error_message());
+}
+
+static void says(sl_status status, const char *text)
+{
+    assert_int_not_equal(status, SL_OK);
+    if (!strstr(sl_error_message(), text))
+        fail_msg("expected '%s', the message is: %s", text, sl_error_message());
+}
+
+static sl_shard_place place(int rank)
+{
+    return (sl_shard_place){ .rank = rank, .device = "cpu" };
+}
+
+static void placements_are_read_and_must_be_in_the_group(void **state)
+{
+    (void)state;
+    sl_shard_place placement = { .rank = 7 };
+    char text[40];
+    ok(sl_shard_place_parse("rank:1/cpu", 2, &placement));
+    assert_int_equal(placement.rank, 1);
+    assert_string_equal(placement.device, "cpu");
+    ok(sl_shard_place_parse("rank:15/cuda:3", 16, &placement));
+    assert_string_equal(sl_shard_place_text(&placement, text, sizeof text), "rank:15/cuda:3");
+    says(sl_shard_place_parse("rank:2/cpu", 2, &placement), "ranks 0 to 1");
+    static const char *const bad[] = { "",
+                                       "cpu",
+                                       "rank:1",
+                                       "rank:/cpu",
+                                       "rank:1/",
+                                       "rank:-1/cpu",
+                                       "rank:1x/cpu",
+                                       "Rank:1/cpu",
+                                       "rank:1/averyveryverylongdevicename",
+                                       "rank:123456789012345678/cpu" };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        says(sl_shard_place_parse(bad[i], 2, &placement), "placement");
+    assert_int_equal(placement.rank, 15);
+}
+
+static void chunks(int64_t size, int count, const int64_t *lengths, const int64_t *offsets)
+{
+    sl_shard_place placements[8];
+    sl_sharding sharding = { 0 };
+    for (int i = 0; i < count; i++)
+        placements[i] = place(i);
+    ok(sl_sharding_chunk(&(sl_shape){ 2, { size, 3 } }, &f32, 0, placements, count, &sharding));
+    assert_int_equal(sharding.count, count);
+    for (int i = 0; i < count; i++) {
+        assert_int_equal(sharding.shards[i].size.dims[0], lengths[i]);
+        assert_int_equal(sharding.shards[i].offsets[0], offsets[i]);
+        assert_int_equal(sharding.shards[i].size.dims[1], 3);
+        assert_int_equal(sharding.shards[i].placement.rank, i);
+    }
+    sl_sharding_destroy(&sharding);
+}
+
+static void chunks_are_rounded_up_and_the_last_ones_short(void **state)
+{
+    (void)state;
+    chunks(11, 4, (int64_t[]){ 3, 3, 3, 2 }, (int64_t[]){ 0, 3, 6, 9 });
+    chunks(5, 4, (int64_t[]){ 2, 2, 1, 0 }, (int64_t[]){ 0, 2, 4, 5 });
+    chunks(2, 5, (int64_t[]){ 1, 1, 0, 0, 0 }, (int64_t[]){ 0, 1, 2, 2, 2 });
+    chunks(0, 2, (int64_t[]){ 0, 0 }, (int64_t[]){ 0, 0 });
+    sl_sharding sharding = { 0 };
+    sl_shard_place placement = place(0);
+    says(sl_sharding_chunk(&(sl_shape){ 1, { 4 } }, &f32, 1, &placement, 1, &sharding), "dim 1");
+    says(sl_sharding_chunk(&(sl_shape){ 1, { 4 } }, &f32, 0, &placement, 0, &sharding), "0 parts");
+    ok(sl_sharding_chunk(&(sl_shape){ 2, { 4, 6 } }, &f32, -1, (sl_shard_place[]){ place(0), place(1) }, 2, &sharding));
+    assert_int_equal(sharding.shards[1].offsets[1], 3);
+    sl_sharding_destroy(&sharding);
+}
+
+static sl_shard box(int64_t y, int64_t x, int64_t height, int64_t width, int rank)
+{
+    return (sl_shard){ { y, x }, { 2, { height, width } }, place(rank) };
+}
+
+static void shards_must_be_the_whole_tensor_once(void **state)
+{
+    (void)state;
+    const sl_shape size = { 2, { 4, 4 } };
+    sl_sharding sharding = { 0 };
+    sl_shard shards[] = { box(0, 0, 4, 2, 0), box(0, 2, 2, 2, 1), box(2, 2, 2, 2, 2) };
+    ok(sl_sharding_list(&size, &f32, shards, 3, &sharding));
+    sl_sharding_destroy(&sharding);
+    shards[2] = box(1, 2, 3, 2, 2);
+    says(sl_sharding_list(&size, &f32, shards, 3, &sharding), "shards 1 and 2 overlap");
+    shards[2] = box(2, 2, 1, 2, 2);
+    says(sl_sharding_list(&size, &f32, shards, 3, &sharding), "14 of the 16 elements");
+    shards[2] = box(2, 2, 3, 2, 2);
+    says(sl_sharding_list(&size, &f32, shards, 3, &sharding), "shard 2 reaches from 2 over 3 in dim 0");
+    shards[2] = box(-1, 2, 2, 2, 2);
+    says(sl_sharding_list(&size, &f32, shards, 3, &sharding), "shard 2 reaches from -1");
+    shards[2].size.rank = 1;
+    says(sl_sharding_list(&size, &f32, shards, 3, &sharding), "shard 2 has 1 dims");
+    says(sl_sharding_list(&size, &f32, shards, 0, &sharding), "without shards");
+    assert_null(sharding.shards);
+}
+
+static sl_local_shard local(sl_shard shard)
+{
+    return (sl_local_shard){ .shard = shard, .meta = sl_meta_contiguous(SL_F32, &shard.size), .device = "cpu" };
+}
+
+static void a_rank_describes_its_own_shards(void **state)
+{
+    (void)state;
+    const sl_shape size = { 2, { 4, 4 } };
+    sl_sharding sharding = { 0 };
+    const sl_local_shard good[2] = { local(box(0, 0, 2, 2, 3)), local(box(2, 0, 2, 2, 3)) };
+    ok(sl_sharding_from_local(&size, 3, good, 2, &sharding));
+    assert_int_equal(sharding.count, 2);
+    assert_int_equal(sharding.properties.dtype, SL_F32);
+    sl_sharding_destroy(&sharding);
+    says(sl_sharding_from_local(&size, 3, good, 0, &sharding), "rank 3 has no shard");
+    says(sl_sharding_from_local(&size, 2, good, 2, &sharding), "rank 2, shard 0: it is placed on rank 3");
+
+    sl_local_shard bad[2] = { good[0], good[1] };
+    bad[1].layout = SL_LAYOUT_SPARSE;
+    says(sl_sharding_from_local(&size, 3, bad, 2, &sharding), "shard 1: only strided");
+    bad[1] = good[1];
+    ok(sl_meta_transpose(&good[1].meta, 0, 1, &bad[1].meta));
+    says(sl_sharding_from_local(&size, 3, bad, 2, &sharding), "shard 1: the tensor is not contiguous");
+    bad[1] = good[1];
+    bad[1].shard.size.dims[1] = 1;
+    says(sl_sharding_from_local(&size, 3, bad, 2, &sharding), "shard 1: the size is [2, 1], the tensor [2, 2]");
+    bad[1] = good[1];
+    bad[1].device = "cuda:0";
+    says(sl_sharding_from_local(&size, 3, bad, 2, &sharding), "placed on cpu, the tensor is on cuda:0");
+    bad[1] = good[1];
+    bad[1].meta.dtype = SL_BF16;
+    says(sl_sharding_from_local(&size, 3, bad, 2, &sharding), "rank 3: its shards differ in dtype: f32 and bf16");
+    bad[1] = good[1];
+    bad[1].requires_grad = true;
+    says(sl_sharding_from_local(&size, 3, bad, 2, &sharding), "differ in requires_grad: false and true");
+    bad[1] = good[1];
+    bad[1].pinned = true;
+    says(sl_sharding_from_local(&size, 3, bad, 2, &sharding), "differ in pinned memory");
+    assert_null(sharding.shards);
+}
+
+static void all_ranks_together_are_checked(void **state)
+{
+    (void)state;
+    const sl_shape size = { 2, { 4, 4 } };
+    sl_sharding a = { 0 }, b = { 0 }, whole = { 0 };
+    sl_local_shard left = local(box(0, 0, 4, 2, 0)), right = local(box(0, 2, 4, 2, 2));
+    ok(sl_sharding_from_local(&size, 0, &left, 1, &a));
+    ok(sl_sharding_from_local(&size, 2, &right, 1, &b));
+    ok(sl_sharding_merge((const sl_sharding *[]){ &a, NULL, &b }, 3, &whole)); /* rank 1 has none */
+    assert_int_equal(whole.count, 2);
+    assert_int_equal(whole.shards[1].placement.rank, 2);
+    sl_sharding_destroy(&whole);
+    says(sl_sharding_merge((const sl_sharding *[]){ NULL, NULL }, 2, &whole), "no rank has a shard");
+    says(sl_sharding_merge((const sl_sharding *[]){ &a, NULL, NULL }, 3, &whole), "8 of the 16 elements");
+    says(sl_sharding_merge((const sl_sharding *[]){ &a, NULL, &a }, 3, &whole), "shards 0 and 1 overlap");
+    b.properties.requires_grad = true;
+    says(sl_sharding_merge((const sl_sharding *[]){ &a, NULL, &b }, 3, &whole),
+         "ranks differ in requires_grad: false on rank 0, true on rank 2");
+    b.properties = a.properties;
+    b.properties.dtype = SL_F16;
+    says(sl_sharding_merge((const sl_sharding *[]){ &a, NULL, &b }, 3, &whole), "dtype: f32 on rank 0, f16 on rank 2");
+    b.properties = a.properties;
+    b.properties.pinned = true;
+    says(sl_sharding_merge((const sl_sharding *[]){ &a, NULL, &b }, 3, &whole), "pinned memory");
+    b.properties = a.properties;
+    b.size.dims[0] = 5;
+    says(sl_sharding_merge((const sl_sharding *[]){ &a, NULL, &b }, 3, &whole),
+         "ranks differ in size: [4, 4] on rank 0, [5, 4] on rank 2");
+    assert_null(whole.shards);
+    sl_sharding_destroy(&a);
+    sl_sharding_destroy(&b);
+}
+
+static void offsets_are_recomputed_in_the_order_of_ranks(void **state)
+{
+    (void)state;
+    sl_shard shards[] = { box(0, 0, 3, 4, 2), box(0, 0, 5, 4, 0), box(0, 0, 1, 4, 1), box(0, 0, 2, 4, 0) };
+    sl_sharding loose = { .size = { 2, { 1, 4 } }, .properties = f32, .shards = shards, .count = 4 }, stacked = { 0 };
+    ok(sl_sharding_stack(&loose, 0, &stacked));
+    assert_int_equal(stacked.size.dims[0], 11);
+    static const int64_t offsets[] = { 0, 5, 7, 8 }, lengths[] = { 5, 2, 1, 3 };
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(stacked.shards[i].offsets[0], offsets[i]);
+        assert_int_equal(stacked.shards[i].size.dims[0], lengths[i]);
+    }
+    sl_sharding_destroy(&stacked);
+    says(sl_sharding_stack(&loose, 2, &stacked), "dim 2");
+    shards[1].size.dims[1] = 3; /* does not stack */
+    says(sl_sharding_stack(&loose, 0, &stacked), "of the 44 elements");
+}
+
+static void a_gathers_output_is_wanted_on_the_root_alone(void **state)
+{
+    (void)state;
+    const sl_shape size = { 2, { 4, 4 } }, other = { 2, { 4, 3 } };
+    ok(sl_gather_check(0, 0, &size, &size));
+    ok(sl_gather_check(1, 0, &size, NULL));
+    says(sl_gather_check(0, 0, &size, NULL), "rank 0 is the root of the gather and gives no output");
+    says(sl_gather_check(1, 0, &size, &size), "rank 1 gives an output");
+    says(sl_gather_check(0, 0, &size, &other), "is [4, 3], the tensor [4, 4]");
+}
+
+static void nested_sizes_become_one(void **state)
+{
+    (void)state;
+    sl_shape flat = { 0 };
+    ok(sl_shape_flatten((sl_shape[]){ { 2, { 1, 2 } }, { 0, { 0 } }, { 1, { 7 } } }, 3, &flat));
+    assert_true(sl_shape_equal(&flat, &(sl_shape){ 3, { 1, 2, 7 } }));
+    ok(sl_shape_flatten(NULL, 0, &flat));
+    assert_int_equal(flat.rank, 0);
+    says(sl_shape_flatten((sl_shape[]){ { 4, { 1, 1, 1, 1 } }, { 3, { 1, 1, 1 } } }, 2, &flat), "more than 6 dims");
+    says(sl_shape_flatten((sl_shape[]){ { 1, { -1 } } }, 1, &flat), "negative");
+}
+
+/* ---- Resharding ------------------------------------------------------------------------------ */
+
+static int64_t elements_of(const sl_shape *shape)
+{
+    int64_t count = 0;
+    ok(sl_shape_count(shape, &count));
+    return count;
+}
+
+/* Data of every shard; element e of the tensor is e. */
+static float **shard_data(const sl_sharding *sharding, bool fill)
+{
+    float **data = calloc((size_t)sharding->count, sizeof *data);
+    for (int i = 0; i < sharding->count; i++) {
+        const sl_shard *shard = &sharding->shards[i];
+        data[i] = calloc((size_t)elements_of(&shard->size) + 1, sizeof **data);
+        for (int64_t e = 0; fill && e < elements_of(&shard->size); e++) {
+            int64_t rest = e, stride = 1, at = 0;
+            for (int d = shard->size.rank - 1; d >= 0; d--) {
+                at += (shard->offsets[d] + rest % shard->size.dims[d]) * stride;
+                rest /= shard->size.dims[d];
+                stride *= sharding->size.dims[d];
+            }
+            data[i][e] = (float)at;
+        }
+    }
+    return data;
+}
+
+static void free_data(float **data, int count)
+{
+    for (int i = 0; i < count; i++)
+        free(data[i]);
+    free(data);
+}
+
+static void moves(const sl_sharding *from, const sl_sharding *to)
+{
+    float **source = shard_data(from, true), **target = shard_data(to, false), **expected = shard_data(to, true);
+    float packed[1024];
+    sl_shard_move *plan = NULL;
+    int count = 0;
+    ok(sl_reshard_plan(from, to, &plan, &count));
+    for (int i = 0; i < count; i++) {
+        const sl_shard_move *move = &plan[i];
+        sl_shard_pack(&from->shards[move->from], move, sizeof(float), source[move->from], packed);
+        sl_shard_unpack(&to->shards[move->to], move, sizeof(float), packed, target[move->to]);
+    }
+    for (int i = 0; i < to->count; i++)
+        assert_memory_equal(target[i], expected[i], (size_t)elements_of(&to->shards[i].size) * sizeof(float));
+    sl_shard_moves_free(plan);
+    free_data(source, from->count);
+    free_data(target, to->count);
+    free_data(expected, to->count);
+}
+
+static void any_sharding_becomes_any_other(void **state)
+{
+    (void)state;
+    const sl_shape size = { 3, { 7, 5, 6 } };
+    sl_shard_place placements[12];
+    sl_sharding all[5] = { 0 };
+    for (int i = 0; i < 12; i++)
+        placements[i] = place(i);
+    ok(sl_sharding_chunk(&size, &f32, 0, placements, 4, &all[0]));
+    ok(sl_sharding_chunk(&size, &f32, 1, placements, 3, &all[1]));
+    ok(sl_sharding_chunk(&size, &f32, 2, placements, 8, &all[2])); /* the last ones are empty */
+    ok(sl_sharding_grid(&size, &f32, (int[]){ 2, 3, 2 }, placements, 12, &all[3]));
+    ok(sl_sharding_chunk(&size, &f32, 0, placements, 1, &all[4])); /* a gather, a scatter */
+    for (int from = 0; from < 5; from++) {
+        for (int to = 0; to < 5; to++)
+            moves(&all[from], &all[to]);
+    }
+    sl_shard_move *plan = NULL;
+    int count = 0;
+    all[1].properties.dtype = SL_BF16;
+    says(sl_reshard_plan(&all[0], &all[1], &plan, &count), "from f32 [7, 5, 6] to bf16 [7, 5, 6]");
+    says(sl_sharding_grid(&size, &f32, (int[]){ 2, 2, 2 }, placements, 7, &all[1]), "8 shards for 7 placements");
+    for (int i = 0; i < 5; i++)
+        sl_sharding_destroy(&all[i]);
+    sl_sharding scalar = { 0 };
+    ok(sl_sharding_grid(&(sl_shape){ 0 }, &f32, NULL, placements, 1, &scalar));
+    moves(&scalar, &scalar);
+    sl_sharding_destroy(&scalar);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(placements_are_read_and_must_be_in_the_group),
+        cmocka_unit_test(chunks_are_rounded_up_and_the_last_ones_short),
+        cmocka_unit_test(shards_must_be_the_whole_tensor_once),
+        cmocka_unit_test(a_rank_describes_its_own_shards),
+        cmocka_unit_test(all_ranks_together_are_checked),
+        cmocka_unit_test(offsets_are_recomputed_in_the_order_of_ranks),
+        cmocka_unit_test(a_gathers_output_is_wanted_on_the_root_alone),
+        cmocka_unit_test(nested_sizes_become_one),
+        cmocka_unit_test(any_sharding_becomes_any_other),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
