@@ -82,6 +82,8 @@ SL_API int64_t sl_model_layers(const sl_model *model);
  * that name the key; keys that change nothing here are ignored. */
 SL_API SL_MUST_CHECK sl_status sl_model_load_config(const char *folder, sl_model *out);
 SL_API SL_MUST_CHECK sl_status sl_model_parse_config(const char *label, const char *text, size_t size, sl_model *out);
+/* Its text, with the keys that Hugging Face's classes need; the caller frees *out with free(). */
+SL_API SL_MUST_CHECK sl_status sl_model_config_text(const sl_model *model, sl_dtype dtype, char **out);
 /* Writes it with the keys that Hugging Face's classes need; dtype is that of the weights beside it. GPT-2 and Llama
  * only. */
 SL_API SL_MUST_CHECK sl_status sl_model_save_config(const sl_model *model, sl_dtype dtype, const char *folder);

@@ -2,7 +2,14 @@
 #ifndef SLUICE_TRAIN_H
 #define SLUICE_TRAIN_H
 
-#include <sluice/base.h>
+#include <sluice/comm.h>
+#include <sluice/data.h>
+#include <sluice/nn.h>
+#include <sluice/optim.h>
+#include <sluice/runtime.h>
+
+#include <signal.h>
+#include <stdio.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -10,10 +17,8 @@ extern "C" {
 
 /* ---- Configuration --------------------------------------------------------------------------- */
 
-typedef enum sl_family_choice { SL_FAMILY_GPT2, SL_FAMILY_LLAMA } sl_family_choice;
+/* The values of keys that take a word and have no type of their own elsewhere. */
 typedef enum sl_order_choice { SL_ORDER_SEQUENTIAL, SL_ORDER_SHUFFLED } sl_order_choice;
-typedef enum sl_optimizer_choice { SL_OPTIMIZER_ADAMW, SL_OPTIMIZER_SGD } sl_optimizer_choice;
-typedef enum sl_lr_choice { SL_LR_CONSTANT, SL_LR_COSINE, SL_LR_LINEAR } sl_lr_choice;
 typedef enum sl_progress_choice { SL_PROGRESS_AUTO, SL_PROGRESS_PLAIN, SL_PROGRESS_OFF } sl_progress_choice;
 
 /* A list of texts; belongs to the configuration. */
@@ -27,7 +32,7 @@ typedef struct sl_texts {
 typedef struct sl_train_config {
     struct {
         const char *init; /* Hugging Face folder; then the keys below are not allowed */
-        int64_t family;   /* sl_family_choice */
+        int64_t family;   /* sl_model_family; no MLP */
         int64_t n_layer, n_head, n_kv_head, n_embd, n_inner; /* 0 for n_kv_head, n_inner: what the family uses */
         int64_t vocab;       /* 0: 256 for text, else the least multiple of 64 above the largest token */
         int64_t n_positions; /* 0: batch.seq */
@@ -42,12 +47,12 @@ typedef struct sl_train_config {
         int64_t size, seq, microbatches; /* rows a step over all replicas; tokens a row; microbatches a replica */
     } batch;
     struct {
-        int64_t name; /* sl_optimizer_choice */
+        int64_t name; /* sl_optim_kind */
         double lr, min_lr;
         double betas[2];
         double eps, weight_decay, momentum;
         double clip;      /* 0: none */
-        int64_t schedule; /* sl_lr_choice */
+        int64_t schedule; /* sl_decay */
         int64_t warmup;   /* steps */
     } optimizer;
     struct {
@@ -101,6 +106,48 @@ SL_API sl_status sl_train_config_fail(const sl_train_config *config, const char 
 /* Whether the key was given in the file or as an override. */
 SL_API bool sl_train_config_given(const sl_train_config *config, const char *key);
 
+/* ---- Plan ------------------------------------------------------------------------------------ */
+
+/* All that follows from a configuration before anything runs: model, data, schedule, stages, memory. Immutable. */
+typedef struct sl_train_plan sl_train_plan;
+
+/* Opens the data and reads the model's configuration; refuses whatever would fail later: tokens past the vocabulary, a
+ * sequence longer than the data, a schedule that does not fit, memory that is not there. The config must outlive it. */
+SL_API SL_MUST_CHECK sl_status sl_train_plan_create(const sl_train_config *config, sl_train_plan **out);
+SL_API void sl_train_plan_destroy(sl_train_plan *plan); /* NULL is fine */
+
+SL_API int sl_train_plan_ranks(const sl_train_plan *plan); /* pp x dp */
+SL_API int sl_train_plan_stages(const sl_train_plan *plan);
+
+/* One stage; strings are borrowed from the plan. */
+typedef struct sl_plan_stage {
+    int rank;                 /* of the pipeline */
+    const char *first, *last; /* nodes of the graph */
+    int64_t params;           /* elements; a tied head counts with the embedding */
+    sl_cost cost;             /* of one microbatch, forward and backward */
+    double seconds;           /* of one microbatch, forward and backward, predicted */
+    int slots;                /* microbatches resident at once */
+} sl_plan_stage;
+SL_API sl_plan_stage sl_train_plan_stage(const sl_train_plan *plan, int stage);
+
+/* Bytes that one rank of the pipeline will hold. */
+typedef struct sl_plan_memory {
+    double params, grads, optimizer;
+    double activations; /* slots, scratch and messages */
+    double checkpoint;  /* the snapshot that is written while training goes on */
+    double total;
+} sl_plan_memory;
+SL_API sl_plan_memory sl_train_plan_memory(const sl_train_plan *plan, int rank);
+
+/* Predicted from the costs of the stages at the rates measured on this machine; ranks that share its cores take longer.
+ */
+SL_API double sl_train_plan_step_seconds(const sl_train_plan *plan);
+SL_API double sl_train_plan_bubble(const sl_train_plan *plan); /* idle share of all ranks, with a core for each */
+SL_API double sl_train_plan_flops(const sl_train_plan *plan);  /* of a step over all replicas, nothing recomputed */
+
+/* The plan for people. command is the line that would run it. */
+SL_API void sl_train_plan_print(const sl_train_plan *plan, const char *command, FILE *file);
+
 /* ---- Reports --------------------------------------------------------------------------------- */
 
 /* What one step tells; the keys of metrics.jsonl. */
@@ -116,6 +163,95 @@ typedef struct sl_step_report {
     double mfu; /* share of the peak: FLOPs of forward and backward as the graph counts them / (seconds x ranks x peak
                    FLOP/s of a rank); NAN where the peak is not known */
 } sl_step_report;
+
+/* ---- Run ------------------------------------------------------------------------------------- */
+
+/* Zero is the default of every field. */
+typedef struct sl_train_options {
+    bool resume;            /* from the newest whole checkpoint of run.out; from the start where there is none */
+    int64_t trace_steps;    /* steps whose timeline goes to run.out/trace.json and trace.svg */
+    const char *save_grads; /* file for the gradients of the first step, summed over replicas, before clipping */
+    FILE *console;          /* where rank 0 shows progress; NULL: nowhere */
+    /* Looked at after every step: once any rank's is not 0, all ranks write a checkpoint and stop. May be NULL. */
+    const volatile sig_atomic_t *stop;
+} sl_train_options;
+
+/* The same on all ranks. */
+typedef struct sl_train_result {
+    int64_t first_step, last_step; /* steps completed before and after */
+    double first_loss, last_loss;  /* NAN where no step ran */
+    double seconds;                /* of all steps */
+    double bubble;                 /* measured idle share in the traced steps; NAN without a trace */
+    bool stopped;                  /* by options.stop */
+    char checkpoint[1024];         /* folder of the last checkpoint; empty where none was written */
+} sl_train_result;
+
+/* Looks at run.out before anything starts: it can be written, and it holds no checkpoint unless the run resumes. */
+SL_API SL_MUST_CHECK sl_status sl_train_check_output(const sl_train_config *config, bool resume);
+
+/* Collective over group, which has sl_train_plan_ranks() ranks: trains until run.steps are completed. A failure on one
+ * rank is a failure on all. result may be NULL. */
+SL_API SL_MUST_CHECK sl_status sl_train_run(const sl_train_plan *plan, sl_group *group, const sl_train_options *options,
+                                            sl_train_result *result);
+
+/* ---- Trained models -------------------------------------------------------------------------- */
+
+/* A model with weights, wherever they are. Immutable. */
+typedef struct sl_model_source sl_model_source;
+
+/* path: a Hugging Face folder, a checkpoint, or the folder of a run (its newest whole checkpoint). */
+SL_API SL_MUST_CHECK sl_status sl_model_source_open(const char *path, sl_model_source **out);
+SL_API void sl_model_source_close(sl_model_source *source);                  /* NULL is fine */
+SL_API const sl_model *sl_model_source_model(const sl_model_source *source); /* borrowed */
+SL_API const char *sl_model_source_path(const sl_model_source *source);      /* where the weights were found */
+SL_API const char *sl_model_source_tokenizer(const sl_model_source *source); /* "bytes", a path, or "" */
+SL_API const sl_checkpoint *sl_model_source_checkpoint(const sl_model_source *source); /* NULL for a folder */
+/* All elements of a parameter as f32. A tied head is the embedding. */
+SL_API SL_MUST_CHECK sl_status sl_model_source_read(const sl_model_source *source, const char *param, int64_t count,
+                                                    float *out);
+
+/* Writes the model as a Hugging Face folder, weights as dtype, with the tokenizer's files where it has any. */
+SL_API SL_MUST_CHECK sl_status sl_model_source_export(const sl_model_source *source, sl_dtype dtype, size_t shard_bytes,
+                                                      const char *folder);
+
+typedef struct sl_eval_options {
+    const sl_tokens *tokens;
+    int64_t batch, seq;
+    int64_t steps; /* 0: all whole batches of the file */
+    int threads;   /* 0: 1 */
+    const char
+        *logits; /* safetensors file for the logits [batch, seq, vocab] and loss [1] of the first batch, or NULL */
+} sl_eval_options;
+
+typedef struct sl_eval_result {
+    double loss, perplexity; /* mean over all tokens, and its exponential */
+    int64_t steps, tokens;
+    double seconds;
+} sl_eval_result;
+
+/* Reads the file in sequential order. */
+SL_API SL_MUST_CHECK sl_status sl_model_evaluate(const sl_model_source *source, const sl_eval_options *options,
+                                                 sl_eval_result *out);
+
+typedef struct sl_generate_text_options {
+    const int32_t *prompt; /* at least one token */
+    int64_t prompt_count;
+    int64_t new_tokens;
+    int samples;        /* continuations of the prompt, each its own; 0: 1 */
+    double temperature; /* 0: always the likeliest token */
+    int64_t top_k;      /* choose among the k likeliest; 0: all */
+    double top_p;       /* among the likeliest whose probabilities add up to p; 0: all */
+    uint64_t seed;
+    int threads; /* 0: 1 */
+    /* Called on rank 0 for each token as it comes. May be NULL. */
+    void (*token)(void *user, int sample, int64_t index, int32_t token);
+    void *user;
+} sl_generate_text_options;
+
+/* Collective over group: the model is cut into as many stages as there are ranks; samples keep them busy. tokens
+ * (samples x new_tokens) is filled on rank 0; NULL elsewhere is fine. The result does not depend on the ranks. */
+SL_API SL_MUST_CHECK sl_status sl_model_generate(const sl_model_source *source, sl_group *group,
+                                                 const sl_generate_text_options *options, int32_t *tokens);
 
 #ifdef __cplusplus
 }

@@ -281,25 +281,36 @@ static json_t *build_root(const sl_model *model, sl_dtype dtype)
     return root;
 }
 
-sl_status sl_model_save_config(const sl_model *model, sl_dtype dtype, const char *folder)
+sl_status sl_model_config_text(const sl_model *model, sl_dtype dtype, char **out)
 {
     sl_status status = SL_OK;
-    char *path = NULL, *text = NULL;
+    char *text = NULL;
     json_t *root = NULL;
 
     SL_TRY(sl_model_check(model));
     if (!config_family_of(model->family)->model_type)
         return sl_fail(SL_ERR_UNSUPPORTED, "the family %s has no " CONFIG_NAME, sl_model_family_name(model->family));
-    SL_TRY(sl_path_join(folder, CONFIG_NAME, &path));
     root = build_root(model, dtype);
     text = root ? dump(root) : NULL;
     if (!text) {
-        status = sl_fail(SL_ERR_MEMORY, "%s: no memory for the text", path);
+        status = sl_fail(SL_ERR_MEMORY, CONFIG_NAME ": no memory for the text");
         goto done;
     }
-    SL_TRY(sl_file_replace(path, text, strlen(text)));
+    *out = text;
 done:
     json_decref(root);
+    return status;
+}
+
+sl_status sl_model_save_config(const sl_model *model, sl_dtype dtype, const char *folder)
+{
+    sl_status status = SL_OK;
+    char *path = NULL, *text = NULL;
+
+    SL_TRY(sl_model_config_text(model, dtype, &text));
+    SL_TRY(sl_path_join(folder, CONFIG_NAME, &path));
+    SL_TRY(sl_file_replace(path, text, strlen(text)));
+done:
     free(text);
     sl_free(path);
     return status;

@@ -21,15 +21,15 @@ static sl_status check_model(const sl_train_config *config)
     if (config->model.n_embd % config->model.n_head != 0)
         return sl_train_config_fail(config, "model.n_head", "n_embd %" PRId64 " cannot be cut into %" PRId64 " heads",
                                     config->model.n_embd, config->model.n_head);
-    if (config->model.family == SL_FAMILY_GPT2 && config->model.n_kv_head != 0)
+    if (config->model.family == SL_MODEL_GPT2 && config->model.n_kv_head != 0)
         return sl_train_config_fail(config, "model.n_kv_head", "only llama has key/value heads of its own");
     if (config->model.n_kv_head != 0 && config->model.n_head % config->model.n_kv_head != 0)
         return sl_train_config_fail(config, "model.n_kv_head", "%" PRId64 " heads cannot share %" PRId64,
                                     config->model.n_head, config->model.n_kv_head);
-    if (config->model.family == SL_FAMILY_LLAMA && (config->model.n_embd / config->model.n_head) % 2 != 0)
+    if (config->model.family == SL_MODEL_LLAMA && (config->model.n_embd / config->model.n_head) % 2 != 0)
         return sl_train_config_fail(config, "model.n_head", "llama rotates pairs: n_embd / n_head = %" PRId64 " is odd",
                                     config->model.n_embd / config->model.n_head);
-    if (config->model.family == SL_FAMILY_LLAMA && config->model.dropout > 0)
+    if (config->model.family == SL_MODEL_LLAMA && config->model.dropout > 0)
         return sl_train_config_fail(config, "model.dropout", "llama has no dropout");
     if (config->model.n_positions != 0 && config->model.n_positions < config->batch.seq)
         return sl_train_config_fail(config, "batch.seq", "%" PRId64 " tokens do not fit model.n_positions %" PRId64,
@@ -64,7 +64,7 @@ static sl_status check_batch(const sl_train_config *config)
 static sl_status check_optimizer(const sl_train_config *config)
 {
     static const char *const adam_only[] = { "optimizer.betas", "optimizer.eps" };
-    bool adamw = config->optimizer.name == SL_OPTIMIZER_ADAMW;
+    bool adamw = config->optimizer.name == SL_OPTIM_ADAMW;
     for (size_t i = 0; i < 2 && !adamw; i++) {
         if (sl_train_config_given(config, adam_only[i]))
             return sl_train_config_fail(config, adam_only[i], "only adamw has it; optimizer.name is sgd");
@@ -74,7 +74,7 @@ static sl_status check_optimizer(const sl_train_config *config)
     if (config->optimizer.min_lr > config->optimizer.lr)
         return sl_train_config_fail(config, "optimizer.min_lr", "%g is above optimizer.lr %g", config->optimizer.min_lr,
                                     config->optimizer.lr);
-    if (config->optimizer.schedule == SL_LR_CONSTANT && config->optimizer.min_lr > 0)
+    if (config->optimizer.schedule == SL_DECAY_CONSTANT && config->optimizer.min_lr > 0)
         return sl_train_config_fail(config, "optimizer.min_lr", "a constant learning rate does not fall");
     if (config->optimizer.warmup > config->run.steps)
         return sl_train_config_fail(config, "optimizer.warmup", "%" PRId64 " steps, but the run has %" PRId64,

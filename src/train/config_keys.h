@@ -4,6 +4,8 @@
 
 #include <sluice/train.h>
 
+#include "base/arena.h"
+
 typedef enum config_type {
     CONFIG_INT,
     CONFIG_REAL,
@@ -36,7 +38,7 @@ typedef struct config_origin {
 } config_origin;
 
 struct sl_config_own {
-    struct sl_arena *arena;
+    sl_arena *arena;
     const char *path; /* of the file, or NULL */
     config_origin origins[CONFIG_KEY_LIMIT];
 };
@@ -47,6 +49,10 @@ int sl_config_find(const char *section, size_t section_length, const char *key, 
 /* Sets one value from its text (lists: count texts). `what` opens the message ("run.yaml:3: batch.size"). */
 SL_MUST_CHECK sl_status sl_config_set(sl_train_config *config, const config_key *key, const char *what,
                                       const char *const *texts, int count);
+
+/* The value as text that sl_config_set reads back equal; lists with commas. */
+SL_MUST_CHECK sl_status sl_config_text(const sl_train_config *config, const config_key *key, sl_arena *arena,
+                                       const char **out);
 
 /* config_yaml.c: reads the file into config and notes the lines. */
 SL_MUST_CHECK sl_status sl_config_read_yaml(sl_train_config *config, const char *path);

@@ -16,6 +16,9 @@ typedef struct command {
 /* One line a command: X(name, "summary") stands for int cmd_name(int argc, char **argv) in cmd_name.c; options.h says
  * how it reads its options. */
 #define COMMAND_LIST(X)                                                                                                \
+    X(eval, "Gives the loss and perplexity of a model over a token file")                                              \
+    X(export, "Writes a checkpoint as a Hugging Face folder")                                                          \
+    X(info, "Describes a checkpoint, a model, a token file or a schedule")                                             \
     X(bench, "Measures a part of Sluice on this machine")                                                              \
     X(launch, "Starts N local ranks of a program")                                                                     \
     X(tokenize, "Turns text into a file of tokens, and back")
@@ -31,5 +34,7 @@ const char *command_summary(const char *name);
 int usage_error(const char *command_name, const char *format, ...) SL_PRINTF(2, 3);
 /* "sluice plan: " and the library's message on stderr; returns EXIT_FAILED. */
 int failure(const char *command_name);
+/* From now on the library's log lines go to stderr as "sluice plan: warning: LINE". */
+void log_to_stderr(const char *command_name);
 
 #endif

@@ -41,6 +41,17 @@ int failure(const char *command_name)
     return EXIT_FAILED;
 }
 
+static void log_line(void *user, sl_log_level level, const char *line)
+{
+    static const char *const names[] = { "error: ", "warning: ", "", "" };
+    fprintf(stderr, "sluice %s: %s%s\n", (const char *)user, names[level], line);
+}
+
+void log_to_stderr(const char *command_name)
+{
+    sl_log_set_callback(log_line, (void *)command_name);
+}
+
 static void print_help(FILE *file)
 {
     fprintf(file, "usage: sluice COMMAND [OPTIONS]\n\nPipeline-parallel training in C.\n\nCommands:\n");

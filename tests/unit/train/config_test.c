@@ -39,7 +39,7 @@ static void the_defaults_need_nothing_but_data(void **state)
     assert_int_equal(load(DATA, NULL, 0, &config), SL_OK);
     assert_string_equal(config.data.tokens, "t.bin");
     assert_null(config.data.text);
-    assert_int_equal(config.model.family, SL_FAMILY_GPT2);
+    assert_int_equal(config.model.family, SL_MODEL_GPT2);
     assert_int_equal(config.parallel.pp, 1);
     assert_string_equal(config.parallel.schedule, "1F1B");
     assert_true(config.optimizer.betas[1] == 0.95);
@@ -58,7 +58,7 @@ static void the_file_and_then_the_overrides_count(void **state)
              "optimizer: {betas: [0.5, 0.6], lr: 1e-3}\nparallel: {pp: 4}\nlog:\nrun: {steps: 3}\n",
              overrides, 4, &config),
         SL_OK);
-    assert_int_equal(config.model.family, SL_FAMILY_LLAMA);
+    assert_int_equal(config.model.family, SL_MODEL_LLAMA);
     assert_int_equal(config.model.n_layer, 6);
     assert_false(config.model.tie);
     assert_string_equal(config.data.text, "a b.txt");

@@ -1,0 +1,21 @@
+/* What a checkpoint says of its run beside the tensors. */
+#ifndef SL_TRAIN_ATTRIBUTES_H
+#define SL_TRAIN_ATTRIBUTES_H
+
+#include "train/plan.h"
+
+/* For sl_checkpoint_writer_commit. Keys: "model" (config.json's text), "config" (section.key=value a line), "tokenizer"
+ * ("bytes", a folder with its files, or empty). */
+typedef struct sl_attributes {
+    const char *pairs[16];
+    char *model;
+    sl_arena *arena;
+} sl_attributes;
+
+SL_MUST_CHECK sl_status sl_attributes_make(const sl_train_plan *plan, sl_attributes *out);
+void sl_attributes_free(sl_attributes *attributes); /* a zeroed one is fine */
+
+/* Refuses a checkpoint of another model; warns of settings that would change the run. */
+SL_MUST_CHECK sl_status sl_attributes_check(const sl_train_plan *plan, const sl_checkpoint *checkpoint);
+
+#endif

@@ -1,0 +1,270 @@
+/* Text generation with a key/value cache. The model is cut into one stage a rank; each sample is at another stage, so
+ * that several samples keep all ranks busy. */
+#include "train/infer.h"
+#include "train/sample.h"
+
+#include "base/alloc.h"
+
+#include <inttypes.h>
+
+typedef struct generator {
+    const sl_generate_text_options *options;
+    sl_group *group;
+    int rank, ranks, samples;
+    int64_t vocab, prompt_count;
+    sl_device *device;
+    sl_stream *stream;
+    sl_partition *partitions[2]; /* for the whole prompt, for one token */
+    sl_infer *infers[2];
+    void ***states;         /* of each sample: the caches of this stage */
+    sl_channel_spec *specs; /* one an edge, then one that brings tokens back to rank 0 */
+    sl_channel **channels;  /* this rank's ends */
+    int edge_count;
+    int32_t *positions; /* 0, 1, .. for the prompt */
+    int32_t *last;      /* last token of each sample; rank 0 */
+    float *logits;      /* [vocab]; last rank */
+    sl_candidate *candidates;
+    int32_t *tokens; /* the result; rank 0 */
+} generator;
+
+/* ---- Preparation ----------------------------------------------------------------------------- */
+
+static sl_status check(const generator *run, const sl_model *model)
+{
+    int64_t most = sl_model_positions(model), wanted = run->prompt_count + run->options->new_tokens;
+    if (run->prompt_count < 1)
+        return sl_fail(SL_ERR_ARGUMENT, "the prompt is empty");
+    if (wanted > most)
+        return sl_fail(SL_ERR_ARGUMENT,
+                       "%" PRId64 " tokens of prompt and %" PRId64 " new ones are more than the model's %" PRId64
+                       " positions",
+                       run->prompt_count, run->options->new_tokens, most);
+    for (int64_t i = 0; i < run->prompt_count; i++) {
+        if (run->options->prompt[i] < 0 || run->options->prompt[i] >= run->vocab)
+            return sl_fail(SL_ERR_ARGUMENT,
+                           "token %" PRId64 " of the prompt is %" PRId32 ", the vocabulary has %" PRId64, i,
+                           run->options->prompt[i], run->vocab);
+    }
+    return SL_OK;
+}
+
+static sl_status make_programs(generator *run, const sl_model_source *source)
+{
+    sl_status status = SL_OK;
+    const sl_model *model = sl_model_source_model(source);
+    const sl_device_options threads = { .threads = run->options->threads };
+    int64_t cache = run->prompt_count + run->options->new_tokens;
+    const sl_model_shape whole = { .batch = 1, .seq = run->prompt_count, .cache = cache };
+    const sl_model_shape one = { .batch = 1, .seq = 1, .cache = cache };
+    SL_TRY(sl_device_open("cpu", &threads, &run->device));
+    SL_TRY(sl_stream_create(run->device, &run->stream));
+    SL_TRY(sl_infer_partition(model, SL_MODE_DECODE, &one, run->ranks, NULL, &run->partitions[1]));
+    SL_TRY(sl_infer_partition(model, SL_MODE_DECODE, &whole, run->ranks, run->partitions[1], &run->partitions[0]));
+    SL_TRY(sl_infer_create(run->partitions[0], run->rank, run->stream, source, NULL, &run->infers[0]));
+    SL_TRY(sl_infer_create(run->partitions[1], run->rank, run->stream, source, run->infers[0], &run->infers[1]));
+done:
+    return status;
+}
+
+static sl_status make_buffers(generator *run)
+{
+    sl_status status = SL_OK;
+    const sl_program_info *info = run->infers[0]->info;
+    SL_TRY(SL_NEW_ARRAY(run->states, run->samples));
+    for (int i = 0; i < run->samples; i++)
+        SL_TRY(sl_infer_alloc_ports(run->stream, info->states, info->state_count, &run->states[i]));
+    SL_TRY(SL_NEW_ARRAY(run->positions, run->prompt_count));
+    for (int64_t i = 0; i < run->prompt_count; i++)
+        run->positions[i] = (int32_t)i;
+    SL_TRY(SL_NEW_ARRAY(run->last, run->samples));
+    SL_TRY(SL_NEW_ARRAY(run->logits, run->vocab));
+    SL_TRY(SL_NEW_ARRAY(run->candidates, run->vocab));
+done:
+    return status;
+}
+
+static sl_status open_channels(generator *run)
+{
+    sl_status status = SL_OK;
+    const sl_value_edge *edges = sl_partition_edges(run->partitions[0], &run->edge_count);
+    SL_TRY(SL_NEW_ARRAY(run->specs, run->edge_count + 1));
+    SL_TRY(SL_NEW_ARRAY(run->channels, run->edge_count + 1));
+    if (run->ranks == 1)
+        return SL_OK;
+    for (int i = 0; i < run->edge_count; i++)
+        run->specs[i] = (sl_channel_spec){
+            .id = i, .src = edges[i].from, .dst = edges[i].to, .capacity = run->samples, .max_bytes = edges[i].bytes
+        };
+    run->specs[run->edge_count] = (sl_channel_spec){
+        .id = run->edge_count, .src = run->ranks - 1, .dst = 0, .capacity = run->samples, .max_bytes = sizeof(int32_t)
+    };
+    SL_TRY(sl_group_open_channels(run->group, run->specs, run->edge_count + 1, run->channels));
+done:
+    return status;
+}
+
+/* ---- One sample at this rank's stage --------------------------------------------------------- */
+
+static sl_message message_for(int64_t index, int sample, sl_dtype dtype, sl_shape shape)
+{
+    return (sl_message){ .step = index, .microbatch = sample, .dtype = dtype, .shape = shape };
+}
+
+/* Takes what earlier stages sent into the program's inputs. */
+static sl_status receive(generator *run, const sl_partition *partition, sl_infer *infer, int64_t index, int sample)
+{
+    sl_status status = SL_OK;
+    int count = 0;
+    const sl_value_edge *edges = sl_partition_edges(partition, &count);
+    for (int i = 0; i < count && run->ranks > 1; i++) {
+        if (edges[i].to != run->rank)
+            continue;
+        const sl_port *port = &infer->info->inputs[edges[i].input];
+        const sl_message expected = message_for(index, sample, port->dtype, port->shape);
+        void *data = NULL;
+        SL_TRY(sl_channel_receive(run->channels[i], &expected, NULL, &data));
+        SL_TRY(sl_stream_copy(run->stream, SL_COPY_HOST_TO_DEVICE, infer->inputs[edges[i].input], data, port->bytes));
+        SL_TRY(sl_stream_synchronize(run->stream));
+        SL_TRY(sl_channel_release(run->channels[i], data));
+    }
+done:
+    return status;
+}
+
+static sl_status send(generator *run, const sl_partition *partition, sl_infer *infer, int64_t index, int sample)
+{
+    sl_status status = SL_OK;
+    int count = 0;
+    const sl_value_edge *edges = sl_partition_edges(partition, &count);
+    for (int i = 0; i < count && run->ranks > 1; i++) {
+        if (edges[i].from != run->rank)
+            continue;
+        const sl_port *port = &infer->info->outputs[edges[i].output];
+        const sl_message message = message_for(index, sample, port->dtype, port->shape);
+        void *data = NULL;
+        SL_TRY(sl_channel_reserve(run->channels[i], &message, &data));
+        SL_TRY(sl_stream_copy(run->stream, SL_COPY_DEVICE_TO_HOST, data, infer->outputs[edges[i].output], port->bytes));
+        SL_TRY(sl_stream_synchronize(run->stream));
+        SL_TRY(sl_channel_commit(run->channels[i], data));
+    }
+done:
+    return status;
+}
+
+static void deliver(generator *run, int64_t index, int sample, int32_t token)
+{
+    run->last[sample] = token;
+    if (run->tokens)
+        run->tokens[sample * run->options->new_tokens + index] = token;
+    if (run->options->token)
+        run->options->token(run->options->user, sample, index, token);
+}
+
+/* Last rank: the new token, for rank 0. */
+static sl_status choose(generator *run, sl_infer *infer, int64_t index, int sample)
+{
+    sl_status status = SL_OK;
+    const sl_sample_options options = { .temperature = run->options->temperature,
+                                        .top_k = run->options->top_k,
+                                        .top_p = run->options->top_p,
+                                        .seed = run->options->seed };
+    SL_TRY(sl_infer_get(infer, "logits", run->logits));
+    int32_t token = sl_sample(run->logits, run->vocab, &options, (uint64_t)sample, (uint64_t)index, run->candidates);
+    if (run->ranks == 1) {
+        deliver(run, index, sample, token);
+        return SL_OK;
+    }
+    const sl_message message = message_for(index, sample, SL_I32, (sl_shape){ .rank = 0 });
+    void *data = NULL;
+    SL_TRY(sl_channel_reserve(run->channels[run->edge_count], &message, &data));
+    *(int32_t *)data = token;
+    SL_TRY(sl_channel_commit(run->channels[run->edge_count], data));
+done:
+    return status;
+}
+
+/* Rank 0: the token that the last rank chose. */
+static sl_status take_token(generator *run, int64_t index, int sample)
+{
+    sl_status status = SL_OK;
+    void *data = NULL;
+    if (run->rank != 0 || run->ranks == 1 || index < 0)
+        return SL_OK;
+    const sl_message expected = message_for(index, sample, SL_I32, (sl_shape){ .rank = 0 });
+    SL_TRY(sl_channel_receive(run->channels[run->edge_count], &expected, NULL, &data));
+    deliver(run, index, sample, *(int32_t *)data);
+    SL_TRY(sl_channel_release(run->channels[run->edge_count], data));
+done:
+    return status;
+}
+
+static sl_status advance(generator *run, int64_t index, int sample)
+{
+    sl_status status = SL_OK;
+    int which = index == 0 ? 0 : 1;
+    sl_infer *infer = run->infers[which];
+    int32_t position = index == 0 ? 0 : (int32_t)(run->prompt_count + index - 1);
+    SL_TRY(take_token(run, index - 1, sample));
+    SL_TRY(sl_infer_set(infer, "tokens", index == 0 ? run->options->prompt : &run->last[sample]));
+    SL_TRY(sl_infer_set(infer, "position", &position));
+    SL_TRY(sl_infer_set(infer, "positions", index == 0 ? run->positions : &position));
+    SL_TRY(receive(run, run->partitions[which], infer, index, sample));
+    SL_TRY(sl_infer_run(infer, run->states[sample]));
+    SL_TRY(send(run, run->partitions[which], infer, index, sample));
+    if (run->rank == run->ranks - 1)
+        SL_TRY(choose(run, infer, index, sample));
+done:
+    return status;
+}
+
+static void release(generator *run)
+{
+    for (int i = 0; run->states && i < run->samples; i++)
+        sl_infer_free_ports(run->device, run->states[i], run->infers[0]->info->state_count);
+    sl_free(run->states);
+    for (int i = 0; run->channels && i <= run->edge_count; i++)
+        sl_channel_close(run->channels[i]);
+    sl_free(run->channels);
+    sl_free(run->specs);
+    sl_free(run->positions);
+    sl_free(run->last);
+    sl_free(run->logits);
+    sl_free(run->candidates);
+    sl_infer_destroy(run->infers[1]);
+    sl_infer_destroy(run->infers[0]);
+    sl_partition_destroy(run->partitions[1]);
+    sl_partition_destroy(run->partitions[0]);
+    sl_stream_destroy(run->stream);
+    sl_device_close(run->device);
+}
+
+sl_status sl_model_generate(const sl_model_source *source, sl_group *group, const sl_generate_text_options *options,
+                            int32_t *tokens)
+{
+    sl_status status = SL_OK;
+    const sl_model *model = sl_model_source_model(source);
+    generator run = { .options = options,
+                      .group = group,
+                      .rank = sl_group_rank(group),
+                      .ranks = sl_group_size(group),
+                      .samples = options->samples > 0 ? options->samples : 1,
+                      .vocab = sl_model_vocab(model),
+                      .prompt_count = options->prompt_count,
+                      .tokens = tokens };
+    SL_TRY(check(&run, model));
+    SL_TRY(make_programs(&run, source));
+    SL_TRY(make_buffers(&run));
+    SL_TRY(open_channels(&run));
+    for (int64_t index = 0; index < options->new_tokens; index++) {
+        for (int sample = 0; sample < run.samples; sample++)
+            SL_TRY(advance(&run, index, sample));
+    }
+    for (int sample = 0; sample < run.samples; sample++)
+        SL_TRY(take_token(&run, options->new_tokens - 1, sample));
+    SL_TRY(sl_group_barrier(group)); /* nobody closes a channel that still has messages */
+done:
+    if (status != SL_OK)
+        sl_group_fail(group, status);
+    release(&run);
+    return status;
+}

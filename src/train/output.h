@@ -1,0 +1,21 @@
+/* The folder of a run: what lies in it, and that only one run at a time writes to it. */
+#ifndef SL_TRAIN_OUTPUT_H
+#define SL_TRAIN_OUTPUT_H
+
+#include "train/metrics.h"
+
+/* Rank 0's side of run.out; plain data, zero before it is opened. */
+typedef struct sl_output_folder {
+    int lock; /* descriptor + 1; 0: none */
+    sl_metrics *metrics;
+    sl_tensorboard *tensorboard;
+} sl_output_folder;
+
+/* Makes the folder and locks it; waits a few seconds for ranks of a killed run to go. */
+SL_MUST_CHECK sl_status sl_output_lock(sl_output_folder *output, const sl_train_config *config);
+/* Opens metrics.jsonl, which keeps the lines up to the step, and the event file where asked. */
+SL_MUST_CHECK sl_status sl_output_open(sl_output_folder *output, const sl_train_config *config, int64_t step);
+SL_MUST_CHECK sl_status sl_output_write(sl_output_folder *output, const sl_step_report *report);
+void sl_output_close(sl_output_folder *output);
+
+#endif

@@ -1,0 +1,73 @@
+/* The plan of a run: made in order, each part checked before the next needs it. */
+#include "train/plan.h"
+
+#include "base/alloc.h"
+
+sl_status sl_train_plan_create(const sl_train_config *config, sl_train_plan **out)
+{
+    sl_status status = SL_OK;
+    sl_train_plan *plan = NULL;
+    SL_TRY(SL_NEW(plan));
+    plan->config = config;
+    SL_TRY(sl_arena_create(&plan->arena));
+    SL_TRY(sl_plan_open_data(plan));
+    SL_TRY(sl_plan_choose_model(plan));
+    SL_TRY(sl_plan_check_data(plan));
+    SL_TRY(sl_plan_make_schedule(plan));
+    SL_TRY(sl_plan_cut(plan));
+    SL_TRY(sl_plan_predict(plan));
+    *out = plan;
+    plan = NULL;
+done:
+    sl_train_plan_destroy(plan);
+    return status;
+}
+
+void sl_train_plan_destroy(sl_train_plan *plan)
+{
+    if (!plan)
+        return;
+    sl_partition_destroy(plan->partitions[1]);
+    sl_partition_destroy(plan->partitions[0]);
+    sl_schedule_destroy(plan->schedule);
+    sl_batches_destroy(plan->batches);
+    sl_tokens_close(plan->tokens);
+    sl_param_list_destroy(plan->params);
+    sl_arena_destroy(plan->arena);
+    sl_free(plan);
+}
+
+int sl_train_plan_ranks(const sl_train_plan *plan)
+{
+    return (int)(plan->config->parallel.pp * plan->config->parallel.dp);
+}
+
+int sl_train_plan_stages(const sl_train_plan *plan)
+{
+    return plan->stage_count;
+}
+
+sl_plan_stage sl_train_plan_stage(const sl_train_plan *plan, int stage)
+{
+    return plan->stages[stage];
+}
+
+sl_plan_memory sl_train_plan_memory(const sl_train_plan *plan, int rank)
+{
+    return plan->memory[rank];
+}
+
+double sl_train_plan_step_seconds(const sl_train_plan *plan)
+{
+    return plan->step_seconds;
+}
+
+double sl_train_plan_bubble(const sl_train_plan *plan)
+{
+    return plan->bubble;
+}
+
+double sl_train_plan_flops(const sl_train_plan *plan)
+{
+    return plan->flops;
+}

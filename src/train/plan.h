@@ -1,0 +1,58 @@
+/* The plan of a run: what every rank needs to know before it starts. */
+#ifndef SL_TRAIN_PLAN_H
+#define SL_TRAIN_PLAN_H
+
+#include <sluice/train.h>
+
+#include "base/arena.h"
+
+/* The output layer's parameter, where a tied model is built untied (see `graph_model`). */
+#define TIED_HEAD "lm_head.weight"
+
+struct sl_train_plan {
+    const sl_train_config *config; /* borrowed */
+    sl_arena *arena;
+
+    sl_model model; /* as it is saved */
+    /* As it is built: the embedding and the head are always two parameters of the graph, which share their values and
+     * whose gradients are summed after each step. So the bits do not depend on whether a cut lies between them. */
+    sl_model graph_model;
+    bool tied;
+    const char *embedding; /* name of the parameter that a tied head shares */
+    sl_param_list *params; /* of model: the order of everything that goes over all parameters */
+
+    sl_tokens *tokens;
+    sl_batches *batches;
+    int64_t rows;     /* of one replica's batch */
+    int64_t sizes[2]; /* rows of the larger and the smaller microbatches */
+    int size_count;   /* 1 where all are equal */
+
+    sl_schedule *schedule; /* compute order of one pipeline */
+    int stage_count;
+    sl_partition *partitions[2]; /* for sizes[] */
+    sl_edge *edges;              /* between stages, each pair once */
+    double *edge_bytes;          /* one an edge */
+    int edge_count;
+
+    int embedding_stage, head_stage; /* that use the two parameters of `tied` */
+    sl_plan_stage *stages;
+    sl_plan_memory *memory; /* one a rank of the pipeline */
+    double step_seconds, bubble, flops;
+};
+
+/* plan_model.c */
+SL_MUST_CHECK sl_status sl_plan_open_data(sl_train_plan *plan);
+SL_MUST_CHECK sl_status sl_plan_choose_model(sl_train_plan *plan);
+SL_MUST_CHECK sl_status sl_plan_check_data(sl_train_plan *plan);
+
+/* plan_stages.c */
+SL_MUST_CHECK sl_status sl_plan_make_schedule(sl_train_plan *plan);
+SL_MUST_CHECK sl_status sl_plan_cut(sl_train_plan *plan);
+
+/* plan_predict.c */
+SL_MUST_CHECK sl_status sl_plan_predict(sl_train_plan *plan);
+
+/* How the optimizer section reads for the optimizer. */
+sl_optim_options sl_plan_optim_options(const sl_train_config *config);
+
+#endif

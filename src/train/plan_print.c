@@ -1,0 +1,78 @@
+/* The plan for people: `sluice train --dry-run`. */
+#include "train/metrics.h"
+#include "train/plan.h"
+
+#include <inttypes.h>
+#include <unistd.h>
+
+static void print_run(const sl_train_plan *plan, FILE *file)
+{
+    const sl_train_config *config = plan->config;
+    char params[32];
+    fprintf(file, "model     %s, %" PRId64 " layers, vocabulary %" PRId64 ", %s parameters%s%s\n",
+            sl_model_family_name(plan->model.family), sl_model_layers(&plan->model), sl_model_vocab(&plan->model),
+            sl_count_text((double)sl_param_list_elements(plan->params), params, sizeof params),
+            config->model.init ? " from " : ", random weights", config->model.init ? config->model.init : "");
+    fprintf(file, "data      %s: %" PRId64 " tokens (%s), %.2f epochs in %" PRId64 " steps, %s\n",
+            sl_tokens_path(plan->tokens), sl_tokens_count(plan->tokens),
+            sl_token_format_name(sl_tokens_format(plan->tokens)),
+            (double)config->run.steps * (double)config->batch.size / (double)sl_batches_windows(plan->batches),
+            config->run.steps, config->data.order == SL_ORDER_SHUFFLED ? "shuffled" : "sequential");
+    fprintf(file,
+            "batch     %" PRId64 " rows of %" PRId64 " tokens: %" PRId64 " replica%s x %" PRId64
+            " microbatches of %" PRId64 "%s rows\n",
+            config->batch.size, config->batch.seq, config->parallel.dp, config->parallel.dp == 1 ? "" : "s",
+            config->batch.microbatches, plan->sizes[0], plan->size_count == 2 ? " or one fewer" : "");
+    fprintf(file, "schedule  %s, %d stages on %" PRId64 " ranks\n\n", config->parallel.schedule, plan->stage_count,
+            config->parallel.pp);
+}
+
+static void print_stages(const sl_train_plan *plan, FILE *file)
+{
+    fprintf(file, "stage  rank  parameters  GFLOP   ms       slots  from .. to\n");
+    for (int s = 0; s < plan->stage_count; s++) {
+        const sl_plan_stage *stage = &plan->stages[s];
+        char params[32];
+        fprintf(file, "%-5d  %-4d  %-10s  %-6.3g  %-7.4g  %-5d  %s .. %s\n", s, stage->rank,
+                sl_count_text((double)stage->params, params, sizeof params), stage->cost.flops * 1e-9,
+                stage->seconds * 1e3, stage->slots, stage->first, stage->last);
+    }
+    fprintf(file, "(GFLOP and ms: one microbatch, forward and backward)\n\n");
+}
+
+static void print_memory(const sl_train_plan *plan, FILE *file)
+{
+    fprintf(file, "rank  total     weights   gradients  optimizer  activations  checkpoint\n");
+    for (int r = 0; r < plan->config->parallel.pp; r++) {
+        const sl_plan_memory *memory = &plan->memory[r];
+        char text[6][32];
+        fprintf(file, "%-4d  %-8s  %-8s  %-9s  %-9s  %-11s  %s\n", r,
+                sl_bytes_text(memory->total, text[0], sizeof text[0]),
+                sl_bytes_text(memory->params, text[1], sizeof text[1]),
+                sl_bytes_text(memory->grads, text[2], sizeof text[2]),
+                sl_bytes_text(memory->optimizer, text[3], sizeof text[3]),
+                sl_bytes_text(memory->activations, text[4], sizeof text[4]),
+                sl_bytes_text(memory->checkpoint, text[5], sizeof text[5]));
+    }
+    fputc('\n', file);
+}
+
+void sl_train_plan_print(const sl_train_plan *plan, const char *command, FILE *file)
+{
+    const sl_train_config *config = plan->config;
+    char left[32], rate[32];
+    double tokens = (double)(config->batch.size * config->batch.seq);
+    print_run(plan, file);
+    print_stages(plan, file);
+    print_memory(plan, file);
+    fprintf(file, "predicted: %.4g ms a step (%s tokens/s), bubble %.1f%%, %s for %" PRId64 " steps\n",
+            plan->step_seconds * 1e3, sl_count_text(tokens / plan->step_seconds, rate, sizeof rate), plan->bubble * 100,
+            sl_duration_text(plan->step_seconds * (double)config->run.steps, left, sizeof left), config->run.steps);
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int64_t wanted = sl_train_plan_ranks(plan) * config->parallel.threads;
+    if (wanted > cores)
+        fprintf(file, "(%" PRId64 " threads of the ranks share %ld cores here; the bubble is that of the schedule)\n",
+                wanted, cores);
+    if (command)
+        fprintf(file, "to run it: %s\n", command);
+}

@@ -1,0 +1,154 @@
+/* Where a trained model comes from: a Hugging Face folder or a checkpoint. */
+#include <sluice/train.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "train/tokenizer_files.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <unistd.h>
+
+struct sl_model_source {
+    sl_model model;
+    char *path;
+    char *tokenizer;
+    sl_model_weights *weights; /* one of these two */
+    sl_checkpoint *checkpoint;
+};
+
+static bool has_file(const char *folder, const char *name)
+{
+    char *path = NULL;
+    if (sl_path_join(folder, name, &path) != SL_OK)
+        return false;
+    bool found = access(path, R_OK) == 0;
+    sl_free(path);
+    return found;
+}
+
+static sl_status open_folder(sl_model_source *source, const char *path)
+{
+    sl_status status = SL_OK;
+    SL_TRY(sl_model_load_config(path, &source->model));
+    SL_TRY(sl_model_open_weights(&source->model, path, &source->weights));
+    SL_TRY(sl_strdup(path, &source->path));
+    SL_TRY(sl_strdup(sl_tokenizer_files_exist(path) ? path : "", &source->tokenizer));
+done:
+    return status;
+}
+
+static sl_status open_checkpoint(sl_model_source *source, const char *path)
+{
+    sl_status status = SL_OK;
+    char *folder = NULL;
+    if (has_file(path, "manifest.json")) {
+        SL_TRY(sl_checkpoint_open(path, true, &source->checkpoint));
+    } else {
+        SL_TRY(sl_path_join(path, "checkpoints", &folder));
+        SL_TRY(sl_checkpoint_open_newest(folder, &source->checkpoint));
+        if (!source->checkpoint)
+            SL_TRY(sl_fail(SL_ERR_IO,
+                           "%s: neither a Hugging Face folder (config.json) nor a checkpoint, nor a run with "
+                           "one",
+                           path));
+    }
+    const char *model = sl_checkpoint_attribute(source->checkpoint, "model");
+    const char *tokenizer = sl_checkpoint_attribute(source->checkpoint, "tokenizer");
+    SL_TRY(sl_strdup(sl_checkpoint_path(source->checkpoint), &source->path));
+    if (!model)
+        SL_TRY(sl_fail(SL_ERR_FORMAT, "%s: it does not say which model it is", source->path));
+    SL_TRY(sl_model_parse_config(source->path, model, strlen(model), &source->model));
+    SL_TRY(sl_strdup(tokenizer ? tokenizer : "", &source->tokenizer));
+done:
+    sl_free(folder);
+    return status;
+}
+
+sl_status sl_model_source_open(const char *path, sl_model_source **out)
+{
+    sl_status status = SL_OK;
+    sl_model_source *source = NULL;
+    SL_TRY(SL_NEW(source));
+    SL_TRY(has_file(path, "config.json") ? open_folder(source, path) : open_checkpoint(source, path));
+    *out = source;
+    source = NULL;
+done:
+    sl_model_source_close(source);
+    return status;
+}
+
+void sl_model_source_close(sl_model_source *source)
+{
+    if (!source)
+        return;
+    sl_model_close_weights(source->weights);
+    sl_checkpoint_close(source->checkpoint);
+    sl_free(source->tokenizer);
+    sl_free(source->path);
+    sl_free(source);
+}
+
+const sl_model *sl_model_source_model(const sl_model_source *source)
+{
+    return &source->model;
+}
+
+const char *sl_model_source_path(const sl_model_source *source)
+{
+    return source->path;
+}
+
+const char *sl_model_source_tokenizer(const sl_model_source *source)
+{
+    return source->tokenizer;
+}
+
+const sl_checkpoint *sl_model_source_checkpoint(const sl_model_source *source)
+{
+    return source->checkpoint;
+}
+
+sl_status sl_model_source_read(const sl_model_source *source, const char *param, int64_t count, float *out)
+{
+    if (source->weights)
+        return sl_model_read_weight(source->weights, param, 0, count, out);
+    const sl_tensor_entry *entry = sl_checkpoint_find(source->checkpoint, param);
+    if (!entry)
+        return sl_fail(SL_ERR_FORMAT, "%s: it lacks the tensor %s", source->path, param);
+    if (entry->count != count)
+        return sl_fail(SL_ERR_SHAPE, "%s: %s has %" PRId64 " elements, the model needs %" PRId64, source->path, param,
+                       entry->count, count);
+    return sl_tensor_entry_read_f32(entry, 0, count, out);
+}
+
+/* ---- Export ---------------------------------------------------------------------------------- */
+
+sl_status sl_model_source_export(const sl_model_source *source, sl_dtype dtype, size_t shard_bytes, const char *folder)
+{
+    sl_status status = SL_OK;
+    sl_param_list *params = NULL;
+    sl_tensor_entry *entries = NULL;
+    float *values = NULL;
+    SL_TRY(sl_model_params(&source->model, &params));
+    int count = sl_param_list_count(params);
+    SL_TRY(SL_NEW_ARRAY(entries, count));
+    SL_TRY(SL_NEW_ARRAY(values, sl_param_list_elements(params)));
+    float *at = values;
+    for (int i = 0; i < count; i++) {
+        const sl_param_info *info = sl_param_list_at(params, i);
+        sl_tensor_entry *entry = &entries[i];
+        *entry = (sl_tensor_entry){ .name = info->name, .dtype = SL_F32, .shape = info->shape, .data = at };
+        SL_TRY(sl_shape_count(&info->shape, &entry->count));
+        entry->bytes = (size_t)entry->count * sizeof *at;
+        SL_TRY(sl_model_source_read(source, info->name, entry->count, at));
+        at += entry->count;
+    }
+    SL_TRY(sl_model_save(&source->model, entries, count, dtype, shard_bytes, folder));
+    SL_TRY(sl_tokenizer_files_copy(source->tokenizer, folder));
+done:
+    sl_free(values);
+    sl_free(entries);
+    sl_param_list_destroy(params);
+    return status;
+}

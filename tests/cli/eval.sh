@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# sluice eval, export and info on the models of tests/data: PyTorch's logits, a bit-equal round trip, descriptions.
+. "$(dirname "$0")/common.bash"
+compare=$SLUICE_SUPPORT/compare
+models=$SLUICE_DATA/models
+
+for model in gpt2-tiny llama-tiny; do
+    data=$models/$model
+    run 0 "$SLUICE" eval --model "$data" --tokens "$data/tokens.bin" --batch 8 --seq 32 --steps 1 \
+        --logits "$scratch/logits" --format json
+    prints '"perplexity":'
+    run 0 "$compare" tensors "$scratch/logits" "$data/reference.safetensors" 2e-5
+
+    # Read and written again: the same bits, and what Hugging Face looks for.
+    run 0 "$SLUICE" export --model "$data" --output "$scratch/$model"
+    run 0 "$compare" files "$scratch/$model/model.safetensors" "$data/model.safetensors"
+    run 0 "$SLUICE" export --model "$scratch/$model" --output "$scratch/$model-sharded" --shard-gb 0.001
+    [ -f "$scratch/$model-sharded/model.safetensors.index.json" ] || [ -f "$scratch/$model-sharded/model.safetensors" ]
+    run 0 "$SLUICE" eval --model "$scratch/$model-sharded" --tokens "$data/tokens.bin" --batch 8 --seq 32 --steps 1 \
+        --logits "$scratch/again"
+    run 0 "$compare" files "$scratch/logits" "$scratch/again"
+done
+for key in architectures model_type vocab_size n_positions n_embd n_layer n_head activation_function tie_word_embeddings; do
+    grep -q "\"$key\"" "$scratch/gpt2-tiny/config.json" || fail "config.json lacks $key"
+done
+for key in architectures model_type hidden_size intermediate_size num_key_value_heads rms_norm_eps rope_theta; do
+    grep -q "\"$key\"" "$scratch/llama-tiny/config.json" || fail "config.json lacks $key"
+done
+
+run 0 "$SLUICE" eval --model "$models/gpt2-tiny" --tokens "$models/gpt2-tiny/tokens.bin" --batch 8 --seq 32
+prints '(20 batches, 5120 tokens'
+run 2 "$SLUICE" eval --model "$models/gpt2-tiny" --tokens "$models/gpt2-tiny/tokens.bin" --batch 8 --seq 65
+complains '--seq 65: the model has 64 positions'
+run 2 "$SLUICE" eval --model "$models/gpt2-tiny" --batch 8 --seq 32
+complains 'give either --tokens or --text'
+run 1 "$SLUICE" eval --model "$models/gpt2-tiny" --tokens "$models/llama-tiny/tokens.bin" --batch 8 --seq 32
+complains 'llama-tiny/tokens.bin'
+run 1 "$SLUICE" eval --model "$scratch" --tokens "$models/gpt2-tiny/tokens.bin" --batch 8 --seq 32
+complains "$scratch: neither a Hugging Face folder"
+run 1 "$SLUICE" export --model "$models/gpt2-tiny" --output /proc/model
+
+run 0 "$SLUICE" info "$models/gpt2-tiny"
+prints 'Hugging Face folder'
+prints 'parameters    128592'
+run 0 "$SLUICE" info "$models/gpt2-tiny/tokens.bin"
+prints 'tokens        5121'
+run 0 "$SLUICE" info "$models/gpt2-tiny/reference.safetensors" --format json
+prints '"shape":"[8, 32, 257]"'
+run 0 "$SLUICE" info "$SLUICE_DATA/schedules/GPipe_pp2_mb4_v1.compute.csv"
+prints 'correct       yes'
+printf '0B0,0F0\n' >"$scratch/wrong.csv"
+run 0 "$SLUICE" info "$scratch/wrong.csv"
+prints 'correct       no: rank 0, cell 0 0B0'
+run 1 "$SLUICE" info "$scratch/nothing"
+run 1 "$SLUICE" info "$scratch"
+complains 'neither a run, a checkpoint'

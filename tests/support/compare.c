@@ -1,0 +1,197 @@
+/* Compares what runs leave behind, for the tests of the command line. Exit 0 where they agree, 1 where they differ (the
+ * worst difference is printed), 2 where something cannot be read.
+ *
+ *   compare tensors A B TOLERANCE   two safetensors files: the norm of the difference over that of B, per tensor
+ *   compare curve METRICS CURVE TOLERANCE   losses of metrics.jsonl against the list "loss" of a JSON file
+ *   compare metrics A B             step, loss, grad_norm and lr of two metrics.jsonl, digit by digit
+ *   compare checkpoints A B         all tensors of two checkpoints, bit by bit
+ *   compare files A B               all tensors of two safetensors files, bit by bit
+ */
+#include <sluice/shard.h>
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int unreadable(const char *what)
+{
+    fprintf(stderr, "compare: %s\n", what);
+    return 2;
+}
+
+/* ---- Tensors --------------------------------------------------------------------------------- */
+
+/* Norm of the difference over that of b; -1 where shapes or types differ. */
+static double relative_error(const sl_tensor_entry *a, const sl_tensor_entry *b)
+{
+    if (a->dtype != SL_F32 || b->dtype != SL_F32 || !sl_shape_equal(&a->shape, &b->shape))
+        return -1;
+    double difference = 0, size = 0;
+    for (int64_t i = 0; i < a->count; i++) {
+        float x, y;
+        memcpy(&x, (const char *)a->data + i * 4, 4);
+        memcpy(&y, (const char *)b->data + i * 4, 4);
+        difference += ((double)x - (double)y) * ((double)x - (double)y);
+        size += (double)y * (double)y;
+    }
+    return sqrt(difference) / (sqrt(size) > 0 ? sqrt(size) : 1);
+}
+
+static int compare_tensors(const char *path_a, const char *path_b, double tolerance)
+{
+    sl_safetensors *a = NULL, *b = NULL;
+    if (sl_safetensors_open(path_a, &a) != SL_OK || sl_safetensors_open(path_b, &b) != SL_OK)
+        return unreadable(sl_error_message());
+    double worst = 0;
+    const char *where = "none";
+    int code = 0;
+    for (int i = 0; i < sl_safetensors_count(b); i++) {
+        const sl_tensor_entry *expected = sl_safetensors_at(b, i), *given = sl_safetensors_find(a, expected->name);
+        double error = given ? relative_error(given, expected) : -1;
+        if (!(error >= 0 && error <= tolerance)) {
+            printf("%s: %s\n", expected->name, given ? "differs" : "missing");
+            code = 1;
+        }
+        if (error > worst) {
+            worst = error;
+            where = expected->name;
+        }
+    }
+    for (int i = 0; i < sl_safetensors_count(a); i++) {
+        if (!sl_safetensors_find(b, sl_safetensors_at(a, i)->name)) {
+            printf("%s: superfluous\n", sl_safetensors_at(a, i)->name);
+            code = 1;
+        }
+    }
+    printf("%d tensors, worst %.3g (%s), allowed %.3g\n", sl_safetensors_count(b), worst, where, tolerance);
+    sl_safetensors_close(a);
+    sl_safetensors_close(b);
+    return code;
+}
+
+static bool same_bits(const sl_tensor_entry *a, const sl_tensor_entry *b)
+{
+    return b && a->dtype == b->dtype && sl_shape_equal(&a->shape, &b->shape) && a->bytes == b->bytes &&
+           (a->bytes == 0 || memcmp(a->data, b->data, a->bytes) == 0);
+}
+
+static int compare_checkpoints(const char *path_a, const char *path_b)
+{
+    sl_checkpoint *a = NULL, *b = NULL;
+    if (sl_checkpoint_open(path_a, true, &a) != SL_OK || sl_checkpoint_open(path_b, true, &b) != SL_OK)
+        return unreadable(sl_error_message());
+    int code = sl_checkpoint_step(a) != sl_checkpoint_step(b) || sl_checkpoint_count(a) != sl_checkpoint_count(b);
+    for (int i = 0; i < sl_checkpoint_count(a); i++) {
+        const sl_tensor_entry *entry = sl_checkpoint_at(a, i);
+        if (!same_bits(entry, sl_checkpoint_find(b, entry->name))) {
+            printf("%s differs\n", entry->name);
+            code = 1;
+        }
+    }
+    printf("%d tensors %s\n", sl_checkpoint_count(a), code ? "DIFFER" : "equal");
+    sl_checkpoint_close(a);
+    sl_checkpoint_close(b);
+    return code;
+}
+
+static int compare_files(const char *path_a, const char *path_b)
+{
+    sl_safetensors *a = NULL, *b = NULL;
+    if (sl_safetensors_open(path_a, &a) != SL_OK || sl_safetensors_open(path_b, &b) != SL_OK)
+        return unreadable(sl_error_message());
+    int code = sl_safetensors_count(a) != sl_safetensors_count(b);
+    for (int i = 0; i < sl_safetensors_count(a); i++) {
+        const sl_tensor_entry *entry = sl_safetensors_at(a, i);
+        if (!same_bits(entry, sl_safetensors_find(b, entry->name))) {
+            printf("%s differs\n", entry->name);
+            code = 1;
+        }
+    }
+    printf("%d tensors %s\n", sl_safetensors_count(a), code ? "DIFFER" : "equal");
+    sl_safetensors_close(a);
+    sl_safetensors_close(b);
+    return code;
+}
+
+/* ---- Metrics --------------------------------------------------------------------------------- */
+
+/* The lines of a metrics.jsonl as an array; NULL where it cannot be read. */
+static json_t *read_metrics(const char *path)
+{
+    char line[4096];
+    FILE *file = fopen(path, "r");
+    if (!file)
+        return NULL;
+    json_t *all = json_array();
+    while (fgets(line, sizeof line, file)) {
+        json_t *one = json_loads(line, 0, NULL);
+        if (!one || json_array_append_new(all, one) != 0) {
+            json_decref(all);
+            fclose(file);
+            return NULL;
+        }
+    }
+    fclose(file);
+    return all;
+}
+
+static int compare_curve(const char *metrics_path, const char *curve_path, double tolerance)
+{
+    json_t *metrics = read_metrics(metrics_path), *curve = json_load_file(curve_path, 0, NULL);
+    json_t *losses = json_object_get(curve, "loss");
+    if (!metrics || !losses)
+        return unreadable("the metrics or the curve cannot be read");
+    double worst = 0;
+    size_t count = json_array_size(losses);
+    int code = json_array_size(metrics) != count;
+    for (size_t i = 0; i < count; i++) {
+        double given = json_number_value(json_object_get(json_array_get(metrics, i), "loss"));
+        double error = fabs(given - json_number_value(json_array_get(losses, i)));
+        worst = error > worst ? error : worst;
+        code |= !(error <= tolerance);
+    }
+    printf("%zu steps, worst %.3g, allowed %.3g\n", count, worst, tolerance);
+    json_decref(metrics);
+    json_decref(curve);
+    return code;
+}
+
+static int compare_metrics(const char *path_a, const char *path_b)
+{
+    static const char *const keys[] = { "step", "loss", "grad_norm", "lr" };
+    json_t *a = read_metrics(path_a), *b = read_metrics(path_b);
+    if (!a || !b)
+        return unreadable("the metrics cannot be read");
+    int code = json_array_size(a) != json_array_size(b);
+    for (size_t i = 0; i < json_array_size(a); i++) {
+        for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
+            json_t *x = json_object_get(json_array_get(a, i), keys[k]);
+            json_t *y = json_object_get(json_array_get(b, i), keys[k]);
+            if (!json_is_number(x) || !json_is_number(y) || json_number_value(x) != json_number_value(y)) {
+                printf("line %zu: %s differs\n", i + 1, keys[k]);
+                code = 1;
+            }
+        }
+    }
+    printf("%zu and %zu lines %s\n", json_array_size(a), json_array_size(b), code ? "DIFFER" : "equal");
+    json_decref(a);
+    json_decref(b);
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 5 && strcmp(argv[1], "tensors") == 0)
+        return compare_tensors(argv[2], argv[3], atof(argv[4]));
+    if (argc == 5 && strcmp(argv[1], "curve") == 0)
+        return compare_curve(argv[2], argv[3], atof(argv[4]));
+    if (argc == 4 && strcmp(argv[1], "metrics") == 0)
+        return compare_metrics(argv[2], argv[3]);
+    if (argc == 4 && strcmp(argv[1], "checkpoints") == 0)
+        return compare_checkpoints(argv[2], argv[3]);
+    if (argc == 4 && strcmp(argv[1], "files") == 0)
+        return compare_files(argv[2], argv[3]);
+    return unreadable("usage: compare tensors|curve|metrics|checkpoints|files A B [TOLERANCE]");
+}

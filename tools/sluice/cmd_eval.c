@@ -1,0 +1,124 @@
+/* sluice eval: loss and perplexity of a model over a token file. */
+#include "command.h"
+#include "options.h"
+
+#include <sluice/train.h>
+
+#include "base/json.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#define NAME "eval"
+
+static const cli_usage usage = {
+    .command = NAME,
+    .synopsis =
+        "--model DIR (--tokens FILE | --text FILE) --batch B --seq T [--steps N] [--logits FILE] [--format json]",
+    .description =
+        "Runs a model over a token file in sequential order and prints the mean loss over all tokens and its "
+        "exponential, the perplexity. The model is a Hugging Face folder, a checkpoint, or the folder of a "
+        "run, of which the newest checkpoint is taken.",
+    .examples = "sluice eval --model out --text book.txt --batch 8 --seq 128\n"
+                "sluice eval --model gpt2 --tokens val.bin --batch 4 --seq 1024 --steps 10 --format json",
+};
+
+static void print_json(const sl_eval_result *result)
+{
+    sl_json json = { .file = stdout };
+    sl_json_begin(&json, '{');
+    sl_json_put_double(&json, "loss", result->loss);
+    sl_json_put_double(&json, "perplexity", result->perplexity);
+    sl_json_put_int(&json, "steps", result->steps);
+    sl_json_put_int(&json, "tokens", result->tokens);
+    sl_json_put_double(&json, "seconds", result->seconds);
+    sl_json_end(&json, '}');
+    putchar('\n');
+}
+
+static int evaluate(const char *model, const char *path, sl_token_format format, sl_eval_options *options, bool as_json)
+{
+    int code = EXIT_OK;
+    sl_model_source *source = NULL;
+    sl_tokens *tokens = NULL;
+    sl_eval_result result;
+    if (sl_tokens_open(path, format, &tokens) != SL_OK || sl_model_source_open(model, &source) != SL_OK) {
+        code = failure(NAME);
+    } else if (options->seq > sl_model_positions(sl_model_source_model(source))) {
+        code = usage_error(NAME, "--seq %" PRId64 ": the model has %" PRId64 " positions", options->seq,
+                           sl_model_positions(sl_model_source_model(source)));
+    } else {
+        options->tokens = tokens;
+        if (sl_model_evaluate(source, options, &result) != SL_OK)
+            code = failure(NAME);
+        else if (as_json)
+            print_json(&result);
+        else
+            printf("loss %.6f  perplexity %.4f  (%" PRId64 " batches, %" PRId64 " tokens, %.2f s)\n", result.loss,
+                   result.perplexity, result.steps, result.tokens, result.seconds);
+    }
+    sl_model_source_close(source);
+    sl_tokens_close(tokens);
+    return code;
+}
+
+int cmd_eval(int argc, char **argv)
+{
+    const char *model = NULL, *tokens = NULL, *text = NULL;
+    sl_eval_options options = { .threads = 1 };
+    int format = 0, code;
+    const cli_option table[] = {
+        { .name = "model",
+          .letter = 'm',
+          .value = "DIR",
+          .text = &model,
+          .required = true,
+          .help = "Hugging Face folder, checkpoint, or folder of a run." },
+        { .name = "tokens", .value = "FILE", .text = &tokens, .help = "Token file (nanoGPT's or llm.c's format)." },
+        { .name = "text", .value = "FILE", .text = &text, .help = "Plain text instead, one token a byte." },
+        { .name = "batch",
+          .letter = 'b',
+          .value = "B",
+          .wide = &options.batch,
+          .min = 1,
+          .max = 1 << 20,
+          .required = true,
+          .help = "Rows of a batch." },
+        { .name = "seq",
+          .letter = 't',
+          .value = "T",
+          .wide = &options.seq,
+          .min = 1,
+          .max = 1 << 24,
+          .required = true,
+          .help = "Tokens of a row." },
+        { .name = "steps",
+          .value = "N",
+          .wide = &options.steps,
+          .min = 1,
+          .max = INT64_MAX,
+          .help = "Batches; by default all whole ones of the file." },
+        { .name = "logits",
+          .value = "FILE",
+          .text = &options.logits,
+          .help = "Write the logits and the loss of the first batch as safetensors." },
+        { .name = "threads",
+          .value = "N",
+          .integer = &options.threads,
+          .min = 1,
+          .max = 1024,
+          .help = "Threads (1 by default)." },
+        { .name = "format",
+          .value = "FORMAT",
+          .words = "text|json",
+          .choice = &format,
+          .help = "text (by default) or json: loss, perplexity, steps, tokens, seconds." },
+        { .name = NULL },
+    };
+    log_to_stderr(NAME);
+    if (!options_parse(&usage, table, &argc, argv, &code))
+        return code;
+    if (!tokens == !text)
+        return usage_error(NAME, "give either --tokens or --text");
+    return evaluate(model, text ? text : tokens, text ? SL_TOKENS_BYTES : SL_TOKENS_AUTO, &options, format == 1);
+}
