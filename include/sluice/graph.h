@@ -199,8 +199,8 @@ typedef struct sl_partition sl_partition; /* opaque, immutable */
 
 /* A value that one stage makes and another uses. A differentiable value with several users is handed on from user to
  * user in stage order (s -> t -> u), so that its gradient adds up along the way back in the order of the uncut graph:
- * every differentiable output has exactly one edge, and nobody sums gradients between stages. Any other output may have
- * several edges. */
+ * an output has at most one differentiable edge, and nobody sums gradients between stages. Users from which no gradient
+ * comes back get the value from the nearest stage before them that has it, by further edges of that output. */
 typedef struct sl_value_edge {
     const char *name; /* of the value */
     int from, to;     /* stages; from < to */

@@ -107,6 +107,14 @@ struct sl_graph {
 /* Keeps the first error and returns the value that stands for failure. */
 sl_value sl_graph_refuse(sl_graph *graph, sl_status code, const char *format, ...) SL_PRINTF(3, 4);
 
+/* Takes over the message of a failure that another function has just reported. */
+sl_value sl_graph_keep_error(sl_graph *graph, sl_status code);
+/* Whether a building call may go on; what names it. */
+bool sl_graph_is_open(sl_graph *graph, const char *what);
+/* The scope's prefix and the name, in text; NULL (an error) where it does not fit. */
+const char *sl_graph_full_name(sl_graph *graph, const char *name, char *text, size_t size);
+SL_MUST_CHECK sl_status sl_graph_append_value(sl_graph *graph, const sl_graph_value *value, int *id);
+
 /* Adds a node whose outputs have the given types; on success outputs[] has the new values. */
 typedef struct sl_node_draft {
     int op;

@@ -29,6 +29,12 @@ static const sl_init zeros = { SL_INIT_ZEROS, 0 };
             fail_msg("%s: %s", #call, sl_error_message());                                                             \
     } while (0)
 
+static inline void assert_near(double a, double b, double tolerance)
+{
+    if (!(fabs(a - b) <= tolerance))
+        fail_msg("%.9g is not within %g of %.9g", a, tolerance, b);
+}
+
 /* A reproducible number in -1..1 from a name and a place. */
 static inline double noise(const char *name, uint64_t index)
 {
