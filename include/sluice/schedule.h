@@ -111,6 +111,14 @@ SL_API SL_MUST_CHECK sl_status sl_schedule_builder_add(sl_schedule_builder *buil
 /* Makes the schedule and leaves the builder with empty lists. */
 SL_API SL_MUST_CHECK sl_status sl_schedule_builder_finish(sl_schedule_builder *builder, sl_schedule **out);
 
+/* What is wrong with a schedule, and where. */
+typedef struct sl_violation {
+    int rank;                       /* -1 where no rank is at fault */
+    int64_t cell;                   /* position in that rank's list, from 0; its length where an action is missing */
+    char text[SL_ACTION_TEXT_SIZE]; /* the cell, or the missing action, as text; may be empty */
+    char reason[256];
+} sl_violation;
+
 /* ---- Files: PyTorch's CSV, one line a rank, one cell an action, an empty cell is idle ------------ */
 
 /* Idle cells, blanks around a cell, CRLF, and blank lines at the end are dropped. Everything else that is not an action
@@ -119,6 +127,9 @@ SL_API SL_MUST_CHECK sl_status sl_schedule_builder_finish(sl_schedule_builder *b
 SL_API SL_MUST_CHECK sl_status sl_schedule_load_csv(const char *path, sl_schedule **out);
 /* From an open stream, to its end; name stands for the file in messages. */
 SL_API SL_MUST_CHECK sl_status sl_schedule_read_csv(FILE *file, const char *name, sl_schedule **out);
+/* The same; where it fails *violation (may be NULL) says which cell is wrong, with rank -1 where none is. */
+SL_API SL_MUST_CHECK sl_status sl_schedule_read_csv_at(FILE *file, const char *name, sl_violation *violation,
+                                                       sl_schedule **out);
 /* From memory; text need not end in NUL. */
 SL_API SL_MUST_CHECK sl_status sl_schedule_parse_csv(const char *text, size_t length, const char *name,
                                                      sl_schedule **out);
@@ -211,13 +222,6 @@ typedef struct sl_check_options {
     int link_capacity; /* messages that may wait on one edge in one direction; 0: a send waits for its receive */
 } sl_check_options;
 
-typedef struct sl_violation {
-    int rank;                       /* -1 where no rank is at fault */
-    int64_t cell;                   /* position in that rank's list, from 0; its length where an action is missing */
-    char text[SL_ACTION_TEXT_SIZE]; /* the cell, or the missing action, as text; may be empty */
-    char reason[256];
-} sl_violation;
-
 /* Proves the schedule or returns SL_ERR_SCHEDULE with the first violation (may be NULL); other errors leave it
  * untouched. options NULL means all defaults. Time and memory are linear in the actions and edges. */
 SL_API SL_MUST_CHECK sl_status sl_schedule_check(const sl_schedule *schedule, const sl_check_options *options,
@@ -288,6 +292,45 @@ typedef struct sl_usage {
 /* Calls back at every change of the rank's usage, in order of time, until the callback returns false. */
 SL_API void sl_timeline_usage(const sl_timeline *timeline, int rank, bool (*callback)(void *user, sl_usage usage),
                               void *user);
+
+/* ---- Views ----------------------------------------------------------------------------------- */
+
+/* enum, ending of the file name */
+#define SL_VIEW_LIST(X)                                                                                                \
+    X(TEXT, ".txt")   /* a grid: time goes right, a line a rank; compute actions */                                    \
+    X(TRACE, ".json") /* Chrome/Perfetto trace; one unit of time is shown as one microsecond */                        \
+    X(SVG, ".svg")                                                                                                     \
+    X(PNG, ".png")                                                                                                     \
+    X(PDF, ".pdf")                                                                                                     \
+    X(HTML, ".html") /* one interactive page that needs no network */
+
+typedef enum sl_view_format {
+#define SL_VIEW_ENUM(name, ending) SL_VIEW_##name,
+    SL_VIEW_LIST(SL_VIEW_ENUM)
+#undef SL_VIEW_ENUM
+} sl_view_format;
+
+/* Zero means defaults throughout. */
+typedef struct sl_view_options {
+    const char *title; /* NULL: "schedule" */
+    int columns;       /* TEXT: the longest line; 0: as long as it takes */
+    bool condense;     /* TEXT: what takes many bands of `columns` is drawn as one, a letter a stretch of time */
+    bool color;        /* TEXT: ANSI colours */
+} sl_view_options;
+
+/* From the ending of path, in any case. */
+SL_API SL_MUST_CHECK sl_status sl_view_format_of(const char *path, sl_view_format *out);
+
+/* Draws the timeline; options NULL means all defaults. */
+SL_API SL_MUST_CHECK sl_status sl_timeline_write(const sl_timeline *timeline, sl_view_format format,
+                                                 const sl_view_options *options, FILE *file);
+/* The same into a file that appears whole or not at all. */
+SL_API SL_MUST_CHECK sl_status sl_timeline_save(const sl_timeline *timeline, sl_view_format format,
+                                                const sl_view_options *options, const char *path);
+
+/* The cells around the violation as text, with a mark at the one that is wrong. */
+SL_API SL_MUST_CHECK sl_status sl_schedule_write_violation(const sl_schedule *schedule, const sl_violation *violation,
+                                                           const sl_view_options *options, FILE *file);
 
 #ifdef __cplusplus
 }

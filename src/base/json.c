@@ -1,6 +1,8 @@
 /* The streaming JSON writer. */
 #include "base/json.h"
 
+#include "base/utf8.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -15,38 +17,11 @@ static void separate(sl_json *json)
     json->newline = false;
 }
 
-/* Bytes of the UTF-8 character at text, or 0 where the bytes there are none (as file names may have them). */
-static int utf8_length(const unsigned char *text)
-{
-    static const struct {
-        unsigned char mask, lead, low, high; /* low and high bound the second byte: no overlong form, no surrogate */
-        int length;
-    } forms[] = {
-        { 0x80, 0x00, 0, 0, 1 },       { 0xe0, 0xc0, 0x80, 0xbf, 2 }, { 0xff, 0xe0, 0xa0, 0xbf, 3 },
-        { 0xff, 0xed, 0x80, 0x9f, 3 }, { 0xf0, 0xe0, 0x80, 0xbf, 3 }, { 0xff, 0xf0, 0x90, 0xbf, 4 },
-        { 0xff, 0xf4, 0x80, 0x8f, 4 }, { 0xfc, 0xf0, 0x80, 0xbf, 4 },
-    };
-    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
-        if ((text[0] & forms[i].mask) != forms[i].lead)
-            continue;
-        if (forms[i].length == 1)
-            return 1;
-        if (text[0] < 0xc2 || text[1] < forms[i].low || text[1] > forms[i].high)
-            return 0;
-        for (int j = 2; j < forms[i].length; j++) {
-            if ((text[j] & 0xc0) != 0x80)
-                return 0;
-        }
-        return forms[i].length;
-    }
-    return 0;
-}
-
 static void quote(FILE *file, const char *text)
 {
     fputc('"', file);
     for (const unsigned char *c = (const unsigned char *)text; *c;) {
-        int length = utf8_length(c);
+        int length = sl_utf8_length((const char *)c);
         if (*c == '"' || *c == '\\')
             fprintf(file, "\\%c", *c);
         else if (*c == '\n')

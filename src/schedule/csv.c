@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <string.h>
 
 typedef struct csv_reader {
@@ -16,6 +17,7 @@ typedef struct csv_reader {
     int64_t blank_lines; /* not yet known whether anything follows them */
     size_t length;       /* of text */
     bool blank_after;    /* a blank followed the text: more text would be junk */
+    sl_violation at;     /* what was wrong; rank -1 while nothing is */
     char text[SL_ACTION_TEXT_SIZE];
 } csv_reader;
 
@@ -24,8 +26,19 @@ static bool is_blank(char c)
     return c == ' ' || c == '\t' || c == '\r'; /* so CRLF ends a line like LF */
 }
 
-static sl_status csv_fail(const csv_reader *csv, const char *what)
+/* Notes where the error is that is on its way up. */
+static void csv_locate(csv_reader *csv, int64_t line, int64_t cell)
 {
+    csv->at.rank = (int)(line < INT_MAX ? line : INT_MAX);
+    csv->at.cell = cell;
+    snprintf(csv->at.text, sizeof csv->at.text, "%.*s", (int)csv->length, csv->text);
+    snprintf(csv->at.reason, sizeof csv->at.reason, "%s", sl_error_message());
+}
+
+static sl_status csv_fail(csv_reader *csv, const char *what)
+{
+    sl_fail(SL_ERR_FORMAT, "%s", what);
+    csv_locate(csv, csv->line, csv->cell);
     return sl_fail(SL_ERR_FORMAT, "%s: rank %" PRId64 ", cell %" PRId64 ": %s", csv->name, csv->line, csv->cell, what);
 }
 
@@ -36,8 +49,10 @@ static sl_status csv_end_cell(csv_reader *csv)
         sl_status status = sl_action_parse(csv->text, csv->length, &action);
         if (status == SL_OK)
             status = sl_action_list_push(&csv->row, action);
-        if (status != SL_OK)
+        if (status != SL_OK) {
+            csv_locate(csv, csv->line, csv->cell);
             return sl_fail_context(status, "%s: rank %" PRId64 ", cell %" PRId64, csv->name, csv->line, csv->cell);
+        }
     }
     csv->cell++;
     csv->length = 0;
@@ -54,7 +69,9 @@ static sl_status csv_end_row(csv_reader *csv)
     if (blank) {
         csv->blank_lines++;
     } else if (csv->blank_lines > 0 || csv->row.count == 0) {
-        status = sl_fail(SL_ERR_FORMAT, "%s: rank %" PRId64 " has no actions", csv->name, csv->line - csv->blank_lines);
+        int64_t rank = csv->line - csv->blank_lines;
+        status = sl_fail(SL_ERR_FORMAT, "%s: rank %" PRId64 " has no actions", csv->name, rank);
+        csv_locate(csv, rank, 0);
     } else {
         status = sl_schedule_builder_add_rank(csv->builder, &csv->row);
         if (status != SL_OK)
@@ -107,7 +124,7 @@ done:
 
 static sl_status csv_start(csv_reader *csv, const char *name)
 {
-    *csv = (csv_reader){ .name = name };
+    *csv = (csv_reader){ .name = name, .at = { .rank = -1 } };
     return SL_NEW(csv->builder);
 }
 
@@ -130,7 +147,7 @@ done:
     return status;
 }
 
-sl_status sl_schedule_read_csv(FILE *file, const char *name, sl_schedule **out)
+sl_status sl_schedule_read_csv_at(FILE *file, const char *name, sl_violation *violation, sl_schedule **out)
 {
     sl_status status = SL_OK;
     csv_reader csv;
@@ -146,8 +163,15 @@ sl_status sl_schedule_read_csv(FILE *file, const char *name, sl_schedule **out)
     }
     SL_TRY(csv_finish(&csv, out));
 done:
+    if (status != SL_OK && violation)
+        *violation = csv.at;
     csv_end(&csv);
     return status;
+}
+
+sl_status sl_schedule_read_csv(FILE *file, const char *name, sl_schedule **out)
+{
+    return sl_schedule_read_csv_at(file, name, NULL, out);
 }
 
 sl_status sl_schedule_load_csv(const char *path, sl_schedule **out)
@@ -172,7 +196,7 @@ sl_status sl_schedule_write_csv(const sl_schedule *schedule, FILE *file)
         }
         putc('\n', file);
     }
-    return ferror(file) ? sl_fail(SL_ERR_IO, "write: %s", strerror(errno)) : SL_OK;
+    return ferror(file) ? sl_fail(SL_ERR_IO, "write the schedule: %s", strerror(errno)) : SL_OK;
 }
 
 sl_status sl_schedule_save_csv(const sl_schedule *schedule, const char *path)
@@ -181,8 +205,11 @@ sl_status sl_schedule_save_csv(const sl_schedule *schedule, const char *path)
     sl_file *file = NULL;
 
     SL_TRY(sl_file_create(path, &file));
-    SL_TRY(sl_schedule_write_csv(schedule, sl_file_stream(file)));
-    SL_TRY(sl_file_commit(file));
+    status = sl_schedule_write_csv(schedule, sl_file_stream(file));
+    if (status != SL_OK)
+        sl_fail_context(status, "%s", path);
+    else
+        status = sl_file_commit(file);
 done:
     sl_file_destroy(file);
     return status;

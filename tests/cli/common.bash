@@ -26,3 +26,10 @@ run() {
 prints() { grep -qF -- "$1" "$out" || fail "stdout lacks: $1"; }
 complains() { grep -qF -- "$1" "$err" || fail "stderr lacks: $1"; }
 silent() { [ ! -s "$err" ] || fail "stderr is not empty"; }
+
+# json_is PATH VALUE: the last run printed JSON that has VALUE at PATH (see json_get.c).
+json_is() {
+    local value
+    value=$("$SLUICE_SUPPORT/json_get" "$1" <"$out") || fail "stdout is no JSON with $1"
+    [ "$value" = "$2" ] || fail "$1 is $value, not $2"
+}

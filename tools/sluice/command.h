@@ -16,6 +16,9 @@ typedef struct command {
 /* One line a command: X(name, "summary") stands for int cmd_name(int argc, char **argv) in cmd_name.c; options.h says
  * how it reads its options. */
 #define COMMAND_LIST(X)                                                                                                \
+    X(plan, "Generates a schedule and writes it as CSV")                                                               \
+    X(check, "Proves a schedule and prints its figures")                                                               \
+    X(show, "Draws a schedule as text, picture, page or trace")                                                        \
     X(eval, "Gives the loss and perplexity of a model over a token file")                                              \
     X(export, "Writes a checkpoint as a Hugging Face folder")                                                          \
     X(info, "Describes a checkpoint, a model, a token file or a schedule")                                             \

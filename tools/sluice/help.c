@@ -121,7 +121,7 @@ static void print_roff_paragraphs(const char *text)
 
 void help_print_man(const cli_usage *usage, const cli_option *options)
 {
-    printf(".TH SLUICE\\-%s 1 \"\" \"sluice %s\" \"Sluice\"\n", usage->command, sl_version());
+    printf(".TH SLUICE\\-%s 1 \"\" \"sluice %s\" \"Sluice\"\n.nh\n.ad l\n", usage->command, sl_version());
     printf(".SH NAME\nsluice\\-%s \\- ", usage->command);
     print_roff(command_summary(usage->command));
     printf("\n.SH SYNOPSIS\n.B sluice %s\n", usage->command);

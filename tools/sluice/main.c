@@ -62,7 +62,7 @@ static void print_help(FILE *file)
 
 static void print_man(void)
 {
-    printf(".TH SLUICE 1 \"\" \"sluice %s\" \"Sluice\"\n", sl_version());
+    printf(".TH SLUICE 1 \"\" \"sluice %s\" \"Sluice\"\n.nh\n.ad l\n", sl_version());
     printf(".SH NAME\nsluice \\- pipeline\\-parallel training in C\n.SH SYNOPSIS\n.B sluice\n.I COMMAND\n"
            "[\\fIOPTIONS\\fR]\n.br\n.B sluice\n\\-\\-help | \\-\\-version\n.SH COMMANDS\n");
     for (const command *each = commands; each->name; each++)

@@ -1,0 +1,204 @@
+/* Views of a timeline: the choice of the writer, and what the writers share. */
+#include "schedule/view/view.h"
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "base/utf8.h"
+
+#include <errno.h>
+#include <float.h>
+#include <math.h>
+#include <string.h>
+#include <strings.h>
+
+typedef sl_status (*view_writer)(const sl_view *view, const sl_view_options *options, FILE *file);
+
+static const view_writer writers[] = {
+    [SL_VIEW_TEXT] = sl_view_write_text, [SL_VIEW_TRACE] = sl_view_write_trace, [SL_VIEW_SVG] = sl_view_write_svg,
+    [SL_VIEW_PNG] = sl_view_write_png,   [SL_VIEW_PDF] = sl_view_write_pdf,     [SL_VIEW_HTML] = sl_view_write_html,
+};
+
+static const char *const endings[] = {
+#define ENDING(name, ending) ending,
+    SL_VIEW_LIST(ENDING)
+#undef ENDING
+};
+
+sl_status sl_view_format_of(const char *path, sl_view_format *out)
+{
+    size_t length = strlen(path);
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
+        size_t ending = strlen(endings[i]);
+        if (length > ending && strcasecmp(path + length - ending, endings[i]) == 0) {
+            *out = (sl_view_format)i;
+            return SL_OK;
+        }
+    }
+    return sl_fail(SL_ERR_ARGUMENT, "'%.200s' ends in none of .txt .json .svg .png .pdf .html", path);
+}
+
+sl_status sl_timeline_write(const sl_timeline *timeline, sl_view_format format, const sl_view_options *options,
+                            FILE *file)
+{
+    static const sl_view_options defaults;
+    options = options ? options : &defaults;
+    if ((size_t)format >= sizeof writers / sizeof *writers)
+        return sl_fail(SL_ERR_ARGUMENT, "there is no view format %d", (int)format);
+    sl_view view;
+    sl_status status = sl_view_init(&view, timeline, options->title);
+    if (status != SL_OK)
+        return status;
+    errno = 0;
+    status = writers[format](&view, options, file);
+    if (status == SL_OK && (fflush(file) != 0 || ferror(file)))
+        status = sl_fail(SL_ERR_IO, "write the view: %s", errno ? strerror(errno) : "an earlier write failed");
+    sl_view_clear(&view);
+    return status;
+}
+
+sl_status sl_timeline_save(const sl_timeline *timeline, sl_view_format format, const sl_view_options *options,
+                           const char *path)
+{
+    sl_file *file = NULL;
+    sl_status status = sl_file_create(path, &file);
+    if (status != SL_OK)
+        return status;
+    status = sl_timeline_write(timeline, format, options, sl_file_stream(file));
+    if (status == SL_OK)
+        status = sl_file_commit(file);
+    else if (status == SL_ERR_IO)
+        sl_fail_context(status, "%s", path);
+    sl_file_destroy(file);
+    return status;
+}
+
+/* Numbers each rank's stages in rising order. */
+static sl_status number_chunks(sl_view *view)
+{
+    int *next = NULL; /* (ranks) */
+    sl_status status = SL_OK;
+    SL_TRY(SL_NEW_ARRAY(view->chunks, view->stages));
+    SL_TRY(SL_NEW_ARRAY(next, view->ranks));
+    for (int stage = 0; stage < view->stages; stage++) {
+        int rank = sl_schedule_rank_of(view->schedule, stage);
+        if (rank < 0)
+            continue;
+        view->chunks[stage] = next[rank]++;
+        if (next[rank] > view->most_chunks)
+            view->most_chunks = next[rank];
+    }
+done:
+    sl_free(next);
+    return status;
+}
+
+static void measure(sl_view *view)
+{
+    view->shortest = DBL_MAX;
+    view->most_memory = DBL_MIN;
+    for (int rank = 0; rank < view->ranks; rank++) {
+        int64_t count = 0;
+        const sl_action *actions = sl_schedule_actions(view->schedule, rank, &count);
+        const sl_span *spans = sl_timeline_spans(view->timeline, rank);
+        for (int64_t i = 0; i < count; i++) {
+            double length = spans[i].end - spans[i].start;
+            if (sl_kind_class_of(actions[i].kind) == SL_CLASS_COMPUTE && length > 0 && length < view->shortest)
+                view->shortest = length;
+            if ((actions[i].kind == SL_KIND_SEND_F || actions[i].kind == SL_KIND_SEND_B) && length > 0)
+                view->messages_take_time = true;
+        }
+        view->most_memory = fmax(view->most_memory, sl_timeline_peak_memory(view->timeline, rank));
+        int slots = sl_timeline_peak_slots(view->timeline, rank);
+        if (slots > view->most_slots)
+            view->most_slots = slots;
+    }
+    if (view->shortest > view->makespan)
+        view->shortest = view->makespan;
+}
+
+/* Titles come from file names, which may hold any byte; a long one is cut. */
+static void set_title(sl_view *view, const char *title)
+{
+    size_t used = 0;
+    while (*title) {
+        int length = sl_utf8_length(title);
+        bool control = (unsigned char)*title < 0x20 || *title == 0x7f;
+        if (used + 4 >= sizeof view->title)
+            break;
+        if (length == 0 || control) {
+            view->title[used++] = '?';
+            title++;
+            continue;
+        }
+        memcpy(view->title + used, title, (size_t)length);
+        used += (size_t)length;
+        title += length;
+    }
+}
+
+sl_status sl_view_init(sl_view *view, const sl_timeline *timeline, const char *title)
+{
+    const sl_schedule *schedule = sl_timeline_schedule(timeline);
+    *view = (sl_view){
+        .timeline = timeline,
+        .schedule = schedule,
+        .ranks = sl_schedule_ranks(schedule),
+        .stages = sl_schedule_stages(schedule),
+        .makespan = sl_timeline_makespan(timeline),
+        .most_chunks = 1,
+    };
+    set_title(view, title ? title : "schedule");
+    sl_status status = number_chunks(view);
+    if (status != SL_OK) {
+        sl_view_clear(view);
+        return status;
+    }
+    measure(view);
+    return SL_OK;
+}
+
+void sl_view_clear(sl_view *view)
+{
+    sl_free(view->chunks);
+    view->chunks = NULL;
+}
+
+char *sl_view_figures(const sl_view *view, char *text, size_t size)
+{
+    int microbatches = sl_schedule_microbatches(view->schedule);
+    snprintf(text, size, "%d rank%s, %d stage%s, %d microbatch%s, makespan %.6g, bubble %.1f %%", view->ranks,
+             view->ranks == 1 ? "" : "s", view->stages, view->stages == 1 ? "" : "s", microbatches,
+             microbatches == 1 ? "" : "es", view->makespan, 100 * sl_timeline_bubble(view->timeline, -1));
+    return text;
+}
+
+bool sl_view_partner(const sl_view *view, sl_action action, sl_action *out)
+{
+    static const struct {
+        sl_kind kind;
+        int step; /* from this stage to the partner's */
+    } partners[SL_KIND_COUNT] = {
+        [SL_KIND_SEND_F] = { SL_KIND_RECV_F, 1 },
+        [SL_KIND_RECV_F] = { SL_KIND_SEND_F, -1 },
+        [SL_KIND_SEND_B] = { SL_KIND_RECV_B, -1 },
+        [SL_KIND_RECV_B] = { SL_KIND_SEND_B, 1 },
+    };
+    int stage = (int)action.stage + partners[action.kind].step;
+    if (partners[action.kind].step == 0 || stage < 0 || stage >= view->stages)
+        return false;
+    *out = sl_action_make(partners[action.kind].kind, stage, action.microbatch);
+    return true;
+}
+
+double sl_view_tick(double makespan, int most)
+{
+    if (!(makespan > 0))
+        return 1;
+    double tick = pow(10, floor(log10(makespan / most)));
+    static const double steps[] = { 1, 2, 5, 10 };
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        if (tick * steps[i] * most >= makespan * (1 - 1e-9))
+            return tick * steps[i];
+    }
+    return tick * 10;
+}

@@ -1,0 +1,135 @@
+/* sluice show: draws a schedule on the terminal or into a file. */
+#include "command.h"
+#include "options.h"
+#include "schedule_source.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+static const cli_usage show_usage = {
+    .command = "show",
+    .synopsis = "FILE | --schedule NAME --ranks P --microbatches M [OPTIONS]",
+    .description = "Draws when each action of a schedule runs: of the one in FILE (- is standard input) or of one that "
+                   "is generated. "
+                   "Without -o it is a text grid on the terminal: time goes right, a line a rank, dots are idle time.\n"
+                   "With -o the ending of the file decides: .svg, .png and .pdf are pictures, .html is a page to zoom "
+                   "into and point "
+                   "at, .json is a trace for Perfetto (ui.perfetto.dev) or chrome://tracing, .txt is the text grid.",
+    .examples = "sluice show --schedule 1F1B --ranks 4 --microbatches 8\n"
+                "sluice show plan.csv --costs F=1,B=2,comm=0.2 -o plan.html",
+    .max_operands = 1,
+};
+
+typedef struct show_args {
+    const char *path; /* NULL: generate */
+    sl_generate_options generate;
+    sl_costs costs;
+    const char *output; /* NULL: the terminal */
+    sl_view_format format;
+} show_args;
+
+/* The last part of the path, or the generator's name as it is written in the list. */
+static const char *title_of(const show_args *args)
+{
+    if (!args->path) {
+        for (int i = 0; sl_generator_name(i); i++) {
+            if (strcasecmp(sl_generator_name(i), args->generate.name) == 0)
+                return sl_generator_name(i);
+        }
+        return args->generate.name;
+    }
+    if (strcmp(args->path, "-") == 0)
+        return "standard input";
+    const char *slash = strrchr(args->path, '/');
+    return slash && slash[1] ? slash + 1 : args->path;
+}
+
+static sl_status draw(const show_args *args, const sl_timeline *timeline)
+{
+    sl_view_options options = { 0 };
+    if (!args->output)
+        options = terminal_view_options();
+    options.title = title_of(args);
+    if (args->output)
+        return sl_timeline_save(timeline, args->format, &options, args->output);
+    return sl_timeline_write(timeline, SL_VIEW_TEXT, &options, stdout);
+}
+
+/* The messages that a compute-only schedule implies are drawn too. */
+static int show_schedule(const show_args *args, const sl_schedule *schedule)
+{
+    sl_schedule *with_messages = NULL;
+    sl_timeline *timeline = NULL;
+    sl_violation violation = { .rank = -1 };
+    sl_status status = sl_schedule_check(schedule, NULL, &violation);
+    if (status == SL_ERR_SCHEDULE)
+        return report_violation("show", title_of(args), schedule, &violation);
+    if (status == SL_OK && !sl_schedule_has_messages(schedule)) {
+        SL_TRY(sl_schedule_add_messages(schedule, NULL, 0, &with_messages));
+        schedule = with_messages;
+    }
+    SL_TRY(status);
+    SL_TRY(sl_schedule_simulate(schedule, &args->costs, NULL, 0, &timeline));
+    SL_TRY(draw(args, timeline));
+done:
+    sl_timeline_destroy(timeline);
+    sl_schedule_destroy(with_messages);
+    return status == SL_OK ? EXIT_OK : failure("show");
+}
+
+static int show(const show_args *args)
+{
+    sl_schedule *schedule = NULL;
+    sl_violation violation;
+    sl_status status = args->path ? load_schedule(args->path, &violation, &schedule)
+                                  : sl_schedule_generate(&args->generate, &schedule);
+    if (status == SL_ERR_ARGUMENT && !args->path)
+        return usage_error("show", "%s", sl_error_message());
+    if (status != SL_OK)
+        return failure("show");
+    int code = show_schedule(args, schedule);
+    sl_schedule_destroy(schedule);
+    return code;
+}
+
+/* A file or a generator, one of the two. */
+static int check_source(const show_args *args)
+{
+    const sl_generate_options *generate = &args->generate;
+    bool generated = generate->name || generate->ranks || generate->microbatches || generate->stages_per_rank ||
+                     generate->forward_only;
+    if (args->path && generated)
+        return usage_error("show", "either FILE or --schedule, not both");
+    if (!args->path && !generate->name)
+        return usage_error("show", "FILE or --schedule NAME is missing");
+    if (!args->path && (!generate->ranks || !generate->microbatches))
+        return usage_error("show", "--schedule needs --ranks P and --microbatches M");
+    return EXIT_OK;
+}
+
+int cmd_show(int argc, char **argv)
+{
+    show_args args = { 0 };
+    sl_costs_init(&args.costs);
+    const cli_option options[] = {
+        GENERATE_OPTION_ROWS(args.generate, false),
+        COSTS_OPTION_ROW(args.costs),
+        { .name = "output",
+          .letter = 'o',
+          .value = "FILE",
+          .text = &args.output,
+          .help = "Draw into FILE: .svg, .png, .pdf, .html, .json or .txt." },
+        { .name = NULL },
+    };
+    int code;
+    if (!options_parse(&show_usage, options, &argc, argv, &code))
+        return code;
+    args.path = argc > 1 ? argv[1] : NULL;
+    code = check_source(&args);
+    if (code != EXIT_OK)
+        return code;
+    if (args.output && sl_view_format_of(args.output, &args.format) != SL_OK)
+        return usage_error("show", "-o: %s", sl_error_message());
+    return show(&args);
+}
