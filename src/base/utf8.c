@@ -3,9 +3,9 @@
 
 #include <stddef.h>
 
-int sl_utf8_length(const char *start)
+int sl_utf8_length(const char *text)
 {
-    const unsigned char *text = (const unsigned char *)start;
+    const unsigned char *bytes = (const unsigned char *)text;
     static const struct {
         unsigned char mask, lead, low, high; /* low and high bound the second byte: no overlong form, no surrogate */
         int length;
@@ -15,14 +15,14 @@ int sl_utf8_length(const char *start)
         { 0xff, 0xf4, 0x80, 0x8f, 4 }, { 0xfc, 0xf0, 0x80, 0xbf, 4 },
     };
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
-        if ((text[0] & forms[i].mask) != forms[i].lead)
+        if ((bytes[0] & forms[i].mask) != forms[i].lead)
             continue;
         if (forms[i].length == 1)
             return 1;
-        if (text[0] < 0xc2 || text[1] < forms[i].low || text[1] > forms[i].high)
+        if (bytes[0] < 0xc2 || bytes[1] < forms[i].low || bytes[1] > forms[i].high)
             return 0;
         for (int j = 2; j < forms[i].length; j++) {
-            if ((text[j] & 0xc0) != 0x80)
+            if ((bytes[j] & 0xc0) != 0x80)
                 return 0;
         }
         return forms[i].length;

@@ -54,7 +54,7 @@ json_is valid false
 # A violation: the line names file, rank, cell and action; the grid marks the cell.
 sed '2s/1B0/1B1/' good.csv >bad.csv
 run 1 "$SLUICE" check bad.csv
-complains "sluice check: bad.csv: rank 1, cell 3"
+complains "sluice check: bad.csv: rank 1, cell 5, 1B1: "
 prints ">1B1<"
 prints "ERROR HERE"
 prints "rank 0"
@@ -67,7 +67,7 @@ silent
 json_is '?' "actions cell error microbatches rank ranks stages valid"
 json_is valid false
 json_is rank 1
-json_is cell 3
+json_is cell 5
 [ -n "$("$SLUICE_SUPPORT/json_get" error <"$out")" ] || fail "no error text"
 
 # A missing action is marked behind the last cell.
