@@ -60,7 +60,9 @@ static void print_option(const cli_option *option)
 
 void help_print(const cli_usage *usage, const cli_option *options)
 {
-    printf("usage: sluice %s %s\n\n", usage->command, usage->synopsis);
+    int used = printf("usage: sluice %s ", usage->command);
+    print_wrapped(usage->synopsis, used, used);
+    putchar('\n');
     print_wrapped(usage->description, 0, 0);
     printf("\nOptions:\n");
     for (const cli_option *each = options; each->name; each++)
