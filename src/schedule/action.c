@@ -1,5 +1,5 @@
 /* Actions: kinds, values and the text form of one cell. */
-#include <sluice/schedule.h>
+#include "schedule/schedule.h"
 
 #include <ctype.h>
 #include <string.h>
@@ -25,12 +25,7 @@ sl_kind_class sl_kind_class_of(sl_kind kind)
 
 sl_action sl_action_make(sl_kind kind, int stage, int microbatch)
 {
-    return (sl_action){
-        .kind = (uint8_t)kind,
-        .stage = (uint16_t)stage,
-        .microbatch = sl_kind_class_of(kind) == SL_CLASS_WEIGHTS ? -1 : microbatch,
-        .b_microbatch = -1,
-    };
+    return sl_make(kind, stage, microbatch);
 }
 
 sl_action sl_action_overlap(int f_stage, int f_microbatch, int b_stage, int b_microbatch)
@@ -52,14 +47,7 @@ bool sl_action_equal(sl_action a, sl_action b)
 
 int sl_action_parts(sl_action action, sl_action parts[2])
 {
-    if (sl_kind_class_of((sl_kind)action.kind) != SL_CLASS_COMPUTE)
-        return 0;
-    parts[0] = action;
-    if (action.kind != SL_KIND_OVERLAP_F_B)
-        return 1;
-    parts[0] = sl_action_make(SL_KIND_F, action.stage, action.microbatch);
-    parts[1] = sl_action_make(SL_KIND_B, action.b_stage, action.b_microbatch);
-    return 2;
+    return sl_parts(action, parts);
 }
 
 static char *put_number(char *at, uint32_t value)

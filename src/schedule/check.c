@@ -93,7 +93,7 @@ static sl_status report_gap(const sl_schedule *schedule, sl_violation *violation
     find_beyond(schedule, SL_MAX_STAGES, schedule->microbatches - 1, &rank, &cell);
     sl_action_text(schedule->lists[rank].actions[cell], highest, sizeof highest);
     int home = schedule->rank_of[stage];
-    sl_action_text(sl_action_make(SL_KIND_F, stage, missing), violation->text, sizeof violation->text);
+    sl_action_text(sl_make(SL_KIND_F, stage, missing), violation->text, sizeof violation->text);
     sl_violate(violation, home, (int64_t)schedule->lists[home].count,
                "%s is missing (%d microbatches by %s at rank %d, cell %" PRId64 ")", violation->text,
                schedule->microbatches, highest, rank, cell);

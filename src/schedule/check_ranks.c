@@ -38,6 +38,13 @@ static bool wrong(const checker *self, const char *reason)
     return sl_violate_action(self->violation, self->rank, self->cell, self->action, reason);
 }
 
+static bool wrong_rank(const checker *self, int stage)
+{
+    sl_action_text(self->action, self->violation->text, sizeof self->violation->text);
+    return sl_violate(self->violation, self->rank, self->cell, "stage %d is already on rank %d", stage,
+                      self->schedule->rank_of[stage]);
+}
+
 static uint8_t *did_of(const checker *self, int stage, int microbatch)
 {
     return &self->did[(int64_t)stage * self->schedule->microbatches + microbatch];
@@ -92,11 +99,8 @@ static bool check_weight_backward(const checker *self, sl_action part)
 
 static bool check_part(const checker *self, sl_action part)
 {
-    if (self->schedule->rank_of[part.stage] != self->rank) {
-        sl_action_text(self->action, self->violation->text, sizeof self->violation->text);
-        return sl_violate(self->violation, self->rank, self->cell, "stage %d is already on rank %d", part.stage,
-                          self->schedule->rank_of[part.stage]);
-    }
+    if (self->schedule->rank_of[part.stage] != self->rank)
+        return wrong_rank(self, part.stage);
     if (self->sharded && !self->stages[part.stage].unsharded)
         return wrong(self, "its stage has to be unsharded before it");
     switch (part.kind) {
@@ -123,7 +127,7 @@ static void note_part(const checker *self, sl_action part)
 static bool check_compute(const checker *self)
 {
     sl_action parts[2];
-    int count = sl_action_parts(self->action, parts);
+    int count = sl_parts(self->action, parts);
     for (int i = 0; i < count; i++) {
         if (!check_part(self, parts[i]))
             return false;
@@ -188,22 +192,19 @@ static bool check_weights(const checker *self)
 
 static bool check_cell(const checker *self)
 {
-    sl_kind_class class_ = sl_kind_class_of((sl_kind)self->action.kind);
-    if (class_ == SL_CLASS_COMPUTE)
+    sl_action action = self->action;
+    if (action.kind <= SL_KIND_B || sl_action_is(action, SL_KIND_OVERLAP_F_B))
         return check_compute(self);
-    if (self->schedule->rank_of[self->action.stage] != self->rank) {
-        sl_action_text(self->action, self->violation->text, sizeof self->violation->text);
-        return sl_violate(self->violation, self->rank, self->cell, "stage %d is already on rank %d", self->action.stage,
-                          self->schedule->rank_of[self->action.stage]);
-    }
-    return class_ == SL_CLASS_MESSAGE ? check_message(self) : check_weights(self);
+    if (self->schedule->rank_of[action.stage] != self->rank)
+        return wrong_rank(self, action.stage);
+    return sl_action_is_message(action) ? check_message(self) : check_weights(self);
 }
 
 static bool missing(const checker *self, sl_kind kind, int stage, int microbatch, const char *reason)
 {
     int rank = self->schedule->rank_of[stage];
     return sl_violate_action(self->violation, rank, (int64_t)self->schedule->lists[rank].count,
-                             sl_action_make(kind, stage, microbatch), reason);
+                             sl_make(kind, stage, microbatch), reason);
 }
 
 static bool check_stage_complete(const checker *self, int stage)

@@ -65,7 +65,7 @@ static sl_status run_step(v_rank *v, step which)
     for (int i = 0, n = step_parts(which, parts); i < n; i++) {
         int64_t microbatch = v->next[parts[i].chunk][parts[i].counter]++;
         if (microbatch < v->microbatches)
-            actions[count++] = sl_action_make(parts[i].kind, v->stage[parts[i].chunk], (int)microbatch);
+            actions[count++] = sl_make(parts[i].kind, v->stage[parts[i].chunk], (int)microbatch);
     }
     if (count == 2)
         return sl_action_list_push(v->out, sl_action_overlap(actions[0].stage, actions[0].microbatch, actions[1].stage,

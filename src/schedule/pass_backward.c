@@ -15,7 +15,7 @@ static sl_status merge_rank(const sl_schedule *in, int rank, void *user, sl_acti
     for (size_t i = 0; i < list->count; i++) {
         sl_action action = list->actions[i];
         if (i + 1 < list->count && joins(action, list->actions[i + 1])) {
-            action = sl_action_make(SL_KIND_B, action.stage, action.microbatch);
+            action = sl_make(SL_KIND_B, action.stage, action.microbatch);
             i++;
         }
         SL_TRY(sl_action_list_push(out, action));

@@ -66,7 +66,7 @@ static sl_status post_parts(posting *self, int rank, bool backward)
 {
     sl_status status = SL_OK;
     sl_action parts[2];
-    int count = sl_action_parts(self->in->lists[rank].actions[self->walk.walkers[rank].at], parts);
+    int count = sl_parts(self->in->lists[rank].actions[self->walk.walkers[rank].at], parts);
     for (int p = 0; p < count; p++) {
         if ((parts[p].kind != SL_KIND_F) == backward)
             SL_TRY(post_part(self, rank, parts[p]));

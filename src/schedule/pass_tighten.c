@@ -55,7 +55,7 @@ static sl_status put_down_for(moving *self, sl_action action, sl_action_list *ou
 {
     sl_status status = SL_OK;
     sl_action parts[2];
-    for (int p = 0, count = sl_action_parts(action, parts); p < count; p++) {
+    for (int p = 0, count = sl_parts(action, parts); p < count; p++) {
         if (parts[p].kind == SL_KIND_W)
             continue;
         while (*pending_of(self, parts[p]) & bit_of(parts[p].kind != SL_KIND_F))
@@ -72,7 +72,7 @@ static sl_status move_on(moving *self, const sl_action_list *list, bool sends, s
     for (size_t i = 0; i < list->count; i++) {
         sl_action action = list->actions[sends ? list->count - 1 - i : i];
         bool is_send = sl_action_is(action, SL_KIND_SEND_F) || sl_action_is(action, SL_KIND_SEND_B);
-        if (sl_kind_class_of((sl_kind)action.kind) == SL_CLASS_MESSAGE) {
+        if (sl_action_is_message(action)) {
             if (is_send == sends) {
                 SL_TRY(take_up(self, action));
                 continue;
@@ -113,16 +113,21 @@ done:
     return status;
 }
 
-sl_status sl_schedule_tighten_messages(const sl_schedule *in, const sl_edge *edges, int edge_count, sl_schedule **out)
+sl_status sl_schedule_tighten_valid(const sl_schedule *in, sl_schedule **out)
 {
     sl_status status = SL_OK;
     moving self = { .in = in };
-
-    SL_TRY(sl_schedule_check(in, &(sl_check_options){ .edges = edges, .edge_count = edge_count }, NULL));
     SL_TRY(SL_NEW_ARRAY(self.pending, (int64_t)in->stages * in->microbatches));
     SL_TRY(sl_schedule_map(in, tighten_rank, &self, out));
 done:
     sl_free(self.pending);
     sl_free(self.queue.actions);
     return status;
+}
+
+sl_status sl_schedule_tighten_messages(const sl_schedule *in, const sl_edge *edges, int edge_count, sl_schedule **out)
+{
+    sl_check_options options = { .edges = edges, .edge_count = edge_count };
+    sl_status status = sl_schedule_check(in, &options, NULL);
+    return status == SL_OK ? sl_schedule_tighten_valid(in, out) : status;
 }

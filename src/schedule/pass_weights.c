@@ -25,12 +25,12 @@ static sl_status reduce_rank(const sl_schedule *in, int rank, void *user, sl_act
     size_t *last = user;
     sl_action parts[2];
     for (size_t i = 0; i < list->count; i++) {
-        for (int p = 0, count = sl_action_parts(list->actions[i], parts); p < count; p++)
+        for (int p = 0, count = sl_parts(list->actions[i], parts); p < count; p++)
             last[parts[p].stage] = makes_weight_gradient(parts[p]) ? i : last[parts[p].stage];
     }
     for (size_t i = 0; i < list->count; i++) {
         SL_TRY(sl_action_list_push(out, list->actions[i]));
-        for (int p = 0, count = sl_action_parts(list->actions[i], parts); p < count; p++) {
+        for (int p = 0, count = sl_parts(list->actions[i], parts); p < count; p++) {
             if (makes_weight_gradient(parts[p]) && last[parts[p].stage] == i)
                 SL_TRY(sl_action_list_add(out, SL_KIND_REDUCE_GRAD, parts[p].stage, -1));
         }
@@ -131,7 +131,7 @@ static void find_uses(const sl_action_list *list, size_t *next_use, size_t *cons
 {
     for (size_t i = list->count; i-- > 0;) {
         sl_action parts[2];
-        int count = sl_action_parts(list->actions[i], parts);
+        int count = sl_parts(list->actions[i], parts);
         for (int p = 0; p < count; p++)
             later[p][i] = next_use[parts[p].stage];
         for (int p = 0; p < count; p++)
@@ -144,7 +144,7 @@ static sl_status unshard_list(unshard *self, const sl_action_list *list, size_t 
     sl_status status = SL_OK;
     sl_action parts[2];
     for (size_t i = 0; i < list->count; i++) { /* each stage enters the heap where it is first used */
-        for (int p = 0, count = sl_action_parts(list->actions[i], parts); p < count; p++) {
+        for (int p = 0, count = sl_parts(list->actions[i], parts); p < count; p++) {
             if (self->next_use[parts[p].stage] == i && !(p == 1 && parts[0].stage == parts[1].stage))
                 heap_push(self, parts[p].stage);
         }
@@ -152,7 +152,7 @@ static sl_status unshard_list(unshard *self, const sl_action_list *list, size_t 
     SL_TRY(fill(self));
     for (size_t i = 0; i < list->count; i++) {
         SL_TRY(sl_action_list_push(self->out, list->actions[i]));
-        int count = sl_action_parts(list->actions[i], parts);
+        int count = sl_parts(list->actions[i], parts);
         if (count == 2 && parts[0].stage == parts[1].stage)
             count = 1;
         for (int p = 0; p < count; p++)
@@ -174,8 +174,6 @@ static sl_status unshard_rank(const sl_schedule *in, int rank, void *user, sl_ac
 
     SL_TRY(SL_NEW_ARRAY(later[0], list->count));
     SL_TRY(SL_NEW_ARRAY(later[1], overlaps ? list->count : 1));
-    for (int stage = 0; stage < in->stages; stage++)
-        self->next_use[stage] = NEVER;
     self->heap_count = 0;
     self->active = 0;
     self->out = out;
@@ -200,6 +198,8 @@ sl_status sl_schedule_add_unshard(const sl_schedule *in, int max_active, sl_sche
     SL_TRY(refuse_kind(in, SL_KIND_RESHARD));
     SL_TRY(SL_NEW_ARRAY(self.next_use, in->stages));
     SL_TRY(SL_NEW_ARRAY(self.heap, in->stages));
+    for (int stage = 0; stage < in->stages; stage++)
+        self.next_use[stage] = NEVER; /* and so it is again after each rank: its last uses leave it */
     SL_TRY(sl_schedule_map(in, unshard_rank, &self, out));
 done:
     sl_free(self.next_use);

@@ -126,7 +126,7 @@ sl_status sl_schedule_builder_add(sl_schedule_builder *builder, int rank, sl_act
     if (!action_in_range(action))
         return sl_fail(SL_ERR_ARGUMENT, "rank %d: %s is out of range", rank, sl_action_text(action, text, sizeof text));
     if (action.kind != SL_KIND_OVERLAP_F_B) /* the parts that mean nothing have one value */
-        action = sl_action_make((sl_kind)action.kind, action.stage, action.microbatch);
+        action = sl_make((sl_kind)action.kind, action.stage, action.microbatch);
     return sl_action_list_push(&builder->lists[rank], action);
 }
 

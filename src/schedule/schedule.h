@@ -45,18 +45,51 @@ SL_MUST_CHECK static inline sl_status sl_action_list_push(sl_action_list *list, 
     return SL_OK;
 }
 
+/* sl_action_make(), sl_action_parts() and the tests of a kind for inner loops. */
+static inline sl_action sl_make(sl_kind kind, int stage, int microbatch)
+{
+    bool weights = kind >= SL_KIND_UNSHARD && kind <= SL_KIND_REDUCE_GRAD;
+    return (sl_action){
+        .kind = (uint8_t)kind,
+        .stage = (uint16_t)stage,
+        .microbatch = weights ? -1 : microbatch,
+        .b_microbatch = -1,
+    };
+}
+
+static inline bool sl_action_is(sl_action action, sl_kind kind)
+{
+    return action.kind == (uint8_t)kind;
+}
+
+static inline bool sl_action_is_message(sl_action action)
+{
+    return action.kind >= SL_KIND_SEND_F && action.kind <= SL_KIND_RECV_B;
+}
+
+static inline int sl_parts(sl_action action, sl_action parts[2])
+{
+    if (action.kind <= SL_KIND_B) {
+        parts[0] = action;
+        return 1;
+    }
+    if (action.kind != SL_KIND_OVERLAP_F_B)
+        return 0;
+    parts[0] = sl_make(SL_KIND_F, action.stage, action.microbatch);
+    parts[1] = sl_make(SL_KIND_B, action.b_stage, action.b_microbatch);
+    return 2;
+}
+
 SL_MUST_CHECK static inline sl_status sl_action_list_add(sl_action_list *list, sl_kind kind, int stage, int microbatch)
 {
-    return sl_action_list_push(list, sl_action_make(kind, stage, microbatch));
+    return sl_action_list_push(list, sl_make(kind, stage, microbatch));
 }
 
 /* A pass over the ranks one by one: reads in's list of the rank and fills the empty list out. */
 typedef sl_status (*sl_rank_pass)(const sl_schedule *in, int rank, void *user, sl_action_list *out);
 SL_MUST_CHECK sl_status sl_schedule_map(const sl_schedule *in, sl_rank_pass pass, void *user, sl_schedule **out);
 
-static inline bool sl_action_is(sl_action action, sl_kind kind)
-{
-    return action.kind == (uint8_t)kind;
-}
+/* sl_schedule_tighten_messages() for a schedule that is known to be valid. */
+SL_MUST_CHECK sl_status sl_schedule_tighten_valid(const sl_schedule *in, sl_schedule **out);
 
 #endif

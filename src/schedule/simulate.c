@@ -72,7 +72,7 @@ static double part_cost(const simulation *self, sl_action part)
 static sl_span run_compute(simulation *self, int rank, sl_action action)
 {
     sl_action parts[2];
-    int count = sl_action_parts(action, parts);
+    int count = sl_parts(action, parts);
     double start = self->compute_free[rank];
     double cost = 0;
     double shortest = 0;

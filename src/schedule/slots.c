@@ -37,7 +37,7 @@ sl_status sl_schedule_count_slots(const sl_schedule *schedule, int *per_rank, in
         slot_count total = { 0 };
         for (size_t i = 0; i < list->count; i++) {
             sl_action parts[2];
-            for (int p = 0, count = sl_action_parts(list->actions[i], parts); p < count; p++)
+            for (int p = 0, count = sl_parts(list->actions[i], parts); p < count; p++)
                 count_part(parts[p], backward, &total, &stages[parts[p].stage]);
         }
         if (per_rank)

@@ -115,7 +115,7 @@ void sl_timeline_usage(const sl_timeline *timeline, int rank, bool (*callback)(v
     /* Compute actions follow each other in time, so the order of the list is the order of the changes. */
     for (size_t i = 0; i < list->count; i++) {
         sl_action parts[2];
-        int count = sl_action_parts(list->actions[i], parts);
+        int count = sl_parts(list->actions[i], parts);
         if (count > 0 && parts[0].kind == SL_KIND_F) {
             usage.memory += sl_timeline_cost(timeline, parts[0].stage)->activation;
             usage.slots++;

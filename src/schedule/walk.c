@@ -127,7 +127,7 @@ static bool can_run_compute(sl_walk *walk, int rank, sl_action action)
 {
     sl_walker *walker = &walk->walkers[rank];
     sl_action parts[2];
-    for (int count = sl_action_parts(action, parts); walker->part < count; walker->part++) {
+    for (int count = sl_parts(action, parts); walker->part < count; walker->part++) {
         sl_action part = parts[walker->part];
         bool passed = true;
         if (part.kind == SL_KIND_F)
@@ -145,7 +145,7 @@ bool sl_walk_can_run(sl_walk *walk, int rank)
 {
     sl_action action = walk->schedule->lists[rank].actions[walk->walkers[rank].at];
     if (walk->messages)
-        return action.kind < SL_KIND_SEND_F || action.kind > SL_KIND_RECV_B || can_run_message(walk, rank, action);
+        return !sl_action_is_message(action) || can_run_message(walk, rank, action);
     return can_run_compute(walk, rank, action);
 }
 
@@ -160,7 +160,7 @@ void sl_walk_ran(sl_walk *walk, int rank)
     if (walk->messages)
         return;
     sl_action parts[2];
-    for (int i = 0, count = sl_action_parts(action, parts); i < count; i++) {
+    for (int i = 0, count = sl_parts(action, parts); i < count; i++) {
         if (parts[i].kind == SL_KIND_W)
             continue;
         bool forward = parts[i].kind == SL_KIND_F;
