@@ -66,3 +66,14 @@ bool sl_runtime_get_failure(const sl_runtime *runtime, sl_failure *out)
         *out = runtime->failure;
     return runtime->failed != SL_OK;
 }
+
+sl_status sl_runtime_write_failure(const sl_runtime *runtime, FILE *file)
+{
+    sl_violation place = { .rank = runtime->failure.rank, .cell = runtime->failure.cell };
+    if (runtime->failed == SL_OK)
+        return sl_fail(SL_ERR_ARGUMENT, "nothing has failed");
+    if (place.cell >= 0)
+        sl_action_text(runtime->failure.action, place.text, sizeof place.text);
+    snprintf(place.reason, sizeof place.reason, "%.*s", (int)sizeof place.reason - 1, runtime->failure.message);
+    return sl_schedule_write_violation(runtime->schedule, &place, NULL, file);
+}

@@ -168,31 +168,6 @@ static void leaves_alone_what_has_no_gradient(void **state)
     sl_graph_destroy(g);
 }
 
-/* Kernels that give gradients of activations and of parameters at once run in I; W adds what they gave. */
-static void i_never_touches_gradients_of_parameters(void **state)
-{
-    (void)state;
-    sl_graph *g = NULL;
-    ASSERT_OK(sl_graph_create(&g));
-    sl_value x = sl_graph_input_differentiable(g, "x", SL_F32, DIMS(B, T, 2, C));
-    sl_value k = param(g, "k", DIMS(B, T, 2, C)), v = sl_tanh(g, param(g, "v", DIMS(B, T, 2, C)));
-    sl_value y = sl_swiglu(g, sl_attention(g, x, k, v, 0, true), param(g, "up", DIMS(B, T, 2, C)));
-    sl_graph_loss(g, sl_mean(g, y, NULL, 0, false));
-    ASSERT_OK(sl_graph_finish(g));
-    sl_stage_program *program = program_of(g, NULL, 0, NULL);
-    for (int i = 0; i < 3; i++) {
-        assert_int_equal(count_writes(program, SL_PHASE_I, SL_HOME_GRAD, i), 0);
-        assert_int_equal(count_writes(program, SL_PHASE_W, SL_HOME_GRAD, i), 1);
-    }
-    results b = run_and_collect(g, NULL, (sl_runner_options){ .microbatches = 3 });
-    results iw = run_and_collect(g, NULL, (sl_runner_options){ .microbatches = 3, .split_backward = true });
-    assert_same_bits(&b, &iw, "I and W against B");
-    free(b.bytes);
-    free(iw.bytes);
-    sl_stage_program_destroy(program);
-    sl_graph_destroy(g);
-}
-
 static void a_graph_without_loss_takes_gradients_of_all_outputs(void **state)
 {
     (void)state;
@@ -364,7 +339,6 @@ int main(void)
         cmocka_unit_test(w_recomputes_nothing),
         cmocka_unit_test(refuses_to_recompute_what_is_not_there),
         cmocka_unit_test(leaves_alone_what_has_no_gradient),
-        cmocka_unit_test(i_never_touches_gradients_of_parameters),
         cmocka_unit_test(a_graph_without_loss_takes_gradients_of_all_outputs),
         cmocka_unit_test(the_seed_scales_every_gradient),
         cmocka_unit_test(one_to_four_stages_give_the_bits_of_the_whole),

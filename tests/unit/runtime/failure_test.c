@@ -41,6 +41,7 @@ typedef struct seen {
     sl_failure failures[MAX_RANKS];
     bool failed[MAX_RANKS];
     sl_status again[MAX_RANKS];
+    char grid[MAX_RANKS][4096];
 } seen;
 
 static sl_status look_at_failure(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
@@ -51,7 +52,10 @@ static sl_status look_at_failure(job *self, int rank, sl_runtime *runtime, toy_s
     (void)count;
     into->failed[rank] = sl_runtime_get_failure(runtime, &into->failures[rank]);
     into->again[rank] = sl_runtime_step(runtime, &step, NULL);
-    return SL_OK;
+    FILE *file = fmemopen(into->grid[rank], sizeof into->grid[rank], "w");
+    sl_status status = sl_runtime_write_failure(runtime, file);
+    fclose(file);
+    return status;
 }
 
 static void a_failing_callback_stops_all_ranks_at_one_place(void **state)
@@ -72,6 +76,8 @@ static void a_failing_callback_stops_all_ranks_at_one_place(void **state)
         assert_int_equal(saw.failures[r].action.kind, SL_KIND_F);
         assert_int_equal(saw.failures[r].action.microbatch, 2);
         assert_int_not_equal(saw.again[r], SL_OK);
+        assert_non_null(strstr(saw.grid[r], "1F2"));
+        assert_non_null(strstr(saw.grid[r], "ERROR HERE"));
     }
 }
 

@@ -1,0 +1,112 @@
+/* One rank of a pipelined training run. */
+#include "ranks/support/pipeline.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void take_params(const sl_runtime *runtime, int rank, const sl_param_list *list, bool grads, uint64_t *out)
+{
+    int count = 0;
+    const sl_param *params = sl_runtime_params(runtime, &count);
+    for (int i = 0; i < count; i++) {
+        const sl_view *view = grads ? &params[i].grad : &params[i].data;
+        int place = sl_param_list_find(list, params[i].name);
+        if (params[i].owner == rank)
+            out[place] = hash_of(view->data, sl_meta_count(&view->meta));
+    }
+}
+
+/* Copies of a tied parameter on ranks that do not own it must be what the owner wrote. */
+static void check_copies(const sl_runtime *runtime, int rank, const sl_param_list *list, run_result *result)
+{
+    int count = 0;
+    const sl_param *params = sl_runtime_params(runtime, &count);
+    for (int i = 0; i < count; i++) {
+        int place = sl_param_list_find(list, params[i].name);
+        if (params[i].owner == rank)
+            continue;
+        if (hash_of(params[i].data.data, sl_meta_count(&params[i].data.meta)) != result->weights[place] ||
+            hash_of(params[i].grad.data, sl_meta_count(&params[i].grad.meta)) != result->last_grads[place])
+            __atomic_fetch_add(&result->copies_differ, 1, __ATOMIC_SEQ_CST);
+    }
+}
+
+static sl_status train(sl_runtime *runtime, sl_group *group, const run_config *config, const sl_model *model,
+                       const sl_param_list *list, run_result *result)
+{
+    sl_status status = SL_OK;
+    int count = 0, rank = sl_group_rank(group);
+    const sl_param *params = sl_runtime_params(runtime, &count);
+    for (int i = 0; i < count; i++)
+        SL_TRY(model_weights(config->model, model, sl_param_list_at(list, sl_param_list_find(list, params[i].name)),
+                             (float *)params[i].data.data));
+    for (int step = 0; step < STEPS; step++) {
+        batch data;
+        sl_step_result losses;
+        SL_TRY(read_batch(config->model, step, &data));
+        sl_step what = { .args = data.args, .arg_count = 2, .number = step };
+        SL_TRY(sl_runtime_step(runtime, &what, &losses));
+        if (rank == 0)
+            memcpy(result->losses[step], losses.losses, (size_t)config->microbatches * sizeof(float));
+        if (step == 0)
+            take_params(runtime, rank, list, true, result->first_grads);
+        for (int i = 0; i < count; i++)
+            descend((float *)params[i].data.data, (const float *)params[i].grad.data,
+                    sl_meta_count(&params[i].data.meta));
+    }
+    take_params(runtime, rank, list, true, result->last_grads);
+    take_params(runtime, rank, list, false, result->weights);
+    SL_TRY(sl_group_barrier(group)); /* the owners have written */
+    check_copies(runtime, rank, list, result);
+done:
+    return status;
+}
+
+sl_status run_pipelined(sl_group *group, const run_config *config, run_result *result)
+{
+    sl_status status = SL_OK;
+    sl_model model;
+    sl_schedule *schedule = NULL;
+    sl_param_list *list = NULL;
+    sl_partition *partitions[2] = { NULL, NULL };
+    sl_device *device = NULL;
+    sl_stage *stages[16];
+    sl_runtime *runtime = NULL;
+    batch shapes;
+    int sizes = 0, count = 0;
+    SL_TRY(make_schedule(config, &schedule));
+    SL_TRY(model_of(config->model, &model));
+    SL_TRY(sl_model_params(&model, &list));
+    SL_TRY(cut_model(&model, sl_schedule_stages(schedule), config->microbatches, partitions, &sizes));
+    SL_TRY(sl_device_open("cpu", NULL, &device));
+    SL_TRY(read_batch(config->model, 0, &shapes));
+    for (int s = 0; s < sl_schedule_stages(schedule); s++) {
+        if (sl_schedule_rank_of(schedule, s) != sl_group_rank(group))
+            continue;
+        SL_TRY(sl_stage_build((const sl_partition *const *)partitions, sizes, s, device, NULL, &stages[count]));
+        count++;
+    }
+    sl_arg_spec specs[2] = { { .name = shapes.args[0].name, .meta = shapes.args[0].view.meta },
+                             { .name = shapes.args[1].name, .meta = shapes.args[1].view.meta } };
+    sl_runtime_options options = { .group = group,
+                                   .device = device,
+                                   .schedule = schedule,
+                                   .stages = stages,
+                                   .stage_count = count,
+                                   .args = specs,
+                                   .arg_count = 2 };
+    SL_TRY(sl_runtime_create(&options, &runtime));
+    SL_TRY(train(runtime, group, config, &model, list, result));
+done:
+    if (status != SL_OK)
+        snprintf(result->error, sizeof result->error, "rank %d: %s", sl_group_rank(group), sl_error_message());
+    sl_runtime_destroy(runtime);
+    for (int i = 0; i < count; i++)
+        sl_stage_destroy(stages[i]);
+    sl_partition_destroy(partitions[0]);
+    sl_partition_destroy(partitions[1]);
+    sl_param_list_destroy(list);
+    sl_schedule_destroy(schedule);
+    sl_device_close(device);
+    return status;
+}
