@@ -3,6 +3,7 @@
 #include "nn/build.h"
 
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +25,18 @@ static sl_status check_shape(const sl_model *model, const builder *b)
     return SL_OK;
 }
 
+/* What the configuration asks for and the graph does not have; said once a process. */
+static void warn_of_dropout(const sl_model *model)
+{
+    static atomic_flag said = ATOMIC_FLAG_INIT;
+    const char *key = model->family == SL_MODEL_GPT2 ? "attn_pdrop" : "attention_dropout";
+    double rate = model->family == SL_MODEL_GPT2    ? model->gpt2.attn_pdrop
+                  : model->family == SL_MODEL_LLAMA ? model->llama.attention_dropout
+                                                    : 0;
+    if (rate > 0 && !atomic_flag_test_and_set(&said))
+        sl_log(SL_LOG_WARN, "%s is %g, but attention weights are not dropped in training", key, rate);
+}
+
 sl_status sl_model_build(const sl_model *model, sl_model_mode mode, const sl_model_shape *shape, sl_graph **out)
 {
     sl_status status = SL_OK;
@@ -33,6 +46,8 @@ sl_status sl_model_build(const sl_model *model, sl_model_mode mode, const sl_mod
     if (b.cache == 0)
         b.cache = sl_model_positions(model);
     SL_TRY(check_shape(model, &b));
+    if (mode == SL_MODE_TRAIN)
+        warn_of_dropout(model);
     SL_TRY(sl_graph_create(&b.graph));
     switch (model->family) {
     case SL_MODEL_GPT2:
@@ -91,7 +106,7 @@ sl_status sl_model_params(const sl_model *model, sl_param_list **out)
     sl_param_list *list = NULL;
 
     SL_TRY(SL_NEW(list));
-    SL_TRY(sl_model_build(model, SL_MODE_TRAIN, &(sl_model_shape){ .batch = 1, .seq = 1 }, &list->graph));
+    SL_TRY(sl_model_build(model, SL_MODE_LOGITS, &(sl_model_shape){ .batch = 1, .seq = 1 }, &list->graph));
     list->count = sl_graph_param_count(list->graph);
     SL_TRY(SL_NEW_ARRAY(list->params, list->count));
     SL_TRY(SL_NEW_ARRAY(list->by_name, list->count));

@@ -1,6 +1,7 @@
 /* The byte-pair tokenizer: merges computed by hand, pieces of the pattern, any bytes there and back, files. */
-#include "support/scratch.h"
+#include "base/alloc.h"
 #include "data/bpe.h"
+#include "support/scratch.h"
 
 #include <sluice/data.h>
 
@@ -373,6 +374,29 @@ static void a_byte_or_id_without_token_is_named(void **state)
     sl_tokenizer_close(tokenizer);
 }
 
+static void running_out_of_memory_is_an_error_like_others(void **state)
+{
+    (void)state;
+    const char *folder = pair_folder();
+    int refusals = 0;
+    sl_status status = SL_ERR_MEMORY;
+    for (int64_t n = 0; status != SL_OK; n++) {
+        sl_tokenizer *tokenizer = NULL;
+        int32_t *ids = NULL;
+        int64_t count = 0;
+        sl_alloc_fail_after(n);
+        status = sl_tokenizer_open(folder, &tokenizer);
+        if (status == SL_OK)
+            status = sl_tokenizer_encode(tokenizer, "the thing in the", 16, true, &ids, &count);
+        sl_alloc_fail_after(-1);
+        assert_true(status == SL_OK || status == SL_ERR_MEMORY);
+        refusals += status != SL_OK;
+        sl_tokenizer_free(ids);
+        sl_tokenizer_close(tokenizer);
+    }
+    assert_true(refusals > 5);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -385,6 +409,7 @@ int main(void)
         cmocka_unit_test(both_kinds_of_files_give_the_same_tokens),
         cmocka_unit_test(what_cannot_be_read_is_refused_with_its_place),
         cmocka_unit_test(a_byte_or_id_without_token_is_named),
+        cmocka_unit_test(running_out_of_memory_is_an_error_like_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

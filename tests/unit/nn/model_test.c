@@ -1,4 +1,6 @@
 /* Models as graphs and as folders: names, shapes, initial weights, what is missing or too much. */
+#include "base/alloc.h"
+#include "nn/rope.h"
 #include "support/scratch.h"
 
 #include <sluice/nn.h>
@@ -180,6 +182,63 @@ static void gpt2_scales_what_feeds_the_residual_stream(void **state)
     sl_param_list_destroy(params);
 }
 
+/* The angles by their definition, in double precision. */
+static double frequency(const sl_rope_config *rope, int pair, int head_dim)
+{
+    double plain = pow(rope->theta, -2.0 * pair / head_dim), length = 2 * 3.14159265358979323846 / plain;
+    double context = (double)rope->original_max_position_embeddings;
+    if (rope->kind == SL_ROPE_LINEAR)
+        return plain / rope->factor;
+    if (rope->kind == SL_ROPE_DEFAULT || length < context / rope->high_freq_factor)
+        return plain;
+    if (length > context / rope->low_freq_factor)
+        return plain / rope->factor;
+    double blend = (context / length - rope->low_freq_factor) / (rope->high_freq_factor - rope->low_freq_factor);
+    return plain * (blend + (1 - blend) / rope->factor);
+}
+
+static void rotary_angles_follow_their_definition(void **state)
+{
+    (void)state;
+    enum { HEAD = 64, PLACES = 100 };
+    static float cosines[PLACES * HEAD / 2], sines[PLACES * HEAD / 2];
+    const sl_rope_config ropes[] = { { SL_ROPE_DEFAULT, 10000, 1, 0, 0, 0 },
+                                     { SL_ROPE_LINEAR, 10000, 4, 0, 0, 0 },
+                                     { SL_ROPE_LLAMA3, 500000, 8, 1, 4, 8192 } };
+    for (int r = 0; r < 3; r++) {
+        rope_fill(&ropes[r], HEAD, PLACES, cosines, sines);
+        for (int place = 0; place < PLACES; place++) {
+            for (int pair = 0; pair < HEAD / 2; pair++) {
+                double angle = place * frequency(&ropes[r], pair, HEAD), bound = 1e-7 + 4e-7 * angle;
+                assert_true(fabs(cosines[place * HEAD / 2 + pair] - cos(angle)) < bound);
+                assert_true(fabs(sines[place * HEAD / 2 + pair] - sin(angle)) < bound);
+            }
+        }
+    }
+}
+
+static int warnings;
+static void count_warning(void *user, sl_log_level level, const char *line)
+{
+    (void)user;
+    warnings += level == SL_LOG_WARN && strstr(line, "attn_pdrop") != NULL;
+}
+
+static void dropout_of_attention_weights_is_warned_of_once(void **state)
+{
+    (void)state;
+    sl_model model = load("gpt2-tiny");
+    sl_graph *graph = NULL;
+    model.gpt2.attn_pdrop = 0.1;
+    sl_log_set_callback(count_warning, NULL);
+    for (int i = 0; i < 3; i++) {
+        ok(sl_model_build(&model, i ? SL_MODE_TRAIN : SL_MODE_LOGITS, &(sl_model_shape){ 1, 8, 0 }, &graph));
+        sl_graph_destroy(graph);
+        assert_int_equal(warnings, i ? 1 : 0);
+    }
+    sl_log_set_callback(NULL, NULL);
+}
+
 /* ---- Folders --------------------------------------------------------------------------------- */
 
 enum { MOST = 64 };
@@ -322,6 +381,25 @@ static void missing_superfluous_and_misshapen_tensors_are_named(void **state)
     sl_safetensors_close(file);
 }
 
+static void running_out_of_memory_is_an_error_like_others(void **state)
+{
+    (void)state;
+    sl_model model = load("llama-tiny");
+    const char *folder = data_path("models/llama-tiny");
+    int refusals = 0;
+    sl_status status = SL_ERR_MEMORY;
+    for (int64_t n = 0; status != SL_OK; n += 1 + n / 8) {
+        sl_model_weights *weights = NULL;
+        sl_alloc_fail_after(n);
+        status = sl_model_open_weights(&model, folder, &weights);
+        sl_alloc_fail_after(-1);
+        assert_true(status == SL_OK || status == SL_ERR_MEMORY);
+        refusals += status != SL_OK;
+        sl_model_close_weights(weights);
+    }
+    assert_true(refusals > 5);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -331,10 +409,13 @@ int main(void)
         cmocka_unit_test(impossible_shapes_are_refused),
         cmocka_unit_test(initial_weights_depend_on_seed_name_and_place_alone),
         cmocka_unit_test(gpt2_scales_what_feeds_the_residual_stream),
+        cmocka_unit_test(rotary_angles_follow_their_definition),
+        cmocka_unit_test(dropout_of_attention_weights_is_warned_of_once),
         cmocka_unit_test(a_saved_folder_reads_back_bit_equal),
         cmocka_unit_test(half_precision_weights_are_read_as_f32),
         cmocka_unit_test(names_without_root_and_old_buffers_are_understood),
         cmocka_unit_test(missing_superfluous_and_misshapen_tensors_are_named),
+        cmocka_unit_test(running_out_of_memory_is_an_error_like_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
