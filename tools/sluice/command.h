@@ -19,7 +19,9 @@ typedef struct command {
     X(plan, "Generates a schedule and writes it as CSV")                                                               \
     X(check, "Proves a schedule and prints its figures")                                                               \
     X(show, "Draws a schedule as text, picture, page or trace")                                                        \
+    X(train, "Trains a language model, cut into pipeline stages")                                                      \
     X(eval, "Gives the loss and perplexity of a model over a token file")                                              \
+    X(generate, "Samples text from a model")                                                                           \
     X(export, "Writes a checkpoint as a Hugging Face folder")                                                          \
     X(info, "Describes a checkpoint, a model, a token file or a schedule")                                             \
     X(bench, "Measures a part of Sluice on this machine")                                                              \

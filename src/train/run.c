@@ -1,0 +1,219 @@
+/* The training loop: start or resume, steps, checkpoints, reports, the end. */
+#include "train/attributes.h"
+#include "train/output.h"
+#include "train/trainer.h"
+
+#include "base/alloc.h"
+#include "base/file.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+typedef struct train_run {
+    const sl_train_plan *plan;
+    const sl_train_config *config;
+    const sl_train_options *options;
+    sl_group *group;
+    bool leads; /* rank 0 of all */
+    sl_trainer *trainer;
+    sl_output_folder output;
+    sl_progress progress;
+    double peak_flops; /* of all ranks together; NAN where not known */
+    sl_train_result result;
+} train_run;
+
+/* ---- Start ----------------------------------------------------------------------------------- */
+
+/* What rank 0 found, for all; plain data. */
+typedef struct start_point {
+    int32_t resumes;
+    char path[1020]; /* of the checkpoint */
+} start_point;
+
+/* Rank 0: finds the newest whole checkpoint and clears away what stands in the way. */
+static sl_status choose_start(train_run *run, start_point *out)
+{
+    sl_status status = SL_OK;
+    sl_checkpoint *checkpoint = NULL;
+    char *folder = NULL;
+    SL_TRY(sl_output_lock(&run->output, run->config));
+    SL_TRY(sl_path_join(run->config->run.out, "checkpoints", &folder));
+    if (run->options->resume)
+        SL_TRY(sl_checkpoint_open_newest(folder, &checkpoint));
+    SL_TRY(sl_checkpoint_clean(folder, checkpoint ? sl_checkpoint_step(checkpoint) : -1));
+    if (checkpoint) {
+        SL_TRY(sl_attributes_check(run->plan, checkpoint));
+        if (strlen(sl_checkpoint_path(checkpoint)) >= sizeof out->path)
+            SL_TRY(sl_fail(SL_ERR_ARGUMENT, "%s: the path is too long", sl_checkpoint_path(checkpoint)));
+        out->resumes = 1;
+        strcpy(out->path, sl_checkpoint_path(checkpoint));
+    } else if (run->options->resume) {
+        sl_log(SL_LOG_WARN, "%s holds no checkpoint yet: starting at the beginning", folder);
+    }
+done:
+    sl_checkpoint_close(checkpoint);
+    sl_free(folder);
+    return status;
+}
+
+static sl_status load(train_run *run)
+{
+    sl_status status = SL_OK;
+    start_point start = { .resumes = 0 };
+    if (run->leads)
+        SL_TRY(choose_start(run, &start));
+    SL_TRY(sl_group_broadcast(run->group, 0, &start, sizeof start));
+    SL_TRY(start.resumes ? sl_trainer_load_checkpoint(run->trainer, start.path) : sl_trainer_load_start(run->trainer));
+    SL_TRY(sl_trainer_open_writer(run->trainer));
+    run->result.first_step = run->result.last_step = run->trainer->step;
+    if (run->leads)
+        SL_TRY(sl_output_open(&run->output, run->config, run->trainer->step));
+done:
+    return status;
+}
+
+/* Room for the actions and waits of the steps that are traced. */
+static int trace_events(const train_run *run)
+{
+    int64_t most = 0;
+    for (int r = 0; r < sl_schedule_ranks(run->plan->schedule); r++) {
+        int64_t count = 0;
+        sl_schedule_actions(run->plan->schedule, r, &count);
+        most = count > most ? count : most;
+    }
+    int64_t events = run->options->trace_steps * (most * 8 + 64);
+    return events > 1 << 24 ? 1 << 24 : (int)events;
+}
+
+/* ---- Steps ----------------------------------------------------------------------------------- */
+
+static double highest_memory(const sl_trainer *trainer)
+{
+    double bytes = 0;
+    for (int r = 0; r < sl_group_size(trainer->world); r++)
+        bytes = trainer->notes[r].memory > bytes ? trainer->notes[r].memory : bytes;
+    return bytes;
+}
+
+static bool someone_stops(const sl_trainer *trainer)
+{
+    for (int r = 0; r < sl_group_size(trainer->world); r++) {
+        if (trainer->notes[r].stop)
+            return true;
+    }
+    return false;
+}
+
+static bool is_due(const train_run *run, bool last)
+{
+    int64_t every = run->config->checkpoint.every;
+    return last || (every > 0 && run->trainer->step % every == 0);
+}
+
+/* The timeline of steps 2 to N + 1 (1 to N where there are no more): the first warms up. */
+static sl_status trace(train_run *run)
+{
+    sl_status status = SL_OK;
+    char *path = NULL;
+    int64_t done = run->trainer->step - run->result.first_step;
+    int64_t left = run->config->run.steps - run->result.first_step;
+    int64_t wanted = run->options->trace_steps;
+    bool warm = left > wanted;
+    if (wanted <= 0 || run->trainer->dp_rank != 0)
+        return SL_OK;
+    if (warm && done == 1)
+        sl_runtime_clear_trace(run->trainer->runtime);
+    if (done == wanted + warm || (done == left && done < wanted)) {
+        SL_TRY(sl_path_join(run->config->run.out, "trace.json", &path));
+        SL_TRY(sl_runtime_save_trace(run->trainer->runtime, path));
+    }
+done:
+    sl_free(path);
+    return status;
+}
+
+static sl_status tell(train_run *run, sl_step_report *report, double seconds)
+{
+    const sl_train_config *config = run->config;
+    report->seconds = seconds;
+    report->tokens_per_s = (double)(config->batch.size * config->batch.seq) / seconds;
+    report->peak_memory = highest_memory(run->trainer);
+    report->mfu = run->plan->flops / (seconds * run->peak_flops);
+    run->result.seconds += seconds;
+    run->result.last_step = report->step;
+    run->result.last_loss = report->loss;
+    if (isnan(run->result.first_loss))
+        run->result.first_loss = report->loss;
+    if (!run->leads)
+        return SL_OK;
+    if (run->options->console)
+        sl_progress_step(&run->progress, report);
+    return sl_output_write(&run->output, report);
+}
+
+static sl_status one_step(train_run *run)
+{
+    sl_status status = SL_OK;
+    sl_trainer *trainer = run->trainer;
+    sl_step_report report = { .step = 0 };
+    double start = sl_now();
+    bool first = trainer->step == run->result.first_step;
+    SL_TRY(sl_trainer_step(trainer, first ? run->options->save_grads : NULL, &report));
+    SL_TRY(sl_trainer_exchange(trainer, run->options->stop && *run->options->stop));
+    SL_TRY(tell(run, &report, sl_now() - start));
+    run->result.stopped = someone_stops(trainer);
+    SL_TRY(trace(run));
+    if (is_due(run, run->result.stopped || trainer->step == run->config->run.steps))
+        SL_TRY(sl_trainer_begin_checkpoint(trainer));
+done:
+    return status;
+}
+
+static sl_status finish(train_run *run)
+{
+    sl_status status = SL_OK;
+    SL_TRY(sl_trainer_finish_checkpoint(run->trainer));
+    if (run->leads)
+        SL_TRY(sl_metrics_sync(run->output.metrics));
+    if (run->trainer->committed >= 0)
+        snprintf(run->result.checkpoint, sizeof run->result.checkpoint, "%s/step-%08" PRId64, run->trainer->checkpoints,
+                 run->trainer->committed);
+done:
+    return status;
+}
+
+sl_status sl_train_run(const sl_train_plan *plan, sl_group *group, const sl_train_options *options,
+                       sl_train_result *result)
+{
+    sl_status status = SL_OK;
+    train_run run = { .plan = plan,
+                      .config = plan->config,
+                      .options = options,
+                      .group = group,
+                      .leads = sl_group_rank(group) == 0,
+                      .result = { .first_loss = NAN, .last_loss = NAN, .bubble = NAN } };
+    run.peak_flops = plan->config->log.peak_gflops * 1e9 * sl_group_size(group);
+    if (run.peak_flops <= 0)
+        run.peak_flops = NAN;
+    if (sl_group_size(group) != sl_train_plan_ranks(plan))
+        SL_TRY(sl_fail(SL_ERR_ARGUMENT, "the plan is for %d ranks, there are %d", sl_train_plan_ranks(plan),
+                       sl_group_size(group)));
+    SL_TRY(sl_trainer_create(plan, group, trace_events(&run), &run.trainer));
+    SL_TRY(load(&run));
+    if (options->console)
+        sl_progress_begin(&run.progress, options->console, run.config);
+    while (run.trainer->step < run.config->run.steps && !run.result.stopped)
+        SL_TRY(one_step(&run));
+    SL_TRY(finish(&run));
+    if (result)
+        *result = run.result;
+done:
+    if (run.leads && options->console)
+        sl_progress_end(&run.progress);
+    if (status != SL_OK)
+        sl_group_fail(group, status);
+    sl_output_close(&run.output);
+    sl_trainer_destroy(run.trainer);
+    return status;
+}

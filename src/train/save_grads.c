@@ -1,0 +1,78 @@
+/* Gradients of all stages in one safetensors file, one parameter at a time. */
+#include "train/trainer.h"
+
+#include "base/alloc.h"
+
+#include <string.h>
+
+static const trainer_param *find_counted(const sl_trainer *trainer, int index)
+{
+    for (int i = 0; i < trainer->param_count; i++) {
+        if (trainer->params[i].index == index && trainer->params[i].counted)
+            return &trainer->params[i];
+    }
+    return NULL;
+}
+
+/* The pipeline rank that counts each parameter: its number + 1 in owners[i]. */
+static sl_status find_owners(sl_trainer *trainer, int32_t *owners, int count)
+{
+    for (int i = 0; i < count; i++)
+        owners[i] = find_counted(trainer, i) ? trainer->pp_rank + 1 : 0;
+    return sl_group_all_reduce(trainer->pipeline, owners, count, SL_I32, SL_REDUCE_SUM);
+}
+
+static sl_status declare_all(const sl_param_list *params, sl_safetensors_writer *writer)
+{
+    sl_status status = SL_OK;
+    for (int i = 0; i < sl_param_list_count(params); i++) {
+        const sl_param_info *info = sl_param_list_at(params, i);
+        int index = 0;
+        SL_TRY(sl_safetensors_writer_add(writer, info->name, info->dtype, &info->shape, &index));
+    }
+done:
+    return status;
+}
+
+sl_status sl_trainer_save_grads(sl_trainer *trainer, const char *path)
+{
+    sl_status status = SL_OK;
+    const sl_param_list *params = trainer->plan->params;
+    int count = sl_param_list_count(params);
+    int32_t *owners = NULL;
+    float *values = NULL;
+    int64_t capacity = 0;
+    sl_safetensors_writer *writer = NULL;
+    bool writes = sl_group_rank(trainer->world) == 0;
+    SL_TRY(SL_NEW_ARRAY(owners, count));
+    SL_TRY(find_owners(trainer, owners, count));
+    if (writes) {
+        SL_TRY(sl_safetensors_writer_create(path, &writer));
+        SL_TRY(declare_all(params, writer));
+    }
+    for (int i = 0; i < count; i++) {
+        int64_t elements = 0;
+        const trainer_param *own = find_counted(trainer, i);
+        SL_TRY(sl_shape_count(&sl_param_list_at(params, i)->shape, &elements));
+        if (elements > capacity) {
+            SL_TRY(sl_realloc((void **)&values, (size_t)elements, sizeof *values));
+            capacity = elements;
+        }
+        size_t bytes = (size_t)elements * sizeof *values;
+        if (own) {
+            const void *host = NULL;
+            SL_TRY(sl_trainer_read(trainer, &own->param->grad, &host));
+            memcpy(values, host, bytes);
+        }
+        SL_TRY(sl_group_broadcast(trainer->pipeline, owners[i] - 1, values, bytes));
+        if (writes)
+            SL_TRY(sl_safetensors_writer_write(writer, i, 0, values, bytes));
+    }
+    if (writes)
+        SL_TRY(sl_safetensors_writer_finish(writer));
+done:
+    sl_safetensors_writer_destroy(writer);
+    sl_free(values);
+    sl_free(owners);
+    return status;
+}

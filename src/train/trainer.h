@@ -1,0 +1,80 @@
+/* One rank of a run: its stages, parameters, optimizer and checkpoints. */
+#ifndef SL_TRAIN_TRAINER_H
+#define SL_TRAIN_TRAINER_H
+
+#include "train/plan.h"
+
+/* A parameter of this rank as training sees it. */
+typedef struct trainer_param {
+    const sl_param *param;
+    const char *name; /* of its values in files: a tied head has the embedding's */
+    int index;        /* place among the model's parameters */
+    bool counted;     /* this rank counts it for the norm and writes it to checkpoints */
+} trainer_param;
+
+/* What each rank tells all others after a step; plain data. */
+typedef struct rank_note {
+    sl_checkpoint_part part;
+    double memory;  /* bytes at the peak */
+    int32_t writer; /* whether it writes parts */
+    int32_t stop;
+} rank_note;
+
+typedef struct sl_trainer {
+    const sl_train_plan *plan;
+    sl_group *world;               /* borrowed */
+    sl_group *pipeline, *replicas; /* ours */
+    sl_group *tie;                 /* the ranks of the embedding and of the head, where they are two; else NULL */
+    int pp_rank, dp_rank;
+
+    sl_device *device;
+    sl_stage **stages;
+    int stage_count;
+    sl_runtime *runtime;
+    sl_optimizer *optimizer;
+    trainer_param *params; /* one for each of the optimizer's */
+    int param_count;
+    void *shared_values;               /* of embedding and head, where both are on this rank */
+    sl_view embedding_grad, head_grad; /* data NULL where they are elsewhere, or nothing is tied */
+    float *staging;                    /* host memory for the largest parameter */
+    double *own_sums, *sums;           /* squares of gradients: of this rank's params, of the model's */
+
+    int32_t *tokens, *targets;    /* [rows, seq] of this replica */
+    rank_note *notes;             /* one a rank of the world */
+    sl_checkpoint_writer *writer; /* NULL on ranks whose replicas write */
+    sl_tensor_entry *entries;     /* of a part: parameters, then state */
+    char *entry_names;
+    int entry_count;
+    char *checkpoints; /* folder */
+    int64_t pending;   /* step of the checkpoint that is written and not committed yet; -1: none */
+    int64_t committed; /* step of the last that was; -1: none */
+    int64_t step;      /* completed */
+} sl_trainer;
+
+/* trainer.c. Collective over world. */
+SL_MUST_CHECK sl_status sl_trainer_create(const sl_train_plan *plan, sl_group *world, int trace_events,
+                                          sl_trainer **out);
+void sl_trainer_destroy(sl_trainer *trainer); /* NULL is fine */
+
+/* trainer_load.c: values of all parameters. */
+SL_MUST_CHECK sl_status sl_trainer_load_start(sl_trainer *trainer);
+SL_MUST_CHECK sl_status sl_trainer_load_checkpoint(sl_trainer *trainer, const char *path);
+/* Host memory with the view's data: the data itself, or a copy in the staging buffer until the next call. */
+SL_MUST_CHECK sl_status sl_trainer_read(sl_trainer *trainer, const sl_view *view, const void **out);
+
+/* trainer_step.c. Fills loss, grad_norm and lr. save_grads: see sl_train_options; NULL for none. */
+SL_MUST_CHECK sl_status sl_trainer_step(sl_trainer *trainer, const char *save_grads, sl_step_report *report);
+
+/* trainer_checkpoint.c. All collective over world. */
+SL_MUST_CHECK sl_status sl_trainer_open_writer(sl_trainer *trainer);
+/* Tells the others how this rank stands, and commits a checkpoint that all have written. */
+SL_MUST_CHECK sl_status sl_trainer_exchange(sl_trainer *trainer, bool stop);
+/* Takes a snapshot of the step just completed; it is written meanwhile. */
+SL_MUST_CHECK sl_status sl_trainer_begin_checkpoint(sl_trainer *trainer);
+/* Waits until the checkpoint that was begun is complete. */
+SL_MUST_CHECK sl_status sl_trainer_finish_checkpoint(sl_trainer *trainer);
+
+/* save_grads.c. Collective over the pipeline. */
+SL_MUST_CHECK sl_status sl_trainer_save_grads(sl_trainer *trainer, const char *path);
+
+#endif

@@ -1,0 +1,88 @@
+/* Values of the parameters: random, from a Hugging Face folder, or from a checkpoint with the optimizer's state. */
+#include "train/trainer.h"
+
+#include "base/alloc.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+static sl_status write_view(sl_trainer *trainer, const sl_view *view, const void *host)
+{
+    sl_status status = SL_OK;
+    sl_stream *stream = sl_runtime_stream(trainer->runtime);
+    SL_TRY(sl_stream_copy(stream, SL_COPY_HOST_TO_DEVICE, view->data, host, sl_meta_bytes(&view->meta)));
+    SL_TRY(sl_stream_synchronize(stream));
+done:
+    return status;
+}
+
+sl_status sl_trainer_read(sl_trainer *trainer, const sl_view *view, const void **out)
+{
+    sl_status status = SL_OK;
+    sl_stream *stream = sl_runtime_stream(trainer->runtime);
+    if (!sl_device_is_host(trainer->device))
+        SL_TRY(
+            sl_stream_copy(stream, SL_COPY_DEVICE_TO_HOST, trainer->staging, view->data, sl_meta_bytes(&view->meta)));
+    SL_TRY(sl_stream_synchronize(stream));
+    *out = sl_device_is_host(trainer->device) ? view->data : (const void *)trainer->staging;
+done:
+    return status;
+}
+
+sl_status sl_trainer_load_start(sl_trainer *trainer)
+{
+    sl_status status = SL_OK;
+    sl_model_weights *weights = NULL;
+    const sl_train_plan *plan = trainer->plan;
+    const char *folder = plan->config->model.init;
+    if (folder)
+        SL_TRY(sl_model_open_weights(&plan->model, folder, &weights));
+    for (int i = 0; i < trainer->param_count; i++) {
+        const trainer_param *param = &trainer->params[i];
+        const sl_param_info *info = sl_param_list_at(plan->params, param->index);
+        int64_t count = sl_meta_count(&param->param->data.meta);
+        if (weights)
+            SL_TRY(sl_model_read_weight(weights, param->name, 0, count, trainer->staging));
+        else
+            sl_param_init(info, (uint64_t)plan->config->run.seed, 0, count, trainer->staging);
+        SL_TRY(write_view(trainer, &param->param->data, trainer->staging));
+    }
+    trainer->step = 0;
+done:
+    sl_model_close_weights(weights);
+    return status;
+}
+
+static sl_status load_tensor(sl_trainer *trainer, const sl_checkpoint *checkpoint, const char *name,
+                             const sl_view *view)
+{
+    char expected[128], given[128];
+    const sl_tensor_entry *entry = sl_checkpoint_find(checkpoint, name);
+    if (!entry)
+        return sl_fail(SL_ERR_FORMAT, "%s: it lacks the tensor %s", sl_checkpoint_path(checkpoint), name);
+    if (entry->dtype != view->meta.dtype || !sl_shape_equal(&entry->shape, &view->meta.shape))
+        return sl_fail(SL_ERR_SHAPE, "%s: %s is %s %s, the model needs %s %s", sl_checkpoint_path(checkpoint), name,
+                       sl_dtype_name(entry->dtype), sl_shape_text(&entry->shape, given, sizeof given),
+                       sl_dtype_name(view->meta.dtype), sl_shape_text(&view->meta.shape, expected, sizeof expected));
+    return write_view(trainer, view, entry->data);
+}
+
+sl_status sl_trainer_load_checkpoint(sl_trainer *trainer, const char *path)
+{
+    sl_status status = SL_OK;
+    sl_checkpoint *checkpoint = NULL;
+    SL_TRY(sl_checkpoint_open(path, false, &checkpoint)); /* rank 0 has verified it */
+    for (int i = 0; i < trainer->param_count; i++)
+        SL_TRY(load_tensor(trainer, checkpoint, trainer->params[i].name, &trainer->params[i].param->data));
+    for (int i = 0; i < sl_optimizer_state_count(trainer->optimizer); i++) {
+        sl_optim_state state = sl_optimizer_state_at(trainer->optimizer, i);
+        char name[1024];
+        snprintf(name, sizeof name, "optimizer.%s.%s", state.kind, state.param);
+        SL_TRY(load_tensor(trainer, checkpoint, name, &state.view));
+    }
+    trainer->step = trainer->committed = sl_checkpoint_step(checkpoint);
+done:
+    sl_checkpoint_close(checkpoint);
+    return status;
+}

@@ -1,0 +1,95 @@
+/* One step: batch, pipeline, tied gradients, norm over all parameters, update. */
+#include "train/trainer.h"
+
+#include <string.h>
+
+/* The gradient of a tied parameter is that of the embedding plus that of the head, in this order wherever they are. */
+static sl_status add_tied(sl_trainer *trainer)
+{
+    sl_status status = SL_OK;
+    const sl_view *embedding = &trainer->embedding_grad, *head = &trainer->head_grad;
+    sl_stream *stream = sl_runtime_stream(trainer->runtime);
+    if (!embedding->data && !head->data)
+        return SL_OK;
+    if (embedding->data && head->data) {
+        const sl_view inputs[] = { *embedding, *head };
+        const sl_kernel_call call = {
+            .op = SL_OP_ADD, .inputs = inputs, .input_count = 2, .outputs = embedding, .output_count = 1
+        };
+        return sl_kernel_run(stream, &call);
+    }
+    const sl_view *own = embedding->data ? embedding : head;
+    void *host = NULL;
+    SL_TRY(sl_trainer_read(trainer, own, (const void **)&host));
+    SL_TRY(sl_group_all_reduce(trainer->tie, host, sl_meta_count(&own->meta), own->meta.dtype, SL_REDUCE_SUM));
+    if (host != own->data)
+        SL_TRY(sl_stream_copy(stream, SL_COPY_HOST_TO_DEVICE, own->data, host, sl_meta_bytes(&own->meta)));
+done:
+    return status;
+}
+
+/* Each tensor is counted by one rank and added in the order of the model, so that the norm has the same bits however
+ * the model is cut: adding the zeros of the other ranks changes nothing. */
+static sl_status global_norm(sl_trainer *trainer, double *out)
+{
+    sl_status status = SL_OK;
+    int count = sl_param_list_count(trainer->plan->params);
+    memset(trainer->sums, 0, (size_t)count * sizeof *trainer->sums);
+    SL_TRY(sl_optimizer_square_sums(trainer->optimizer, sl_runtime_stream(trainer->runtime), trainer->own_sums));
+    for (int i = 0; i < trainer->param_count; i++) {
+        if (trainer->params[i].counted)
+            trainer->sums[trainer->params[i].index] = trainer->own_sums[i];
+    }
+    SL_TRY(sl_group_all_reduce(trainer->pipeline, trainer->sums, count, SL_F64, SL_REDUCE_SUM));
+    *out = sl_grad_norm(trainer->sums, count);
+done:
+    return status;
+}
+
+static sl_status run_pipeline(sl_trainer *trainer, double *loss)
+{
+    sl_status status = SL_OK;
+    const sl_train_plan *plan = trainer->plan;
+    const int64_t dims[] = { plan->rows, plan->config->batch.seq };
+    int64_t first_row = trainer->dp_rank * plan->rows;
+    sl_step_result result;
+    SL_TRY(sl_batches_read(plan->batches, trainer->step, first_row, plan->rows, trainer->tokens, trainer->targets));
+    const sl_arg args[] = {
+        { .name = "tokens", .view = { .data = trainer->tokens, .meta = sl_meta_make(SL_I32, 2, dims) } },
+        { .name = "targets", .view = { .data = trainer->targets, .meta = sl_meta_make(SL_I32, 2, dims) } },
+    };
+    const sl_step step = { .args = args,
+                           .arg_count = 2,
+                           .number = trainer->step,
+                           .seed = (uint64_t)plan->config->run.seed,
+                           .sample_offset = first_row };
+    SL_TRY(sl_runtime_step(trainer->runtime, &step, &result));
+    *loss = result.loss;
+done:
+    return status;
+}
+
+sl_status sl_trainer_step(sl_trainer *trainer, const char *save_grads, sl_step_report *report)
+{
+    sl_status status = SL_OK;
+    const sl_train_config *config = trainer->plan->config;
+    const sl_lr_schedule schedule = { .decay = (sl_decay)config->optimizer.schedule,
+                                      .lr = config->optimizer.lr,
+                                      .min_lr = config->optimizer.min_lr,
+                                      .warmup = config->optimizer.warmup,
+                                      .steps = config->run.steps };
+    SL_TRY(run_pipeline(trainer, &report->loss));
+    SL_TRY(add_tied(trainer));
+    SL_TRY(global_norm(trainer, &report->grad_norm));
+    if (save_grads)
+        SL_TRY(sl_trainer_save_grads(trainer, save_grads));
+    report->lr = sl_lr_at(&schedule, trainer->step);
+    SL_TRY(sl_optimizer_step(trainer->optimizer, sl_runtime_stream(trainer->runtime), trainer->step + 1, report->lr,
+                             sl_clip_scale(report->grad_norm, config->optimizer.clip)));
+    SL_TRY(sl_stream_synchronize(sl_runtime_stream(trainer->runtime)));
+    trainer->step++;
+    report->step = trainer->step;
+    report->steps = config->run.steps;
+done:
+    return status;
+}

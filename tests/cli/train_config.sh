@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# What cannot work is refused before anything starts: exit code 2, the key and the place named, nothing written.
+. "$(dirname "$0")/common.bash"
+cd "$scratch"
+
+tokens=$SLUICE_DATA/models/gpt2-tiny/tokens.bin
+: >empty.txt
+printf 'short' >short.txt
+printf 'a%.0s' {1..5000} >text.txt
+
+# refused MESSAGE ARGUMENT...: with a pipeline of 2 unless the arguments say otherwise.
+refused() {
+    local message=$1
+    shift
+    run 2 "$SLUICE" train --run.out=out --run.steps=2 "$@"
+    complains "$message"
+    [ ! -e out ] || fail "the folder was made: $*"
+}
+
+refused 'no data: give data.tokens or data.text'
+refused '--data.tokens=nowhere.bin: ' --data.tokens=nowhere.bin
+refused 'empty' --data.text=empty.txt
+refused '--batch.seq=8: a row needs 9 tokens, short.txt has 5' --data.text=short.txt --batch.seq=8
+refused "--data.order: 'random' is not one of sequential|shuffled" --data.text=text.txt --data.order=random
+refused "there is no option '--data.colour'" --data.text=text.txt --data.colour=red
+refused '--batch.size=7: 7 rows cannot be shared equally by 2 replicas' --data.text=text.txt --batch.size=7 \
+    --parallel.dp=2 --batch.microbatches=2
+refused '--batch.microbatches=9: 9 microbatches, but a replica has only 8 rows' --data.text=text.txt \
+    --batch.microbatches=9
+refused '-n 3: the ranks are parallel.pp 2 x parallel.dp 1' --data.text=text.txt --parallel.pp=2 -n 3
+refused '--parallel.schedule=2F2B: ' --data.text=text.txt --parallel.schedule=2F2B
+refused '--parallel.pp=1000: the model cannot be cut into 1000 stages' --data.text=text.txt --parallel.pp=1000 \
+    --parallel.schedule=GPipe
+refused '--parallel.split=transformer.h.9: ' --data.text=text.txt --parallel.pp=2 --parallel.split=transformer.h.9
+refused '--precision.dtype=bf16: only f32 is supported' --data.text=text.txt --precision.dtype=bf16
+refused '--parallel.memory_gb=0.001: rank 0 needs ' --data.text=text.txt --parallel.memory_gb=0.001
+refused '--model.init=nowhere: ' --data.text=text.txt --model.init=nowhere
+refused '--model.n_layer=3: this comes from model.init' --data.tokens="$tokens" \
+    --model.init="$SLUICE_DATA/models/gpt2-tiny" --model.n_layer=3
+refused '--batch.seq=65: 65 tokens, but the model has 64 positions' --data.tokens="$tokens" \
+    --model.init="$SLUICE_DATA/models/gpt2-tiny" --batch.seq=65
+
+# A token past the vocabulary: file and offset are named.
+refused "$tokens" --data.tokens="$tokens" --model.vocab=10
+complains 'token'
+
+# A schedule that does not fit the run, or is not one.
+printf '0F0,0B0\n' >one.csv
+refused '--parallel.schedule=one.csv: it is for 1 ranks, parallel.pp is 2' --data.text=text.txt --parallel.pp=2 \
+    --parallel.schedule=one.csv
+refused '--parallel.schedule=one.csv: it has 1 microbatches, batch.microbatches is 4' --data.text=text.txt \
+    --parallel.schedule=one.csv
+printf '0B0,0F0\n' >wrong.csv
+refused '--parallel.schedule=wrong.csv: ' --data.text=text.txt --parallel.schedule=wrong.csv --batch.microbatches=1
+
+# The file: line and key.
+cat >run.yaml <<'YAML'
+data:
+  text: text.txt
+batch:
+  size: 6
+  microbatch: 2
+YAML
+refused 'run.yaml:5: batch.microbatch: there is no such key' -c run.yaml
+sed -i 's/microbatch:/microbatches:/; s/2$/two/' run.yaml
+refused "run.yaml:5: batch.microbatches: 'two' is not a whole number" -c run.yaml
+sed -i 's/two$/7/' run.yaml
+refused 'run.yaml:5: batch.microbatches: 7 microbatches, but a replica has only 6 rows' -c run.yaml
+refused 'open nowhere.yaml: No such file or directory' -c nowhere.yaml
+
+# The plan of what does work, without a trace of it on disk.
+sed -i 's/7$/2/' run.yaml
+run 0 "$SLUICE" train -c run.yaml --parallel.pp=2 --dry-run
+silent
+prints 'schedule  1F1B, 2 stages on 2 ranks'
+prints 'predicted: '
+prints 'to run it: sluice train -c run.yaml --parallel.pp=2'
+[ ! -e out ] || fail "--dry-run wrote something"
+
+# A folder that holds a run is not overwritten.
+run 0 "$SLUICE" train -c run.yaml --run.steps=1 --run.out=first
+run 2 "$SLUICE" train -c run.yaml --run.steps=1 --run.out=first
+complains '--run.out=first: first holds a run (checkpoint of step 1): continue it with --resume'

@@ -1,0 +1,44 @@
+# kill_runs COUNT: kills a rank or the launcher with SIGKILL at a random moment, resumes, kills again, ... and compares
+# the run that comes out of it with one that was never disturbed. Sourced by train_kill.sh and train_kill.drill.sh.
+compare=$SLUICE_SUPPORT/compare
+cd "$scratch"
+head -c 20000 "$SLUICE_SOURCE/examples/demo/tales.txt" >text.txt
+
+arguments=(train --data.text=text.txt --data.order=shuffled --model.n_layer=4 --model.n_embd=32 --batch.size=8
+           --batch.seq=32 --batch.microbatches=4 --checkpoint.every=3 --run.steps=60 --parallel.pp=4 --log.progress=off)
+
+# The launcher and its ranks.
+family() {
+    echo "$1"
+    pgrep -P "$1" || true
+}
+
+kill_runs() {
+    local count=$1 kills=0 launcher victims victim code waited left
+    run 0 "$SLUICE" "${arguments[@]}" --run.out=straight
+    while [ "$kills" -lt "$count" ]; do
+        rm -rf killed
+        waited=0
+        while [ "$kills" -lt "$count" ]; do
+            "$SLUICE" "${arguments[@]}" --run.out=killed --resume >"$out" 2>"$err" &
+            launcher=$!
+            sleep "0.$((RANDOM % 9))$((RANDOM % 10))"
+            mapfile -t victims < <(family "$launcher")
+            victim=${victims[RANDOM % ${#victims[@]}]}
+            kill -KILL "$victim" 2>/dev/null || true
+            code=0
+            wait "$launcher" 2>/dev/null || code=$?
+            kills=$((kills + 1))
+            [ "$code" -eq 0 ] && break # it was done before the kill came
+            waited=$((waited + 1))
+            [ "$waited" -lt 12 ] || break # now let it come to an end
+        done
+        run 0 "$SLUICE" "${arguments[@]}" --run.out=killed --resume
+        run 0 "$compare" checkpoints straight/checkpoints/step-00000060 killed/checkpoints/step-00000060
+        run 0 "$compare" metrics straight/metrics.jsonl killed/metrics.jsonl
+    done
+    left=$(ls killed/checkpoints | grep -vc '^step-[0-9]*$' || true)
+    [ "$left" -eq 0 ] || fail "something was left behind: $(ls killed/checkpoints)"
+    ls killed/checkpoints/*/ | grep -q tmp && fail "temporary files were left behind"
+    return 0
+}

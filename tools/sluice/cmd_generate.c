@@ -1,0 +1,269 @@
+/* sluice generate: samples text from a trained model. */
+#include "command.h"
+#include "options.h"
+#include "ranks.h"
+
+#include <sluice/train.h>
+
+#include "base/alloc.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NAME "generate"
+
+static const cli_usage usage = {
+    .command = NAME,
+    .synopsis = "--model DIR [--prompt TEXT | --prompt-tokens LIST] [--tokens N] [--temperature T] [--top-k K] "
+                "[--top-p P] [--seed S] [--samples M] [-n RANKS]",
+    .description = "Continues a prompt, token by token, with a key/value cache. The model is a Hugging Face folder, a "
+                   "checkpoint, or the folder of a run. With several ranks the model is cut into as many stages; the "
+                   "text does not depend on their number.",
+    .examples = "sluice generate --model out --prompt 'The river' --tokens 200\n"
+                "sluice generate --model gpt2 --prompt 'Once' --temperature 0.8 --top-k 40 --seed 7 --samples 4 -n 2",
+};
+
+typedef struct generate_arguments {
+    const char *model, *prompt, *prompt_tokens, *tokenizer;
+    int ranks;
+    int64_t seed;
+    sl_generate_text_options options;
+} generate_arguments;
+
+/* What turns tokens into text. */
+typedef struct text_codec {
+    bool bytes;              /* a token is a byte */
+    sl_tokenizer *tokenizer; /* or this; else tokens are printed as numbers */
+} text_codec;
+
+/* ---- Prompt ---------------------------------------------------------------------------------- */
+
+static sl_status open_codec(const generate_arguments *arguments, const sl_model_source *source, text_codec *codec)
+{
+    const char *path = arguments->tokenizer ? arguments->tokenizer : sl_model_source_tokenizer(source);
+    if (strcmp(path, "bytes") == 0) {
+        codec->bytes = true;
+        return SL_OK;
+    }
+    return path[0] ? sl_tokenizer_open(path, &codec->tokenizer) : SL_OK;
+}
+
+/* "15,27" into tokens; the caller frees *out. */
+static sl_status parse_tokens(const char *text, int32_t **out, int64_t *count)
+{
+    sl_status status = SL_OK;
+    int32_t *tokens = NULL;
+    size_t capacity = 0, used = 0;
+    for (const char *at = text; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
+        char word[32];
+        int64_t token = 0;
+        snprintf(word, sizeof word, "%.*s", (int)strcspn(at, ","), at);
+        SL_TRY(sl_parse_int("--prompt-tokens", word, 0, INT32_MAX, &token));
+        SL_TRY(SL_GROW(tokens, &capacity, used + 1));
+        tokens[used++] = (int32_t)token;
+    }
+    *out = tokens;
+    *count = (int64_t)used;
+    tokens = NULL;
+done:
+    sl_free(tokens);
+    return status;
+}
+
+/* The caller frees *out with sl_free. */
+static sl_status encode(const text_codec *codec, const char *text, int32_t **out, int64_t *count)
+{
+    sl_status status = SL_OK;
+    int32_t *encoded = NULL, *tokens = NULL;
+    size_t length = strlen(text);
+    if (!codec->bytes && !codec->tokenizer)
+        return sl_fail(SL_ERR_ARGUMENT, "the model has no tokenizer beside it: give --tokenizer or --prompt-tokens");
+    *count = (int64_t)length;
+    if (codec->tokenizer)
+        SL_TRY(sl_tokenizer_encode(codec->tokenizer, text, length, true, &encoded, count));
+    SL_TRY(SL_NEW_ARRAY(tokens, *count));
+    for (int64_t i = 0; i < *count; i++)
+        tokens[i] = encoded ? encoded[i] : (unsigned char)text[i];
+    *out = tokens;
+done:
+    sl_tokenizer_free(encoded);
+    return status;
+}
+
+/* ---- Output ---------------------------------------------------------------------------------- */
+
+static void print_token(const text_codec *codec, int32_t token)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    if (codec->bytes) {
+        putchar((unsigned char)token);
+    } else if (codec->tokenizer && sl_tokenizer_decode(codec->tokenizer, &token, 1, &text, &bytes) == SL_OK) {
+        fwrite(text, 1, bytes, stdout);
+        sl_tokenizer_free(text);
+    } else {
+        printf(" %" PRId32, token);
+    }
+}
+
+/* One sample is shown as it comes. */
+static void show_token(void *user, int sample, int64_t index, int32_t token)
+{
+    (void)sample;
+    (void)index;
+    print_token(user, token);
+    fflush(stdout);
+}
+
+static void print_samples(const generate_arguments *arguments, const text_codec *codec, const int32_t *tokens)
+{
+    for (int s = 0; s < arguments->options.samples; s++) {
+        printf("--- sample %d ---\n%s", s + 1, arguments->prompt_tokens ? arguments->prompt_tokens : arguments->prompt);
+        for (int64_t i = 0; i < arguments->options.new_tokens; i++)
+            print_token(codec, tokens[s * arguments->options.new_tokens + i]);
+        putchar('\n');
+    }
+}
+
+/* ---- Running --------------------------------------------------------------------------------- */
+
+static sl_status generate(generate_arguments *arguments, sl_group *group)
+{
+    sl_status status = SL_OK;
+    sl_model_source *source = NULL;
+    text_codec codec = { .bytes = false };
+    int32_t *prompt = NULL, *tokens = NULL;
+    sl_generate_text_options *options = &arguments->options;
+    bool leads = sl_group_rank(group) == 0, streams = options->samples == 1;
+    SL_TRY(sl_model_source_open(arguments->model, &source));
+    SL_TRY(open_codec(arguments, source, &codec));
+    SL_TRY(arguments->prompt_tokens ? parse_tokens(arguments->prompt_tokens, &prompt, &options->prompt_count)
+                                    : encode(&codec, arguments->prompt, &prompt, &options->prompt_count));
+    options->prompt = prompt;
+    SL_TRY(SL_NEW_ARRAY(tokens, options->samples * options->new_tokens));
+    if (leads && streams) {
+        options->token = show_token;
+        options->user = &codec;
+        printf("%s", arguments->prompt_tokens ? arguments->prompt_tokens : arguments->prompt);
+    }
+    SL_TRY(sl_model_generate(source, group, options, tokens));
+    if (leads && streams)
+        putchar('\n');
+    else if (leads)
+        print_samples(arguments, &codec, tokens);
+done:
+    sl_free(tokens);
+    sl_free(prompt);
+    sl_tokenizer_close(codec.tokenizer);
+    sl_model_source_close(source);
+    return status;
+}
+
+static int run_rank(generate_arguments *arguments)
+{
+    sl_group *group = NULL;
+    if (sl_group_open(NULL, &group) != SL_OK)
+        return failure(NAME);
+    int code = EXIT_OK;
+    if (generate(arguments, group) != SL_OK) {
+        sl_group_fail(group, SL_ERR_STAGE);
+        code = sl_group_rank(group) == 0 ? failure(NAME) : EXIT_FAILED;
+    }
+    sl_group_close(group);
+    return code;
+}
+
+int cmd_generate(int argc, char **argv)
+{
+    generate_arguments arguments = { .prompt = "\n",
+                                     .ranks = 1,
+                                     .seed = 1,
+                                     .options = { .new_tokens = 100, .samples = 1, .temperature = 1, .threads = 1 } };
+    sl_generate_text_options *options = &arguments.options;
+    int code, full_argc = argc;
+    const cli_option table[] = {
+        { .name = "model",
+          .letter = 'm',
+          .value = "DIR",
+          .text = &arguments.model,
+          .required = true,
+          .help = "Hugging Face folder, checkpoint, or folder of a run." },
+        { .name = "prompt",
+          .letter = 'p',
+          .value = "TEXT",
+          .text = &arguments.prompt,
+          .help = "Text to continue (a line break by default)." },
+        { .name = "prompt-tokens",
+          .value = "LIST",
+          .text = &arguments.prompt_tokens,
+          .help = "The prompt as token numbers, separated by commas." },
+        { .name = "tokenizer",
+          .value = "DIR",
+          .text = &arguments.tokenizer,
+          .help = "Folder with the tokenizer's files, or 'bytes'; by default what lies beside the model." },
+        { .name = "tokens",
+          .value = "N",
+          .wide = &options->new_tokens,
+          .min = 1,
+          .max = 1 << 24,
+          .help = "New tokens (100 by default)." },
+        { .name = "samples",
+          .value = "M",
+          .integer = &options->samples,
+          .min = 1,
+          .max = 1024,
+          .help = "Continuations of the prompt (1 by default)." },
+        { .name = "temperature",
+          .value = "T",
+          .real = &options->temperature,
+          .least = 0,
+          .most = 1000,
+          .help = "Divides the logits (1 by default); 0 takes the likeliest token always." },
+        { .name = "top-k",
+          .value = "K",
+          .wide = &options->top_k,
+          .min = 1,
+          .max = 1 << 24,
+          .help = "Choose among the K likeliest tokens." },
+        { .name = "top-p",
+          .value = "P",
+          .real = &options->top_p,
+          .least = 1e-9,
+          .most = 1,
+          .help = "Choose among the likeliest tokens whose probabilities add up to P." },
+        { .name = "seed",
+          .value = "S",
+          .wide = &arguments.seed,
+          .min = 0,
+          .max = INT64_MAX,
+          .help = "Seed of the choice (1 by default)." },
+        { .name = "threads",
+          .value = "N",
+          .integer = &options->threads,
+          .min = 1,
+          .max = 1024,
+          .help = "Threads a rank (1 by default)." },
+        { .name = "ranks",
+          .letter = 'n',
+          .value = "N",
+          .integer = &arguments.ranks,
+          .min = 1,
+          .max = 4096,
+          .help = "Ranks, each with one stage of the model (1 by default)." },
+        { .name = NULL },
+    };
+    char **line = NULL; /* options_parse moves argv's operands */
+    if (SL_NEW_ARRAY(line, argc + 1) != SL_OK)
+        return failure(NAME);
+    memcpy(line, argv, (size_t)argc * sizeof *line);
+    log_to_stderr(NAME);
+    if (options_parse(&usage, table, &argc, argv, &code)) {
+        options->seed = (uint64_t)arguments.seed;
+        code = arguments.ranks > 1 && !ranks_started() ? ranks_start(NAME, arguments.ranks, full_argc, line)
+                                                       : run_rank(&arguments);
+    }
+    sl_free(line);
+    return code;
+}

@@ -1,0 +1,272 @@
+/* sluice train: reads the configuration, shows or runs the plan. */
+#include "command.h"
+#include "options.h"
+#include "ranks.h"
+
+#include <sluice/train.h>
+
+#include "base/alloc.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#define NAME "train"
+
+static const cli_usage usage = {
+    .command = NAME,
+    .synopsis = "-c FILE [--SECTION.KEY=VALUE ...] [-n RANKS] [--dry-run] [--resume] [--trace N] [--save-grads FILE]",
+    .description =
+        "Trains a language model from a text or token file, cut into pipeline stages. Everything of a run lies in the "
+        "folder run.out: metrics.jsonl, checkpoints/, trace.json. Every key of the configuration file can also be "
+        "given "
+        "as an option, which wins over the file.\n"
+        "Ranks are started on this machine; under mpirun or srun the same command line is one rank of many. An "
+        "interrupt (Ctrl-C) or SIGTERM ends the run after the step with a checkpoint, from which --resume continues "
+        "with the bits of a run that was never interrupted.",
+    .examples = "sluice train --data.text=book.txt --run.steps=200\n"
+                "sluice train -c run.yaml --parallel.pp=4 --dry-run\n"
+                "sluice train -c run.yaml --resume\n"
+                "mpirun -n 4 sluice train -c run.yaml --parallel.pp=4",
+};
+
+enum { OPTION_LIMIT = 64, OVERRIDE_LIMIT = 256, OWN_OPTIONS = 7 };
+
+/* The command line as it was read. */
+typedef struct train_arguments {
+    const char *config, *save_grads;
+    int ranks, trace;
+    bool dry_run, resume;
+    char *overrides[OVERRIDE_LIMIT];
+    int override_count;
+} train_arguments;
+
+/* ---- Options --------------------------------------------------------------------------------- */
+
+static sl_status take_override(const char *what, const char *text, void *target)
+{
+    train_arguments *arguments = target;
+    size_t size = strlen(what) + strlen(text) + 2;
+    char *override = NULL;
+    if (arguments->override_count == OVERRIDE_LIMIT)
+        return sl_fail(SL_ERR_ARGUMENT, "%s: more than %d keys are given", what, OVERRIDE_LIMIT);
+    sl_status status = SL_NEW_ARRAY(override, size);
+    if (status != SL_OK)
+        return status;
+    snprintf(override, size, "%s=%s", what + 2, text);
+    arguments->overrides[arguments->override_count++] = override;
+    return SL_OK;
+}
+
+/* A row for every key of the configuration after the command's own. names holds "section.key". */
+static void fill_options(train_arguments *arguments, cli_option *options, char names[][48], char helps[][256])
+{
+    const cli_option own[OWN_OPTIONS] = {
+        { .name = "config",
+          .letter = 'c',
+          .value = "FILE",
+          .text = &arguments->config,
+          .help = "YAML file with the sections and keys below." },
+        { .name = "ranks",
+          .letter = 'n',
+          .value = "N",
+          .integer = &arguments->ranks,
+          .min = 1,
+          .max = 4096,
+          .help = "Ranks to start; parallel.pp x parallel.dp by default. Sets parallel.pp where neither is given." },
+        { .name = "dry-run",
+          .flag = &arguments->dry_run,
+          .help = "Print the plan (stages, schedule, predicted step time, bubble and memory) and stop." },
+        { .name = "resume",
+          .flag = &arguments->resume,
+          .help =
+              "Continue from the newest whole checkpoint in run.out; start anew where there is none. The numbers of "
+              "ranks and stages and the schedule may be others than before." },
+        { .name = "trace",
+          .value = "N",
+          .integer = &arguments->trace,
+          .min = 1,
+          .max = 100000,
+          .help = "Write the timeline of N steps to run.out/trace.json and trace.svg." },
+        { .name = "save-grads",
+          .value = "FILE",
+          .text = &arguments->save_grads,
+          .help = "Write the gradients of the first step as safetensors, before clipping." },
+        { .name = NULL },
+    };
+    memcpy(options, own, sizeof own);
+    sl_config_key_info key;
+    for (int i = 0; sl_train_config_key(i, &key) && OWN_OPTIONS + i < OPTION_LIMIT; i++) {
+        snprintf(names[i], sizeof names[i], "%s.%s", key.section, key.key);
+        snprintf(helps[i], sizeof helps[i], "%s%s%s%s", key.help, key.default_value[0] ? " (" : "", key.default_value,
+                 key.default_value[0] ? ")" : "");
+        options[OWN_OPTIONS - 1 + i] = (cli_option){ .name = names[i],
+                                                     .value = strchr(key.type, '|')        ? "WORD"
+                                                              : strstr(key.type, "number") ? "N"
+                                                                                           : "TEXT",
+                                                     .words = strchr(key.type, '|') ? key.type : NULL,
+                                                     .help = helps[i],
+                                                     .read = take_override,
+                                                     .target = arguments };
+        options[OWN_OPTIONS + i] = (cli_option){ .name = NULL };
+    }
+}
+
+/* ---- Signals --------------------------------------------------------------------------------- */
+
+static volatile sig_atomic_t stop_signal;
+
+/* The first asks for a checkpoint and an end; a second, more than a second later, ends at once. (A terminal's Ctrl-C
+ * reaches a rank both directly and through the launcher.) */
+static void note_signal(int number)
+{
+    static volatile double first;
+    double now = sl_now();
+    if (stop_signal == 0) {
+        stop_signal = number;
+        first = now;
+    } else if (now - first > 1) {
+        signal(number, SIG_DFL);
+        raise(number);
+    }
+}
+
+static void catch_signals(void)
+{
+    struct sigaction action = { .sa_handler = note_signal, .sa_flags = SA_RESTART };
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+/* ---- Running --------------------------------------------------------------------------------- */
+
+static void print_result(const sl_train_config *config, const train_arguments *arguments, const sl_train_result *result)
+{
+    printf("%s after step %" PRId64, result->stopped ? "stopped" : "done", result->last_step);
+    if (!isnan(result->last_loss))
+        printf(": loss %.4f -> %.4f in %.1f s", result->first_loss, result->last_loss, result->seconds);
+    printf("\nmetrics     %s/metrics.jsonl\n", config->run.out);
+    if (result->checkpoint[0])
+        printf("checkpoint  %s\n", result->checkpoint);
+    if (arguments->trace > 0 && result->last_step > result->first_step)
+        printf("timeline    %s/trace.json, %s/trace.svg\n", config->run.out, config->run.out);
+    if (!isnan(result->bubble))
+        printf("bubble      %.1f%% measured\n", 100 * result->bubble);
+    fflush(stdout);
+}
+
+/* This process is one rank, or the only one. */
+static int run_rank(const sl_train_plan *plan, const sl_train_config *config, const train_arguments *arguments)
+{
+    sl_group *group = NULL;
+    sl_train_result result;
+    const sl_train_options options = { .resume = arguments->resume,
+                                       .trace_steps = arguments->trace,
+                                       .save_grads = arguments->save_grads,
+                                       .console = stdout,
+                                       .stop = &stop_signal };
+    if (sl_group_open(NULL, &group) != SL_OK)
+        return failure(NAME);
+    catch_signals();
+    int rank = sl_group_rank(group);
+    bool reports = rank == 0 || strcmp(sl_group_transport(group), "local") != 0;
+    int code = EXIT_OK;
+    if (sl_train_run(plan, group, &options, &result) != SL_OK)
+        code = reports ? failure(NAME) : EXIT_FAILED;
+    else if (rank == 0)
+        print_result(config, arguments, &result);
+    sl_group_close(group);
+    if (code == EXIT_OK && result.stopped)
+        code = 128 + (stop_signal ? (int)stop_signal : SIGTERM);
+    return code;
+}
+
+/* "sluice train -c run.yaml ..." with what a shell would misread in quotes. */
+static void format_command(int argc, char **argv, int ranks, char *text, size_t size)
+{
+    size_t used = (size_t)snprintf(text, size, "sluice");
+    for (int i = 0; i < argc && used < size; i++) {
+        if (strcmp(argv[i], "--dry-run") == 0)
+            continue;
+        bool plain = argv[i][strcspn(argv[i], " '\"\\$*?[]{}()<>|&;#~`!")] == '\0' && argv[i][0] != '\0';
+        used += (size_t)snprintf(text + used, size - used, plain ? " %s" : " '%s'", argv[i]);
+    }
+    if (used < size && ranks > 1)
+        snprintf(text + used, size - used, "   # starts %d ranks", ranks);
+}
+
+static int run(const train_arguments *arguments, const sl_train_config *config, int argc, char **argv)
+{
+    sl_train_plan *plan = NULL;
+    if (sl_train_plan_create(config, &plan) != SL_OK)
+        return usage_error(NAME, "%s", sl_error_message());
+    int code = EXIT_OK, ranks = sl_train_plan_ranks(plan);
+    if (arguments->dry_run) {
+        char line[4096];
+        format_command(argc, argv, ranks, line, sizeof line);
+        sl_train_plan_print(plan, line, stdout);
+    } else if (sl_train_check_output(config, arguments->resume) != SL_OK) {
+        code = usage_error(NAME, "%s", sl_error_message());
+    } else if (ranks > 1 && !ranks_started()) {
+        sl_train_plan_destroy(plan);
+        return ranks_start(NAME, ranks, argc, argv);
+    } else {
+        code = run_rank(plan, config, arguments);
+    }
+    sl_train_plan_destroy(plan);
+    return code;
+}
+
+/* -n alone makes a pipeline of as many ranks; beside parallel.* it has to agree. */
+static int load_config(train_arguments *arguments, sl_train_config *config)
+{
+    if (sl_train_config_load(arguments->config, (const char *const *)arguments->overrides, arguments->override_count,
+                             config) != SL_OK)
+        return usage_error(NAME, "%s", sl_error_message());
+    int64_t ranks = config->parallel.pp * config->parallel.dp;
+    if (arguments->ranks == 0 || arguments->ranks == ranks)
+        return EXIT_OK;
+    if (sl_train_config_given(config, "parallel.pp") || sl_train_config_given(config, "parallel.dp")) {
+        int code = usage_error(NAME, "-n %d: the ranks are parallel.pp %" PRId64 " x parallel.dp %" PRId64,
+                               arguments->ranks, config->parallel.pp, config->parallel.dp);
+        sl_train_config_destroy(config);
+        return code;
+    }
+    char pp[32];
+    snprintf(pp, sizeof pp, "%d", arguments->ranks);
+    sl_train_config_destroy(config);
+    if (take_override("--parallel.pp", pp, arguments) != SL_OK ||
+        sl_train_config_load(arguments->config, (const char *const *)arguments->overrides, arguments->override_count,
+                             config) != SL_OK)
+        return usage_error(NAME, "%s", sl_error_message());
+    return EXIT_OK;
+}
+
+int cmd_train(int argc, char **argv)
+{
+    static cli_option options[OPTION_LIMIT + 1];
+    static char names[OPTION_LIMIT][48], helps[OPTION_LIMIT][256];
+    static train_arguments arguments;
+    sl_train_config config;
+    int code, full_argc = argc;
+    char **line = NULL; /* options_parse moves argv's operands */
+    if (SL_NEW_ARRAY(line, argc + 1) != SL_OK)
+        return failure(NAME);
+    memcpy(line, argv, (size_t)argc * sizeof *line);
+    fill_options(&arguments, options, names, helps);
+    log_to_stderr(NAME);
+    if (options_parse(&usage, options, &argc, argv, &code)) {
+        code = load_config(&arguments, &config);
+        if (code == EXIT_OK) {
+            code = run(&arguments, &config, full_argc, line);
+            sl_train_config_destroy(&config);
+        }
+    }
+    for (int i = 0; i < arguments.override_count; i++)
+        sl_free(arguments.overrides[i]);
+    sl_free(line);
+    return code;
+}

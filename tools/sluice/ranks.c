@@ -1,0 +1,40 @@
+/* Starting ranks of the program itself. */
+#include "ranks.h"
+
+#include "command.h"
+
+#include "base/alloc.h"
+#include "comm/environment.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+bool ranks_started(void)
+{
+    const char *transport = NULL;
+    return sl_environment_transport(&transport) == SL_OK && strcmp(transport, "self") != 0;
+}
+
+int ranks_start(const char *command_name, int count, int argc, char **argv)
+{
+    /* Seconds that ranks get to write a last checkpoint after an interrupt. */
+    enum { GRACE = 120 };
+    static char program[] = "/proc/self/exe";
+    char **line = NULL;
+    sl_launch_result result;
+    if (SL_NEW_ARRAY(line, argc + 2) != SL_OK)
+        return failure(command_name);
+    line[0] = program;
+    for (int i = 0; i < argc; i++)
+        line[i + 1] = argv[i];
+    const sl_launch_options options = { .ranks = count, .argv = line, .grace = GRACE };
+    sl_status status = sl_launch(&options, &result);
+    sl_free(line);
+    if (status != SL_OK)
+        return failure(command_name);
+    bool interrupted = result.exit_code == 128 + SIGINT || result.exit_code == 128 + SIGTERM;
+    if (result.exit_code != 0 && !interrupted)
+        fprintf(stderr, "sluice %s: %s\n", command_name, result.report);
+    return result.exit_code;
+}
