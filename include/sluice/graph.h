@@ -162,7 +162,7 @@ typedef struct sl_param_info {
 SL_API int sl_graph_param_count(const sl_graph *graph);
 SL_API sl_param_info sl_graph_param_at(const sl_graph *graph, int index); /* in the order of their first call */
 
-/* One line a node: "%12 h.0.mlp.gelu_tanh = gelu_tanh(%11) f32 [2, 8, 64]". Errors show in ferror(file). */
+/* One line a node: "%12 = gelu_tanh(%11) -> f32 [2, 8, 64]  # h.0.mlp.gelu_tanh". Errors show in ferror(file). */
 SL_API void sl_graph_dump(const sl_graph *graph, FILE *file);
 
 /* ---- Partition ------------------------------------------------------------------------------- */

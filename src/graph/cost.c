@@ -106,6 +106,7 @@ static double gradient_factor(const sl_graph *graph, const sl_graph_node *node)
 {
     double wanted = 0;
     for (int i = 0; i < node->input_count; i++)
+        /* vectors (biases, weights of norms) add little to the work of the others */
         wanted += sl_node_input_differentiable(node, i) && sl_value_has_grad(graph, node->inputs[i]) &&
                   graph->values[node->inputs[i]].shape.rank > 1;
     if (node->op == SL_OP_LINEAR || node->op == SL_OP_MATMUL)

@@ -39,6 +39,15 @@ done:
     return status;
 }
 
+/* A copy between tensors that share memory. */
+static bool copies_to_itself(const sl_timeline *t, const sl_instruction *step)
+{
+    return step->op == SL_OP_COPY && step->accumulate == 0 &&
+           sl_timeline_root(t, step->inputs[0].storage) == sl_timeline_root(t, step->outputs[0].storage) &&
+           step->inputs[0].offset == step->outputs[0].offset &&
+           sl_meta_equal(&step->inputs[0].meta, &step->outputs[0].meta);
+}
+
 /* Copies the steps start..end of the timeline, with the copies that priors need before them. */
 static sl_status list_phase(const sl_timeline *t, int start, int end, sl_device *device, sl_instruction_list *list)
 {
@@ -60,6 +69,7 @@ static sl_status list_phase(const sl_timeline *t, int start, int end, sl_device 
         }
         sl_instruction timed = *step;
         timed.time = i;
+        timed.is_done = copies_to_itself(t, step);
         SL_TRY(append_step(device, timed, list));
     }
 done:

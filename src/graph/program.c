@@ -140,6 +140,8 @@ static void add_costs(sl_stage_program *program)
         const sl_instruction_list *list = &program->plan.phases[p];
         for (int i = 0; i < list->count; i++) {
             const sl_instruction *step = &list->items[i];
+            if (step->is_done)
+                continue;
             sl_meta inputs[SL_STEP_INPUTS], outputs[SL_STEP_OUTPUTS];
             for (int k = 0; k < step->input_count; k++)
                 inputs[k] = step->inputs[k].meta;

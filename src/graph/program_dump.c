@@ -51,7 +51,8 @@ static void dump_phase(const sl_stage_program *program, sl_phase phase, FILE *fi
             fputs(k ? "; " : "", file);
             dump_operand(places, &step->inputs[k], file);
         }
-        fprintf(file, ")  # %s\n", program->node_names[step->node] ? program->node_names[step->node] : "outputs");
+        fprintf(file, ")%s  # %s\n", step->is_done ? " (nothing to do)" : "",
+                program->node_names[step->node] ? program->node_names[step->node] : "outputs");
     }
 }
 

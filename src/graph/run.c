@@ -88,6 +88,8 @@ sl_status sl_stage_program_run(const sl_stage_program *program, sl_phase phase, 
     const sl_place *places = phase == SL_PHASE_B ? program->plan.whole : program->plan.split;
     for (int i = 0; i < list->count; i++) {
         const sl_instruction *step = &list->items[i];
+        if (step->is_done)
+            continue;
         double start = bindings->node_seconds ? sl_now() : 0;
         status = run_step(program, places, step, stream, bindings);
         if (status == SL_OK && bindings->node_seconds) {

@@ -168,6 +168,60 @@ static void leaves_alone_what_has_no_gradient(void **state)
     sl_graph_destroy(g);
 }
 
+/* Kernels that give gradients of activations and of parameters at once run in I; W adds what they gave. */
+static void i_never_touches_gradients_of_parameters(void **state)
+{
+    (void)state;
+    sl_graph *g = NULL;
+    ASSERT_OK(sl_graph_create(&g));
+    sl_value x = sl_graph_input_differentiable(g, "x", SL_F32, DIMS(B, T, 2, C));
+    sl_value k = param(g, "k", DIMS(B, T, 2, C)), v = sl_tanh(g, param(g, "v", DIMS(B, T, 2, C)));
+    sl_value y = sl_swiglu(g, sl_attention(g, x, k, v, 0, true), param(g, "up", DIMS(B, T, 2, C)));
+    sl_graph_loss(g, sl_mean(g, y, NULL, 0, false));
+    ASSERT_OK(sl_graph_finish(g));
+    sl_stage_program *program = program_of(g, NULL, 0, NULL);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(count_writes(program, SL_PHASE_I, SL_HOME_GRAD, i), 0);
+        assert_int_equal(count_writes(program, SL_PHASE_W, SL_HOME_GRAD, i), 1);
+    }
+    results b = run_and_collect(g, NULL, (sl_runner_options){ .microbatches = 3 });
+    results iw = run_and_collect(g, NULL, (sl_runner_options){ .microbatches = 3, .split_backward = true });
+    assert_same_bits(&b, &iw, "I and W against B");
+    free(b.bytes);
+    free(iw.bytes);
+    sl_stage_program_destroy(program);
+    sl_graph_destroy(g);
+}
+
+static void a_copy_within_the_same_memory_is_skipped(void **state)
+{
+    (void)state;
+    sl_graph *g = NULL;
+    ASSERT_OK(sl_graph_create(&g));
+    sl_value x = sl_graph_input(g, "x", SL_F32, DIMS(T));
+    sl_graph_output(g, "y", sl_copy(g, sl_scale(g, x, 2, 0))); /* nobody else needs what is copied */
+    sl_graph_output(g, "z", sl_copy(g, x));                    /* x is the owner's */
+    ASSERT_OK(sl_graph_finish(g));
+    sl_device *device = open_cpu();
+    sl_runner *runner = new_runner(g, NULL, device, NULL);
+    const sl_instruction_list *forward = &sl_runner_program(runner, 0)->plan.phases[SL_PHASE_F];
+    int copies = 0, skipped = 0;
+    for (int i = 0; i < forward->count; i++) {
+        copies += forward->items[i].op == SL_OP_COPY;
+        skipped += forward->items[i].is_done;
+    }
+    assert_int_equal(copies, 2);
+    assert_int_equal(skipped, 1);
+    ASSERT_OK(sl_runner_forward(runner, NULL, NULL));
+    for (int i = 0; i < T; i++) {
+        assert_near(element(sl_runner_output(runner, 0, "y"), i), 2 * element(sl_runner_input(runner, 0, "x"), i), 0);
+        assert_near(element(sl_runner_output(runner, 0, "z"), i), element(sl_runner_input(runner, 0, "x"), i), 0);
+    }
+    sl_runner_destroy(runner);
+    sl_device_close(device);
+    sl_graph_destroy(g);
+}
+
 static void a_graph_without_loss_takes_gradients_of_all_outputs(void **state)
 {
     (void)state;
@@ -339,6 +393,8 @@ int main(void)
         cmocka_unit_test(w_recomputes_nothing),
         cmocka_unit_test(refuses_to_recompute_what_is_not_there),
         cmocka_unit_test(leaves_alone_what_has_no_gradient),
+        cmocka_unit_test(i_never_touches_gradients_of_parameters),
+        cmocka_unit_test(a_copy_within_the_same_memory_is_skipped),
         cmocka_unit_test(a_graph_without_loss_takes_gradients_of_all_outputs),
         cmocka_unit_test(the_seed_scales_every_gradient),
         cmocka_unit_test(one_to_four_stages_give_the_bits_of_the_whole),
