@@ -203,9 +203,9 @@ SL_API SL_MUST_CHECK sl_status sl_kernel_scratch(sl_device *device, const sl_ker
 /* Checks the call and gives it to the stream; the call struct may go at once, the memory when the stream has passed. */
 SL_API SL_MUST_CHECK sl_status sl_kernel_run(sl_stream *stream, const sl_kernel_call *call);
 
-/* One line on what the device's kernels run on: "cpu: avx512, OpenBLAS 0.3.21 SkylakeX, 1 thread". Lives as long as the
- * process. */
-SL_API const char *sl_kernel_describe(sl_device *device);
+/* Writes what the device's kernels run on into text and returns it: "cpu: avx512, OpenBLAS 0.3.21 SkylakeX, 1 thread".
+ */
+SL_API char *sl_kernel_describe(sl_device *device, char *text, size_t size);
 
 #ifdef __cplusplus
 }

@@ -2,6 +2,8 @@
 #include "kernel/call.h"
 #include "kernel/table.h"
 
+#include <stdio.h>
+
 static const sl_kernel_table *const tables[] = { &sl_kernels_cpu };
 
 static sl_status find_table(const sl_device *device, const sl_kernel_table **out)
@@ -37,8 +39,11 @@ done:
     return status;
 }
 
-const char *sl_kernel_describe(sl_device *device)
+char *sl_kernel_describe(sl_device *device, char *text, size_t size)
 {
     const sl_kernel_table *table = NULL;
-    return find_table(device, &table) == SL_OK ? table->describe(device) : "no kernels";
+    if (find_table(device, &table) == SL_OK)
+        return table->describe(device, text, size);
+    snprintf(text, size, "%s: no kernels", sl_device_name(device));
+    return text;
 }

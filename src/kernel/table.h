@@ -9,7 +9,7 @@ typedef struct sl_kernel_table {
     sl_device_kind kind;
     sl_status (*run)(sl_stream *stream, const sl_kernel_call *call);
     sl_status (*scratch)(sl_device *device, const sl_kernel_call *call, size_t *bytes);
-    const char *(*describe)(sl_device *device);
+    char *(*describe)(sl_device *device, char *text, size_t size);
 } sl_kernel_table;
 
 extern const sl_kernel_table sl_kernels_cpu;

@@ -99,7 +99,7 @@ sl_status sl_reference_swiglu_grad(const sl_kernel_call *call)
     for (int64_t i = 0; i < sl_meta_count(&gate->meta); i++) {
         double g = element(gate, i), u = element(up, i), d = element(dy, i), s = sigmoid(g);
         put_element(call, 0, i, d * u * s * (1 + g * (1 - s)));
-        if (call->output_count > 1)
+        if (!sl_view_is_none(sl_call_output(call, 1)))
             put_element(call, 1, i, d * g * s);
     }
     return SL_OK;

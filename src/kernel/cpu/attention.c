@@ -1,0 +1,236 @@
+/* Attention forward: a block of queries meets one block of keys after the other, with the softmax kept up to date
+ * (maximum and sum per query), so scores exist for one block only. */
+#include "kernel/cpu/attention.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct job {
+    const sl_simd *simd;
+    const sl_view *q, *k, *v, *o;
+    sl_rows lse;          /* data is NULL where not wanted */
+    int64_t t_size, keys; /* queries; keys that are filled */
+    int64_t h_size, kv_size, d_size;
+    int64_t before; /* keys that query 0 sees beside its own */
+    bool causal;
+    float scale;
+    float *scratch;
+    int64_t scratch_floats; /* of one thread */
+} job;
+
+void sl_pack_head(const sl_head *head, int64_t rows, int64_t size, float scale, float *packed)
+{
+    for (int64_t first = 0; first < rows; first += SL_KEYS, packed += SL_KEYS * size) {
+        int64_t filled = sl_least(rows - first, SL_KEYS);
+        if (filled < SL_KEYS)
+            memset(packed, 0, (size_t)(SL_KEYS * size) * sizeof *packed);
+        for (int64_t j = 0; j < filled; j++) {
+            const float *row = sl_head_row(head, first + j);
+            for (int64_t d = 0; d < size; d++)
+                packed[d * SL_KEYS + j] = scale * row[d];
+        }
+    }
+}
+
+/* Keys that query t sees. */
+static int64_t visible(const job *j, int64_t t)
+{
+    return j->causal ? sl_least(j->before + t + 1, j->keys) : j->keys;
+}
+
+/* Running softmax of up to SL_QUERIES queries. */
+typedef struct running {
+    float max[SL_QUERIES], sum[SL_QUERIES];
+} running;
+
+/* Turns row i's scores against n visible keys of the block into weights; what was summed before is rescaled. */
+static void update_row(const job *j, running *r, int64_t i, float *scores, int64_t n, float *o)
+{
+    memset(scores + n, 0, (size_t)(SL_KEYS - n) * sizeof *scores);
+    if (n == 0)
+        return;
+    float max = fmaxf(r->max[i], j->simd->highest(scores, n));
+    if (max > r->max[i] && r->max[i] > -INFINITY) {
+        float factor = expf(r->max[i] - max);
+        r->sum[i] *= factor;
+        j->simd->unary(SL_OP_SCALE, factor, 0, o, NULL, o, j->d_size, false);
+    }
+    r->max[i] = max;
+    r->sum[i] += j->simd->exp_row(scores, max, n);
+}
+
+/* Queries first..first+count of head h against all keys they see. */
+static void attend_block(const job *j, const sl_head *q, const float *keys, const sl_head *v, const sl_head *o,
+                         float *lse, int64_t lse_step, int64_t first, int64_t count)
+{
+    float scores[SL_QUERIES][SL_KEYS];
+    running r;
+    int64_t limit = visible(j, first + count - 1);
+    for (int64_t i = 0; i < count; i++) {
+        r.max[i] = -INFINITY;
+        r.sum[i] = 0;
+        memset(sl_head_row(o, first + i), 0, (size_t)j->d_size * sizeof(float));
+    }
+    for (int64_t key = 0; key < limit; key += SL_KEYS) {
+        int64_t n = sl_least(limit - key, SL_KEYS);
+        sl_small_gemm product = { .m = count,
+                                  .n = n,
+                                  .k = j->d_size,
+                                  .a = sl_head_row(q, first),
+                                  .a_row = q->step,
+                                  .a_column = 1,
+                                  .b = sl_packed_block(keys, j->d_size, key),
+                                  .b_row = SL_KEYS,
+                                  .c = scores[0],
+                                  .c_row = SL_KEYS };
+        j->simd->small_gemm(&product);
+        for (int64_t i = 0; i < count; i++) {
+            int64_t seen = visible(j, first + i) - key;
+            update_row(j, &r, i, scores[i], seen < 0 ? 0 : sl_least(seen, n), sl_head_row(o, first + i));
+        }
+        sl_small_gemm weigh = { .m = count,
+                                .n = j->d_size,
+                                .k = n,
+                                .a = scores[0],
+                                .a_row = SL_KEYS,
+                                .a_column = 1,
+                                .b = sl_head_row(v, key),
+                                .b_row = v->step,
+                                .c = sl_head_row(o, first),
+                                .c_row = o->step,
+                                .add = true };
+        j->simd->small_gemm(&weigh);
+    }
+    for (int64_t i = 0; i < count; i++) {
+        float *row = sl_head_row(o, first + i);
+        if (r.sum[i] != 0)
+            j->simd->unary(SL_OP_SCALE, 1 / r.sum[i], 0, row, NULL, row, j->d_size, false);
+        if (lse)
+            lse[(first + i) * lse_step] = r.sum[i] != 0 ? r.max[i] + logf(r.sum[i]) : -INFINITY;
+    }
+}
+
+/* A part takes whole key/value heads: their keys are packed once for the query heads that share them. */
+static void attend_part(void *context, int part, int parts)
+{
+    const job *j = context;
+    int64_t start, length, group = j->h_size / j->kv_size;
+    float *keys = j->scratch + part * j->scratch_floats;
+    sl_chunk_range(j->q->meta.shape.dims[0] * j->kv_size, parts, part, &start, &length);
+    for (int64_t item = start; item < start + length; item++) {
+        int64_t b = item / j->kv_size, g = item % j->kv_size;
+        sl_head k = sl_head_of(j->k, b, g), v = sl_head_of(j->v, b, g);
+        sl_pack_head(&k, j->keys, j->d_size, j->scale, keys);
+        for (int64_t h = g * group; h < (g + 1) * group; h++) {
+            sl_head q = sl_head_of(j->q, b, h), o = sl_head_of(j->o, b, h);
+            int64_t lse_row = (b * j->h_size + h) * j->t_size;
+            float *lse = j->lse.data ? sl_rows_at(&j->lse, lse_row) : NULL;
+            int64_t lse_step = j->lse.data && j->t_size > 1 ? sl_rows_at(&j->lse, lse_row + 1) - lse : 1;
+            for (int64_t first = 0; first < j->t_size; first += SL_QUERIES)
+                attend_block(j, &q, keys, &v, &o, lse, lse_step, first, sl_least(j->t_size - first, SL_QUERIES));
+        }
+    }
+}
+
+static int parts_of(const sl_cpu *cpu, const sl_kernel_call *call)
+{
+    int64_t items = call->inputs[0].meta.shape.dims[0] * call->inputs[1].meta.shape.dims[2];
+    int threads = sl_pool_threads(cpu->pool);
+    return items < 1 ? 1 : (int)sl_least(items, threads);
+}
+
+static job make_job(const sl_cpu *cpu, const sl_kernel_call *call, const sl_view *k, const sl_view *v)
+{
+    const sl_view *q = sl_call_input(call, 0);
+    job j = { .simd = cpu->simd,
+              .q = q,
+              .k = k,
+              .v = v,
+              .o = sl_call_output(call, 0),
+              .t_size = q->meta.shape.dims[1],
+              .keys = k->meta.shape.dims[1],
+              .h_size = q->meta.shape.dims[2],
+              .kv_size = k->meta.shape.dims[2],
+              .d_size = q->meta.shape.dims[3],
+              .causal = call->attrs.causal,
+              .scale = (float)call->attrs.scale,
+              .scratch = call->scratch };
+    j.scratch_floats = sl_packed_head_size(k->meta.shape.dims[1], j.d_size);
+    return j;
+}
+
+static sl_status run_attention(const sl_cpu *cpu, const sl_kernel_call *call)
+{
+    job j = make_job(cpu, call, sl_call_input(call, 1), sl_call_input(call, 2));
+    j.lse = sl_rows_of(sl_call_output(call, 1), 0);
+    sl_pool_run(cpu->pool, parts_of(cpu, call), attend_part, &j);
+    return SL_OK;
+}
+
+static size_t scratch_attention(const sl_cpu *cpu, const sl_kernel_call *call)
+{
+    const sl_view *k = sl_call_input(call, call->op == SL_OP_ATTENTION_CACHED ? 3 : 1);
+    int64_t floats = sl_packed_head_size(k->meta.shape.dims[1], k->meta.shape.dims[3]);
+    return (size_t)(floats * parts_of(cpu, call)) * sizeof(float);
+}
+
+/* ---- With a cache ---------------------------------------------------------------------------- */
+
+static void append(const sl_view *rows, const sl_view *cache, int64_t position)
+{
+    const int64_t *dims = rows->meta.shape.dims;
+    for (int64_t b = 0; b < dims[0]; b++) {
+        for (int64_t h = 0; h < dims[2]; h++) {
+            sl_head from = sl_head_of(rows, b, h), to = sl_head_of(cache, b, h);
+            for (int64_t t = 0; t < dims[1]; t++)
+                memcpy(sl_head_row(&to, position + t), sl_head_row(&from, t), (size_t)dims[3] * sizeof(float));
+        }
+    }
+}
+
+/* Few queries: packing the keys would cost more than it saves, so each key is read once, as it lies. */
+static void attend_few_part(void *context, int part, int parts)
+{
+    const job *j = context;
+    int64_t start, length, group = j->h_size / j->kv_size;
+    float *scores = j->scratch + part * j->scratch_floats;
+    sl_chunk_range(j->q->meta.shape.dims[0] * j->kv_size, parts, part, &start, &length);
+    for (int64_t item = start; item < start + length; item++) {
+        int64_t b = item / j->kv_size, g = item % j->kv_size;
+        sl_head k = sl_head_of(j->k, b, g), v = sl_head_of(j->v, b, g);
+        for (int64_t i = 0; i < group * j->t_size; i++) {
+            int64_t h = g * group + i / j->t_size, t = i % j->t_size, n = visible(j, t);
+            sl_head q = sl_head_of(j->q, b, h), o = sl_head_of(j->o, b, h);
+            const float *query = sl_head_row(&q, t);
+            float *row = sl_head_row(&o, t);
+            for (int64_t s = 0; s < n; s++)
+                scores[s] = j->scale * j->simd->dot(query, sl_head_row(&k, s), j->d_size);
+            float sum = j->simd->exp_row(scores, j->simd->highest(scores, n), n);
+            memset(row, 0, (size_t)j->d_size * sizeof *row);
+            for (int64_t s = 0; s < n; s++)
+                j->simd->axpy(scores[s] / sum, sl_head_row(&v, s), row, j->d_size);
+        }
+    }
+}
+
+enum { FEW = 8 };
+
+static sl_status run_attention_cached(const sl_cpu *cpu, const sl_kernel_call *call)
+{
+    const sl_view *cache_k = sl_call_input(call, 3), *cache_v = sl_call_input(call, 4);
+    job j = make_job(cpu, call, cache_k, cache_v);
+    int64_t position = *(const int32_t *)sl_call_input(call, 5)->data, capacity = cache_k->meta.shape.dims[1];
+    if (position < 0 || position + j.t_size > capacity)
+        return sl_fail(SL_ERR_ARGUMENT, "attention_cached: positions %lld..%lld do not fit into a cache of %lld",
+                       (long long)position, (long long)(position + j.t_size - 1), (long long)capacity);
+    append(sl_call_input(call, 1), cache_k, position);
+    append(sl_call_input(call, 2), cache_v, position);
+    j.causal = true;
+    j.before = position;
+    j.keys = position + j.t_size;
+    sl_pool_run(cpu->pool, parts_of(cpu, call), j.t_size < FEW ? attend_few_part : attend_part, &j);
+    return SL_OK;
+}
+
+const sl_cpu_kernel sl_cpu_attention = { sl_cpu_has_rows, run_attention, scratch_attention };
+const sl_cpu_kernel sl_cpu_attention_cached = { sl_cpu_has_rows, run_attention_cached, scratch_attention };

@@ -1,0 +1,196 @@
+/* Gradient of attention: the weights of a block are recomputed from the saved log-sum-exp, never stored. */
+#include "kernel/cpu/attention.h"
+
+#include <string.h>
+
+typedef struct job {
+    const sl_simd *simd;
+    const sl_view *q, *k, *v, *o, *d_o, *dq, *dk, *dv;
+    sl_rows lse;
+    int64_t t_size, keys, h_size, kv_size, d_size;
+    bool causal;
+    uint32_t add;
+    float scale;
+    float *scratch;
+    int64_t packed; /* floats of one packed head; a thread has two */
+} job;
+
+static int64_t visible(const job *j, int64_t t)
+{
+    return j->causal ? sl_least(t + 1, j->keys) : j->keys;
+}
+
+/* The matrices of one query head and of the key/value head it uses. */
+typedef struct heads {
+    sl_head q, k, v, o, d_o, dq, dk, dv;
+    const float *keys, *values; /* packed; the keys times scale */
+    int64_t lse_row;
+} heads;
+
+/* Scores and their gradients of `count` queries against n keys from `key` on: p and ds, 0 where not visible. */
+static void weights_of(const job *j, const heads *x, int64_t first, int64_t count, int64_t key, int64_t n,
+                       const float *delta, float (*p)[SL_KEYS], float (*ds)[SL_KEYS])
+{
+    sl_small_gemm scores = { .m = count,
+                             .n = n,
+                             .k = j->d_size,
+                             .a = sl_head_row(&x->q, first),
+                             .a_row = x->q.step,
+                             .a_column = 1,
+                             .b = sl_packed_block(x->keys, j->d_size, key),
+                             .b_row = SL_KEYS,
+                             .c = p[0],
+                             .c_row = SL_KEYS };
+    sl_small_gemm products = { .m = count,
+                               .n = n,
+                               .k = j->d_size,
+                               .a = sl_head_row(&x->d_o, first),
+                               .a_row = x->d_o.step,
+                               .a_column = 1,
+                               .b = sl_packed_block(x->values, j->d_size, key),
+                               .b_row = SL_KEYS,
+                               .c = ds[0],
+                               .c_row = SL_KEYS };
+    j->simd->small_gemm(&scores);
+    j->simd->small_gemm(&products);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t seen = visible(j, first + i) - key;
+        seen = seen < 0 ? 0 : sl_least(seen, n);
+        j->simd->attention_row_grad(p[i], ds[i], j->scale, *sl_rows_at(&j->lse, x->lse_row + first + i), delta[i],
+                                    seen);
+        memset(p[i] + seen, 0, (size_t)(SL_KEYS - seen) * sizeof **p);
+        memset(ds[i] + seen, 0, (size_t)(SL_KEYS - seen) * sizeof **ds);
+    }
+}
+
+static void grad_block(const job *j, const heads *x, int64_t first, int64_t count)
+{
+    float p[SL_QUERIES][SL_KEYS], ds[SL_QUERIES][SL_KEYS], delta[SL_QUERIES];
+    int64_t limit = visible(j, first + count - 1);
+    for (int64_t i = 0; i < count; i++)
+        delta[i] = j->simd->dot(sl_head_row(&x->d_o, first + i), sl_head_row(&x->o, first + i), j->d_size);
+    for (int64_t key = 0; key < limit; key += SL_KEYS) {
+        int64_t n = sl_least(limit - key, SL_KEYS);
+        weights_of(j, x, first, count, key, n, delta, p, ds);
+        sl_small_gemm to_q = { .m = count,
+                               .n = j->d_size,
+                               .k = n,
+                               .a = ds[0],
+                               .a_row = SL_KEYS,
+                               .a_column = 1,
+                               .b = sl_head_row(&x->k, key),
+                               .b_row = x->k.step,
+                               .c = sl_head_row(&x->dq, first),
+                               .c_row = x->dq.step,
+                               .add = true };
+        sl_small_gemm to_k = { .m = n,
+                               .n = j->d_size,
+                               .k = count,
+                               .a = ds[0],
+                               .a_row = 1,
+                               .a_column = SL_KEYS,
+                               .b = sl_head_row(&x->q, first),
+                               .b_row = x->q.step,
+                               .c = sl_head_row(&x->dk, key),
+                               .c_row = x->dk.step,
+                               .add = true };
+        sl_small_gemm to_v = { .m = n,
+                               .n = j->d_size,
+                               .k = count,
+                               .a = p[0],
+                               .a_row = 1,
+                               .a_column = SL_KEYS,
+                               .b = sl_head_row(&x->d_o, first),
+                               .b_row = x->d_o.step,
+                               .c = sl_head_row(&x->dv, key),
+                               .c_row = x->dv.step,
+                               .add = true };
+        j->simd->small_gemm(&to_q);
+        j->simd->small_gemm(&to_k);
+        j->simd->small_gemm(&to_v);
+    }
+}
+
+static void clear_head(const sl_head *head, int64_t rows, int64_t size)
+{
+    for (int64_t t = 0; t < rows; t++)
+        memset(sl_head_row(head, t), 0, (size_t)size * sizeof(float));
+}
+
+/* A part takes whole key/value heads, so that dk and dv are summed by one thread, in the order of the query heads. */
+static void grad_part(void *context, int part, int parts)
+{
+    const job *j = context;
+    int64_t start, length, group = j->h_size / j->kv_size;
+    float *keys = j->scratch + 2 * part * j->packed, *values = keys + j->packed;
+    sl_chunk_range(j->q->meta.shape.dims[0] * j->kv_size, parts, part, &start, &length);
+    for (int64_t item = start; item < start + length; item++) {
+        int64_t b = item / j->kv_size, g = item % j->kv_size;
+        heads x = { .k = sl_head_of(j->k, b, g),
+                    .v = sl_head_of(j->v, b, g),
+                    .dk = sl_head_of(j->dk, b, g),
+                    .dv = sl_head_of(j->dv, b, g),
+                    .keys = keys,
+                    .values = values };
+        sl_pack_head(&x.k, j->keys, j->d_size, j->scale, keys);
+        sl_pack_head(&x.v, j->keys, j->d_size, 1, values);
+        if (!(j->add & 2))
+            clear_head(&x.dk, j->keys, j->d_size);
+        if (!(j->add & 4))
+            clear_head(&x.dv, j->keys, j->d_size);
+        for (int64_t h = g * group; h < (g + 1) * group; h++) {
+            x.q = sl_head_of(j->q, b, h);
+            x.o = sl_head_of(j->o, b, h);
+            x.d_o = sl_head_of(j->d_o, b, h);
+            x.dq = sl_head_of(j->dq, b, h);
+            x.lse_row = (b * j->h_size + h) * j->t_size;
+            if (!(j->add & 1))
+                clear_head(&x.dq, j->t_size, j->d_size);
+            for (int64_t first = 0; first < j->t_size; first += SL_QUERIES)
+                grad_block(j, &x, first, sl_least(j->t_size - first, SL_QUERIES));
+        }
+    }
+}
+
+static int parts_of(const sl_cpu *cpu, const sl_kernel_call *call)
+{
+    int64_t items = call->inputs[0].meta.shape.dims[0] * call->inputs[1].meta.shape.dims[2];
+    int threads = sl_pool_threads(cpu->pool);
+    return items < 1 ? 1 : (int)sl_least(items, threads);
+}
+
+static sl_status run_attention_grad(const sl_cpu *cpu, const sl_kernel_call *call)
+{
+    const sl_view *q = sl_call_input(call, 0), *k = sl_call_input(call, 1);
+    job j = { .simd = cpu->simd,
+              .q = q,
+              .k = k,
+              .v = sl_call_input(call, 2),
+              .o = sl_call_input(call, 3),
+              .d_o = sl_call_input(call, 5),
+              .dq = sl_call_output(call, 0),
+              .dk = sl_call_output(call, 1),
+              .dv = sl_call_output(call, 2),
+              .lse = sl_rows_of(sl_call_input(call, 4), 0),
+              .t_size = q->meta.shape.dims[1],
+              .keys = k->meta.shape.dims[1],
+              .h_size = q->meta.shape.dims[2],
+              .kv_size = k->meta.shape.dims[2],
+              .d_size = q->meta.shape.dims[3],
+              .causal = call->attrs.causal,
+              .add = call->accumulate,
+              .scale = (float)call->attrs.scale,
+              .scratch = call->scratch };
+    j.packed = sl_packed_head_size(j.keys, j.d_size);
+    sl_pool_run(cpu->pool, parts_of(cpu, call), grad_part, &j);
+    return SL_OK;
+}
+
+static size_t scratch_attention_grad(const sl_cpu *cpu, const sl_kernel_call *call)
+{
+    const sl_view *k = sl_call_input(call, 1);
+    int64_t floats = 2 * sl_packed_head_size(k->meta.shape.dims[1], k->meta.shape.dims[3]);
+    return (size_t)(floats * parts_of(cpu, call)) * sizeof(float);
+}
+
+const sl_cpu_kernel sl_cpu_attention_grad = { sl_cpu_has_rows, run_attention_grad, scratch_attention_grad };

@@ -1,0 +1,137 @@
+/* Loads OpenBLAS by hand. Its own detection falls back to SSE3 on processors it does not know, five times slower, and
+ * cannot be corrected once the library is in memory: so the core is chosen before, from what the processor can do. */
+#include "kernel/cpu/blas.h"
+
+#include "kernel/cpu/isa.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static sl_cblas_sgemm sgemm;
+static char name[128] = "own sgemm";
+static atomic_bool disabled;
+
+/* Value for OPENBLAS_CORETYPE; NULL where its own detection will do. */
+static const char *core_for_this_machine(void)
+{
+#if defined(__x86_64__)
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    bool wide = sl_isa_best() == SL_ISA_AVX512;
+    if (sl_isa_best() < SL_ISA_AVX2 || !__get_cpuid(1, &a, &b, &c, &d))
+        return NULL;
+    unsigned family = (a >> 8 & 15) + (a >> 20 & 255);
+    if (__builtin_cpu_is("amd"))
+        return family < 0x1a ? "ZEN" : wide ? "SKYLAKEX" : "ZEN"; /* up to Zen 4 the wide core gains nothing */
+    return wide ? "SKYLAKEX" : "HASWELL";
+#else
+    return NULL;
+#endif
+}
+
+/* Cores written for AVX2 or better. */
+static bool is_fast_core(const char *core)
+{
+    static const char *const fast[] = { "Haswell", "Zen", "SkylakeX", "Cooperlake", "SapphireRapids" };
+    for (size_t i = 0; i < sizeof fast / sizeof *fast; i++) {
+        if (strcasecmp(core, fast[i]) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Sets a variable for the time of loading; returns whether it was unset before and must be taken away again. */
+static bool set_if_unset(const char *variable, const char *value)
+{
+    return value && !getenv(variable) && setenv(variable, value, 1) == 0;
+}
+
+static void *open_library(void)
+{
+    const char *wanted = getenv("SLUICE_BLAS");
+    static const char *const usual[] = { "libopenblas.so.0", "libopenblas.so" };
+    if (wanted && *wanted) {
+        void *library = strcmp(wanted, "none") == 0 ? NULL : dlopen(wanted, RTLD_NOW | RTLD_LOCAL);
+        if (!library && strcmp(wanted, "none") != 0)
+            sl_log(SL_LOG_WARN, "SLUICE_BLAS: %s; using the program's own sgemm", dlerror());
+        return library;
+    }
+    bool core = set_if_unset("OPENBLAS_CORETYPE", core_for_this_machine());
+    bool threads = set_if_unset("OPENBLAS_NUM_THREADS", "1"); /* else it starts a thread per core at once */
+    void *library = NULL;
+    for (size_t i = 0; !library && i < sizeof usual / sizeof *usual; i++)
+        library = dlopen(usual[i], RTLD_NOW | RTLD_LOCAL);
+    if (core)
+        unsetenv("OPENBLAS_CORETYPE");
+    if (threads)
+        unsetenv("OPENBLAS_NUM_THREADS");
+    if (!library)
+        sl_log(SL_LOG_INFO, "OpenBLAS is not installed; using the program's own sgemm");
+    return library;
+}
+
+/* dlsym gives an object pointer; POSIX wants it copied into a function pointer. */
+static bool find(void *library, const char *symbol, void *function)
+{
+    void *address = dlsym(library, symbol);
+    if (address)
+        memcpy(function, &address, sizeof address);
+    return address != NULL;
+}
+
+static void describe(void *library)
+{
+    char *(*get_config)(void) = NULL, *(*get_core)(void) = NULL;
+    if (!find(library, "openblas_get_config", &get_config) || !find(library, "openblas_get_corename", &get_core)) {
+        snprintf(name, sizeof name, "BLAS from SLUICE_BLAS");
+        return;
+    }
+    const char *version = get_config(), *core = get_core(); /* "OpenBLAS 0.3.21 NO_LAPACKE ..." */
+    int words = (int)strcspn(version, " ");
+    words += version[words] ? 1 + (int)strcspn(version + words + 1, " ") : 0;
+    snprintf(name, sizeof name, "%.*s %s", words, version, core);
+    if (sl_isa_best() >= SL_ISA_AVX2 && !is_fast_core(core))
+        sl_log(SL_LOG_WARN,
+               "OpenBLAS runs its %s kernels, several times slower than this processor can: set OPENBLAS_CORETYPE=%s "
+               "and see that no other library has loaded OpenBLAS before",
+               core, core_for_this_machine());
+}
+
+static void load(void)
+{
+    void *library = open_library();
+    if (!library)
+        return;
+    if (!find(library, "cblas_sgemm", &sgemm)) {
+        sl_log(SL_LOG_WARN, "the BLAS library has no cblas_sgemm; using the program's own sgemm");
+        return;
+    }
+    void (*set_threads)(int) = NULL; /* the split over threads is ours, so that the bits are */
+    if (find(library, "openblas_set_num_threads", &set_threads))
+        set_threads(1);
+    describe(library);
+    sl_log(SL_LOG_DEBUG, "matrix products: %s", name);
+}
+
+sl_cblas_sgemm sl_blas_sgemm(void)
+{
+    pthread_once(&once, load);
+    return atomic_load_explicit(&disabled, memory_order_relaxed) ? NULL : sgemm;
+}
+
+const char *sl_blas_name(void)
+{
+    return sl_blas_sgemm() ? name : "own sgemm";
+}
+
+void sl_blas_enable(bool enabled)
+{
+    atomic_store(&disabled, !enabled);
+}

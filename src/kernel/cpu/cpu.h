@@ -1,0 +1,102 @@
+/* What the fast kernels share: the machine they run on, rows of tensors, loops over elements, the split over threads.
+ */
+#ifndef SL_KERNEL_CPU_CPU_H
+#define SL_KERNEL_CPU_CPU_H
+
+#include "device/pool.h"
+#include "kernel/call.h"
+#include "kernel/cpu/simd.h"
+
+typedef struct sl_cpu {
+    sl_pool *pool;
+    const sl_simd *simd;
+} sl_cpu;
+
+/* ---- Kernels --------------------------------------------------------------------------------- */
+
+/* The fast kernel of an op; where accepts() is false the reference kernel runs. */
+typedef struct sl_cpu_kernel {
+    bool (*accepts)(const sl_kernel_call *call);
+    sl_status (*run)(const sl_cpu *cpu, const sl_kernel_call *call);
+    /* Bytes of scratch of an accepted call; NULL where none is needed. */
+    size_t (*scratch)(const sl_cpu *cpu, const sl_kernel_call *call);
+} sl_cpu_kernel;
+
+extern const sl_cpu_kernel sl_cpu_unary, sl_cpu_binary, sl_cpu_swiglu, sl_cpu_swiglu_grad, sl_cpu_adamw, sl_cpu_sgd;
+extern const sl_cpu_kernel sl_cpu_layernorm, sl_cpu_layernorm_grad_x, sl_cpu_rmsnorm, sl_cpu_rmsnorm_grad_x;
+extern const sl_cpu_kernel sl_cpu_norm_grad_w;
+extern const sl_cpu_kernel sl_cpu_softmax, sl_cpu_softmax_grad, sl_cpu_cross_entropy, sl_cpu_cross_entropy_grad;
+extern const sl_cpu_kernel sl_cpu_embedding, sl_cpu_embedding_grad, sl_cpu_rope;
+extern const sl_cpu_kernel sl_cpu_sum, sl_cpu_max, sl_cpu_square_sum;
+extern const sl_cpu_kernel sl_cpu_copy, sl_cpu_concat, sl_cpu_fill, sl_cpu_cast, sl_cpu_dropout;
+extern const sl_cpu_kernel sl_cpu_linear, sl_cpu_linear_grad_x, sl_cpu_linear_grad_w, sl_cpu_matmul;
+extern const sl_cpu_kernel sl_cpu_attention, sl_cpu_attention_grad, sl_cpu_attention_cached;
+
+/* All data of the call is f32. */
+bool sl_cpu_is_f32(const sl_kernel_call *call);
+/* ... and every tensor's last dim is contiguous. */
+bool sl_cpu_has_rows(const sl_kernel_call *call);
+
+/* ---- Rows ------------------------------------------------------------------------------------ */
+
+/* The leading dims of a tensor merged as far as its strides allow, so that finding a row is cheap. */
+typedef struct sl_rows {
+    float *data; /* NULL for an absent tensor */
+    int rank;
+    int64_t dims[SL_MAX_DIMS], strides[SL_MAX_DIMS];
+} sl_rows;
+
+/* All but the last `inner` dims lead. */
+sl_rows sl_rows_of(const sl_view *view, int inner);
+
+static inline int64_t sl_rows_offset(const sl_rows *rows, int64_t row)
+{
+    int64_t offset = 0;
+    for (int i = rows->rank - 1; i > 0; i--) {
+        offset += row % rows->dims[i] * rows->strides[i];
+        row /= rows->dims[i];
+    }
+    return offset + row * rows->strides[0];
+}
+
+static inline float *sl_rows_at(const sl_rows *rows, int64_t row)
+{
+    return rows->data + sl_rows_offset(rows, row);
+}
+
+/* ---- Work for threads ------------------------------------------------------------------------ */
+
+typedef void (*sl_range_body)(void *context, int64_t begin, int64_t end);
+
+/* Splits 0..count into one range a thread, none of them (but the last) shorter than grain. The split depends on the
+ * count, the grain and the number of threads alone. */
+void sl_cpu_split(const sl_cpu *cpu, int64_t count, int64_t grain, sl_range_body body, void *context);
+
+/* Elements that make a range worth a thread. */
+enum { SL_GRAIN = 16384 };
+
+/* ---- Loops over elements --------------------------------------------------------------------- */
+
+enum { SL_LOOP_ARGS = 6 };
+
+typedef enum sl_loop_use { SL_LOOP_READ, SL_LOOP_WRITE, SL_LOOP_UPDATE } sl_loop_use;
+
+/* f32 tensors of one shape, walked together in row-major order. */
+typedef struct sl_loop {
+    int args, rank;
+    int64_t dims[SL_MAX_DIMS];
+    float *data[SL_LOOP_ARGS];
+    int64_t strides[SL_LOOP_ARGS][SL_MAX_DIMS];
+    sl_loop_use use[SL_LOOP_ARGS];
+} sl_loop;
+
+/* Works on n contiguous elements of each argument; `first` is the number of the first, row-major. */
+typedef void (*sl_loop_body)(const void *context, float *const *args, int64_t first, int64_t n);
+
+void sl_loop_start(sl_loop *loop, const sl_shape *shape);
+/* The view must have the shape, or broadcast to it. */
+void sl_loop_add(sl_loop *loop, const sl_view *view, sl_loop_use use);
+/* Strided arguments are gathered into small buffers and scattered back, so the body sees contiguous runs only. */
+void sl_loop_run(const sl_cpu *cpu, sl_loop *loop, sl_loop_body body, const void *context);
+
+#endif

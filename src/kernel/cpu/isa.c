@@ -1,0 +1,78 @@
+/* Looks at the machine once and picks the table of loops. */
+#include "kernel/cpu/isa.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const names[SL_ISA_COUNT] = { "reference", "scalar", "avx2", "avx512" };
+
+static const sl_simd *const tables[SL_ISA_COUNT] = {
+    [SL_ISA_SCALAR] = &sl_simd_scalar,
+#if defined(__x86_64__)
+    [SL_ISA_AVX2] = &sl_simd_avx2,
+    [SL_ISA_AVX512] = &sl_simd_avx512,
+#endif
+};
+
+static atomic_int chosen = -1; /* -1: not looked yet */
+
+const char *sl_isa_name(sl_isa isa)
+{
+    return (unsigned)isa < SL_ISA_COUNT ? names[isa] : "?";
+}
+
+sl_isa sl_isa_best(void)
+{
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
+        return SL_ISA_AVX512;
+    if (avx2)
+        return SL_ISA_AVX2;
+#endif
+    return SL_ISA_SCALAR;
+}
+
+static sl_isa choose(void)
+{
+    sl_isa best = sl_isa_best();
+    const char *wanted = getenv("SLUICE_ISA");
+    if (!wanted || !*wanted)
+        return best;
+    for (int i = 0; i < SL_ISA_COUNT; i++) {
+        if (strcmp(wanted, names[i]) != 0)
+            continue;
+        if (i <= (int)best)
+            return (sl_isa)i;
+        sl_log(SL_LOG_WARN, "SLUICE_ISA=%s: this machine has no %s; using %s", wanted, wanted, names[best]);
+        return best;
+    }
+    sl_log(SL_LOG_WARN, "SLUICE_ISA=%s is not one of reference, scalar, avx2, avx512; using %s", wanted, names[best]);
+    return best;
+}
+
+sl_isa sl_isa_get(void)
+{
+    int isa = atomic_load_explicit(&chosen, memory_order_relaxed);
+    if (isa < 0) {
+        isa = (int)choose();
+        atomic_store(&chosen, isa);
+    }
+    return (sl_isa)isa;
+}
+
+bool sl_isa_set(sl_isa isa)
+{
+    if ((unsigned)isa >= SL_ISA_COUNT || isa > sl_isa_best())
+        return false;
+    atomic_store(&chosen, (int)isa);
+    return true;
+}
+
+const sl_simd *sl_isa_simd(void)
+{
+    return tables[sl_isa_get()];
+}

@@ -1,0 +1,175 @@
+/* Sums, means and maxima. Dims are merged into [outer kept, reduced, inner kept]; what does not fit that pattern with a
+ * contiguous end is left to the reference. */
+#include "kernel/cpu/cpu.h"
+
+#include <string.h>
+
+/* x as [outer.., reduced, inner]; the result lies as [outer.., inner]. */
+typedef struct pattern {
+    sl_rows outer; /* of x */
+    int64_t outer_count, reduced, reduced_stride, inner;
+} pattern;
+
+typedef struct job {
+    const sl_simd *simd;
+    pattern p;
+    sl_rows y; /* one row of p.inner elements per outer */
+    double factor;
+    bool add, max;
+} job;
+
+/* The dims of x that are summed over. */
+static uint32_t reduced_dims(const sl_kernel_call *call)
+{
+    const sl_shape *x = &sl_call_input(call, 0)->meta.shape, *y = &sl_call_output(call, 0)->meta.shape;
+    if (call->op != SL_OP_SUM_TO)
+        return call->attrs.dims;
+    uint32_t dims = 0;
+    int added = x->rank - y->rank;
+    for (int i = 0; i < x->rank; i++) {
+        if (i < added || y->dims[i - added] != x->dims[i])
+            dims |= 1u << i;
+    }
+    return dims;
+}
+
+/* Takes dims from the end while they are (not) reduced and lie without gaps; returns the dim where it stopped. */
+static int take(const sl_meta *meta, uint32_t dims, bool reduced, int end, int64_t *count, int64_t *stride)
+{
+    *count = 1;
+    *stride = 1;
+    bool first = true;
+    while (end > 0) {
+        int64_t size = meta->shape.dims[end - 1], step = meta->strides[end - 1];
+        if (size != 1) {
+            if ((dims >> (end - 1) & 1) != reduced || (!first && step != *stride * *count))
+                break;
+            if (first)
+                *stride = step;
+            first = false;
+            *count *= size;
+        }
+        end--;
+    }
+    return end;
+}
+
+static bool find_pattern(const sl_kernel_call *call, pattern *p)
+{
+    const sl_view *x = sl_call_input(call, 0);
+    const sl_meta *meta = &x->meta;
+    uint32_t dims = reduced_dims(call);
+    int64_t stride;
+    int end = take(meta, dims, false, meta->shape.rank, &p->inner, &stride);
+    bool ends = p->inner == 1 || stride == 1;
+    end = take(meta, dims, true, end, &p->reduced, &p->reduced_stride);
+    for (int i = 0; i < end; i++)
+        ends = ends && (meta->shape.dims[i] == 1 || !(dims >> i & 1));
+    if (p->inner == 1 && p->reduced > 1)
+        ends = ends && p->reduced_stride == 1;
+    p->outer = sl_rows_of(x, meta->shape.rank - end);
+    p->outer_count = sl_row_count(meta, meta->shape.rank - end);
+    return ends && sl_meta_count(meta) > 0;
+}
+
+static bool accepts(const sl_kernel_call *call)
+{
+    pattern p;
+    return sl_cpu_is_f32(call) && sl_meta_is_contiguous(&sl_call_output(call, 0)->meta) && find_pattern(call, &p);
+}
+
+static bool accepts_max(const sl_kernel_call *call)
+{
+    pattern p;
+    return accepts(call) && find_pattern(call, &p) && p.inner == 1;
+}
+
+/* Short sums first: they keep the rounding error small. */
+enum { RUN = 4096, COLUMNS = 1024, ROW_BLOCK = 64 };
+
+/* One contiguous run: short sums added in double. */
+static float reduce_run(const job *j, const float *x)
+{
+    if (j->max)
+        return j->simd->highest(x, j->p.reduced);
+    double total = 0;
+    for (int64_t i = 0; i < j->p.reduced; i += RUN)
+        total += (double)j->simd->sum(x + i, j->p.reduced - i < RUN ? j->p.reduced - i : RUN);
+    return (float)(total * j->factor);
+}
+
+static void runs_range(void *context, int64_t begin, int64_t end)
+{
+    const job *j = context;
+    for (int64_t outer = begin; outer < end; outer++) {
+        float *y = sl_rows_at(&j->y, outer), value = reduce_run(j, sl_rows_at(&j->p.outer, outer));
+        *y = j->add ? *y + value : value;
+    }
+}
+
+/* sums[0..n) = sum over the reduced dim of x. */
+static void sum_columns(const job *j, const float *x, float *sums, int64_t n)
+{
+    float block[COLUMNS];
+    memset(sums, 0, (size_t)n * sizeof *sums);
+    for (int64_t row = 0; row < j->p.reduced; row += ROW_BLOCK) {
+        int64_t left = j->p.reduced - row;
+        memset(block, 0, (size_t)n * sizeof *block);
+        j->simd->sum_rows(x + row * j->p.reduced_stride, left < ROW_BLOCK ? left : ROW_BLOCK, j->p.reduced_stride,
+                          block, n);
+        j->simd->axpy(1, block, sums, n);
+    }
+}
+
+/* Columns begin..end of every outer block; a thread owns its columns. */
+static void columns_range(void *context, int64_t begin, int64_t end)
+{
+    const job *j = context;
+    float sums[COLUMNS];
+    for (int64_t outer = 0; outer < j->p.outer_count; outer++) {
+        const float *x = sl_rows_at(&j->p.outer, outer);
+        float *y = sl_rows_at(&j->y, outer);
+        for (int64_t column = begin, n; column < end; column += n) {
+            n = end - column < COLUMNS ? end - column : COLUMNS;
+            sum_columns(j, x + column, sums, n);
+            j->simd->unary(SL_OP_SCALE, (float)j->factor, 0, sums, NULL, y + column, n, j->add);
+        }
+    }
+}
+
+static sl_status run_reduce(const sl_cpu *cpu, const sl_kernel_call *call)
+{
+    const sl_view *y = sl_call_output(call, 0);
+    job j = { .simd = cpu->simd, .add = sl_call_accumulates(call, 0), .max = call->op == SL_OP_MAX };
+    find_pattern(call, &j.p);
+    j.factor = call->op == SL_OP_MEAN ? 1 / (double)j.p.reduced : 1;
+    j.y = (sl_rows){ .data = y->data, .rank = 1, .dims = { j.p.outer_count }, .strides = { j.p.inner } };
+    if (j.p.inner == 1)
+        sl_cpu_split(cpu, j.p.outer_count, SL_GRAIN / (j.p.reduced + 1) + 1, runs_range, &j);
+    else
+        sl_cpu_split(cpu, j.p.inner, SL_GRAIN / (j.p.reduced * j.p.outer_count + 1) + 64, columns_range, &j);
+    return SL_OK;
+}
+
+const sl_cpu_kernel sl_cpu_sum = { .accepts = accepts, .run = run_reduce };
+const sl_cpu_kernel sl_cpu_max = { .accepts = accepts_max, .run = run_reduce };
+
+/* ---- Sum of squares -------------------------------------------------------------------------- */
+
+static bool accepts_square_sum(const sl_kernel_call *call)
+{
+    const sl_meta *x = &sl_call_input(call, 0)->meta;
+    return x->dtype == SL_F32 && sl_meta_is_contiguous(x);
+}
+
+/* One after the other: the result must not depend on the number of threads, and it runs at the speed of memory. */
+static sl_status run_square_sum(const sl_cpu *cpu, const sl_kernel_call *call)
+{
+    const sl_view *x = sl_call_input(call, 0);
+    double *y = sl_call_output(call, 0)->data;
+    double sum = cpu->simd->square_sum(x->data, sl_meta_count(&x->meta));
+    *y = sl_call_accumulates(call, 0) ? *y + sum : sum;
+    return SL_OK;
+}
+
+const sl_cpu_kernel sl_cpu_square_sum = { .accepts = accepts_square_sum, .run = run_square_sum };

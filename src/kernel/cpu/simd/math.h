@@ -1,0 +1,62 @@
+/* Elementary functions on vectors; errors are a few units in the last place. */
+
+#define V_INLINE static inline __attribute__((always_inline))
+
+/* e^x: x = n ln 2 + r, |r| <= ln 2 / 2, Taylor series of e^r, then times 2^n. Overflows to infinity, NaN stays. */
+V_INLINE vf v_exp(vf x)
+{
+    x = v_min(v_set(89.0f), v_max(v_set(-104.0f), x)); /* operands in this order keep NaN */
+    vf n = v_round(v_mul(x, v_set(1.442695041f)));
+    vf r = v_fnma(n, v_set(0.693145752f), x); /* ln 2 in two parts: the first has trailing zeros, n times it is exact */
+    r = v_fnma(n, v_set(1.428606820e-6f), r);
+    vf sum = v_set(1.0f / 5040);
+    sum = v_fma(sum, r, v_set(1.0f / 720));
+    sum = v_fma(sum, r, v_set(1.0f / 120));
+    sum = v_fma(sum, r, v_set(1.0f / 24));
+    sum = v_fma(sum, r, v_set(1.0f / 6));
+    sum = v_fma(sum, r, v_set(0.5f));
+    sum = v_fma(sum, r, v_set(1.0f));
+    sum = v_fma(sum, r, v_set(1.0f));
+    return v_scale_by_power(sum, n);
+}
+
+V_INLINE vf v_sigmoid(vf x)
+{
+    return v_div(v_set(1.0f), v_add(v_set(1.0f), v_exp(v_sub(v_set(0.0f), x))));
+}
+
+/* Near 0 an odd polynomial keeps the relative error small (fitted to tanh(x)/x over x^2 < 0.4); elsewhere by e^2x. */
+V_INLINE vf v_tanh(vf x)
+{
+    vf square = v_mul(x, x);
+    vf sum = v_set(-0.005599785037f);
+    sum = v_fma(sum, square, v_set(0.020536972f));
+    sum = v_fma(sum, square, v_set(-0.05370427744f));
+    sum = v_fma(sum, square, v_set(0.1333091717f));
+    sum = v_fma(sum, square, v_set(-0.3333325145f));
+    sum = v_fma(sum, square, v_set(0.9999999955f));
+    vf far = v_sub(v_set(1.0f), v_div(v_set(2.0f), v_add(v_set(1.0f), v_exp(v_add(x, x)))));
+    return v_where_greater(v_set(0.4f), square, v_mul(x, sum), far);
+}
+
+/* The normal distribution function. erfc(z) = exp(-z^2) q(t) / (1 + 2z) with t = (z - 3) / (z + 3), z = |x| / sqrt 2;
+ * q was fitted over 0 <= z <= 10. *density receives exp(-x^2 / 2). */
+V_INLINE vf v_normal(vf x, vf *density)
+{
+    vf z = v_min(v_set(14.0f), v_mul(v_abs(x), v_set(0.7071067812f)));
+    vf t = v_div(v_sub(z, v_set(3.0f)), v_add(z, v_set(3.0f)));
+    vf q = v_set(-0.0002782656999f);
+    q = v_fma(q, t, v_set(-0.0008009517877f));
+    q = v_fma(q, t, v_set(0.001992521019f));
+    q = v_fma(q, t, v_set(0.002579984264f));
+    q = v_fma(q, t, v_set(-0.02378911781f));
+    q = v_fma(q, t, v_set(0.06829366712f));
+    q = v_fma(q, t, v_set(-0.1192728274f));
+    q = v_fma(q, t, v_set(0.1296465376f));
+    q = v_fma(q, t, v_set(-0.04756227211f));
+    q = v_fma(q, t, v_set(-0.1356211419f));
+    q = v_fma(q, t, v_set(1.253008058f));
+    *density = v_exp(v_mul(v_set(-0.5f), v_mul(x, x)));
+    vf half = v_div(v_mul(v_mul(v_set(0.5f), *density), q), v_fma(v_set(2.0f), z, v_set(1.0f)));
+    return v_where_greater(x, v_set(0.0f), v_sub(v_set(1.0f), half), half);
+}

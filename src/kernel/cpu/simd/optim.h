@@ -1,0 +1,100 @@
+/* Optimizer updates, conversions to half precision, dropout masks. */
+
+static void simd_adamw(const sl_adamw_factors *f, const float *g, float *p, float *m, float *v, int64_t n)
+{
+    vf scale = v_set(f->grad_scale), beta1 = v_set(f->beta1), beta2 = v_set(f->beta2);
+    vf rest1 = v_set(f->rest1), rest2 = v_set(f->rest2);
+    vf decay = v_set(f->decay), step = v_set(f->step), root = v_set(f->root), eps = v_set(f->eps);
+    for (int64_t i = 0; i < n; i += VW) {
+        int64_t left = n - i;
+        vf gradient = v_mul(scale, load_upto(g + i, left));
+        vf first = v_fma(beta1, load_upto(m + i, left), v_mul(rest1, gradient));
+        vf second = v_fma(beta2, load_upto(v + i, left), v_mul(rest2, v_mul(gradient, gradient)));
+        vf update = v_div(v_mul(step, first), v_add(v_sqrt(v_mul(second, root)), eps));
+        emit_upto(m + i, first, left, false);
+        emit_upto(v + i, second, left, false);
+        emit_upto(p + i, v_sub(v_mul(decay, load_upto(p + i, left)), update), left, false);
+    }
+}
+
+static void simd_sgd(const sl_sgd_factors *f, const float *g, float *p, float *m, int64_t n)
+{
+    vf scale = v_set(f->grad_scale), lr = v_set(f->lr), momentum = v_set(f->momentum), decay = v_set(f->weight_decay);
+    for (int64_t i = 0; i < n; i += VW) {
+        int64_t left = n - i;
+        vf value = load_upto(p + i, left);
+        vf update = v_fma(decay, value, v_mul(scale, load_upto(g + i, left)));
+        if (m) {
+            update = v_fma(momentum, load_upto(m + i, left), update);
+            emit_upto(m + i, update, left, false);
+        }
+        emit_upto(p + i, v_fnma(lr, update, value), left, false);
+    }
+}
+
+static void simd_to_half(sl_dtype dtype, const float *x, uint16_t *y, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + VW <= n; i += VW) {
+        if (dtype == SL_BF16)
+            v_store_bf16(y + i, v_load(x + i));
+        else
+            v_store_f16(y + i, v_load(x + i));
+    }
+    for (; i < n; i++)
+        y[i] = dtype == SL_BF16 ? sl_bf16_from_f32(x[i]) : sl_f16_from_f32(x[i]);
+}
+
+static void simd_from_half(sl_dtype dtype, const uint16_t *x, float *y, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + VW <= n; i += VW)
+        v_store(y + i, dtype == SL_BF16 ? v_load_bf16(x + i) : v_load_f16(x + i));
+    for (; i < n; i++)
+        y[i] = dtype == SL_BF16 ? sl_bf16_to_f32(x[i]) : sl_f16_to_f32(x[i]);
+}
+
+/* VW counter blocks at once: words[w * VW + lane] is word w of block `block + lane`. */
+static void philox_blocks(uint64_t block, uint64_t step, uint32_t key0, uint32_t key1, uint32_t *words)
+{
+    uint32_t low[VW], high[VW];
+    for (int i = 0; i < VW; i++) {
+        low[i] = (uint32_t)(block + (uint64_t)i);
+        high[i] = (uint32_t)((block + (uint64_t)i) >> 32);
+    }
+    vi c0 = vi_load(low), c1 = vi_load(high), c2 = vi_set((uint32_t)step), c3 = vi_set((uint32_t)(step >> 32));
+    vi k0 = vi_set(key0), k1 = vi_set(key1);
+    for (int round = 0; round < SL_PHILOX_ROUNDS; round++) {
+        vi low0, high0, low1, high1;
+        vi_multiply(vi_set(SL_PHILOX_M0), c0, &low0, &high0);
+        vi_multiply(vi_set(SL_PHILOX_M1), c2, &low1, &high1);
+        c0 = vi_xor(vi_xor(high1, c1), k0);
+        c2 = vi_xor(vi_xor(high0, c3), k1);
+        c1 = low1;
+        c3 = low0;
+        k0 = vi_add(k0, vi_set(SL_PHILOX_W0));
+        k1 = vi_add(k1, vi_set(SL_PHILOX_W1));
+    }
+    vi_store(words, c0);
+    vi_store(words + VW, c1);
+    vi_store(words + 2 * VW, c2);
+    vi_store(words + 3 * VW, c3);
+}
+
+static void simd_dropout(const float *x, float *y, int64_t n, uint64_t first, uint64_t step, uint32_t key0,
+                         uint32_t key1, uint32_t threshold, float keep, bool add)
+{
+    uint32_t words[4 * VW];
+    int64_t i = 0;
+    while (i < n) {
+        uint64_t element = first + (uint64_t)i, block = element / 4;
+        int64_t skip = (int64_t)(element % 4), count = 4 * VW - skip < n - i ? 4 * VW - skip : n - i;
+        philox_blocks(block, step, key0, key1, words);
+        for (int64_t j = 0; j < count; j++) {
+            int64_t at = j + skip;
+            float value = words[at % 4 * VW + at / 4] >= threshold ? x[i + j] * keep : 0;
+            y[i + j] = add ? y[i + j] + value : value;
+        }
+        i += count;
+    }
+}

@@ -1,0 +1,94 @@
+/* Rows of softmax, log-sum-exp, attention scores; the rotation of rotary embedding. */
+
+/* y = exp(x - shift), returns the sum; y may be NULL for the sum alone. */
+V_INLINE float exp_and_sum(const float *x, float shift, float *y, int64_t n)
+{
+    vf m = v_set(shift), s0 = v_set(0.0f), s1 = s0;
+    int64_t i = 0;
+    for (; i + 2 * VW <= n; i += 2 * VW) {
+        vf a = v_exp(v_sub(v_load(x + i), m)), b = v_exp(v_sub(v_load(x + i + VW), m));
+        s0 = v_add(s0, a);
+        s1 = v_add(s1, b);
+        if (y) {
+            v_store(y + i, a);
+            v_store(y + i + VW, b);
+        }
+    }
+    float sum = v_sum(v_add(s0, s1));
+    for (; i < n; i += VW) {
+        float tail[VW];
+        int64_t left = n - i < VW ? n - i : VW;
+        v_store(tail, v_exp(v_sub(load_upto(x + i, n - i), m)));
+        for (int64_t j = 0; j < left; j++) {
+            sum += tail[j];
+            if (y)
+                y[i + j] = tail[j];
+        }
+    }
+    return sum;
+}
+
+static float simd_log_sum_exp(const float *x, int64_t n)
+{
+    float max = simd_highest(x, n);
+    if (max == -INFINITY)
+        return max;
+    return max + logf(exp_and_sum(x, max, NULL, n));
+}
+
+static void simd_scaled_exp(const float *x, float lse, float weight, float *dx, int64_t n, bool add)
+{
+    vf l = v_set(lse), w = v_set(weight);
+    for (int64_t i = 0; i < n; i += VW)
+        emit_upto(dx + i, v_mul(w, v_exp(v_sub(load_upto(x + i, n - i), l))), n - i, add);
+}
+
+static void simd_softmax(const float *x, float *y, int64_t n, bool add)
+{
+    float max = simd_highest(x, n);
+    if (add) {
+        simd_scaled_exp(x, max, 1 / exp_and_sum(x, max, NULL, n), y, n, true);
+        return;
+    }
+    vf factor = v_set(1 / exp_and_sum(x, max, y, n));
+    for (int64_t i = 0; i < n; i += VW)
+        emit_upto(y + i, v_mul(load_upto(y + i, n - i), factor), n - i, false);
+}
+
+static void simd_softmax_grad(const float *y, const float *dy, float *dx, int64_t n, bool add)
+{
+    vf dot = v_set(simd_dot(y, dy, n));
+    for (int64_t i = 0; i < n; i += VW) {
+        vf value = v_mul(load_upto(y + i, n - i), v_sub(load_upto(dy + i, n - i), dot));
+        emit_upto(dx + i, value, n - i, add);
+    }
+}
+
+static float simd_exp_row(float *s, float max, int64_t n)
+{
+    return exp_and_sum(s, max, s, n);
+}
+
+static void simd_attention_row_grad(float *s, float *dp, float scale, float lse, float delta, int64_t n)
+{
+    vf k = v_set(scale), l = v_set(lse), d = v_set(delta);
+    for (int64_t i = 0; i < n; i += VW) {
+        vf p = v_exp(v_sub(load_upto(s + i, n - i), l));
+        vf ds = v_mul(v_mul(p, v_sub(load_upto(dp + i, n - i), d)), k);
+        emit_upto(s + i, p, n - i, false);
+        emit_upto(dp + i, ds, n - i, false);
+    }
+}
+
+static void simd_rotate(const float *first, const float *second, const float *c, const float *s, float sign,
+                        float *y_first, float *y_second, int64_t half, bool add)
+{
+    vf turn = v_set(sign);
+    for (int64_t i = 0; i < half; i += VW) {
+        int64_t left = half - i;
+        vf a = load_upto(first + i, left), b = load_upto(second + i, left);
+        vf cosine = load_upto(c + i, left), sine = v_mul(turn, load_upto(s + i, left));
+        emit_upto(y_first + i, v_sub(v_mul(a, cosine), v_mul(b, sine)), left, add);
+        emit_upto(y_second + i, v_add(v_mul(b, cosine), v_mul(a, sine)), left, add);
+    }
+}

@@ -1,0 +1,50 @@
+/* The table of one instruction set; simd_*.c gives its name and includes the vectors before this. */
+#include "kernel/cpu/simd.h"
+#include "kernel/philox.h"
+
+#include <math.h>
+
+#include "kernel/cpu/simd/math.h"
+#include "kernel/cpu/simd/elementwise.h"
+#include "kernel/cpu/simd/reduce.h"
+#include "kernel/cpu/simd/norm.h"
+#include "kernel/cpu/simd/softmax.h"
+#include "kernel/cpu/simd/optim.h"
+#include "kernel/cpu/simd/gemm.h"
+
+const sl_simd SIMD_TABLE = {
+    .name = V_NAME,
+    .width = VW,
+    .unary = simd_unary,
+    .binary = simd_binary,
+    .swiglu = simd_swiglu,
+    .swiglu_grad = simd_swiglu_grad,
+    .layernorm = simd_layernorm,
+    .layernorm_grad_x = simd_layernorm_grad_x,
+    .rmsnorm = simd_rmsnorm,
+    .rmsnorm_grad_x = simd_rmsnorm_grad_x,
+    .norm_grad_w = simd_norm_grad_w,
+    .softmax = simd_softmax,
+    .softmax_grad = simd_softmax_grad,
+    .log_sum_exp = simd_log_sum_exp,
+    .scaled_exp = simd_scaled_exp,
+    .rotate = simd_rotate,
+    .fill = simd_fill,
+    .sum = simd_sum,
+    .highest = simd_highest,
+    .dot = simd_dot,
+    .axpy = simd_axpy,
+    .square_sum = simd_square_sum,
+    .sum_rows = simd_sum_rows,
+    .to_half = simd_to_half,
+    .from_half = simd_from_half,
+    .dropout = simd_dropout,
+    .adamw = simd_adamw,
+    .sgd = simd_sgd,
+    .small_gemm = simd_small_gemm,
+    .exp_row = simd_exp_row,
+    .attention_row_grad = simd_attention_row_grad,
+    .tile_rows = ROWS,
+    .tile_columns = 2 * VW,
+    .tile = simd_tile,
+};
