@@ -293,6 +293,11 @@ typedef struct sl_usage {
 SL_API void sl_timeline_usage(const sl_timeline *timeline, int rank, bool (*callback)(void *user, sl_usage usage),
                               void *user);
 
+/* The compute actions that a Chrome trace (of a runtime, or a view's) holds, in the order in which they ran, with their
+ * times in milliseconds from the first. Microbatch m of the k-th step in the file becomes k * microbatches + m, so that
+ * every action is there once. *schedule must outlive *out; the caller destroys both. */
+SL_API SL_MUST_CHECK sl_status sl_timeline_load_trace(const char *path, sl_schedule **schedule, sl_timeline **out);
+
 /* ---- Views ----------------------------------------------------------------------------------- */
 
 /* enum, ending of the file name */

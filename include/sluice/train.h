@@ -176,14 +176,14 @@ typedef struct sl_train_options {
     const volatile sig_atomic_t *stop;
 } sl_train_options;
 
-/* The same on all ranks. */
+/* The same on all ranks but for the bubble. */
 typedef struct sl_train_result {
     int64_t first_step, last_step; /* steps completed before and after */
     double first_loss, last_loss;  /* NAN where no step ran */
     double seconds;                /* of all steps */
-    double bubble;                 /* measured idle share in the traced steps; NAN without a trace */
-    bool stopped;                  /* by options.stop */
-    char checkpoint[1024];         /* folder of the last checkpoint; empty where none was written */
+    double bubble;         /* idle share that the traced steps had; NAN without a trace and on other ranks than 0 */
+    bool stopped;          /* by options.stop */
+    char checkpoint[1024]; /* folder of the last checkpoint; empty where none was written */
 } sl_train_result;
 
 /* Looks at run.out before anything starts: it can be written, and it holds no checkpoint unless the run resumes. */

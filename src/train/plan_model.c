@@ -36,6 +36,7 @@ static void set_gpt2_sizes(const sl_train_config *config, int64_t vocab, int64_t
     out->n_head = config->model.n_head;
     out->n_inner = config->model.n_inner;
     out->embd_pdrop = out->resid_pdrop = config->model.dropout;
+    out->attn_pdrop = 0;
     out->tie_word_embeddings = config->model.tie;
 }
 

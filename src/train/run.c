@@ -1,6 +1,7 @@
 /* The training loop: start or resume, steps, checkpoints, reports, the end. */
 #include "train/attributes.h"
 #include "train/output.h"
+#include "train/trace.h"
 #include "train/trainer.h"
 
 #include "base/alloc.h"
@@ -127,6 +128,8 @@ static sl_status trace(train_run *run)
     if (done == wanted + warm || (done == left && done < wanted)) {
         SL_TRY(sl_path_join(run->config->run.out, "trace.json", &path));
         SL_TRY(sl_runtime_save_trace(run->trainer->runtime, path));
+        if (run->leads)
+            SL_TRY(sl_trace_draw(run->config, path, &run->result.bubble));
     }
 done:
     sl_free(path);

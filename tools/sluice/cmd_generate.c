@@ -167,9 +167,10 @@ static int run_rank(generate_arguments *arguments)
     if (sl_group_open(NULL, &group) != SL_OK)
         return failure(NAME);
     int code = EXIT_OK;
-    if (generate(arguments, group) != SL_OK) {
-        sl_group_fail(group, SL_ERR_STAGE);
-        code = sl_group_rank(group) == 0 ? failure(NAME) : EXIT_FAILED;
+    sl_status status = generate(arguments, group);
+    if (status != SL_OK) {
+        sl_group_fail(group, status);
+        code = ranks_report(group, status) ? failure(NAME) : EXIT_FAILED;
     }
     sl_group_close(group);
     return code;

@@ -172,10 +172,10 @@ static int run_rank(const sl_train_plan *plan, const sl_train_config *config, co
         return failure(NAME);
     catch_signals();
     int rank = sl_group_rank(group);
-    bool reports = rank == 0 || strcmp(sl_group_transport(group), "local") != 0;
     int code = EXIT_OK;
-    if (sl_train_run(plan, group, &options, &result) != SL_OK)
-        code = reports ? failure(NAME) : EXIT_FAILED;
+    sl_status status = sl_train_run(plan, group, &options, &result);
+    if (status != SL_OK)
+        code = ranks_report(group, status) ? failure(NAME) : EXIT_FAILED;
     else if (rank == 0)
         print_result(config, arguments, &result);
     sl_group_close(group);
@@ -198,19 +198,29 @@ static void format_command(int argc, char **argv, int ranks, char *text, size_t 
         snprintf(text + used, size - used, "   # starts %d ranks", ranks);
 }
 
+/* All ranks come to the same verdict; one says it. */
+static int refuse(void)
+{
+    return ranks_own() == 0 ? usage_error(NAME, "%s", sl_error_message()) : EXIT_USAGE;
+}
+
 static int run(const train_arguments *arguments, const sl_train_config *config, int argc, char **argv)
 {
     sl_train_plan *plan = NULL;
+    /* One rank of many warns, and of those that are to be started the first. */
+    bool starts = !arguments->dry_run && !ranks_started() && config->parallel.pp * config->parallel.dp > 1;
+    if (starts || ranks_own() > 0)
+        sl_log_set_level(SL_LOG_ERROR);
     if (sl_train_plan_create(config, &plan) != SL_OK)
-        return usage_error(NAME, "%s", sl_error_message());
+        return refuse();
     int code = EXIT_OK, ranks = sl_train_plan_ranks(plan);
     if (arguments->dry_run) {
         char line[4096];
         format_command(argc, argv, ranks, line, sizeof line);
         sl_train_plan_print(plan, line, stdout);
     } else if (sl_train_check_output(config, arguments->resume) != SL_OK) {
-        code = usage_error(NAME, "%s", sl_error_message());
-    } else if (ranks > 1 && !ranks_started()) {
+        code = refuse();
+    } else if (starts) {
         sl_train_plan_destroy(plan);
         return ranks_start(NAME, ranks, argc, argv);
     } else {
@@ -225,7 +235,7 @@ static int load_config(train_arguments *arguments, sl_train_config *config)
 {
     if (sl_train_config_load(arguments->config, (const char *const *)arguments->overrides, arguments->override_count,
                              config) != SL_OK)
-        return usage_error(NAME, "%s", sl_error_message());
+        return refuse();
     int64_t ranks = config->parallel.pp * config->parallel.dp;
     if (arguments->ranks == 0 || arguments->ranks == ranks)
         return EXIT_OK;
@@ -241,7 +251,7 @@ static int load_config(train_arguments *arguments, sl_train_config *config)
     if (take_override("--parallel.pp", pp, arguments) != SL_OK ||
         sl_train_config_load(arguments->config, (const char *const *)arguments->overrides, arguments->override_count,
                              config) != SL_OK)
-        return usage_error(NAME, "%s", sl_error_message());
+        return refuse();
     return EXIT_OK;
 }
 

@@ -16,6 +16,19 @@ bool ranks_started(void)
     return sl_environment_transport(&transport) == SL_OK && strcmp(transport, "self") != 0;
 }
 
+int ranks_own(void)
+{
+    sl_environment environment;
+    return sl_environment_read(&environment) == SL_OK ? environment.rank : 0;
+}
+
+bool ranks_report(const sl_group *group, sl_status status)
+{
+    if (strcmp(sl_group_transport(group), "local") == 0)
+        return false;
+    return status != SL_ERR_PEER || sl_group_rank(group) == 0;
+}
+
 int ranks_start(const char *command_name, int count, int argc, char **argv)
 {
     /* Seconds that ranks get to write a last checkpoint after an interrupt. */

@@ -7,6 +7,13 @@
 /* Whether this process was started as a rank (by `sluice launch`, mpirun, srun, torchrun). */
 bool ranks_started(void);
 
+/* Number of this process among the ranks; 0 where it was started on its own. */
+int ranks_own(void);
+
+/* Whether this rank says what went wrong: ranks of `sluice launch` leave it to the launcher, others to the rank that
+ * failed, or to rank 0 where that cannot. */
+bool ranks_report(const sl_group *group, sl_status status);
+
 /* Starts the ranks of `sluice ARGV...` on this machine and waits for them; returns the exit code. */
 int ranks_start(const char *command_name, int count, int argc, char **argv);
 
