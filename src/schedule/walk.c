@@ -5,11 +5,8 @@ enum { RAN_F = 1, RAN_B = 2 };
 
 void sl_walk_destroy(sl_walk *walk)
 {
-    for (int gate = 0; gate < SL_GATE_COUNT; gate++) {
-        sl_free(walk->waiters[gate]);
-        sl_free(walk->passed[gate]);
-    }
     sl_free(walk->walkers);
+    sl_free(walk->stages);
     sl_free(walk->ran);
     sl_free(walk->ready);
     *walk = (sl_walk){ 0 };
@@ -27,11 +24,10 @@ sl_status sl_walk_create(const sl_schedule *schedule, const sl_links *links, int
 
     SL_TRY(SL_NEW_ARRAY(walk.walkers, schedule->ranks));
     SL_TRY(SL_NEW_ARRAY(walk.ready, schedule->ranks));
-    for (int gate = 0; gate < SL_GATE_COUNT; gate++) {
-        SL_TRY(SL_NEW_ARRAY(walk.waiters[gate], schedule->stages));
-        SL_TRY(SL_NEW_ARRAY(walk.passed[gate], schedule->stages));
-        for (int stage = 0; stage < schedule->stages; stage++)
-            walk.waiters[gate][stage] = -1;
+    SL_TRY(SL_NEW_ARRAY(walk.stages, schedule->stages));
+    for (int stage = 0; stage < schedule->stages; stage++) {
+        for (int gate = 0; gate < SL_GATE_COUNT; gate++)
+            walk.stages[stage].waiters[gate] = -1;
     }
     if (!walk.messages)
         SL_TRY(SL_NEW_ARRAY(walk.ran, (int64_t)schedule->stages * schedule->microbatches));
@@ -53,7 +49,7 @@ static int64_t cell_of(const sl_walk *walk, int stage, int64_t microbatch)
 static bool gate_is_open(const sl_walk *walk, sl_gate gate, int stage, int64_t need)
 {
     if (walk->messages)
-        return walk->passed[gate][stage] > need;
+        return walk->stages[stage].passed[gate] > need;
     return (walk->ran[cell_of(walk, stage, need)] & (gate == SL_GATE_SEND_F ? RAN_F : RAN_B)) != 0;
 }
 
@@ -67,8 +63,8 @@ static bool pass_gates(sl_walk *walk, int rank, const sl_link_table *table, int 
             walker->gate = gate;
             walker->stage = peer;
             walker->need = need;
-            walker->next = walk->waiters[gate][peer];
-            walk->waiters[gate][peer] = rank;
+            walker->next = walk->stages[peer].waiters[gate];
+            walk->stages[peer].waiters[gate] = rank;
             return false;
         }
         walker->link++;
@@ -83,7 +79,7 @@ void sl_walk_resume(sl_walk *walk, int rank)
 
 static void wake(sl_walk *walk, sl_gate gate, int stage)
 {
-    int rank = walk->waiters[gate][stage];
+    int rank = walk->stages[stage].waiters[gate];
     int still = -1;
     while (rank >= 0) {
         sl_walker *walker = &walk->walkers[rank];
@@ -96,7 +92,7 @@ static void wake(sl_walk *walk, sl_gate gate, int stage)
         }
         rank = next;
     }
-    walk->waiters[gate][stage] = still;
+    walk->stages[stage].waiters[gate] = still;
 }
 
 /* The message kinds open their gate when they are reached, even where they then have to wait themselves. */
@@ -106,10 +102,10 @@ static bool can_run_message(sl_walk *walk, int rank, sl_action action)
     sl_gate own = (sl_gate)(action.kind - SL_KIND_SEND_F);
     if (!walker->reached) {
         walker->reached = true;
-        walk->passed[own][action.stage]++;
+        walk->stages[action.stage].passed[own]++;
         wake(walk, own, action.stage);
     }
-    int64_t place = walk->passed[own][action.stage] - 1;
+    int64_t place = walk->stages[action.stage].passed[own] - 1;
     int64_t room_from = place - walk->capacity; /* a send needs this receive to be reached; below 0 there is room */
     switch (own) {
     case SL_GATE_SEND_F:

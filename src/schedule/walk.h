@@ -21,16 +21,21 @@ typedef struct sl_walker {
     int next; /* another rank that waits at the same gate of the same stage; -1 at the end */
 } sl_walker;
 
+/* Together, for a walk over many ranks looks at one stage after the other. */
+typedef struct sl_walk_stage {
+    int32_t passed[SL_GATE_COUNT]; /* with messages: actions of the kind that have been reached */
+    int waiters[SL_GATE_COUNT];    /* first rank that waits at the gate; -1: none */
+} sl_walk_stage;
+
 typedef struct sl_walk {
     const sl_schedule *schedule;
     const sl_links *links;
     bool messages;
     int64_t capacity;
-    sl_walker *walkers;             /* (ranks) */
-    int *waiters[SL_GATE_COUNT];    /* (stages) first rank that waits; -1: none */
-    int64_t *passed[SL_GATE_COUNT]; /* (stages) with messages: actions reached */
-    uint8_t *ran;                   /* (stages, microbatches) without messages: bit 0 F, bit 1 backward */
-    int *ready;                     /* ranks that may be able to go on */
+    sl_walker *walkers;    /* (ranks) */
+    sl_walk_stage *stages; /* (stages) */
+    uint8_t *ran;          /* (stages, microbatches) without messages: bit 0 F, bit 1 backward */
+    int *ready;            /* ranks that may be able to go on */
     int ready_count;
 } sl_walk;
 

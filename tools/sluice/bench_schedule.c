@@ -87,7 +87,7 @@ static void print_text(const result *measured)
 int bench_schedule(int argc, char **argv)
 {
     sl_generate_options schedule = {
-        .name = "Interleaved1F1B", .ranks = 8, .microbatches = 52000, .stages_per_rank = 4
+        .name = "Interleaved1F1B", .ranks = 8, .microbatches = 53000, .stages_per_rank = 4
     };
     int format = 0;
     const cli_option options[] = {

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# sluice bench schedule: its keys, the choice of size, and the limits on time and memory for 10 million actions.
+. "$(dirname "$0")/common.bash"
+
+field() { sed -n "s/.*\"$1\":\([0-9.e+-]*\).*/\1/p" "$out"; }
+
+run 0 "$SLUICE" bench schedule --schedule dualpipev --ranks 2 --microbatches 4 --stages-per-rank 2 --format json
+silent
+for key in actions generate_s lower_s check_s simulate_s peak_rss; do
+    [ -n "$(field $key)" ] || fail "no $key"
+done
+[ "$(field compute_actions)" -eq 31 ] || fail "DualPipeV has other actions"
+
+run 0 "$SLUICE" bench schedule --ranks 2 --microbatches 4
+prints "simulate"
+run 2 "$SLUICE" bench schedule --format yaml
+run 2 "$SLUICE" bench schedule --ranks 0
+run 2 "$SLUICE" bench nothing
+complains "there is no benchmark 'nothing'"
+run 1 "$SLUICE" bench schedule --schedule nothing
+complains "there is no schedule 'nothing'"
+run 0 "$SLUICE" bench schedule --help
+
+# 10 million actions; the sanitizers slow everything down and take memory of their own.
+if ! grep -qE '^SLUICE_SANITIZE:STRING=.+' "$SLUICE_BUILD/CMakeCache.txt"; then
+    run 0 "$SLUICE" bench schedule --format json
+    awk -v a="$(field actions)" 'BEGIN { exit !(a >= 10000000) }' || fail "fewer than 10 million actions"
+    awk -v g="$(field generate_s)" -v l="$(field lower_s)" -v c="$(field check_s)" -v s="$(field simulate_s)" \
+        'BEGIN { exit !(g + l + c + s < 10) }' || fail "10 seconds or more"
+    awk -v m="$(field peak_rss)" 'BEGIN { exit !(m > 0 && m < 1.5 * 1024 * 1024 * 1024) }' || fail "1.5 GiB or more"
+fi
