@@ -55,10 +55,10 @@ SL_API SL_MUST_CHECK sl_status sl_f32_convert(const float *from, int64_t count, 
 typedef struct sl_safetensors_writer sl_safetensors_writer;
 
 SL_API SL_MUST_CHECK sl_status sl_safetensors_writer_create(const char *path, sl_safetensors_writer **out);
-/* Before the first write. A key or name given twice is an error of the begin that follows. */
+/* Before the first write. The last value of a key counts. */
 SL_API SL_MUST_CHECK sl_status sl_safetensors_writer_metadata(sl_safetensors_writer *writer, const char *key,
                                                               const char *value);
-/* *index names the tensor in later calls. Before the first write. */
+/* *index stands for the tensor in later calls. Before the first write, which fails where a name was given twice. */
 SL_API SL_MUST_CHECK sl_status sl_safetensors_writer_add(sl_safetensors_writer *writer, const char *name,
                                                          sl_dtype dtype, const sl_shape *shape, int *index);
 /* Bytes [offset, offset + bytes) of the tensor's data. Each byte of a tensor is to be written once. */

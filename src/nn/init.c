@@ -7,14 +7,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* Four random words for elements 4 * block .. 4 * block + 3. */
-static void draw(uint64_t key, uint64_t block, uint32_t words[4])
-{
-    words[0] = (uint32_t)block;
-    words[1] = (uint32_t)(block >> 32);
-    words[2] = words[3] = 0;
-    sl_philox(words, (uint32_t)key, (uint32_t)(key >> 32));
-}
+enum { BLOCK = 4 }; /* elements that one call of the generator makes */
 
 /* In (0, 1): never 0, for the logarithm. */
 static double unit(uint32_t word)
@@ -22,13 +15,27 @@ static double unit(uint32_t word)
     return ((double)word + 0.5) * 0x1p-32;
 }
 
-/* Box and Muller: words 0, 1 give elements 0, 1 of the block, words 2, 3 the others. */
-static double normal(const uint32_t words[4], int element)
+/* Two normal deviates from two words, after Box and Muller. */
+static void normal_pair(const uint32_t words[2], float out[2])
 {
     const double two_pi = 6.28318530717958647692;
-    const uint32_t *pair = words + (element & 2);
-    double radius = sqrt(-2 * log(unit(pair[0]))), angle = two_pi * unit(pair[1]);
-    return element & 1 ? radius * sin(angle) : radius * cos(angle);
+    float radius = sqrtf(-2 * logf((float)unit(words[0]))), angle = (float)(two_pi * unit(words[1]));
+    out[0] = radius * cosf(angle);
+    out[1] = radius * sinf(angle);
+}
+
+/* Elements block * BLOCK + 0, 1, .. of a parameter: standard normal, or uniform in -1..1. */
+static void draw(uint64_t key, uint64_t block, sl_init_kind kind, float out[BLOCK])
+{
+    uint32_t words[BLOCK] = { (uint32_t)block, (uint32_t)(block >> 32), 0, 0 };
+    sl_philox(words, (uint32_t)key, (uint32_t)(key >> 32));
+    if (kind == SL_INIT_NORMAL) {
+        normal_pair(words, out);
+        normal_pair(words + 2, out + 2);
+        return;
+    }
+    for (int i = 0; i < BLOCK; i++)
+        out[i] = (float)(2 * unit(words[i]) - 1);
 }
 
 void sl_param_init(const sl_param_info *param, uint64_t seed, int64_t first, int64_t count, float *out)
@@ -39,16 +46,13 @@ void sl_param_init(const sl_param_info *param, uint64_t seed, int64_t first, int
             out[i] = init->kind == SL_INIT_ONES ? 1 : 0;
         return;
     }
-    uint64_t key = XXH64(param->name, strlen(param->name), seed), drawn = UINT64_MAX;
-    uint32_t words[4] = { 0 };
-    for (int64_t i = 0; i < count; i++) {
-        uint64_t place = (uint64_t)(first + i);
-        if (place / 4 != drawn) {
-            drawn = place / 4;
-            draw(key, drawn, words);
-        }
-        int element = (int)(place % 4);
-        double value = init->kind == SL_INIT_NORMAL ? normal(words, element) : 2 * unit(words[element]) - 1;
-        out[i] = (float)(init->scale * value);
+    uint64_t key = XXH64(param->name, strlen(param->name), seed);
+    int64_t done = 0;
+    while (done < count) {
+        float drawn[BLOCK];
+        int64_t place = first + done;
+        draw(key, (uint64_t)place / BLOCK, init->kind, drawn);
+        for (int64_t i = place % BLOCK; i < BLOCK && done < count; i++)
+            out[done++] = (float)init->scale * drawn[i];
     }
 }
