@@ -38,6 +38,7 @@ static void set_gpt2_sizes(const sl_train_config *config, int64_t vocab, int64_t
     out->embd_pdrop = out->resid_pdrop = config->model.dropout;
     out->attn_pdrop = 0;
     out->tie_word_embeddings = config->model.tie;
+    out->bos_token_id = out->eos_token_id = -1; /* the data has none that we know of */
 }
 
 static void set_llama_sizes(const sl_train_config *config, int64_t vocab, int64_t positions, sl_llama_config *out)
@@ -52,6 +53,7 @@ static void set_llama_sizes(const sl_train_config *config, int64_t vocab, int64_
     out->num_key_value_heads = config->model.n_kv_head ? config->model.n_kv_head : config->model.n_head;
     out->head_dim = 0;
     out->tie_word_embeddings = config->model.tie;
+    out->bos_token_id = out->eos_token_id = -1;
 }
 
 /* Sets the model as it is saved, and as it is built. */
