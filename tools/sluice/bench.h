@@ -6,7 +6,9 @@
 
 #include <sluice/base.h>
 
-#define BENCH_LIST(X) X(schedule, "Times generating, lowering, checking and simulating a large schedule")
+#define BENCH_LIST(X)                                                                                                  \
+    X(schedule, "Times generating, lowering, checking and simulating a large schedule")                                \
+    X(overhead, "Times pipelines whose stages do nothing")
 
 #define BENCH_DECLARE(name, summary) int bench_##name(int argc, char **argv);
 BENCH_LIST(BENCH_DECLARE)
