@@ -10,13 +10,15 @@
 #define SMALLEST_FONT 5.5
 #define DIGIT 0.64 /* width of a digit as a share of the font size; a W is as wide as an em */
 #define MARGIN 16.0
-#define RIGHT 196.0       /* of the chart: three columns of figures */
-#define SHORTEST_BOX 21.0 /* width of the shortest action where the picture may be as wide as it likes */
-#define NARROWEST 760.0   /* of the chart */
-#define WIDEST 6000.0     /* of the chart */
-#define TALLEST 24000.0   /* of all rows */
-#define SEAM 0.4          /* by this neighbours of one colour overlap, so that nothing shines through */
-#define THINNEST_BOX 0.3  /* boxes that end within this distance of the last are not drawn: nobody would see them */
+#define RIGHT 196.0         /* of the chart: three columns of figures */
+#define SHORTEST_BOX 21.0   /* width of the shortest action where the picture may be as wide as it likes */
+#define NARROWEST 760.0     /* of the chart */
+#define WIDEST 6000.0       /* of the chart */
+#define TALLEST 24000.0     /* of all rows */
+#define SEAM 0.4            /* by this neighbours of one colour overlap, so that nothing shines through */
+#define THINNEST_BOX 0.3    /* boxes that end within this distance of the last are not drawn: nobody would see them */
+#define MOST_BOXES 200000.0 /* about; beyond it the distance grows, so that a file stays of a size that can be opened  \
+                             */
 
 static const sl_rgb black = { 0x1a, 0x1a, 0x1a }, gray = { 0x66, 0x66, 0x66 }, faint = { 0xe4, 0xe4, 0xe4 },
                     idle = { 0xf4, 0xf4, 0xf4 }, memory_color = { 0xb8, 0xb0, 0xcc };
@@ -35,6 +37,7 @@ void sl_picture_init(sl_picture *picture, const sl_view *view)
     }
     picture->chart_width = fmin(fmax(wanted, NARROWEST), WIDEST);
     picture->scale = view->makespan > 0 ? picture->chart_width / view->makespan : 0;
+    picture->thinnest = fmax(THINNEST_BOX, picture->chart_width * view->ranks / MOST_BOXES);
     picture->left = MARGIN + FONT * DIGIT * (5 + ceil(log10(view->ranks + 1))) + 12;
     picture->top = MARGIN + 62;
     picture->width = picture->left + picture->chart_width + RIGHT + MARGIN;
@@ -75,7 +78,7 @@ static void draw_label(sl_canvas *canvas, sl_action part, double x, double y, do
     snprintf(number, sizeof number, "%d", part.microbatch);
     const char *const texts[] = { sl_action_text(part, full, sizeof full), number };
     for (int i = 0; i < 2; i++) {
-        double least = i == 0 ? FONT * 0.8 : SMALLEST_FONT;
+        double least = i == 0 ? FONT * 0.7 : SMALLEST_FONT;
         double size = fmin(fmin(FONT, height * 0.8), (width - 2) / em_width(texts[i]));
         if (size < least)
             continue;
@@ -85,13 +88,15 @@ static void draw_label(sl_canvas *canvas, sl_action part, double x, double y, do
     }
 }
 
-/* The F and the B of an overlap share the height. */
-static void draw_compute(const sl_picture *picture, sl_canvas *canvas, sl_action action, sl_span span, int rank)
+/* The F and the B of an overlap share the height. The box begins at x, which is where the action does unless it stands
+ * for narrow ones before it too. */
+static void draw_compute(const sl_picture *picture, sl_canvas *canvas, sl_action action, sl_span span, double x,
+                         int rank)
 {
     char tip[128];
     sl_action parts[2];
     int count = sl_action_parts(action, parts);
-    double x = x_of(picture, span.start), width = x_of(picture, span.end) - x;
+    double width = x_of(picture, span.end) - x;
     double gap = width > 3 ? 0.8 : 0; /* between neighbours */
     double height = picture->compute_height / count;
     describe(action, span, rank, tip, sizeof tip);
@@ -114,22 +119,41 @@ static void draw_message(const sl_picture *picture, sl_canvas *canvas, sl_action
                 sl_view_color(picture->view, action.kind, action.stage), tip);
 }
 
+static void draw_messages(const sl_picture *picture, sl_canvas *canvas, int rank)
+{
+    int64_t count = 0;
+    const sl_action *actions = sl_schedule_actions(picture->view->schedule, rank, &count);
+    const sl_span *spans = sl_timeline_spans(picture->view->timeline, rank);
+    double drawn_to[SL_KIND_COUNT];
+    for (int kind = 0; kind < SL_KIND_COUNT; kind++)
+        drawn_to[kind] = -DBL_MAX;
+    for (int64_t i = 0; i < count; i++) {
+        double end = x_of(picture, spans[i].end);
+        if (sl_kind_class_of(actions[i].kind) == SL_CLASS_COMPUTE || spans[i].end <= spans[i].start ||
+            end - drawn_to[actions[i].kind] < picture->thinnest)
+            continue;
+        draw_message(picture, canvas, actions[i], spans[i], rank);
+        drawn_to[actions[i].kind] = end;
+    }
+}
+
 static void draw_actions(const sl_picture *picture, sl_canvas *canvas, int rank)
 {
     int64_t count = 0;
     const sl_action *actions = sl_schedule_actions(picture->view->schedule, rank, &count);
     const sl_span *spans = sl_timeline_spans(picture->view->timeline, rank);
-    double drawn_to = -DBL_MAX;
+    double drawn_to = -DBL_MAX, last_end = -DBL_MAX, x = 0; /* x: where what is not yet drawn begins */
     for (int64_t i = 0; i < count; i++) {
-        double end = x_of(picture, spans[i].end);
-        bool takes_time = spans[i].end > spans[i].start;
-        if (sl_kind_class_of(actions[i].kind) != SL_CLASS_COMPUTE) {
-            if (picture->message_height > 0 && takes_time)
-                draw_message(picture, canvas, actions[i], spans[i], rank);
-        } else if (takes_time && end - drawn_to >= THINNEST_BOX) {
-            draw_compute(picture, canvas, actions[i], spans[i], rank);
-            drawn_to = end;
-        }
+        double start = x_of(picture, spans[i].start), end = x_of(picture, spans[i].end);
+        if (sl_kind_class_of(actions[i].kind) != SL_CLASS_COMPUTE || end <= start)
+            continue;
+        if (last_end <= drawn_to || start - last_end > picture->thinnest)
+            x = start;
+        last_end = end;
+        if (end - drawn_to < picture->thinnest)
+            continue;
+        draw_compute(picture, canvas, actions[i], spans[i], x, rank);
+        drawn_to = end;
     }
 }
 
@@ -146,7 +170,7 @@ static bool draw_usage(void *user, sl_usage usage)
     memory_lane *lane = user;
     const sl_picture *picture = lane->picture;
     double x = x_of(picture, lane->now.time), width = x_of(picture, usage.time) - x;
-    if (lane->now.memory > 0 && width >= THINNEST_BOX) {
+    if (lane->now.memory > 0 && width >= picture->thinnest) {
         double height = picture->memory_height * lane->now.memory / picture->view->most_memory;
         double bottom =
             y_of(picture, lane->rank) + picture->compute_height + picture->message_height + 2 + picture->memory_height;
@@ -155,7 +179,7 @@ static bool draw_usage(void *user, sl_usage usage)
                  lane->now.memory, lane->now.time, usage.time);
         lane->canvas->box(lane->canvas, x, bottom - height, width + SEAM, height, memory_color, tip);
     }
-    if (lane->now.memory <= 0 || width >= THINNEST_BOX)
+    if (lane->now.memory <= 0 || width >= picture->thinnest)
         lane->now = usage;
     else
         lane->now.memory = fmax(lane->now.memory, usage.memory); /* too short to show; keep the higher */
@@ -167,6 +191,8 @@ static void draw_rank(const sl_picture *picture, sl_canvas *canvas, int rank)
     const sl_view *view = picture->view;
     double y = y_of(picture, rank);
     draw_actions(picture, canvas, rank);
+    if (picture->message_height > 0)
+        draw_messages(picture, canvas, rank);
     if (picture->memory_height > 0) {
         memory_lane lane = { picture, canvas, rank, { 0, 0, 0 } };
         sl_timeline_usage(view->timeline, rank, draw_usage, &lane);

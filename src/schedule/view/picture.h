@@ -25,6 +25,7 @@ typedef struct sl_picture {
     double scale;                                         /* points a unit of time */
     double pitch;                                         /* from rank to rank */
     double compute_height, message_height, memory_height; /* of the lanes of a rank; 0: not drawn */
+    double thinnest;                                      /* what is narrower and next to something drawn is left out */
     int label_every;                                      /* ranks are named at this distance */
 } sl_picture;
 
