@@ -29,9 +29,9 @@ struct sl_monitor {
     int *watched;         /* (count) rank behind each descriptor */
     int count;
     struct silence *silences; /* (ranks) */
-    double interval;   /* seconds between two beats */
-    double looked;     /* when the others' beats were last counted */
-    double orphaned;   /* when the launcher went; 0 while it is there */
+    double interval;          /* seconds between two beats */
+    double looked;            /* when the others' beats were last counted */
+    double orphaned;          /* when the launcher went; 0 while it is there */
 };
 
 /* The rank that hangs, and what everybody was last doing. */

@@ -10,15 +10,16 @@
 #define SMALLEST_FONT 5.5
 #define DIGIT 0.64 /* width of a digit as a share of the font size; a W is as wide as an em */
 #define MARGIN 16.0
-#define RIGHT 196.0         /* of the chart: three columns of figures */
-#define SHORTEST_BOX 21.0   /* width of the shortest action where the picture may be as wide as it likes */
-#define NARROWEST 760.0     /* of the chart */
-#define WIDEST 6000.0       /* of the chart */
-#define TALLEST 24000.0     /* of all rows */
-#define SEAM 0.4            /* by this neighbours of one colour overlap, so that nothing shines through */
-#define THINNEST_BOX 0.3    /* boxes that end within this distance of the last are not drawn: nobody would see them */
-#define MOST_BOXES 200000.0 /* about; beyond it the distance grows, so that a file stays of a size that can be opened  \
-                             */
+#define RIGHT 196.0       /* of the chart: three columns of figures */
+#define SHORTEST_BOX 21.0 /* width of the shortest action where the picture may be as wide as it likes */
+#define NARROWEST 760.0   /* of the chart */
+#define WIDEST 6000.0     /* of the chart */
+#define TALLEST 24000.0   /* of all rows */
+#define SEAM 0.4          /* by this neighbours of one colour overlap, so that nothing shines through */
+#define THINNEST_BOX 0.3  /* boxes that end within this distance of the last are not drawn: nobody would see them */
+#define MOST_BOXES                                                                                                     \
+    200000.0 /* about; beyond it the distance grows, so that a file stays of a size that can be opened                 \
+              */
 
 static const sl_rgb black = { 0x1a, 0x1a, 0x1a }, gray = { 0x66, 0x66, 0x66 }, faint = { 0xe4, 0xe4, 0xe4 },
                     idle = { 0xf4, 0xf4, 0xf4 }, memory_color = { 0xb8, 0xb0, 0xcc };
