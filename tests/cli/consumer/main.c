@@ -6,10 +6,23 @@
 
 int main(void)
 {
-    int64_t value = 0;
-    if (sl_parse_int("value", "42", 0, 100, &value) != SL_OK || value != 42)
+    sl_generate_options options;
+    sl_schedule *schedule = NULL;
+    sl_violation violation;
+    memset(&options, 0, sizeof options);
+    options.name = "1F1B";
+    options.ranks = 2;
+    options.microbatches = 4;
+    if (sl_schedule_generate(&options, &schedule) != SL_OK || sl_schedule_check(schedule, NULL, &violation) != SL_OK) {
+        fprintf(stderr, "%s\n", sl_error_message());
         return 1;
-    if (sl_parse_int("value", "42x", 0, 100, &value) == SL_OK || !strstr(sl_error_message(), "42x"))
+    }
+    if (sl_schedule_write_csv(schedule, stdout) != SL_OK)
+        return 1;
+    sl_schedule_destroy(schedule);
+    schedule = NULL;
+    options.name = "no such schedule";
+    if (sl_schedule_generate(&options, &schedule) == SL_OK || !strstr(sl_error_message(), options.name))
         return 1;
     printf("sluice %s\n", sl_version());
     return 0;
