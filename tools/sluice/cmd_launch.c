@@ -62,6 +62,7 @@ int cmd_launch(int argc, char **argv)
     int code;
     if (!options_parse(&usage, options, &argc, argv, &code))
         return code;
+    argv[argc] = NULL; /* the options were before it */
     launch.argv = argv + 1;
     launch.bind = bind == 1 ? SL_BIND_CORE : SL_BIND_NONE;
     if (sl_launch(&launch, &result) != SL_OK)

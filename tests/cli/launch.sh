@@ -1,0 +1,68 @@
+# sluice launch: environment, output, exit codes, signals, and that nothing is left behind.
+. "$(dirname "$0")/common.bash"
+cd "$scratch"
+
+marker="sluice-launch-test-$$" # in the arguments of everything that must not be left
+strays() { pgrep -f "$marker" | wc -l; }
+nothing_left() { [ "$(strays)" -eq 0 ] || fail "processes are left: $(pgrep -af "$marker")"; }
+wait_for() { # wait_for FILE...: until all are there
+    local file
+    for file in "$@"; do
+        for _ in $(seq 600); do [ -e "$file" ] && continue 2; sleep 0.05; done
+        fail "$file did not come"
+    done
+}
+ends_with() { # ends_with CODE: the launcher in the background
+    local code=0
+    wait "$launcher" 2>/dev/null || code=$?
+    [ "$code" -eq "$1" ] || fail "exit code $code instead of $1"
+}
+
+# Output and environment.
+run 0 "$SLUICE" launch -n 3 --tag-output -- bash -c 'echo "rank $SLUICE_RANK of $SLUICE_SIZE"; printf "no newline"'
+silent
+[ "$(sort "$out")" = "[0] no newline
+[0] rank 0 of 3
+[1] no newline
+[1] rank 1 of 3
+[2] no newline
+[2] rank 2 of 3" ] || fail "lines are tagged"
+[ "$(echo "the input" | "$SLUICE" launch -n 2 --tag-output -- cat)" = "[0] the input" ] || fail "input goes to rank 0"
+run 0 "$SLUICE" launch -n 1 --bind core -- bash -c 'taskset -cp $$'
+[ "$(sed 's/.*: //' "$out")" = "$(taskset -cp $$ | sed 's/.*: //; s/[-,].*//')" ] || fail "rank 0 has the first core"
+
+# One rank fails: its exit code, the cause first, the others ended.
+run 7 "$SLUICE" launch -n 3 -- bash -c '[ $SLUICE_RANK = 1 ] && exit 7; exec -a "$0" sleep 60' "$marker"
+[ "$(head -1 "$err")" = "sluice launch: rank 1 exited with code 7" ] || fail "the cause comes first"
+nothing_left
+run 139 "$SLUICE" launch -n 2 -- bash -c '[ $SLUICE_RANK = 0 ] && kill -SEGV $$; exec -a "$0" sleep 60' "$marker"
+complains "rank 0 was killed by signal 11 (Segmentation fault)"
+nothing_left
+run 4 "$SLUICE" launch -n 2 --grace 1.2 -- bash -c 'trap "" TERM; [ $SLUICE_RANK = 0 ] && exit 4; exec -a "$0" sleep 60' "$marker"
+nothing_left
+run 0 "$SLUICE" launch -n 2 -- bash -c '(exec -a "$0" sleep 60) & exit 0' "$marker"
+nothing_left
+
+# Signals.
+"$SLUICE" launch -n 2 -- bash -c 'trap "exit 5" USR1; touch ready.$SLUICE_RANK; while :; do sleep 0.05; done' 2>/dev/null &
+launcher=$!
+wait_for ready.0 ready.1
+kill -USR1 $launcher
+ends_with 5
+for signal in TERM:143 INT:130 KILL:137; do
+    rm -f ready.*
+    "$SLUICE" launch -n 2 -- bash -c 'trap - INT; touch ready.$SLUICE_RANK; exec -a "$0" sleep 60' "$marker" 2>/dev/null &
+    launcher=$!
+    wait_for ready.0 ready.1
+    kill -"${signal%:*}" $launcher
+    ends_with "${signal#*:}"
+    for _ in $(seq 20); do [ "$(strays)" -eq 0 ] && break; sleep 0.05; done
+    nothing_left
+done
+
+# What cannot be started.
+run 1 "$SLUICE" launch -n 2 -- ./none
+complains "sluice launch: start ./none: No such file or directory"
+for wrong in "-n 0 -- true" "-- true" "-n 2" "-n x -- true" "-n 2 --bind socket -- true"; do
+    run 2 "$SLUICE" launch $wrong
+done
