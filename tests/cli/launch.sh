@@ -51,7 +51,7 @@ kill -USR1 $launcher
 ends_with 5
 for signal in TERM:143 INT:130 KILL:137; do
     rm -f ready.*
-    "$SLUICE" launch -n 2 -- bash -c 'trap - INT; touch ready.$SLUICE_RANK; exec -a "$0" sleep 60' "$marker" 2>/dev/null &
+    env --default-signal=INT "$SLUICE" launch -n 2 -- bash -c 'touch ready.$SLUICE_RANK; exec -a "$0" sleep 60' "$marker" 2>/dev/null &
     launcher=$!
     wait_for ready.0 ready.1
     kill -"${signal%:*}" $launcher
@@ -59,6 +59,15 @@ for signal in TERM:143 INT:130 KILL:137; do
     for _ in $(seq 20); do [ "$(strays)" -eq 0 ] && break; sleep 0.05; done
     nothing_left
 done
+
+
+# A signal that is ignored stays ignored, for nohup.
+rm -f ready.*
+env --ignore-signal=HUP "$SLUICE" launch -n 1 -- bash -c 'touch ready.0; for _ in $(seq 40); do sleep 0.05; done' &
+launcher=$!
+wait_for ready.0
+kill -HUP $launcher
+ends_with 0
 
 # What cannot be started.
 run 1 "$SLUICE" launch -n 2 -- ./none

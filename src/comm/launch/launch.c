@@ -61,8 +61,11 @@ static sl_status prepare(sl_launcher *launcher)
     }
     sigset_t set;
     sigemptyset(&set);
-    for (size_t i = 0; i < sizeof forwarded / sizeof *forwarded; i++)
-        sigaddset(&set, forwarded[i]);
+    for (size_t i = 0; i < sizeof forwarded / sizeof *forwarded; i++) {
+        struct sigaction now;
+        if (sigaction(forwarded[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN) /* nohup stays what it is */
+            sigaddset(&set, forwarded[i]);
+    }
     pthread_sigmask(SIG_BLOCK, &set, &launcher->old_mask);
     launcher->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     if (launcher->signal_fd < 0) {
