@@ -136,6 +136,7 @@ sl_status sl_lower_stage(sl_lowering *lowering)
     sl_status status = SL_OK;
     int count = lowering->graph->value_count;
     SL_TRY(SL_NEW_ARRAY(lowering->values, count));
+    SL_TRY(SL_NEW_ARRAY(lowering->straight, count));
     SL_TRY(SL_NEW_ARRAY(lowering->gradients, count));
     SL_TRY(SL_NEW_ARRAY(lowering->homes, count));
     SL_TRY(SL_NEW_ARRAY(lowering->terms, count));
@@ -145,7 +146,7 @@ sl_status sl_lower_stage(sl_lowering *lowering)
     SL_TRY(SL_NEW_ARRAY(lowering->output_grads, lowering->part->output_count));
     SL_TRY(SL_NEW_ARRAY(lowering->grads, lowering->part->param_count));
     for (int i = 0; i < count; i++) {
-        lowering->values[i] = lowering->homes[i] = sl_operand_none();
+        lowering->values[i] = lowering->straight[i] = lowering->homes[i] = sl_operand_none();
         lowering->input_port[i] = lowering->param_port[i] = -1;
     }
     SL_TRY(sl_lower_forward(lowering));
@@ -161,6 +162,7 @@ void sl_lowering_clear(sl_lowering *lowering)
     sl_free(lowering->forward.items);
     sl_free(lowering->backward.items);
     sl_free(lowering->values);
+    sl_free(lowering->straight);
     sl_free(lowering->gradients);
     sl_free(lowering->homes);
     sl_free(lowering->terms);

@@ -1,7 +1,5 @@
 /* Forward: one kernel call for each node, views resolved, outputs written where they are wanted. */
-#include "graph/lower.h"
-
-#include "base/alloc.h"
+#include "graph/layout.h"
 
 /* A copy from one tensor to another as a step of the node. */
 static sl_status emit_copy(sl_lowering *lowering, int node, const sl_operand *from, const sl_operand *to)
@@ -68,7 +66,9 @@ static sl_status lower_kernel(sl_lowering *lowering, int index)
                             .input_count = node->input_count,
                             .output_count = node->output_count };
     for (int i = 0; i < node->input_count; i++)
-        step.inputs[i] = node->inputs[i] ? lowering->values[node->inputs[i]] : sl_operand_none();
+        SL_TRY(sl_layout_input(lowering, node, i, &step.inputs[i]));
+    if (node->op == SL_OP_LINEAR)
+        sl_layout_turn_weight(&step.inputs[1], &step.attrs);
     for (int i = 0; i < node->output_count; i++) {
         const sl_graph_value *value = &lowering->graph->values[node->outputs[i]];
         SL_TRY(sl_operand_new(lowering, value->dtype, &value->shape, &step.outputs[i]));

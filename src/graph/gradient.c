@@ -33,10 +33,39 @@ bool sl_gradient_in_param(const sl_lowering *lowering, int value, sl_operand *ou
     return sl_view_apply(lowering->graph, node, v->output, &whole, &possible, out) == SL_OK && possible;
 }
 
+/* What the kernel needs of the place where it writes its term of input `slot`. */
+static sl_layout term_layout(const sl_graph_node *node, int slot)
+{
+    switch (node->op) {
+    case SL_OP_SUM:
+    case SL_OP_MEAN: /* dy stretched, by an elementwise op */
+        return SL_LAYOUT_ANY;
+    case SL_OP_LINEAR:
+    case SL_OP_LAYERNORM: /* a bias' term is a sum, which takes care of itself */
+        return slot == 2 ? SL_LAYOUT_ANY : sl_layout_needed(node->op);
+    default:
+        return sl_layout_needed(node->op);
+    }
+}
+
+/* Whether every kernel of the stage that adds to the gradient of the value can write to a tensor laid out so. */
+static bool suits_all_terms(const sl_lowering *lowering, int value, const sl_meta *meta)
+{
+    for (int i = 0; i < lowering->part->node_count; i++) {
+        const sl_graph_node *node = &lowering->graph->nodes[lowering->part->nodes[i]];
+        for (int k = 0; k < node->input_count; k++) {
+            if (node->inputs[k] == value && !sl_layout_fits(meta, term_layout(node, k)))
+                return false;
+        }
+    }
+    return true;
+}
+
 /* The gradient of a view's result can lie inside that of the view's argument where the view is the argument's only
  * term: then a call that writes the one writes the other. */
 static sl_status home_in_argument(sl_lowering *lowering, int value, bool *found, sl_operand *out)
 {
+    sl_status status = SL_OK;
     const sl_graph_value *v = &lowering->graph->values[value];
     sl_operand whole;
     *found = false;
@@ -47,8 +76,14 @@ static sl_status home_in_argument(sl_lowering *lowering, int value, bool *found,
         return SL_OK;
     if (lowering->terms[node->inputs[0]] != 1)
         return SL_OK;
-    sl_status status = sl_gradient_home(lowering, node->inputs[0], &whole);
-    return status == SL_OK ? sl_view_apply(lowering->graph, node, v->output, &whole, found, out) : status;
+    sl_operand view;
+    SL_TRY(sl_gradient_home(lowering, node->inputs[0], &whole));
+    SL_TRY(sl_view_apply(lowering->graph, node, v->output, &whole, found, &view));
+    *found = *found && suits_all_terms(lowering, value, &view.meta);
+    if (*found)
+        *out = view;
+done:
+    return status;
 }
 
 sl_status sl_gradient_home(sl_lowering *lowering, int value, sl_operand *out)
@@ -123,10 +158,18 @@ static bool is_repeated(const sl_gradient_call *call, int i)
 static bool writes_directly(const sl_lowering *lowering, const sl_gradient_call *call, int i, sl_phase phase)
 {
     int target = call->targets[i];
-    sl_operand in_param;
-    bool adds = lowering->gradients[target].present || sl_gradient_in_param(lowering, target, &in_param);
-    return phase_of(lowering, target) == phase && !is_repeated(call, i) &&
-           (!adds || sl_op_get_info(call->op)->accumulates);
+    sl_operand place;
+    sl_op_attrs attrs = call->attrs;
+    bool in_param = sl_gradient_in_param(lowering, target, &place);
+    if (phase_of(lowering, target) != phase || is_repeated(call, i))
+        return false;
+    if (in_param) {
+        if (call->op == SL_OP_LINEAR_GRAD_W)
+            sl_layout_turn_weight(&place, &attrs);
+        return sl_layout_fits(&place.meta, sl_layout_needed(call->op)) && sl_op_get_info(call->op)->accumulates;
+    }
+    /* A sum that starts from what is there adds up in another order than one that is added afterwards. */
+    return call->op != SL_OP_SUM_TO && (!lowering->gradients[target].present || sl_op_get_info(call->op)->accumulates);
 }
 
 sl_status sl_gradient_emit(sl_lowering *lowering, const sl_gradient_call *call)
@@ -157,6 +200,8 @@ sl_status sl_gradient_emit(sl_lowering *lowering, const sl_gradient_call *call)
         }
         set_output(&step, i, &sink, &sink.operand);
     }
+    if (call->op == SL_OP_LINEAR_GRAD_W)
+        sl_layout_turn_weight(&step.outputs[0], &step.attrs);
     SL_TRY(sl_instruction_append(&lowering->backward, &step));
     for (int i = 0; i < call->target_count; i++) {
         if (indirect[i])
@@ -198,6 +243,26 @@ sl_status sl_gradient_temporary(sl_lowering *lowering, int target, sl_op op, con
     *out = step.outputs[0];
 done:
     return status;
+}
+
+sl_status sl_gradient_straight(sl_lowering *lowering, int target, sl_layout needed, sl_operand *operand)
+{
+    if (sl_layout_fits(&operand->meta, needed))
+        return SL_OK;
+    const sl_operand from = *operand;
+    return sl_gradient_temporary(lowering, target, SL_OP_COPY, NULL, &from, 1, &from.meta.shape, operand);
+}
+
+sl_status sl_gradient_sum_to(sl_lowering *lowering, int target, const sl_operand *term)
+{
+    sl_operand straight = *term;
+    sl_status status = sl_gradient_straight(lowering, target, SL_LAYOUT_CONTIGUOUS, &straight);
+    if (status != SL_OK)
+        return status;
+    return sl_gradient_emit(
+        lowering,
+        &(sl_gradient_call){
+            .op = SL_OP_SUM_TO, .inputs = { straight }, .input_count = 1, .targets = { target }, .target_count = 1 });
 }
 
 /* ---- Terms of a part ------------------------------------------------------------------------- */
@@ -316,11 +381,7 @@ sl_status sl_gradient_of_view(sl_lowering *lowering, const sl_graph_node *node)
         return SL_OK;
     const sl_gradient gradient = lowering->gradients[y];
     if (node->op == SL_NODE_EXPAND)
-        return sl_gradient_emit(lowering, &(sl_gradient_call){ .op = SL_OP_SUM_TO,
-                                                               .inputs = { gradient.operand },
-                                                               .input_count = 1,
-                                                               .targets = { x },
-                                                               .target_count = 1 });
+        return sl_gradient_sum_to(lowering, x, &gradient.operand);
     if (node->op == SL_NODE_SLICE)
         return sl_gradient_slice(lowering, x, node->dim, node->start, &gradient.operand);
     if (gradient.owned && lowering->homes[x].storage >= 0 && lowering->terms[x] == 1 &&

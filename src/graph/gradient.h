@@ -3,7 +3,7 @@
 #ifndef SL_GRAPH_GRADIENT_H
 #define SL_GRAPH_GRADIENT_H
 
-#include "graph/lower.h"
+#include "graph/layout.h"
 
 enum {
     SL_TARGET_NONE = -1,   /* an optional output that is left off */
@@ -30,6 +30,10 @@ SL_MUST_CHECK sl_status sl_gradient_alias(sl_lowering *lowering, int target, con
 SL_MUST_CHECK sl_status sl_gradient_temporary(sl_lowering *lowering, int target, sl_op op, const sl_op_attrs *attrs,
                                               const sl_operand *inputs, int input_count, const sl_shape *shape,
                                               sl_operand *out);
+/* The term of a target that was broadcast: summed over the dims it was stretched in. */
+SL_MUST_CHECK sl_status sl_gradient_sum_to(sl_lowering *lowering, int target, const sl_operand *term);
+/* Replaces *operand, a tensor on the way to the gradient of `target`, by a contiguous copy where it does not fit. */
+SL_MUST_CHECK sl_status sl_gradient_straight(sl_lowering *lowering, int target, sl_layout needed, sl_operand *operand);
 /* A term that covers part of a dim of the target. */
 SL_MUST_CHECK sl_status sl_gradient_slice(sl_lowering *lowering, int target, int dim, int64_t start,
                                           const sl_operand *term);

@@ -1,6 +1,7 @@
 /* The gradient of each op, in terms of kernel calls. dy is the gradient of the node's first output; X(i) and Y(i) are
  * its forward tensors. */
 #include "graph/gradient.h"
+#include "graph/layout.h"
 
 /* What a rule looks at. */
 typedef struct grad_rule {
@@ -9,13 +10,17 @@ typedef struct grad_rule {
     sl_operand dy;
 } grad_rule;
 
-static const sl_operand *input(const grad_rule *r, int i)
+/* Input i as the forward kernel had it. */
+static sl_operand input(const grad_rule *r, int i)
 {
-    static const sl_operand none = { .storage = -1, .meta = { .shape = { .rank = -1 } } };
-    return r->node->inputs[i] ? &r->lowering->values[r->node->inputs[i]] : &none;
+    sl_operand x = sl_operand_none();
+    int value = r->node->inputs[i];
+    if (value > 0)
+        x = r->lowering->straight[value].storage >= 0 ? r->lowering->straight[value] : r->lowering->values[value];
+    return x;
 }
 
-#define X(i) (*input(r, i))
+#define X(i) input(r, i)
 #define Y(i) (r->lowering->values[r->node->outputs[i]])
 #define WANTED(i) sl_gradient_wanted(r->lowering, r->node, i)
 #define SHAPE(i) (&r->lowering->graph->values[r->node->inputs[i]].shape)
@@ -51,7 +56,7 @@ static sl_status reduce_to(const grad_rule *r, int target, const sl_operand *ter
 {
     if (sl_shape_equal(&term->meta.shape, SHAPE(target)))
         return sl_gradient_alias(r->lowering, r->node->inputs[target], term);
-    return EMIT(SL_OP_SUM_TO, NULL, target, *term);
+    return sl_gradient_sum_to(r->lowering, r->node->inputs[target], term);
 }
 
 /* op(a, b) summed to the shape of the target. */
@@ -62,7 +67,7 @@ static sl_status emit_reduced(const grad_rule *r, sl_op op, const sl_op_attrs *a
     if (sl_shape_equal(shape, SHAPE(target)))
         return EMIT(op, attrs, target, a, b);
     sl_status status = temporary(r, op, attrs, target, a, b, shape, &wide);
-    return status == SL_OK ? EMIT(SL_OP_SUM_TO, NULL, target, wide) : status;
+    return status == SL_OK ? sl_gradient_sum_to(r->lowering, r->node->inputs[target], &wide) : status;
 }
 
 /* ---- Products -------------------------------------------------------------------------------- */
@@ -70,8 +75,11 @@ static sl_status emit_reduced(const grad_rule *r, sl_op op, const sl_op_attrs *a
 static sl_status linear(const grad_rule *r)
 {
     sl_status status = SL_OK;
+    sl_op_attrs attrs = r->node->attrs;
+    sl_operand w = X(1);
+    sl_layout_turn_weight(&w, &attrs);
     if (WANTED(0))
-        SL_TRY(EMIT(SL_OP_LINEAR_GRAD_X, NULL, 0, r->dy, X(1)));
+        SL_TRY(EMIT(SL_OP_LINEAR_GRAD_X, &attrs, 0, r->dy, w));
     if (WANTED(1))
         SL_TRY(EMIT(SL_OP_LINEAR_GRAD_W, NULL, 1, X(0), r->dy));
     if (WANTED(2))
@@ -183,8 +191,10 @@ static sl_status add_or_sub(const grad_rule *r)
     if (WANTED(1) && r->node->op == SL_OP_ADD)
         SL_TRY(reduce_to(r, 1, &r->dy));
     if (WANTED(1) && r->node->op == SL_OP_SUB) {
-        if (!sl_shape_equal(SHAPE(1), &r->dy.meta.shape))
-            SL_TRY(temporary(r, SL_OP_SUM_TO, NULL, 1, r->dy, sl_operand_none(), SHAPE(1), &narrow));
+        if (!sl_shape_equal(SHAPE(1), &r->dy.meta.shape)) {
+            SL_TRY(sl_gradient_straight(r->lowering, r->node->inputs[1], SL_LAYOUT_CONTIGUOUS, &narrow));
+            SL_TRY(temporary(r, SL_OP_SUM_TO, NULL, 1, narrow, sl_operand_none(), SHAPE(1), &narrow));
+        }
         SL_TRY(EMIT(SL_OP_NEG, NULL, 1, narrow));
     }
 done:
@@ -321,9 +331,20 @@ done:
     return status;
 }
 
+/* What the kernels that read dy need: those of products also sum it over rows (bias). */
+static sl_layout gradient_layout(int op)
+{
+    if (op == SL_OP_SUM || op == SL_OP_MEAN)
+        return SL_LAYOUT_ANY; /* dy is only stretched */
+    return op == SL_OP_LINEAR ? SL_LAYOUT_CONTIGUOUS : sl_layout_needed(op);
+}
+
 sl_status sl_gradient_of_node(sl_lowering *lowering, const sl_graph_node *node)
 {
-    const grad_rule rule = { lowering, node, lowering->gradients[node->outputs[0]].operand };
+    grad_rule rule = { lowering, node, lowering->gradients[node->outputs[0]].operand };
+    sl_status status = sl_gradient_straight(lowering, node->outputs[0], gradient_layout(node->op), &rule.dy);
+    if (status != SL_OK)
+        return status;
     switch (node->op) {
     case SL_OP_LINEAR:
         return linear(&rule);

@@ -82,6 +82,7 @@ typedef struct sl_lowering {
     sl_instruction_list forward, backward;
     /* Indexed by value id of the graph. */
     sl_operand *values;     /* forward tensors; absent for what the stage does not hold */
+    sl_operand *straight;   /* their contiguous copies, where a kernel needed one */
     sl_gradient *gradients; /* as the walk goes */
     sl_operand *homes;      /* where the gradient of a value is best written; absent while undecided */
     int *terms;             /* how many terms the gradient of a value has in this stage */
