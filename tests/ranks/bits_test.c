@@ -1,0 +1,318 @@
+/* Pipelined training gives the bits of the same stages run one after another in one process: every schedule, number of
+ * ranks, stages a rank and microbatches, over every transport. A sample by default, everything with --full. */
+#include "ranks/support/pipeline.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+enum { MAX_RANKS = 4, MAX_CONFIGS = 2000 };
+
+static bool full;
+static const char *self_path;
+
+/* ---- What is run ----------------------------------------------------------------------------- */
+
+static bool can_generate(const run_config *config)
+{
+    sl_schedule *schedule = NULL;
+    bool can = make_schedule(config, &schedule) == SL_OK && sl_schedule_has_backward(schedule);
+    sl_schedule_destroy(schedule);
+    return can;
+}
+
+/* All runs for a number of ranks, or a sample that still has every schedule with every number of stages a rank, every
+ * number of microbatches and every model. */
+static int list_configs(int ranks, bool all, run_config *out)
+{
+    static const int microbatches[] = { 1, 2, 3, 4, 7, 8 };
+    int count = 0, turn = ranks;
+    for (int i = 0; sl_generator_name(i); i++) {
+        for (int per_rank = 1; per_rank <= 3; per_rank++) {
+            for (int k = 0; k < 6; k++) {
+                for (int model = 0; model < MODEL_COUNT; model++) {
+                    run_config config = {
+                        .model = model, .ranks = ranks, .stages_per_rank = per_rank, .microbatches = microbatches[k]
+                    };
+                    snprintf(config.schedule, sizeof config.schedule, "%s", sl_generator_name(i));
+                    if (!can_generate(&config))
+                        continue;
+                    if (all || turn++ % 7 == 0)
+                        out[count++] = config;
+                }
+            }
+        }
+    }
+    return count;
+}
+
+/* ---- Results, in a file that all ranks map ---------------------------------------------------- */
+
+typedef struct results {
+    char path[64];
+    run_result *list;
+    size_t bytes;
+} results;
+
+static void map_results(results *into)
+{
+    int file = open(into->path, O_RDWR);
+    into->list = mmap(NULL, into->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    close(file);
+}
+
+static void make_results(int count, results *into)
+{
+    *into = (results){ .path = "/tmp/sluice_bits_XXXXXX", .bytes = (size_t)count * sizeof(run_result) };
+    int file = mkstemp(into->path);
+    if (file < 0 || ftruncate(file, (off_t)into->bytes) != 0)
+        fail_msg("no file for the results");
+    close(file);
+    map_results(into);
+}
+
+static void free_results(results *from)
+{
+    munmap(from->list, from->bytes);
+    unlink(from->path);
+}
+
+/* ---- One rank: all runs, one after another ---------------------------------------------------- */
+
+typedef struct rank_job {
+    sl_group *group;
+    int ranks;
+    bool full;
+    run_result *list;
+} rank_job;
+
+static sl_status run_all(const rank_job *job)
+{
+    static _Thread_local run_config configs[MAX_CONFIGS];
+    sl_status status = SL_OK;
+    int count = list_configs(job->ranks, job->full, configs);
+    for (int i = 0; i < count && status == SL_OK; i++)
+        status = run_pipelined(job->group, &configs[i], &job->list[i]);
+    sl_group_close(job->group);
+    return status;
+}
+
+static void *thread_main(void *user)
+{
+    (void)!run_all(user); /* an error stands in the results */
+    return NULL;
+}
+
+static int process_main(void *user, int rank)
+{
+    rank_job job = *(rank_job *)user;
+    (void)rank;
+    if (sl_group_open(NULL, &job.group) != SL_OK) {
+        fprintf(stderr, "%s\n", sl_error_message());
+        return 1;
+    }
+    return run_all(&job) == SL_OK ? 0 : 1;
+}
+
+/* ---- Transports ------------------------------------------------------------------------------ */
+
+static void run_threads(const rank_job *job, const results *into)
+{
+    sl_group *groups[MAX_RANKS];
+    pthread_t threads[MAX_RANKS];
+    rank_job jobs[MAX_RANKS];
+    (void)into;
+    if (sl_group_open_threads(job->ranks, NULL, groups) != SL_OK)
+        fail_msg("%s", sl_error_message());
+    for (int r = 0; r < job->ranks; r++) {
+        jobs[r] = *job;
+        jobs[r].group = groups[r];
+        pthread_create(&threads[r], NULL, thread_main, &jobs[r]);
+    }
+    for (int r = 0; r < job->ranks; r++)
+        pthread_join(threads[r], NULL);
+}
+
+static void run_local(const rank_job *job, const results *into)
+{
+    sl_launch_options options = { .ranks = job->ranks, .run = process_main, .user = (void *)job };
+    sl_launch_result result;
+    (void)into;
+    if (sl_launch(&options, &result) != SL_OK)
+        fail_msg("%s", sl_error_message());
+    if (result.exit_code != 0)
+        print_message("%s\n", result.report); /* the results say which run it was */
+}
+
+static void run_mpi(const rank_job *job, const results *into)
+{
+    char command[4096];
+    snprintf(
+        command, sizeof command,
+        "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --oversubscribe -n %d '%s' --rank %d %d %s",
+        job->ranks, self_path, job->ranks, job->full, into->path);
+    int code = system(command);
+    if (code != 0)
+        print_message("mpirun: exit %d\n", code);
+}
+
+/* True where mpirun is installed and the library has its transport. */
+static bool has_mpi(void)
+{
+    char command[4096];
+    snprintf(command, sizeof command,
+             "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun -n 1 '%s' --probe > /dev/null 2>&1",
+             self_path);
+    return system(command) == 0;
+}
+
+static int probe_main(void)
+{
+    sl_group *group = NULL;
+    sl_status status = sl_group_open(&(sl_group_options){ .transport = "mpi" }, &group);
+    sl_group_close(group);
+    return status == SL_OK ? 0 : 1;
+}
+
+/* The rank that mpirun starts: --rank RANKS FULL FILE. */
+static int mpi_main(char **argv)
+{
+    results from = { .bytes = 0 };
+    rank_job job = { .ranks = atoi(argv[2]), .full = atoi(argv[3]) };
+    run_config *configs = calloc(MAX_CONFIGS, sizeof *configs);
+    from.bytes = (size_t)list_configs(job.ranks, job.full, configs) * sizeof(run_result);
+    free(configs);
+    snprintf(from.path, sizeof from.path, "%s", argv[4]);
+    map_results(&from);
+    job.list = from.list;
+    return process_main(&job, 0);
+}
+
+/* ---- Comparing ------------------------------------------------------------------------------- */
+
+static void compare(const run_config *config, const run_result *expected, const run_result *given)
+{
+    char what[128];
+    snprintf(what, sizeof what, "%s, %s, %d ranks, %d stages a rank, %d microbatches", model_names[config->model],
+             config->schedule, config->ranks, config->stages_per_rank, config->microbatches);
+    if (*expected->error || *given->error)
+        fail_msg("%s: %s", what, *given->error ? given->error : expected->error);
+    if (memcmp(expected->losses, given->losses, sizeof given->losses) != 0)
+        fail_msg("%s: losses differ: %.9g, %.9g", what, (double)expected->losses[0][0], (double)given->losses[0][0]);
+    for (int p = 0; p < MAX_PARAMS; p++) {
+        if (expected->first_grads[p] != given->first_grads[p])
+            fail_msg("%s: parameter %d has another gradient after the first step", what, p);
+        if (expected->last_grads[p] != given->last_grads[p] || expected->weights[p] != given->weights[p])
+            fail_msg("%s: parameter %d differs after %d steps", what, p, STEPS);
+    }
+    if (expected->weights[0] == 0 || given->copies_differ)
+        fail_msg("%s: %d copies of tied parameters differ", what, given->copies_differ);
+}
+
+/* Every stage adds up its gradients in the order of the microbatches. */
+static bool is_ascending(const run_config *config)
+{
+    sl_schedule *schedule = NULL;
+    int last[64] = { 0 };
+    bool ascending = make_schedule(config, &schedule) == SL_OK;
+    for (int r = 0; ascending && r < config->ranks; r++) {
+        int64_t count = 0;
+        const sl_action *actions = sl_schedule_actions(schedule, r, &count);
+        for (int64_t i = 0; i < count; i++) {
+            sl_action parts[2];
+            int n = sl_action_parts(actions[i], parts);
+            for (int k = 0; k < n; k++) {
+                if (parts[k].kind == SL_KIND_W || parts[k].kind == SL_KIND_B)
+                    ascending &= parts[k].microbatch == last[parts[k].stage]++;
+            }
+        }
+    }
+    sl_schedule_destroy(schedule);
+    return ascending;
+}
+
+/* Schedules with that order agree with each other where they cut the model into as many stages. */
+static int compare_schedules(const run_config *configs, const run_result *given, int count)
+{
+    int compared = 0;
+    for (int i = 0; i < count; i++) {
+        for (int k = 0; k < i; k++) {
+            const run_config *a = &configs[i], *b = &configs[k];
+            if (a->model != b->model || a->stages_per_rank != b->stages_per_rank ||
+                a->microbatches != b->microbatches || !is_ascending(a) || !is_ascending(b))
+                continue;
+            compare(a, &given[k], &given[i]);
+            compared++;
+        }
+    }
+    return compared;
+}
+
+static void check(void (*run)(const rank_job *job, const results *into))
+{
+    run_config *configs = calloc(MAX_CONFIGS, sizeof *configs);
+    int compared = 0;
+    for (int ranks = 1; ranks <= MAX_RANKS; ranks++) {
+        int count = list_configs(ranks, full, configs);
+        results given;
+        make_results(count, &given);
+        run(&(rank_job){ .ranks = ranks, .full = full, .list = given.list }, &given);
+        for (int i = 0; i < count; i++) {
+            run_result expected = { 0 };
+            (void)!run_sequential(&configs[i], &expected);
+            compare(&configs[i], &expected, &given.list[i]);
+        }
+        compared += compare_schedules(configs, given.list, count);
+        free_results(&given);
+    }
+    assert_true(compared > 0);
+    free(configs);
+}
+
+static void threads_give_the_bits_of_one_process(void **state)
+{
+    (void)state;
+    check(run_threads);
+}
+
+static void local_processes_give_the_bits_of_one_process(void **state)
+{
+    (void)state;
+    check(run_local);
+}
+
+static void mpi_processes_give_the_bits_of_one_process(void **state)
+{
+    (void)state;
+    if (!has_mpi()) {
+        print_message("there is no MPI here\n");
+        skip();
+    }
+    check(run_mpi);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(threads_give_the_bits_of_one_process),
+        cmocka_unit_test(local_processes_give_the_bits_of_one_process),
+        cmocka_unit_test(mpi_processes_give_the_bits_of_one_process),
+    };
+    self_path = argv[0];
+    if (argc == 5 && strcmp(argv[1], "--rank") == 0)
+        return mpi_main(argv);
+    if (argc == 2 && strcmp(argv[1], "--probe") == 0)
+        return probe_main();
+    full = argc == 2 && strcmp(argv[1], "--full") == 0;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
