@@ -232,5 +232,6 @@ static sl_status run_attention_cached(const sl_cpu *cpu, const sl_kernel_call *c
     return SL_OK;
 }
 
-const sl_cpu_kernel sl_cpu_attention = { sl_cpu_has_rows, run_attention, scratch_attention };
-const sl_cpu_kernel sl_cpu_attention_cached = { sl_cpu_has_rows, run_attention_cached, scratch_attention };
+const sl_cpu_kernel sl_cpu_attention = { sl_cpu_is_f32, run_attention, sl_cpu_takes_rows, scratch_attention };
+const sl_cpu_kernel sl_cpu_attention_cached = { sl_cpu_is_f32, run_attention_cached, sl_cpu_takes_rows,
+                                                scratch_attention };

@@ -193,4 +193,5 @@ static size_t scratch_attention_grad(const sl_cpu *cpu, const sl_kernel_call *ca
     return (size_t)(floats * parts_of(cpu, call)) * sizeof(float);
 }
 
-const sl_cpu_kernel sl_cpu_attention_grad = { sl_cpu_has_rows, run_attention_grad, scratch_attention_grad };
+const sl_cpu_kernel sl_cpu_attention_grad = { sl_cpu_is_f32, run_attention_grad, sl_cpu_takes_rows,
+                                              scratch_attention_grad };

@@ -83,20 +83,11 @@ bool sl_cpu_is_f32(const sl_kernel_call *call)
     return true;
 }
 
-static bool has_row(const sl_view *view)
+bool sl_cpu_takes_rows(const sl_kernel_call *call, const sl_view *view)
 {
-    return view->meta.shape.rank < 1 || is_index(view) || sl_dim_from_last(&view->meta, 1) <= 1 ||
+    (void)call;
+    return view->meta.shape.rank < 1 || sl_dim_from_last(&view->meta, 1) <= 1 ||
            sl_stride_from_last(&view->meta, 1) == 1;
-}
-
-bool sl_cpu_has_rows(const sl_kernel_call *call)
-{
-    bool rows = sl_cpu_is_f32(call);
-    for (int i = 0; rows && i < call->input_count; i++)
-        rows = has_row(&call->inputs[i]);
-    for (int i = 0; rows && i < call->output_count; i++)
-        rows = has_row(&call->outputs[i]);
-    return rows;
 }
 
 /* The fast kernel for the call; NULL where the reference is to run. */
@@ -111,23 +102,123 @@ static sl_cpu cpu_of(sl_device *device)
     return (sl_cpu){ .pool = sl_device_cpu_pool(device), .simd = sl_isa_simd() };
 }
 
+/* ---- Tensors that a kernel does not take as they lie ----------------------------------------- */
+
+enum { MAX_INPUTS = 6, MAX_OUTPUTS = 3 };
+
+/* The call with such tensors replaced by contiguous ones in scratch. */
+typedef struct packed_call {
+    sl_kernel_call call;
+    sl_view inputs[MAX_INPUTS], outputs[MAX_OUTPUTS];
+    uint32_t moved_inputs, moved_outputs; /* bits */
+    size_t bytes;                         /* that they take at the start of the scratch */
+} packed_call;
+
+static bool must_move(const sl_cpu_kernel *kernel, const sl_kernel_call *call, const sl_view *view)
+{
+    return !sl_view_is_none(view) && view->meta.dtype == SL_F32 && !kernel->takes(call, view);
+}
+
+/* Gives the view a contiguous place in the scratch. */
+static void move(packed_call *packed, sl_view *view)
+{
+    size_t bytes = sl_meta_bytes(&view->meta);
+    view->meta = sl_meta_contiguous(SL_F32, &view->meta.shape);
+    view->data = packed->call.scratch ? (char *)packed->call.scratch + packed->bytes : NULL;
+    packed->bytes += (bytes + SL_DEVICE_ALIGNMENT - 1) / SL_DEVICE_ALIGNMENT * SL_DEVICE_ALIGNMENT;
+}
+
+static void pack_call(const sl_cpu_kernel *kernel, const sl_kernel_call *call, packed_call *packed)
+{
+    packed->call = *call;
+    packed->moved_inputs = packed->moved_outputs = 0;
+    packed->bytes = 0;
+    if (!kernel->takes)
+        return;
+    for (int i = 0; i < call->input_count; i++) {
+        packed->inputs[i] = call->inputs[i];
+        if (must_move(kernel, call, &call->inputs[i])) {
+            packed->moved_inputs |= 1u << i;
+            move(packed, &packed->inputs[i]);
+        }
+    }
+    for (int i = 0; i < call->output_count; i++) {
+        packed->outputs[i] = call->outputs[i];
+        if (must_move(kernel, call, &call->outputs[i])) {
+            packed->moved_outputs |= 1u << i;
+            move(packed, &packed->outputs[i]);
+        }
+    }
+    packed->call.inputs = packed->inputs;
+    packed->call.outputs = packed->outputs;
+    if (call->scratch) {
+        packed->call.scratch = (char *)call->scratch + packed->bytes;
+        packed->call.scratch_bytes = call->scratch_bytes - packed->bytes;
+    }
+}
+
+/* Caches are inputs that the kernel writes. */
+static uint32_t written_inputs(sl_op op)
+{
+    return op == SL_OP_ATTENTION_CACHED ? 1u << 3 | 1u << 4 : 0;
+}
+
+static size_t scratch_of(const sl_cpu *cpu, const sl_cpu_kernel *kernel, const packed_call *packed)
+{
+    return packed->bytes + (kernel->scratch ? kernel->scratch(cpu, &packed->call) : 0);
+}
+
+static sl_status run_packed(const sl_cpu *cpu, const sl_cpu_kernel *kernel, const sl_kernel_call *call,
+                            const packed_call *packed)
+{
+    for (int i = 0; i < call->input_count; i++) {
+        if (packed->moved_inputs >> i & 1)
+            sl_cpu_copy_f32(cpu, &call->inputs[i], &packed->inputs[i], false);
+    }
+    for (int i = 0; i < call->output_count; i++) {
+        if ((packed->moved_outputs & call->accumulate) >> i & 1)
+            sl_cpu_copy_f32(cpu, &call->outputs[i], &packed->outputs[i], false);
+    }
+    sl_status status = kernel->run(cpu, &packed->call);
+    for (int i = 0; status == SL_OK && i < call->output_count; i++) {
+        if (packed->moved_outputs >> i & 1)
+            sl_cpu_copy_f32(cpu, &packed->outputs[i], &call->outputs[i], false);
+    }
+    for (int i = 0; status == SL_OK && i < call->input_count; i++) {
+        if ((packed->moved_inputs & written_inputs(call->op)) >> i & 1)
+            sl_cpu_copy_f32(cpu, &packed->inputs[i], &call->inputs[i], false);
+    }
+    return status;
+}
+
+/* ---- The table ------------------------------------------------------------------------------- */
+
 static sl_status cpu_run(sl_stream *stream, const sl_kernel_call *call)
 {
     sl_cpu cpu = cpu_of(sl_stream_device(stream));
     const sl_cpu_kernel *kernel = find(&cpu, call);
+    packed_call packed;
     if (!kernel)
         return sl_reference_get(call->op)(call);
-    if (kernel->scratch && call->scratch_bytes < kernel->scratch(&cpu, call))
+    pack_call(kernel, call, &packed);
+    size_t needed = scratch_of(&cpu, kernel, &packed);
+    if (call->scratch_bytes < needed)
         return sl_fail(SL_ERR_ARGUMENT, "%s: needs %zu bytes of scratch, given %zu", sl_op_get_info(call->op)->name,
-                       kernel->scratch(&cpu, call), call->scratch_bytes);
-    return kernel->run(&cpu, call);
+                       needed, call->scratch_bytes);
+    return run_packed(&cpu, kernel, call, &packed);
 }
 
 static sl_status cpu_scratch(sl_device *device, const sl_kernel_call *call, size_t *bytes)
 {
     sl_cpu cpu = cpu_of(device);
     const sl_cpu_kernel *kernel = find(&cpu, call);
-    *bytes = kernel && kernel->scratch ? kernel->scratch(&cpu, call) : 0;
+    packed_call packed;
+    size_t needed = 0;
+    if (kernel) {
+        pack_call(kernel, call, &packed);
+        needed = scratch_of(&cpu, kernel, &packed);
+    }
+    *bytes = needed;
     return SL_OK;
 }
 

@@ -14,10 +14,14 @@ typedef struct sl_cpu {
 
 /* ---- Kernels --------------------------------------------------------------------------------- */
 
-/* The fast kernel of an op; where accepts() is false the reference kernel runs. */
+/* The fast kernel of an op. So that the memory layout never changes a bit of the result, what a call computes depends
+ * on its dtypes and shapes alone: accepts() looks at nothing else, and f32 tensors that the kernel does not take as
+ * they lie are copied into scratch (and results back) rather than given to other code. */
 typedef struct sl_cpu_kernel {
-    bool (*accepts)(const sl_kernel_call *call);
+    bool (*accepts)(const sl_kernel_call *call); /* where false the reference kernel runs */
     sl_status (*run)(const sl_cpu *cpu, const sl_kernel_call *call);
+    /* Whether this tensor of the call can be used as it lies; NULL: any strides will do. */
+    bool (*takes)(const sl_kernel_call *call, const sl_view *view);
     /* Bytes of scratch of an accepted call; NULL where none is needed. */
     size_t (*scratch)(const sl_cpu *cpu, const sl_kernel_call *call);
 } sl_cpu_kernel;
@@ -32,10 +36,13 @@ extern const sl_cpu_kernel sl_cpu_copy, sl_cpu_concat, sl_cpu_fill, sl_cpu_cast,
 extern const sl_cpu_kernel sl_cpu_linear, sl_cpu_linear_grad_x, sl_cpu_linear_grad_w, sl_cpu_matmul;
 extern const sl_cpu_kernel sl_cpu_attention, sl_cpu_attention_grad, sl_cpu_attention_cached;
 
-/* All data of the call is f32. */
+/* For accepts: all data of the call is f32. */
 bool sl_cpu_is_f32(const sl_kernel_call *call);
-/* ... and every tensor's last dim is contiguous. */
-bool sl_cpu_has_rows(const sl_kernel_call *call);
+/* For takes: the last dim is contiguous. */
+bool sl_cpu_takes_rows(const sl_kernel_call *call, const sl_view *view);
+
+/* y = x, or y += x; both f32, same shape, any strides. */
+void sl_cpu_copy_f32(const sl_cpu *cpu, const sl_view *x, const sl_view *y, bool add);
 
 /* ---- Rows ------------------------------------------------------------------------------------ */
 

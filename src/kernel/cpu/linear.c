@@ -3,35 +3,29 @@
 
 #include <string.h>
 
-/* Rows of two tensors in runs that are evenly spaced in both. */
-typedef struct runs {
-    sl_rows x, y;
-    int64_t count, length; /* runs; rows of each */
-} runs;
-
-static int64_t common_divisor(int64_t a, int64_t b)
+/* Rows of a tensor as one matrix: takes_matrix() saw to it that they are evenly spaced. */
+static int64_t rows_of(const sl_view *view)
 {
-    while (b) {
-        int64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
+    return sl_row_count(&view->meta, 1);
 }
 
-static runs runs_of(const sl_view *x, const sl_view *y)
+static int64_t step_of(const sl_view *view)
 {
-    int64_t rows = sl_row_count(&x->meta, 1);
-    runs r = { .x = sl_rows_of(x, 1), .y = sl_rows_of(y, 1) };
-    r.length = rows == 0 ? 0 : common_divisor(r.x.dims[r.x.rank - 1], r.y.dims[r.y.rank - 1]);
-    r.count = r.length ? rows / r.length : 0;
-    return r;
+    return sl_rows_of(view, 1).strides[0];
 }
 
-/* Distance of the rows within a run. */
-static int64_t step(const sl_rows *rows)
+/* The transpose flags that BLAS gets must follow from the shapes alone, since they may change the bits: the last dim is
+ * contiguous, the rows are evenly spaced and do not overlap. */
+static bool takes_matrix(const sl_kernel_call *call, const sl_view *view)
 {
-    return rows->strides[rows->rank - 1];
+    sl_rows rows = sl_rows_of(view, 1);
+    int64_t size = sl_dim_from_last(&view->meta, 1);
+    (void)call;
+    if (view->meta.shape.rank < 2 || sl_meta_count(&view->meta) == 0)
+        return sl_cpu_takes_rows(call, view);
+    if (rows.rank > 1 || (size > 1 && sl_stride_from_last(&view->meta, 1) != 1))
+        return false;
+    return rows.dims[0] <= 1 || (size == 1 ? rows.strides[0] == 1 : rows.strides[0] >= size);
 }
 
 /* w as [K,N] whatever its layout. */
@@ -42,17 +36,18 @@ static void set_weight(const sl_view *w, bool transpose_w, const float **data, i
     *column = w->meta.strides[transpose_w ? 0 : 1];
 }
 
-/* The product of the first run; the others differ in the pointers alone. */
-static sl_gemm forward_gemm(const sl_kernel_call *call, const runs *r)
+static sl_gemm forward_gemm(const sl_kernel_call *call)
 {
     const sl_view *x = sl_call_input(call, 0), *y = sl_call_output(call, 0);
-    sl_gemm g = { .m = r->length,
+    sl_gemm g = { .m = rows_of(x),
                   .k = sl_dim_from_last(&x->meta, 1),
                   .n = sl_dim_from_last(&y->meta, 1),
-                  .a_row = step(&r->x),
-                  .a_column = sl_stride_from_last(&x->meta, 1),
-                  .c_row = step(&r->y),
-                  .c_column = sl_stride_from_last(&y->meta, 1),
+                  .a = x->data,
+                  .a_row = step_of(x),
+                  .a_column = 1,
+                  .c = y->data,
+                  .c_row = step_of(y),
+                  .c_column = 1,
                   .add = sl_call_accumulates(call, 0) || !sl_view_is_none(sl_call_input(call, 2)) };
     set_weight(sl_call_input(call, 1), call->attrs.transpose_w, &g.b, &g.b_row, &g.b_column);
     return g;
@@ -60,31 +55,26 @@ static sl_gemm forward_gemm(const sl_kernel_call *call, const runs *r)
 
 static size_t scratch_linear(const sl_cpu *cpu, const sl_kernel_call *call)
 {
-    runs r = runs_of(sl_call_input(call, 0), sl_call_output(call, 0));
-    sl_gemm g = forward_gemm(call, &r);
+    sl_gemm g = forward_gemm(call);
     return sl_gemm_scratch_split(cpu, &g);
 }
 
 typedef struct bias_job {
-    const sl_view *bias;
+    const sl_simd *simd;
+    const float *bias;
     sl_rows y;
-    int64_t size, column; /* stride of y's last dim */
+    int64_t size;
     bool add;
 } bias_job;
 
 static void bias_range(void *context, int64_t begin, int64_t end)
 {
     const bias_job *j = context;
-    const float *bias = j->bias->data;
-    int64_t stride = j->bias->meta.strides[0];
     for (int64_t row = begin; row < end; row++) {
-        float *y = sl_rows_at(&j->y, row);
-        if (!j->add && stride == 1 && j->column == 1) {
-            memcpy(y, bias, (size_t)j->size * sizeof *y);
-            continue;
-        }
-        for (int64_t i = 0; i < j->size; i++)
-            y[i * j->column] = j->add ? y[i * j->column] + bias[i * stride] : bias[i * stride];
+        if (j->add)
+            j->simd->axpy(1, j->bias, sl_rows_at(&j->y, row), j->size);
+        else
+            memcpy(sl_rows_at(&j->y, row), j->bias, (size_t)j->size * sizeof *j->bias);
     }
 }
 
@@ -94,38 +84,35 @@ static void put_bias(const sl_cpu *cpu, const sl_kernel_call *call)
     const sl_view *bias = sl_call_input(call, 2), *y = sl_call_output(call, 0);
     if (sl_view_is_none(bias))
         return;
-    bias_job j = { .bias = bias,
+    bias_job j = { .simd = cpu->simd,
+                   .bias = bias->data,
                    .y = sl_rows_of(y, 1),
                    .size = sl_dim_from_last(&y->meta, 1),
-                   .column = sl_stride_from_last(&y->meta, 1),
                    .add = sl_call_accumulates(call, 0) };
-    sl_cpu_split(cpu, sl_row_count(&y->meta, 1), SL_GRAIN / (j.size + 1) + 1, bias_range, &j);
+    sl_cpu_split(cpu, rows_of(y), SL_GRAIN / (j.size + 1) + 1, bias_range, &j);
 }
 
 static sl_status run_linear(const sl_cpu *cpu, const sl_kernel_call *call)
 {
-    runs r = runs_of(sl_call_input(call, 0), sl_call_output(call, 0));
-    sl_gemm g = forward_gemm(call, &r);
+    sl_gemm g = forward_gemm(call);
     put_bias(cpu, call);
-    for (int64_t i = 0; i < r.count; i++) {
-        g.a = sl_rows_at(&r.x, i * r.length);
-        g.c = sl_rows_at(&r.y, i * r.length);
-        sl_gemm_run_split(cpu, &g, call->scratch);
-    }
+    sl_gemm_run_split(cpu, &g, call->scratch);
     return SL_OK;
 }
 
 /* dx = dy w^T */
-static sl_gemm grad_x_gemm(const sl_kernel_call *call, const runs *r)
+static sl_gemm grad_x_gemm(const sl_kernel_call *call)
 {
     const sl_view *dy = sl_call_input(call, 0), *dx = sl_call_output(call, 0);
-    sl_gemm g = { .m = r->length,
+    sl_gemm g = { .m = rows_of(dy),
                   .k = sl_dim_from_last(&dy->meta, 1),
                   .n = sl_dim_from_last(&dx->meta, 1),
-                  .a_row = step(&r->x),
-                  .a_column = sl_stride_from_last(&dy->meta, 1),
-                  .c_row = step(&r->y),
-                  .c_column = sl_stride_from_last(&dx->meta, 1),
+                  .a = dy->data,
+                  .a_row = step_of(dy),
+                  .a_column = 1,
+                  .c = dx->data,
+                  .c_row = step_of(dx),
+                  .c_column = 1,
                   .add = sl_call_accumulates(call, 0) };
     set_weight(sl_call_input(call, 1), call->attrs.transpose_w, &g.b, &g.b_column, &g.b_row);
     return g;
@@ -133,67 +120,51 @@ static sl_gemm grad_x_gemm(const sl_kernel_call *call, const runs *r)
 
 static size_t scratch_linear_grad_x(const sl_cpu *cpu, const sl_kernel_call *call)
 {
-    runs r = runs_of(sl_call_input(call, 0), sl_call_output(call, 0));
-    sl_gemm g = grad_x_gemm(call, &r);
+    sl_gemm g = grad_x_gemm(call);
     return sl_gemm_scratch_split(cpu, &g);
 }
 
 static sl_status run_linear_grad_x(const sl_cpu *cpu, const sl_kernel_call *call)
 {
-    runs r = runs_of(sl_call_input(call, 0), sl_call_output(call, 0));
-    sl_gemm g = grad_x_gemm(call, &r);
-    for (int64_t i = 0; i < r.count; i++) {
-        g.a = sl_rows_at(&r.x, i * r.length);
-        g.c = sl_rows_at(&r.y, i * r.length);
-        sl_gemm_run_split(cpu, &g, call->scratch);
-    }
+    sl_gemm g = grad_x_gemm(call);
+    sl_gemm_run_split(cpu, &g, call->scratch);
     return SL_OK;
 }
 
 /* dw = x^T dy, or its transpose dy^T x where w is [N,K]: rows of dw stay rows of C. */
-static sl_gemm grad_w_gemm(const sl_kernel_call *call, const runs *r)
+static sl_gemm grad_w_gemm(const sl_kernel_call *call)
 {
     const sl_view *x = sl_call_input(call, 0), *dy = sl_call_input(call, 1), *dw = sl_call_output(call, 0);
     bool turned = call->attrs.transpose_w;
     int64_t x_size = sl_dim_from_last(&x->meta, 1), y_size = sl_dim_from_last(&dy->meta, 1);
-    int64_t x_column = sl_stride_from_last(&x->meta, 1), y_column = sl_stride_from_last(&dy->meta, 1);
     return (sl_gemm){ .m = turned ? y_size : x_size,
                       .n = turned ? x_size : y_size,
-                      .k = r->length,
-                      .a_row = turned ? y_column : x_column,
-                      .a_column = step(turned ? &r->y : &r->x),
-                      .b_row = step(turned ? &r->x : &r->y),
-                      .b_column = turned ? x_column : y_column,
+                      .k = rows_of(x),
+                      .a = turned ? dy->data : x->data,
+                      .a_row = 1,
+                      .a_column = step_of(turned ? dy : x),
+                      .b = turned ? x->data : dy->data,
+                      .b_row = step_of(turned ? x : dy),
+                      .b_column = 1,
                       .c = dw->data,
-                      .c_row = dw->meta.strides[0],
-                      .c_column = dw->meta.strides[1],
+                      .c_row = step_of(dw),
+                      .c_column = 1,
                       .add = sl_call_accumulates(call, 0) };
 }
 
 static size_t scratch_linear_grad_w(const sl_cpu *cpu, const sl_kernel_call *call)
 {
-    runs r = runs_of(sl_call_input(call, 0), sl_call_input(call, 1));
-    sl_gemm g = grad_w_gemm(call, &r);
+    sl_gemm g = grad_w_gemm(call);
     return sl_gemm_scratch_split(cpu, &g);
 }
 
 static sl_status run_linear_grad_w(const sl_cpu *cpu, const sl_kernel_call *call)
 {
-    runs r = runs_of(sl_call_input(call, 0), sl_call_input(call, 1));
-    sl_gemm g = grad_w_gemm(call, &r);
-    bool turned = call->attrs.transpose_w;
-    if (r.count == 0) /* no rows: k is 0, the product clears dw */
-        sl_gemm_run_split(cpu, &g, call->scratch);
-    for (int64_t i = 0; i < r.count; i++) {
-        const float *x = sl_rows_at(&r.x, i * r.length), *dy = sl_rows_at(&r.y, i * r.length);
-        g.a = turned ? dy : x;
-        g.b = turned ? x : dy;
-        sl_gemm_run_split(cpu, &g, call->scratch);
-        g.add = true;
-    }
+    sl_gemm g = grad_w_gemm(call);
+    sl_gemm_run_split(cpu, &g, call->scratch);
     return SL_OK;
 }
 
-const sl_cpu_kernel sl_cpu_linear = { sl_cpu_is_f32, run_linear, scratch_linear };
-const sl_cpu_kernel sl_cpu_linear_grad_x = { sl_cpu_is_f32, run_linear_grad_x, scratch_linear_grad_x };
-const sl_cpu_kernel sl_cpu_linear_grad_w = { sl_cpu_is_f32, run_linear_grad_w, scratch_linear_grad_w };
+const sl_cpu_kernel sl_cpu_linear = { sl_cpu_is_f32, run_linear, takes_matrix, scratch_linear };
+const sl_cpu_kernel sl_cpu_linear_grad_x = { sl_cpu_is_f32, run_linear_grad_x, takes_matrix, scratch_linear_grad_x };
+const sl_cpu_kernel sl_cpu_linear_grad_w = { sl_cpu_is_f32, run_linear_grad_w, takes_matrix, scratch_linear_grad_w };

@@ -131,6 +131,8 @@ static sl_status run_rope(const sl_cpu *cpu, const sl_kernel_call *call)
     return status;
 }
 
-const sl_cpu_kernel sl_cpu_embedding = { .accepts = sl_cpu_has_rows, .run = run_embedding };
-const sl_cpu_kernel sl_cpu_embedding_grad = { .accepts = sl_cpu_has_rows, .run = run_embedding_grad };
-const sl_cpu_kernel sl_cpu_rope = { .accepts = sl_cpu_has_rows, .run = run_rope };
+const sl_cpu_kernel sl_cpu_embedding = { .accepts = sl_cpu_is_f32, .run = run_embedding, .takes = sl_cpu_takes_rows };
+const sl_cpu_kernel sl_cpu_embedding_grad = { .accepts = sl_cpu_is_f32,
+                                              .run = run_embedding_grad,
+                                              .takes = sl_cpu_takes_rows };
+const sl_cpu_kernel sl_cpu_rope = { .accepts = sl_cpu_is_f32, .run = run_rope, .takes = sl_cpu_takes_rows };

@@ -88,4 +88,15 @@ static sl_status run_matmul(const sl_cpu *cpu, const sl_kernel_call *call)
     return SL_OK;
 }
 
-const sl_cpu_kernel sl_cpu_matmul = { sl_cpu_is_f32, run_matmul, scratch_matmul };
+/* As for LINEAR: what BLAS is told must follow from the shapes alone. */
+static bool takes_matrices(const sl_kernel_call *call, const sl_view *view)
+{
+    int64_t rows = sl_dim_from_last(&view->meta, 2), size = sl_dim_from_last(&view->meta, 1);
+    int64_t step = sl_stride_from_last(&view->meta, 2);
+    (void)call;
+    if (size > 1 && sl_stride_from_last(&view->meta, 1) != 1)
+        return false;
+    return rows <= 1 || (size == 1 ? step == 1 : step >= size);
+}
+
+const sl_cpu_kernel sl_cpu_matmul = { sl_cpu_is_f32, run_matmul, takes_matrices, scratch_matmul };

@@ -21,7 +21,7 @@ static void copy_body(const void *context, float *const *args, int64_t first, in
         memcpy(args[1], args[0], (size_t)n * sizeof(float));
 }
 
-static void copy_f32(const sl_cpu *cpu, const sl_view *x, const sl_view *y, bool add)
+void sl_cpu_copy_f32(const sl_cpu *cpu, const sl_view *x, const sl_view *y, bool add)
 {
     sl_loop loop;
     sl_loop_start(&loop, &y->meta.shape);
@@ -32,7 +32,7 @@ static void copy_f32(const sl_cpu *cpu, const sl_view *x, const sl_view *y, bool
 
 static sl_status run_copy(const sl_cpu *cpu, const sl_kernel_call *call)
 {
-    copy_f32(cpu, sl_call_input(call, 0), sl_call_output(call, 0), sl_call_accumulates(call, 0));
+    sl_cpu_copy_f32(cpu, sl_call_input(call, 0), sl_call_output(call, 0), sl_call_accumulates(call, 0));
     return SL_OK;
 }
 
@@ -45,7 +45,7 @@ static sl_status run_concat(const sl_cpu *cpu, const sl_kernel_call *call)
         sl_view part = { .data = (float *)y->data + start * y->meta.strides[call->attrs.dim], .meta = y->meta };
         part.meta.shape = x->meta.shape;
         if (sl_meta_count(&x->meta) > 0)
-            copy_f32(cpu, x, &part, sl_call_accumulates(call, 0));
+            sl_cpu_copy_f32(cpu, x, &part, sl_call_accumulates(call, 0));
         start += x->meta.shape.dims[call->attrs.dim];
     }
     return SL_OK;

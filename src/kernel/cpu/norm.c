@@ -166,11 +166,15 @@ static sl_status run_norm_grad_w(const sl_cpu *cpu, const sl_kernel_call *call)
 static bool accepts(const sl_kernel_call *call)
 {
     const sl_view *x = sl_call_input(call, call->op == SL_OP_LAYERNORM || call->op == SL_OP_RMSNORM ? 0 : 1);
-    return sl_cpu_has_rows(call) && sl_dim_from_last(&x->meta, 1) > 0;
+    return sl_cpu_is_f32(call) && sl_dim_from_last(&x->meta, 1) > 0;
 }
 
-const sl_cpu_kernel sl_cpu_layernorm = { .accepts = accepts, .run = run_layernorm };
-const sl_cpu_kernel sl_cpu_layernorm_grad_x = { .accepts = accepts, .run = run_layernorm_grad_x };
-const sl_cpu_kernel sl_cpu_rmsnorm = { .accepts = accepts, .run = run_rmsnorm };
-const sl_cpu_kernel sl_cpu_rmsnorm_grad_x = { .accepts = accepts, .run = run_rmsnorm_grad_x };
-const sl_cpu_kernel sl_cpu_norm_grad_w = { .accepts = accepts, .run = run_norm_grad_w };
+const sl_cpu_kernel sl_cpu_layernorm = { .accepts = accepts, .run = run_layernorm, .takes = sl_cpu_takes_rows };
+const sl_cpu_kernel sl_cpu_layernorm_grad_x = { .accepts = accepts,
+                                                .run = run_layernorm_grad_x,
+                                                .takes = sl_cpu_takes_rows };
+const sl_cpu_kernel sl_cpu_rmsnorm = { .accepts = accepts, .run = run_rmsnorm, .takes = sl_cpu_takes_rows };
+const sl_cpu_kernel sl_cpu_rmsnorm_grad_x = { .accepts = accepts,
+                                              .run = run_rmsnorm_grad_x,
+                                              .takes = sl_cpu_takes_rows };
+const sl_cpu_kernel sl_cpu_norm_grad_w = { .accepts = accepts, .run = run_norm_grad_w, .takes = sl_cpu_takes_rows };

@@ -1,5 +1,5 @@
-/* Sums, means and maxima. Dims are merged into [outer kept, reduced, inner kept]; what does not fit that pattern with a
- * contiguous end is left to the reference. */
+/* Sums, means and maxima. Dims are merged into [outer kept, reduced, inner kept]; shapes that do not fit that pattern
+ * are left to the reference. */
 #include "kernel/cpu/cpu.h"
 
 #include <string.h>
@@ -54,34 +54,52 @@ static int take(const sl_meta *meta, uint32_t dims, bool reduced, int end, int64
     return end;
 }
 
-static bool find_pattern(const sl_kernel_call *call, pattern *p)
+/* The pattern of the call with x lying as meta says; false where there is none. */
+static bool find_pattern(const sl_kernel_call *call, const sl_meta *meta, pattern *p)
 {
-    const sl_view *x = sl_call_input(call, 0);
-    const sl_meta *meta = &x->meta;
     uint32_t dims = reduced_dims(call);
     int64_t stride;
     int end = take(meta, dims, false, meta->shape.rank, &p->inner, &stride);
-    bool ends = p->inner == 1 || stride == 1;
+    bool fits = p->inner == 1 || stride == 1;
     end = take(meta, dims, true, end, &p->reduced, &p->reduced_stride);
     for (int i = 0; i < end; i++)
-        ends = ends && (meta->shape.dims[i] == 1 || !(dims >> i & 1));
+        fits = fits && (meta->shape.dims[i] == 1 || !(dims >> i & 1));
     if (p->inner == 1 && p->reduced > 1)
-        ends = ends && p->reduced_stride == 1;
-    p->outer = sl_rows_of(x, meta->shape.rank - end);
+        fits = fits && p->reduced_stride == 1;
     p->outer_count = sl_row_count(meta, meta->shape.rank - end);
-    return ends && sl_meta_count(meta) > 0;
+    sl_view x = { .data = sl_call_input(call, 0)->data, .meta = *meta };
+    p->outer = sl_rows_of(&x, meta->shape.rank - end);
+    return fits && sl_meta_count(meta) > 0;
+}
+
+/* The one that a contiguous x has. */
+static bool packed_pattern(const sl_kernel_call *call, pattern *p)
+{
+    const sl_meta *x = &sl_call_input(call, 0)->meta;
+    sl_meta packed = sl_meta_contiguous(x->dtype, &x->shape);
+    return find_pattern(call, &packed, p);
 }
 
 static bool accepts(const sl_kernel_call *call)
 {
     pattern p;
-    return sl_cpu_is_f32(call) && sl_meta_is_contiguous(&sl_call_output(call, 0)->meta) && find_pattern(call, &p);
+    return sl_cpu_is_f32(call) && packed_pattern(call, &p);
 }
 
 static bool accepts_max(const sl_kernel_call *call)
 {
     pattern p;
-    return accepts(call) && find_pattern(call, &p) && p.inner == 1;
+    return sl_cpu_is_f32(call) && packed_pattern(call, &p) && p.inner == 1;
+}
+
+/* x may have gaps between its rows where that leaves the pattern, and so the order of additions, as it is. */
+static bool takes(const sl_kernel_call *call, const sl_view *view)
+{
+    pattern own, packed;
+    if (view == sl_call_output(call, 0))
+        return sl_meta_is_contiguous(&view->meta);
+    return find_pattern(call, &view->meta, &own) && packed_pattern(call, &packed) && own.inner == packed.inner &&
+           own.reduced == packed.reduced;
 }
 
 /* Short sums first: they keep the rounding error small. */
@@ -141,7 +159,7 @@ static sl_status run_reduce(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     const sl_view *y = sl_call_output(call, 0);
     job j = { .simd = cpu->simd, .add = sl_call_accumulates(call, 0), .max = call->op == SL_OP_MAX };
-    find_pattern(call, &j.p);
+    find_pattern(call, &sl_call_input(call, 0)->meta, &j.p);
     j.factor = call->op == SL_OP_MEAN ? 1 / (double)j.p.reduced : 1;
     j.y = (sl_rows){ .data = y->data, .rank = 1, .dims = { j.p.outer_count }, .strides = { j.p.inner } };
     if (j.p.inner == 1)
@@ -151,15 +169,20 @@ static sl_status run_reduce(const sl_cpu *cpu, const sl_kernel_call *call)
     return SL_OK;
 }
 
-const sl_cpu_kernel sl_cpu_sum = { .accepts = accepts, .run = run_reduce };
-const sl_cpu_kernel sl_cpu_max = { .accepts = accepts_max, .run = run_reduce };
+const sl_cpu_kernel sl_cpu_sum = { .accepts = accepts, .run = run_reduce, .takes = takes };
+const sl_cpu_kernel sl_cpu_max = { .accepts = accepts_max, .run = run_reduce, .takes = takes };
 
 /* ---- Sum of squares -------------------------------------------------------------------------- */
 
 static bool accepts_square_sum(const sl_kernel_call *call)
 {
-    const sl_meta *x = &sl_call_input(call, 0)->meta;
-    return x->dtype == SL_F32 && sl_meta_is_contiguous(x);
+    return sl_call_input(call, 0)->meta.dtype == SL_F32;
+}
+
+static bool takes_contiguous(const sl_kernel_call *call, const sl_view *view)
+{
+    (void)call;
+    return sl_meta_is_contiguous(&view->meta);
 }
 
 /* One after the other: the result must not depend on the number of threads, and it runs at the speed of memory. */
@@ -172,4 +195,6 @@ static sl_status run_square_sum(const sl_cpu *cpu, const sl_kernel_call *call)
     return SL_OK;
 }
 
-const sl_cpu_kernel sl_cpu_square_sum = { .accepts = accepts_square_sum, .run = run_square_sum };
+const sl_cpu_kernel sl_cpu_square_sum = { .accepts = accepts_square_sum,
+                                          .run = run_square_sum,
+                                          .takes = takes_contiguous };

@@ -129,7 +129,13 @@ static sl_status run_cross_entropy_grad(const sl_cpu *cpu, const sl_kernel_call 
     return SL_OK;
 }
 
-const sl_cpu_kernel sl_cpu_softmax = { .accepts = sl_cpu_has_rows, .run = run_softmax };
-const sl_cpu_kernel sl_cpu_softmax_grad = { .accepts = sl_cpu_has_rows, .run = run_softmax_grad };
-const sl_cpu_kernel sl_cpu_cross_entropy = { .accepts = sl_cpu_has_rows, .run = run_cross_entropy };
-const sl_cpu_kernel sl_cpu_cross_entropy_grad = { .accepts = sl_cpu_has_rows, .run = run_cross_entropy_grad };
+const sl_cpu_kernel sl_cpu_softmax = { .accepts = sl_cpu_is_f32, .run = run_softmax, .takes = sl_cpu_takes_rows };
+const sl_cpu_kernel sl_cpu_softmax_grad = { .accepts = sl_cpu_is_f32,
+                                            .run = run_softmax_grad,
+                                            .takes = sl_cpu_takes_rows };
+const sl_cpu_kernel sl_cpu_cross_entropy = { .accepts = sl_cpu_is_f32,
+                                             .run = run_cross_entropy,
+                                             .takes = sl_cpu_takes_rows };
+const sl_cpu_kernel sl_cpu_cross_entropy_grad = { .accepts = sl_cpu_is_f32,
+                                                  .run = run_cross_entropy_grad,
+                                                  .takes = sl_cpu_takes_rows };
