@@ -303,7 +303,10 @@ typedef struct sl_program_info {
 /* Memory and context of one run. The program reads the arrays' pointers during the call only. */
 typedef struct sl_bindings {
     const void *const *params;
-    void *const *grads; /* W and B add to them: zero them before the first microbatch of a step */
+    void *const *grads; /* W and B add to them */
+    /* W and B overwrite the gradients instead, as if they were zero before: for the first microbatch of a step. Cheaper
+     * than zeroing them; the sign of a zero may differ. */
+    bool overwrite_grads;
     const void *const *inputs;
     void *const *outputs;            /* written by F, read until their last_use */
     const void *const *output_grads; /* the loss' is the seed: 1, or a loss scale; never written */
@@ -366,8 +369,9 @@ SL_API const sl_stage_program *sl_runner_program(const sl_runner *runner, int st
 SL_API sl_stream *sl_runner_stream(const sl_runner *runner);
 SL_API size_t sl_runner_bytes(const sl_runner *runner); /* device memory that it holds, from the programs' info */
 
-/* All microbatches: forward alone, or gradients zeroed, forward and backward. rng->sample_offset is that of microbatch
- * 0; each microbatch adds the size of dim 0 of the first input. node_seconds as in sl_bindings, or NULL. */
+/* All microbatches: forward alone, or forward and backward, the gradients being those of this step. rng->sample_offset
+ * is that of microbatch 0; each microbatch adds the size of dim 0 of the first input. node_seconds as in sl_bindings,
+ * or NULL. */
 SL_API SL_MUST_CHECK sl_status sl_runner_forward(sl_runner *runner, const sl_rng *rng, double *node_seconds);
 SL_API SL_MUST_CHECK sl_status sl_runner_step(sl_runner *runner, const sl_rng *rng, double *node_seconds);
 

@@ -32,8 +32,12 @@ static sl_status append_step(sl_device *device, sl_instruction step, sl_instruct
 {
     sl_status status = SL_OK;
     sl_view views[SL_STEP_INPUTS + SL_STEP_OUTPUTS];
-    const sl_kernel_call call = sl_instruction_call(&step, views);
+    sl_kernel_call call = sl_instruction_call(&step, views);
+    size_t overwriting = 0;
     SL_TRY(sl_kernel_scratch(device, &call, &step.scratch_bytes));
+    call.accumulate = 0; /* where gradients are overwritten */
+    SL_TRY(sl_kernel_scratch(device, &call, &overwriting));
+    step.scratch_bytes = overwriting > step.scratch_bytes ? overwriting : step.scratch_bytes;
     SL_TRY(sl_instruction_append(list, &step));
 done:
     return status;
@@ -73,6 +77,41 @@ static sl_status list_phase(const sl_timeline *t, int start, int end, sl_device 
         SL_TRY(append_step(device, timed, list));
     }
 done:
+    return status;
+}
+
+/* Finds the instructions that write parameters' gradients first, and the parameters that have none that writes all of
+ * it: unused ones, and those written through views. */
+static sl_status find_starts(const sl_lowering *lowering, sl_plan *plan, sl_phase phase)
+{
+    sl_status status = SL_OK;
+    sl_instruction_list *list = &plan->phases[phase];
+    int params = lowering->part->param_count;
+    bool *seen = NULL, *started = NULL;
+    SL_TRY(SL_NEW_ARRAY(seen, params));
+    SL_TRY(SL_NEW_ARRAY(started, params));
+    SL_TRY(SL_NEW_ARRAY(plan->unstarted[phase], params));
+    for (int i = 0; i < list->count; i++) {
+        sl_instruction *step = &list->items[i];
+        for (int o = 0; o < step->output_count; o++) {
+            const sl_storage *storage =
+                &lowering->storages[step->outputs[o].storage < 0 ? 0 : step->outputs[o].storage];
+            if (step->outputs[o].storage < 0 || storage->home != SL_HOME_GRAD || seen[storage->index])
+                continue;
+            seen[storage->index] = true;
+            if (sl_meta_bytes(&step->outputs[o].meta) == storage->bytes) {
+                started[storage->index] = true;
+                step->starts |= 1u << o;
+            }
+        }
+    }
+    for (int p = 0; p < params; p++) {
+        if (!started[p])
+            plan->unstarted[phase][plan->unstarted_count[phase]++] = p;
+    }
+done:
+    sl_free(seen);
+    sl_free(started);
     return status;
 }
 
@@ -199,6 +238,8 @@ sl_status sl_plan_make(const sl_lowering *lowering, sl_device *device, sl_plan *
     SL_TRY(SL_NEW_ARRAY(out->last_use, lowering->storage_count));
     SL_TRY(plan_split(lowering, device, out));
     SL_TRY(plan_whole(lowering, device, out));
+    SL_TRY(find_starts(lowering, out, SL_PHASE_W));
+    SL_TRY(find_starts(lowering, out, SL_PHASE_B));
     SL_TRY(sl_plan_verify(lowering, out));
 done:
     return status;
@@ -206,8 +247,10 @@ done:
 
 void sl_plan_clear(sl_plan *plan)
 {
-    for (int p = 0; p < SL_PHASE_COUNT; p++)
+    for (int p = 0; p < SL_PHASE_COUNT; p++) {
         sl_free(plan->phases[p].items);
+        sl_free(plan->unstarted[p]);
+    }
     sl_free(plan->split);
     sl_free(plan->whole);
     sl_free(plan->last_use);

@@ -17,6 +17,10 @@ typedef struct sl_plan {
     sl_place *whole; /* likewise, for B */
     int storage_count;
     sl_phase *last_use; /* of each storage: F, I or W */
+    /* W and B: parameters whose gradient no instruction starts as a whole, to be zeroed where gradients are overwritten
+     * (instructions start the others). */
+    int *unstarted[SL_PHASE_COUNT];
+    int unstarted_count[SL_PHASE_COUNT];
     size_t saved_i_bytes, saved_w_bytes, kept_bytes;
     size_t scratch_bytes[SL_PHASE_COUNT];
 } sl_plan;

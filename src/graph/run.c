@@ -72,8 +72,25 @@ static sl_status run_step(const sl_stage_program *program, const sl_place *place
     if (step->scratch_bytes > 0)
         call.scratch = (char *)bindings->scratch + step->scratch_offset;
     call.scratch_bytes = step->scratch_bytes;
+    if (bindings->overwrite_grads)
+        call.accumulate &= ~step->starts;
     call.rng = bindings->rng;
     SL_TRY(sl_kernel_run(stream, &call));
+done:
+    return status;
+}
+
+/* Zeroes the gradients that no instruction starts. */
+static sl_status zero_unstarted(const sl_stage_program *program, sl_phase phase, sl_stream *stream,
+                                const sl_bindings *bindings)
+{
+    sl_status status = SL_OK;
+    for (int i = 0; i < program->plan.unstarted_count[phase]; i++) {
+        int param = program->plan.unstarted[phase][i];
+        if (!bindings->grads[param])
+            return sl_fail(SL_ERR_ARGUMENT, "no memory bound for grad %d", param);
+        SL_TRY(sl_stream_memset(stream, bindings->grads[param], 0, program->info.params[param].bytes));
+    }
 done:
     return status;
 }
@@ -86,6 +103,8 @@ sl_status sl_stage_program_run(const sl_stage_program *program, sl_phase phase, 
         return sl_fail(SL_ERR_ARGUMENT, "no phase %d", (int)phase);
     const sl_instruction_list *list = &program->plan.phases[phase];
     const sl_place *places = phase == SL_PHASE_B ? program->plan.whole : program->plan.split;
+    if (bindings->overwrite_grads)
+        SL_TRY(zero_unstarted(program, phase, stream, bindings));
     for (int i = 0; i < list->count; i++) {
         const sl_instruction *step = &list->items[i];
         if (step->is_done)
@@ -100,5 +119,6 @@ sl_status sl_stage_program_run(const sl_stage_program *program, sl_phase phase, 
             return sl_fail_context(status, "stage %d %s '%s'", program->info.stage, sl_phase_name(phase),
                                    program->node_names[step->node] ? program->node_names[step->node] : "outputs");
     }
-    return SL_OK;
+done:
+    return status;
 }

@@ -157,6 +157,7 @@ static sl_status run_phase(sl_runner *runner, int s, int m, sl_phase phase, cons
     const sl_runner_slot *slot = &stage->slots[m];
     sl_bindings bindings = { .params = (const void *const *)stage->params,
                              .grads = stage->grads,
+                             .overwrite_grads = m == 0,
                              .inputs = (const void *const *)slot->inputs,
                              .outputs = slot->outputs,
                              .output_grads = (const void *const *)slot->output_grads,
@@ -190,18 +191,6 @@ static sl_status run_backward(sl_runner *runner, int m, const sl_rng *rng, doubl
         SL_TRY(run_phase(runner, s, m, split ? SL_PHASE_I : SL_PHASE_B, rng, node_seconds));
     for (int s = runner->stage_count - 1; s >= 0 && split; s--)
         SL_TRY(run_phase(runner, s, m, SL_PHASE_W, rng, node_seconds));
-done:
-    return status;
-}
-
-static sl_status zero_grads(sl_runner *runner)
-{
-    sl_status status = SL_OK;
-    for (int s = 0; s < runner->stage_count; s++) {
-        const sl_runner_stage *stage = &runner->stages[s];
-        for (int i = 0; i < stage->info->param_count; i++)
-            SL_TRY(sl_stream_memset(runner->stream, stage->grads[i], 0, stage->info->params[i].bytes));
-    }
 done:
     return status;
 }
@@ -246,7 +235,6 @@ sl_status sl_runner_step(sl_runner *runner, const sl_rng *rng, double *node_seco
     sl_status status = SL_OK;
     if (runner->options.programs.forward_only)
         return sl_fail(SL_ERR_ARGUMENT, "a step of a runner that was made for the forward alone");
-    SL_TRY(zero_grads(runner));
     for (int m = 0; m < runner->options.microbatches; m++) {
         SL_TRY(run_forward(runner, m, rng, node_seconds));
         if (runner->options.depth_first)

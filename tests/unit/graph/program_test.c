@@ -193,6 +193,42 @@ static void i_never_touches_gradients_of_parameters(void **state)
     sl_graph_destroy(g);
 }
 
+/* Whatever the gradients held: the first microbatch overwrites them, also those that it does not reach or reaches only
+ * in part. */
+static void a_step_does_not_depend_on_old_gradients(void **state)
+{
+    (void)state;
+    sl_graph *g = NULL;
+    ASSERT_OK(sl_graph_create(&g));
+    sl_value x = sl_graph_input(g, "x", SL_F32, DIMS(T, C)), w = param(g, "w", DIMS(C, C));
+    sl_value rows = sl_slice(g, param(g, "part", DIMS(2 * C, C)), 0, 3, 3 + C);
+    sl_value y = sl_linear(g, sl_linear(g, sl_linear(g, x, w, SL_NO_VALUE), rows, SL_NO_VALUE), w, SL_NO_VALUE);
+    sl_graph_output(g, "seen", sl_add(g, y, param(g, "silent", DIMS(C))));
+    sl_graph_loss(g, sl_mean(g, sl_affine(g, y, sl_transpose(g, w, 0, 1), SL_NO_VALUE), NULL, 0, false));
+    ASSERT_OK(sl_graph_finish(g));
+    sl_device *device = open_cpu();
+    for (int split = 0; split < 2; split++) {
+        sl_runner_options options = { .microbatches = 2, .split_backward = split };
+        sl_runner *runner = new_runner(g, NULL, device, &options);
+        double first[3][2 * C * C];
+        for (int round = 0; round < 2; round++) { /* the second finds the gradients of the first */
+            ASSERT_OK(sl_runner_step(runner, NULL, NULL));
+            for (int i = 0; i < sl_graph_param_count(g); i++) {
+                sl_view grad = sl_runner_grad(runner, sl_graph_param_at(g, i).name);
+                for (int64_t k = 0; k < sl_meta_count(&grad.meta); k++) {
+                    if (round == 0)
+                        first[i][k] = element(grad, k);
+                    assert_near(element(grad, k), first[i][k], 0);
+                    ((float *)grad.data)[k] = round == 0 ? NAN : 0;
+                }
+            }
+        }
+        sl_runner_destroy(runner);
+    }
+    sl_device_close(device);
+    sl_graph_destroy(g);
+}
+
 static void a_copy_within_the_same_memory_is_skipped(void **state)
 {
     (void)state;
@@ -394,6 +430,7 @@ int main(void)
         cmocka_unit_test(refuses_to_recompute_what_is_not_there),
         cmocka_unit_test(leaves_alone_what_has_no_gradient),
         cmocka_unit_test(i_never_touches_gradients_of_parameters),
+        cmocka_unit_test(a_step_does_not_depend_on_old_gradients),
         cmocka_unit_test(a_copy_within_the_same_memory_is_skipped),
         cmocka_unit_test(a_graph_without_loss_takes_gradients_of_all_outputs),
         cmocka_unit_test(the_seed_scales_every_gradient),
