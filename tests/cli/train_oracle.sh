@@ -15,7 +15,8 @@ for model in gpt2-tiny llama-tiny; do
         run 0 "$compare" curve "$dir/metrics.jsonl" "$data/curve.json" 1e-4
         run 0 "$compare" tensors "$dir.grads" "$data/grads_step0.safetensors" 2e-5
         run 0 "$SLUICE" export --model "$dir" --output "$dir/hf"
-        run 0 "$compare" tensors "$dir/hf/model.safetensors" "$data/after_20_steps.safetensors" 1e-4
+        # Element by element: the key biases of GPT-2 have gradient 0, of which Adam makes steps of rounding noise.
+        run 0 "$compare" elements "$dir/hf/model.safetensors" "$data/after_20_steps.safetensors" 1e-4
     done
     # The stages give the bits of the whole model, tied weights or not.
     for pp in 2 4; do

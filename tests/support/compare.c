@@ -2,6 +2,7 @@
  * worst difference is printed), 2 where something cannot be read.
  *
  *   compare tensors A B TOLERANCE   two safetensors files: the norm of the difference over that of B, per tensor
+ *   compare elements A B TOLERANCE  the same files: the largest difference of two elements
  *   compare curve METRICS CURVE TOLERANCE   losses of metrics.jsonl against the list "loss" of a JSON file
  *   compare metrics A B             step, loss, grad_norm and lr of two metrics.jsonl, digit by digit
  *   compare checkpoints A B         all tensors of two checkpoints, bit by bit
@@ -39,7 +40,24 @@ static double relative_error(const sl_tensor_entry *a, const sl_tensor_entry *b)
     return sqrt(difference) / (sqrt(size) > 0 ? sqrt(size) : 1);
 }
 
-static int compare_tensors(const char *path_a, const char *path_b, double tolerance)
+/* The largest difference of two elements; -1 where shapes or types differ. */
+static double largest_error(const sl_tensor_entry *a, const sl_tensor_entry *b)
+{
+    if (a->dtype != SL_F32 || b->dtype != SL_F32 || !sl_shape_equal(&a->shape, &b->shape))
+        return -1;
+    double largest = 0;
+    for (int64_t i = 0; i < a->count; i++) {
+        float x, y;
+        memcpy(&x, (const char *)a->data + i * 4, 4);
+        memcpy(&y, (const char *)b->data + i * 4, 4);
+        double difference = fabs((double)x - (double)y);
+        largest = difference > largest || isnan(difference) ? difference : largest;
+    }
+    return largest;
+}
+
+static int compare_tensors(const char *path_a, const char *path_b, double tolerance,
+                           double (*error_of)(const sl_tensor_entry *, const sl_tensor_entry *))
 {
     sl_safetensors *a = NULL, *b = NULL;
     if (sl_safetensors_open(path_a, &a) != SL_OK || sl_safetensors_open(path_b, &b) != SL_OK)
@@ -49,7 +67,7 @@ static int compare_tensors(const char *path_a, const char *path_b, double tolera
     int code = 0;
     for (int i = 0; i < sl_safetensors_count(b); i++) {
         const sl_tensor_entry *expected = sl_safetensors_at(b, i), *given = sl_safetensors_find(a, expected->name);
-        double error = given ? relative_error(given, expected) : -1;
+        double error = given ? error_of(given, expected) : -1;
         if (!(error >= 0 && error <= tolerance)) {
             printf("%s: %s\n", expected->name, given ? "differs" : "missing");
             code = 1;
@@ -184,7 +202,9 @@ static int compare_metrics(const char *path_a, const char *path_b)
 int main(int argc, char **argv)
 {
     if (argc == 5 && strcmp(argv[1], "tensors") == 0)
-        return compare_tensors(argv[2], argv[3], atof(argv[4]));
+        return compare_tensors(argv[2], argv[3], atof(argv[4]), relative_error);
+    if (argc == 5 && strcmp(argv[1], "elements") == 0)
+        return compare_tensors(argv[2], argv[3], atof(argv[4]), largest_error);
     if (argc == 5 && strcmp(argv[1], "curve") == 0)
         return compare_curve(argv[2], argv[3], atof(argv[4]));
     if (argc == 4 && strcmp(argv[1], "metrics") == 0)
@@ -193,5 +213,5 @@ int main(int argc, char **argv)
         return compare_checkpoints(argv[2], argv[3]);
     if (argc == 4 && strcmp(argv[1], "files") == 0)
         return compare_files(argv[2], argv[3]);
-    return unreadable("usage: compare tensors|curve|metrics|checkpoints|files A B [TOLERANCE]");
+    return unreadable("usage: compare tensors|elements|curve|metrics|checkpoints|files A B [TOLERANCE]");
 }
