@@ -49,11 +49,14 @@ extern "C" {
  * Attention; H % Hkv == 0, query head h uses key/value head h / (H / Hkv); causal: query t sees keys 0..t
  *   ATTENTION         q[B,T,H,D], k[B,S,Hkv,D], v[B,S,Hkv,D] -> o[B,T,H,D], lse[B,H,T]; scale, causal
  *   ATTENTION_GRAD    q, k, v, o, lse, do -> dq, dk, dv
- *   ATTENTION_CACHED  q[B,T,H,D], k[B,T,Hkv,D], v[B,T,Hkv,D], cache_k[B,S,Hkv,D], cache_v[B,S,Hkv,D], position i32[] ->
- * o writes k, v into the caches at position.., then query t sees cache entries 0..position+t; scale ROPE x[B,T,H,D],
- * cos[P,D/2], sin[P,D/2], positions? i32[T] -> y: rotates the two halves of D by the angle of the position (t where
- * absent); inverse turns back, which is the gradient Look-up and loss EMBEDDING           ids i32|i64 [..], table[V,C]
- * -> y[..,C]; an id out of range is an error that names the element EMBEDDING_GRAD      ids, dy[..,C] -> dtable[V,C]
+ *   ATTENTION_CACHED  q[B,T,H,D], k[B,T,Hkv,D], v[B,T,Hkv,D], cache_k[B,S,Hkv,D], cache_v[B,S,Hkv,D],
+ *                     position i32[] -> o; writes k, v into the caches at position.., then query t sees cache entries
+ *                     0..position+t; scale
+ *   ROPE              x[B,T,H,D], cos[P,D/2], sin[P,D/2], positions? i32[T] -> y: rotates the two halves of D by the
+ *                     angle of the position (t where absent); inverse turns back, which is the gradient
+ * Look-up and loss
+ *   EMBEDDING           ids i32|i64 [..], table[V,C] -> y[..,C]; an id out of range is an error that names the element
+ *   EMBEDDING_GRAD      ids, dy[..,C] -> dtable[V,C]
  *   CROSS_ENTROPY       logits[..,V], targets i32|i64 [..] -> loss[] (mean over the targets that are not ignore_index;
  *                       0 where none is counted), lse[..]
  *   CROSS_ENTROPY_GRAD  logits, targets, lse, dloss[] -> dlogits
@@ -69,9 +72,12 @@ extern "C" {
  *   FILL             -> y, every element alpha
  *   CAST             x -> y, same shape, other dtype; to integers it truncates
  *   DROPOUT          x[N,..] -> y: 0 with probability p, else x / (1 - p); the mask depends on rng.seed, rng.step, key
- * and the element's place in the global batch; its gradient is DROPOUT(dy). Identity without rng.training Optimizers;
- * all f32, elementwise, updated in place: outputs are read and written ADAMW            g -> p, m, v; attrs.optim SGD
- * g -> p, m?; attrs.optim SQUARE_SUM       x -> y[] f64: sum of squares, in double precision and in a fixed order
+ *                    and the element's place in the global batch; its gradient is DROPOUT(dy). Identity without
+ *                    rng.training
+ * Optimizers; all f32, elementwise, updated in place: outputs are read and written
+ *   ADAMW            g -> p, m, v; attrs.optim
+ *   SGD              g -> p, m?; attrs.optim
+ *   SQUARE_SUM       x -> y[] f64: sum of squares, in double precision and in a fixed order
  */
 #define SL_OP_LIST(X)                                                                                                  \
     X(LINEAR, "linear", 2, 3, 1, 0, true)                                                                              \
