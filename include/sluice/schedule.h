@@ -298,6 +298,19 @@ SL_API void sl_timeline_usage(const sl_timeline *timeline, int rank, bool (*call
  * every action is there once. *schedule must outlive *out; the caller destroys both. */
 SL_API SL_MUST_CHECK sl_status sl_timeline_load_trace(const char *path, sl_schedule **schedule, sl_timeline **out);
 
+/* One step of a trace, measured beside simulated. Of row 2r and row 2r + 1 of *schedule and *out the first is what rank
+ * r did, the second what it would do if every action took its stage's mean time in the trace and messages no time. */
+typedef struct sl_comparison {
+    int64_t step;
+    double measured, simulated; /* milliseconds of the step's compute, from its first to its last action */
+    double measured_bubble, simulated_bubble; /* of all ranks */
+} sl_comparison;
+
+/* step -1: the last that is whole in the file. *schedule must outlive *out; the caller destroys both. figures may be
+ * NULL. */
+SL_API SL_MUST_CHECK sl_status sl_timeline_compare_trace(const char *path, int64_t step, sl_schedule **schedule,
+                                                         sl_timeline **out, sl_comparison *figures);
+
 /* ---- Views ----------------------------------------------------------------------------------- */
 
 /* enum, ending of the file name */
@@ -317,10 +330,11 @@ typedef enum sl_view_format {
 
 /* Zero means defaults throughout. */
 typedef struct sl_view_options {
-    const char *title; /* NULL: "schedule" */
-    int columns;       /* TEXT: the longest line; 0: as long as it takes */
-    bool condense;     /* TEXT: what takes many bands of `columns` is drawn as one, a letter a stretch of time */
-    bool color;        /* TEXT: ANSI colours */
+    const char *title;       /* NULL: "schedule" */
+    const char *const *rows; /* names of the ranks, one each; NULL: "rank 0", .. */
+    int columns;             /* TEXT: the longest line; 0: as long as it takes */
+    bool condense;           /* TEXT: what takes many bands of `columns` is drawn as one, a letter a stretch of time */
+    bool color;              /* TEXT: ANSI colours */
 } sl_view_options;
 
 /* From the ending of path, in any case. */

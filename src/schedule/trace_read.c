@@ -1,5 +1,5 @@
 /* A timeline from a Chrome trace: what was measured, drawn like what was simulated. */
-#include "schedule/timeline.h"
+#include "schedule/trace_read.h"
 
 #include "base/alloc.h"
 #include "base/file.h"
@@ -8,37 +8,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A compute action that ran. */
-typedef struct ran_action {
-    double start, end; /* microseconds */
-    int64_t step;
-    int rank;
-    sl_action action;
-} ran_action;
-
-typedef struct ran_list {
-    ran_action *items;
-    size_t count, capacity;
-    int ranks, microbatches;
-} ran_list;
-
 static int by_rank_then_time(const void *a, const void *b)
 {
-    const ran_action *x = a, *y = b;
+    const sl_ran_action *x = a, *y = b;
     if (x->rank != y->rank)
         return x->rank < y->rank ? -1 : 1;
     return x->start < y->start ? -1 : x->start > y->start;
 }
 
 /* Appends the event where it is a compute action. */
-static sl_status take_event(const char *path, const json_t *event, ran_list *list)
+static sl_status take_event(const char *path, const json_t *event, sl_ran_list *list)
 {
     sl_status status = SL_OK;
     const char *phase = json_string_value(json_object_get(event, "ph"));
     const char *name = json_string_value(json_object_get(event, "name"));
     const json_t *start = json_object_get(event, "ts"), *length = json_object_get(event, "dur");
     const json_t *rank = json_object_get(event, "pid");
-    ran_action ran = { .step = json_integer_value(json_object_get(json_object_get(event, "args"), "step")) };
+    sl_ran_action ran = { .step = json_integer_value(json_object_get(json_object_get(event, "args"), "step")) };
     if (!phase || strcmp(phase, "X") != 0 || !name || sl_action_parse(name, strlen(name), &ran.action) != SL_OK ||
         sl_kind_class_of((sl_kind)ran.action.kind) != SL_CLASS_COMPUTE)
         return SL_OK;
@@ -61,7 +47,7 @@ done:
     return status;
 }
 
-static sl_status read_events(const char *path, ran_list *list)
+sl_status sl_trace_read(const char *path, sl_ran_list *list)
 {
     sl_status status = SL_OK;
     sl_file_map map = { 0 };
@@ -84,7 +70,7 @@ done:
 }
 
 /* Numbers the steps from 0 and moves their microbatches behind those of the steps before. */
-static sl_status unfold_steps(const char *path, ran_list *list)
+static sl_status unfold_steps(const char *path, sl_ran_list *list)
 {
     int64_t first = list->items[0].step;
     for (size_t i = 1; i < list->count; i++)
@@ -102,7 +88,7 @@ static sl_status unfold_steps(const char *path, ran_list *list)
     return SL_OK;
 }
 
-static sl_status build_schedule(const ran_list *list, sl_schedule **out)
+sl_status sl_trace_schedule(const sl_ran_list *list, sl_schedule **out)
 {
     sl_status status = SL_OK;
     sl_schedule_builder *builder = NULL;
@@ -115,14 +101,13 @@ done:
     return status;
 }
 
-/* The items are in the order of the schedule's lists, and so of the timeline's spans. */
-static void fill_spans(const ran_list *list, sl_timeline *timeline)
+void sl_trace_fill(const sl_ran_list *list, sl_timeline *timeline)
 {
     double origin = list->items[0].start;
     for (size_t i = 0; i < list->count; i++)
         origin = list->items[i].start < origin ? list->items[i].start : origin;
     for (size_t i = 0; i < list->count; i++) {
-        const ran_action *ran = &list->items[i];
+        const sl_ran_action *ran = &list->items[i];
         sl_span *span = &timeline->spans[i];
         *span = (sl_span){ .start = (ran->start - origin) * 1e-3, .end = (ran->end - origin) * 1e-3 };
         timeline->busy[ran->rank] += span->end - span->start;
@@ -135,16 +120,16 @@ static void fill_spans(const ran_list *list, sl_timeline *timeline)
 sl_status sl_timeline_load_trace(const char *path, sl_schedule **schedule, sl_timeline **out)
 {
     sl_status status = SL_OK;
-    ran_list list = { .count = 0 };
+    sl_ran_list list = { .count = 0 };
     sl_schedule *built = NULL;
     sl_timeline *timeline = NULL;
     sl_costs costs;
     sl_costs_init(&costs);
-    SL_TRY(read_events(path, &list));
+    SL_TRY(sl_trace_read(path, &list));
     SL_TRY(unfold_steps(path, &list));
-    SL_TRY(build_schedule(&list, &built));
+    SL_TRY(sl_trace_schedule(&list, &built));
     SL_TRY(sl_timeline_create(built, &costs, &timeline));
-    fill_spans(&list, timeline);
+    sl_trace_fill(&list, timeline);
     *schedule = built;
     *out = timeline;
     built = NULL;

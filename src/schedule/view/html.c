@@ -115,8 +115,10 @@ static void write_actions(sl_json *json, const sl_view *view, int rank)
 
 static void write_row(sl_json *json, const sl_view *view, int rank)
 {
+    char name[ROW_NAME_SIZE];
     sl_json_newline(json);
     sl_json_begin(json, '{');
+    sl_json_put_string(json, "name", sl_view_row(view, rank, name, sizeof name));
     sl_json_put_double(json, "bubble", sl_timeline_bubble(view->timeline, rank));
     sl_json_put_int(json, "peak_slots", sl_timeline_peak_slots(view->timeline, rank));
     sl_json_put_double(json, "peak_memory", sl_timeline_peak_memory(view->timeline, rank));

@@ -249,7 +249,7 @@ function drawFrame(firstRow, lastRow) {
   context.fillStyle = style.ink;
   for (let rank = firstRow; rank <= lastRow; rank++) {
     const y = yOf(rank) + lanes.compute / 2 + 0.5, row = rows[rank];
-    context.fillText("rank " + rank, LEFT - 8, y);
+    context.fillText(row.name, LEFT - 8, y);
     context.fillText((100 * row.bubble).toFixed(1) + " %", right + 58, y);
     context.fillText(number(row.peak_slots), right + 102, y);
     context.fillText(number(row.peak_memory), right + 164, y);
@@ -347,7 +347,7 @@ function describe(action) {
   const usage = usageAt(rows[action.rank], action.start);
   const what = action.parts.map(part => part.kind.what + ", stage " + part.stage +
     (part.microbatch < 0 ? "" : ", microbatch " + part.microbatch));
-  return [action.text, ...what, "rank " + action.rank,
+  return [action.text, ...what, rows[action.rank].name,
     "start " + number(action.start) + ", end " + number(action.end) + " (" + number(action.end - action.start) + ")",
     "memory " + number(usage.memory) + " in " + usage.slots + (usage.slots === 1 ? " slot" : " slots")];
 }

@@ -39,7 +39,7 @@ void sl_picture_init(sl_picture *picture, const sl_view *view)
     picture->chart_width = fmin(fmax(wanted, NARROWEST), WIDEST);
     picture->scale = view->makespan > 0 ? picture->chart_width / view->makespan : 0;
     picture->thinnest = fmax(THINNEST_BOX, picture->chart_width * view->ranks / MOST_BOXES);
-    picture->left = MARGIN + FONT * DIGIT * (5 + ceil(log10(view->ranks + 1))) + 12;
+    picture->left = MARGIN + FONT * DIGIT * sl_view_row_width(view) + 12;
     picture->top = MARGIN + 62;
     picture->width = picture->left + picture->chart_width + RIGHT + MARGIN;
     picture->height = picture->top + picture->pitch * view->ranks + 40 + MARGIN;
@@ -203,8 +203,8 @@ static void draw_rank(const sl_picture *picture, sl_canvas *canvas, int rank)
     char text[64];
     double base = y + picture->compute_height / 2 + FONT * 0.36;
     double right = picture->left + picture->chart_width;
-    snprintf(text, sizeof text, "rank %d", rank);
-    canvas->text(canvas, picture->left - 8, base, FONT, SL_ALIGN_RIGHT, black, text);
+    canvas->text(canvas, picture->left - 8, base, FONT, SL_ALIGN_RIGHT, black,
+                 sl_view_row(view, rank, text, sizeof text));
     snprintf(text, sizeof text, "%.1f %%", 100 * sl_timeline_bubble(view->timeline, rank));
     canvas->text(canvas, right + 62, base, FONT, SL_ALIGN_RIGHT, black, text);
     snprintf(text, sizeof text, "%d", sl_timeline_peak_slots(view->timeline, rank));

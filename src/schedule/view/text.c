@@ -177,9 +177,8 @@ static void print_rank(text_grid *grid, int rank, int64_t from)
         draw_action(grid, actions[i], spans[i], from);
         grid->next[rank] = i; /* the last one may reach into the next band */
     }
-    char head[32];
-    snprintf(head, sizeof head, "rank %d", rank);
-    print_line(grid, head);
+    char head[ROW_NAME_SIZE];
+    print_line(grid, sl_view_row(grid->view, rank, head, sizeof head));
 }
 
 static void print_bands(text_grid *grid)
@@ -238,9 +237,8 @@ static sl_status print_condensed(text_grid *grid)
             grid->line.colors[column] =
                 sl_view_color(grid->view, best == SL_KIND_OVERLAP_F_B ? SL_KIND_F : (sl_kind)best, -1);
         }
-        char head[32];
-        snprintf(head, sizeof head, "rank %d", rank);
-        print_line(grid, head);
+        char head[ROW_NAME_SIZE];
+        print_line(grid, sl_view_row(grid->view, rank, head, sizeof head));
     }
     fprintf(grid->file, "\nEach letter stands for %.3g of time; an .html, .svg or .txt file shows every action.\n\n",
             1 / grid->scale);
@@ -252,9 +250,8 @@ static void print_figures(const text_grid *grid)
 {
     fprintf(grid->file, "%-*s%8s %7s %8s\n", grid->gutter, "", "bubble", "slots", "memory");
     for (int rank = 0; rank < grid->view->ranks; rank++) {
-        char head[32];
-        snprintf(head, sizeof head, "rank %d", rank);
-        fprintf(grid->file, "%-*s%6.1f %% %7d %8.6g\n", grid->gutter, head,
+        char head[ROW_NAME_SIZE];
+        fprintf(grid->file, "%-*s%6.1f %% %7d %8.6g\n", grid->gutter, sl_view_row(grid->view, rank, head, sizeof head),
                 100 * sl_timeline_bubble(grid->view->timeline, rank),
                 sl_timeline_peak_slots(grid->view->timeline, rank),
                 sl_timeline_peak_memory(grid->view->timeline, rank));
@@ -266,7 +263,7 @@ sl_status sl_view_write_text(const sl_view *view, const sl_view_options *options
     char text[256];
     sl_status status = SL_OK;
     text_grid grid = { .view = view, .options = options, .file = file };
-    grid.gutter = snprintf(text, sizeof text, "rank %d", view->ranks - 1) + 2;
+    grid.gutter = sl_view_row_width(view) + 2;
     choose_scale(&grid);
     grid.band = grid.columns;
     int64_t room = options->columns > grid.gutter ? options->columns - grid.gutter : 0;

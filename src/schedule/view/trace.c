@@ -46,11 +46,10 @@ static void write_order(sl_json *json, const char *what, int rank, int track, in
     sl_json_end(json, '}');
 }
 
-static void write_names(sl_json *json, int rank)
+static void write_names(sl_json *json, const sl_view *view, int rank)
 {
-    char name[32];
-    snprintf(name, sizeof name, "rank %d", rank);
-    write_name(json, "process_name", rank, TRACK_COMPUTE, name);
+    char name[ROW_NAME_SIZE];
+    write_name(json, "process_name", rank, TRACK_COMPUTE, sl_view_row(view, rank, name, sizeof name));
     write_order(json, "process_sort_index", rank, TRACK_COMPUTE, rank);
     write_name(json, "thread_name", rank, TRACK_COMPUTE, "compute");
     write_order(json, "thread_sort_index", rank, TRACK_COMPUTE, TRACK_COMPUTE);
@@ -174,7 +173,7 @@ static sl_status write_rank(sl_json *json, const sl_view *view, int rank)
     int64_t count = 0;
     const sl_action *actions = sl_schedule_actions(view->schedule, rank, &count);
     const sl_span *spans = sl_timeline_spans(view->timeline, rank);
-    write_names(json, rank);
+    write_names(json, view, rank);
     for (int64_t i = 0; i < count; i++) {
         if (sl_kind_class_of(actions[i].kind) == SL_CLASS_COMPUTE)
             write_action(json, rank, TRACK_COMPUTE, actions[i], spans[i], spans[i]);

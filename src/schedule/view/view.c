@@ -48,6 +48,7 @@ sl_status sl_timeline_write(const sl_timeline *timeline, sl_view_format format, 
     sl_status status = sl_view_init(&view, timeline, options->title);
     if (status != SL_OK)
         return status;
+    view.rows = options->rows;
     errno = 0;
     status = writers[format](&view, options, file);
     if (status == SL_OK && (fflush(file) != 0 || ferror(file)))
@@ -163,12 +164,35 @@ void sl_view_clear(sl_view *view)
     view->chunks = NULL;
 }
 
+char *sl_view_row(const sl_view *view, int rank, char *text, size_t size)
+{
+    if (view->rows)
+        snprintf(text, size, "%s", view->rows[rank]);
+    else
+        snprintf(text, size, "rank %d", rank);
+    return text;
+}
+
+int sl_view_row_width(const sl_view *view)
+{
+    char text[ROW_NAME_SIZE];
+    size_t longest = strlen(sl_view_row(view, view->ranks - 1, text, sizeof text));
+    for (int rank = 0; view->rows && rank < view->ranks; rank++) {
+        size_t length = strlen(sl_view_row(view, rank, text, sizeof text));
+        longest = length > longest ? length : longest;
+    }
+    return (int)longest;
+}
+
 char *sl_view_figures(const sl_view *view, char *text, size_t size)
 {
     int microbatches = sl_schedule_microbatches(view->schedule);
-    snprintf(text, size, "%d rank%s, %d stage%s, %d microbatch%s, makespan %.6g, bubble %.1f %%", view->ranks,
-             view->ranks == 1 ? "" : "s", view->stages, view->stages == 1 ? "" : "s", microbatches,
-             microbatches == 1 ? "" : "es", view->makespan, 100 * sl_timeline_bubble(view->timeline, -1));
+    int length = snprintf(text, size, "%d %s%s, %d stage%s, %d microbatch%s, makespan %.6g", view->ranks,
+                          view->rows ? "row" : "rank", view->ranks == 1 ? "" : "s", view->stages,
+                          view->stages == 1 ? "" : "s", microbatches, microbatches == 1 ? "" : "es", view->makespan);
+    if (!view->rows && length >= 0 && (size_t)length < size)
+        snprintf(text + length, size - (size_t)length, ", bubble %.1f %%",
+                 100 * sl_timeline_bubble(view->timeline, -1));
     return text;
 }
 

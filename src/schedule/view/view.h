@@ -4,6 +4,8 @@
 
 #include <sluice/schedule.h>
 
+#define ROW_NAME_SIZE 48
+
 typedef struct sl_rgb {
     uint8_t red, green, blue;
 } sl_rgb;
@@ -11,7 +13,8 @@ typedef struct sl_rgb {
 typedef struct sl_view {
     const sl_timeline *timeline; /* borrowed */
     const sl_schedule *schedule;
-    char title[160]; /* valid UTF-8 without control characters */
+    char title[160];         /* valid UTF-8 without control characters */
+    const char *const *rows; /* names of the ranks; NULL: their numbers */
     int ranks;
     int stages;
     double makespan;
@@ -32,6 +35,10 @@ sl_rgb sl_view_chunk_color(const sl_view *view, sl_kind kind, int chunk);
 sl_rgb sl_view_text_color(sl_rgb background); /* black or white, whichever reads better */
 /* The rows of a legend: "F forward"; NULL past the last. *kind is set for the colour. */
 const char *sl_view_legend(const sl_view *view, int index, sl_kind *kind);
+
+/* "rank 3", or the name that the caller gave it. */
+char *sl_view_row(const sl_view *view, int rank, char *text, size_t size);
+int sl_view_row_width(const sl_view *view); /* of the longest */
 
 /* "4 ranks, 4 stages, 8 microbatches, makespan 33, bubble 27.3 %" */
 char *sl_view_figures(const sl_view *view, char *text, size_t size);
