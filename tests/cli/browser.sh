@@ -30,6 +30,40 @@ for part in 1B2 backward "stage 1" "microbatch 2" "rank 1" "start 14, end 16" "m
     grep -qF "$part" status || fail "the status line lacks '$part': $(cat status)"
 done
 
+# The pointer over an action opens the tip; the wheel zooms in at the pointer, dragging moves, "fit" shows all again.
+cat >moves.js <<'EOF'
+<script>
+const box = canvas.getBoundingClientRect(), action = byText.get("2F3");
+const x = box.left + (xOf(action.start) + xOf(action.end)) / 2, y = box.top + yOf(action.rank) + lanes.compute / 2;
+const point = (type, dx) => canvas.dispatchEvent(new PointerEvent(type, { pointerId: 1, clientX: x + dx, clientY: y }));
+canvas.setPointerCapture = () => {}; /* there is no real pointer to capture */
+const said = [];
+const steps = [
+  () => { point("pointermove", 0); said.push("tip " + tip.hidden + " " + tip.textContent.replace(/\n/g, "; ")); },
+  () => canvas.dispatchEvent(new WheelEvent("wheel", { deltaY: -1200, clientX: x, clientY: y })),
+  () => { said.push("zoomed " + document.body.dataset.drawn + " " + (actionAt(x - box.left, y - box.top) === action)); },
+  () => { const from = view.from; point("pointerdown", 0); point("pointermove", -100); point("pointerup", -100);
+          said.push("dragged " + (view.from > from)); },
+  () => element("fit").click(),
+  () => { said.push("fits " + document.body.dataset.drawn); element("find").value = "3b7";
+          element("find").dispatchEvent(new Event("input")); },
+  () => { said.push("found " + kept.text); document.body.dataset.said = said.join(" | "); },
+];
+for (const step of steps) { step(); draw(); } /* nothing asks for frames here, so they are drawn by hand */
+</script>
+EOF
+sed '/^<\/body>/{
+r moves.js
+N
+}' small.html >moved.html
+open moved.html
+grep -oE 'data-said="[^"]*"' "$out" >said || fail "the moves did not come to their end"
+for part in "tip false 2F3; forward, stage 2, microbatch 3; rank 2; start" "dragged true" "fits 64" "found 3B7"; do
+    grep -qF "$part" said || fail "the page lacks '$part': $(cat said)"
+done
+zoomed=$(grep -oE 'zoomed [0-9]+ true' said | tr -dc 0-9) || fail "zooming lost the action under the pointer: $(cat said)"
+[ "$zoomed" -lt 40 ] || fail "zooming in left $zoomed of 64 actions"
+
 # A title from a hostile file name stays text.
 "$SLUICE" plan --schedule GPipe --ranks 2 --microbatches 2 -o '<img src=x onerror=alert(1)>.csv'
 "$SLUICE" show '<img src=x onerror=alert(1)>.csv' -o title.html
