@@ -3,6 +3,7 @@
 
 #include "command.h"
 
+#include <assert.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -78,21 +79,23 @@ static sl_status read_value(const cli_option *option, const char *what, const ch
     return option->read(what, text, option->target);
 }
 
+enum { MOST_OPTIONS = 256 }; /* of one command */
+
 /* The state of one parse. */
 typedef struct parse_state {
     const cli_usage *usage;
     const cli_option *options;
     int argc;
     char **argv;
-    int at;         /* the argument that is being read */
-    int operands;   /* found so far, moved to argv[1] ... */
-    uint64_t given; /* bit i: options[i] was there */
+    int at;                   /* the argument that is being read */
+    int operands;             /* found so far, moved to argv[1] ... */
+    bool given[MOST_OPTIONS]; /* options[i] was there */
 } parse_state;
 
 /* Takes one option; inline_value is what stands after '=' or the letter, or NULL. Returns an exit code. */
 static int take(parse_state *parser, const cli_option *option, const char *what, const char *inline_value)
 {
-    parser->given |= UINT64_C(1) << (option - parser->options);
+    parser->given[option - parser->options] = true;
     if (option->flag) {
         if (inline_value)
             return usage_error(parser->usage->command, "%s takes no value", what);
@@ -166,7 +169,7 @@ static int check_complete(const parse_state *parser)
     const cli_usage *usage = parser->usage;
     for (int i = 0; parser->options[i].name; i++) {
         const cli_option *option = &parser->options[i];
-        if (option->required && !(parser->given >> i & 1))
+        if (option->required && !parser->given[i])
             return usage_error(usage->command, "--%s %s is missing", option->name, option->value);
     }
     if (parser->operands < usage->min_operands)
@@ -200,6 +203,10 @@ static bool print_page(const cli_usage *usage, const cli_option *options, int ar
 
 bool options_parse(const cli_usage *usage, const cli_option *options, int *argc, char **argv, int *code)
 {
+    int count = 0;
+    while (options[count].name)
+        count++;
+    assert(count <= MOST_OPTIONS);
     *code = EXIT_OK;
     if (print_page(usage, options, *argc, argv))
         return false;
