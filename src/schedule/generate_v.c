@@ -1,5 +1,4 @@
-/* Generators for two stages a rank in a V: ZBVZeroBubble and DualPipeV. Both are phases of repeated steps, written for
- * enough microbatches to fill the pipeline; with fewer, the steps of those that are not there are left out. */
+/* Generators for two stages a rank in a V: ZBVZeroBubble and DualPipeV. Both are phases of repeated steps. */
 #include "schedule/generate.h"
 
 /* 0 is the rank's stage on the way down, 1 the one on the way up. F0B1 is both in one action; W_OLDEST is the W of the
@@ -61,16 +60,17 @@ static sl_status run_step(v_rank *v, step which)
     }
     part parts[2];
     sl_action actions[2];
-    int count = 0;
-    for (int i = 0, n = step_parts(which, parts); i < n; i++) {
+    int count = step_parts(which, parts);
+    for (int i = 0; i < count; i++) {
         int64_t microbatch = v->next[parts[i].chunk][parts[i].counter]++;
-        if (microbatch < v->microbatches)
-            actions[count++] = sl_make(parts[i].kind, v->stage[parts[i].chunk], (int)microbatch);
+        if (microbatch >= v->microbatches)
+            return SL_OK; /* steps in pairs never get here: see sl_generate_dual_pipe_v() */
+        actions[i] = sl_make(parts[i].kind, v->stage[parts[i].chunk], (int)microbatch);
     }
     if (count == 2)
-        return sl_action_list_push(v->out, sl_action_overlap(actions[0].stage, actions[0].microbatch, actions[1].stage,
-                                                             actions[1].microbatch));
-    return count == 1 ? sl_action_list_push(v->out, actions[0]) : SL_OK;
+        actions[0] =
+            sl_action_overlap(actions[0].stage, actions[0].microbatch, actions[1].stage, actions[1].microbatch);
+    return sl_action_list_push(v->out, actions[0]);
 }
 
 /* Whether the step has anything left to do. */
@@ -123,6 +123,8 @@ static v_rank v_rank_make(const sl_plan *plan, int rank, sl_action_list *out)
     };
 }
 
+/* Written for enough microbatches to fill the pipeline; with fewer, the steps of those that are not there are left out.
+ */
 sl_status sl_generate_zbv(const sl_plan *plan, int rank, sl_action_list *out)
 {
     sl_status status = SL_OK;
@@ -149,14 +151,16 @@ sl_status sl_generate_dual_pipe_v(const sl_plan *plan, int rank, sl_action_list 
     sl_status status = SL_OK;
     v_rank v = v_rank_make(plan, rank, out);
     int after = plan->ranks - 1 - rank;
-    int64_t fills = 2 * (int64_t)plan->ranks;
-    int64_t microbatches = plan->microbatches > fills ? plan->microbatches : fills;
+    int fills = 2 * plan->ranks;
+    /* Its pairs of F and B start where the pipeline is full. Where it never is, this order waits less. */
+    if (plan->microbatches < fills)
+        return sl_generate_zbv(plan, rank, out);
 
     REPEAT(&v, 2 * after, F0);
     REPEAT(&v, rank + 1, F0, F1);
     REPEAT(&v, after, I1, W_OLDEST, F1);
 
-    int64_t pairs = microbatches - fills + rank + 1; /* 1 or more */
+    int pairs = plan->microbatches - fills + rank + 1; /* 1 or more */
     if (after == 0) {
         REPEAT(&v, 1, F0, B1, F1B0); /* at the tip of the V the first pair runs apart: nothing waits to be hidden */
         pairs--;

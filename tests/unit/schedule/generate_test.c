@@ -66,7 +66,7 @@ static void takes_any_number_of_microbatches(void **state)
     assert_csv(generate("Interleaved1F1B", 2, 5, 2),
                "0F0,0F1,0F2,2F0,2F1,2F2,2B0,0F3,2B1,0F4,2B2,2F3,0B0,2F4,0B1,0B2,2B3,2B4,0B3,0B4\n"
                "1F0,1F1,1F2,3F0,3B0,3F1,3B1,3F2,3B2,1F3,1B0,1F4,1B1,3F3,1B2,3F4,3B3,3B4,1B3,1B4\n");
-    assert_csv(generate("DualPipeV", 2, 1, 0), "0F0,3F0,3I0,3W0,0B0\n1F0,2F0,2B0,1B0\n");
+    assert_csv(generate("DualPipeV", 2, 1, 0), "0F0,3F0,3I0,3W0,0I0,0W0\n1F0,2F0,2I0,2W0,1I0,1W0\n");
 }
 
 static void runs_forward_alone_in_each_placement(void **state)
