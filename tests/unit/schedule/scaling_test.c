@@ -1,5 +1,7 @@
-/* Twice the work takes at most 2.2 times as long, whichever number grows. Measured in processor time of this process,
- * the best of several turns, over two doublings. */
+/* No part is quadratic in anything. Twice the microbatches take at most 2.2 times as long. Where ranks, stages or edges
+ * grow sixteenfold, linear work takes 16 times as long, more where the caches no longer hold all ranks, and quadratic
+ * work 256 times: the line is drawn in the middle, at 64. Measured in processor time of this process, the best of
+ * several turns. */
 #include <sluice/schedule.h>
 
 #include <setjmp.h>
@@ -111,22 +113,22 @@ static void doubles_with_microbatches(void **state)
 static void is_not_quadratic_in_ranks(void **state)
 {
     (void)state;
-    assert_growth((size){ "Interleaved1F1B", 500, 8, 4, 1 }, (size){ "Interleaved1F1B", 8000, 8, 4, 1 }, 32);
-    assert_growth((size){ "DualPipeV", 2000, 2, 2, 1 }, (size){ "DualPipeV", 32000, 2, 2, 1 }, 32);
+    assert_growth((size){ "Interleaved1F1B", 500, 8, 4, 1 }, (size){ "Interleaved1F1B", 8000, 8, 4, 1 }, 64);
+    assert_growth((size){ "DualPipeV", 2000, 2, 2, 1 }, (size){ "DualPipeV", 32000, 2, 2, 1 }, 64);
 }
 
 static void is_not_quadratic_in_stages(void **state)
 {
     (void)state;
     assert_growth((size){ "InterleavedZeroBubble", 2, 8, 1000, 1 }, (size){ "InterleavedZeroBubble", 2, 8, 16000, 1 },
-                  32);
+                  64);
 }
 
 /* The actions stay as many; each has sixteen times the messages. */
 static void is_not_quadratic_in_edges(void **state)
 {
     (void)state;
-    assert_growth((size){ "1F1B", 400, 50, 1, 10 }, (size){ "1F1B", 400, 50, 1, 160 }, 32);
+    assert_growth((size){ "1F1B", 400, 50, 1, 10 }, (size){ "1F1B", 400, 50, 1, 160 }, 64);
 }
 
 int main(void)
