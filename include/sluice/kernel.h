@@ -213,6 +213,10 @@ SL_API SL_MUST_CHECK sl_status sl_kernel_run(sl_stream *stream, const sl_kernel_
  */
 SL_API char *sl_kernel_describe(sl_device *device, char *text, size_t size);
 
+/* The f32 peak of the device in operations a second, measured by multiply-adds in registers on all its threads; takes a
+ * few hundredths of a second. */
+SL_API double sl_kernel_measure_peak(sl_device *device);
+
 #ifdef __cplusplus
 }
 #endif

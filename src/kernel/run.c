@@ -47,3 +47,9 @@ char *sl_kernel_describe(sl_device *device, char *text, size_t size)
     snprintf(text, size, "%s: no kernels", sl_device_name(device));
     return text;
 }
+
+double sl_kernel_measure_peak(sl_device *device)
+{
+    const sl_kernel_table *table = NULL;
+    return find_table(device, &table) == SL_OK ? table->measure_peak(device) : 0;
+}

@@ -10,6 +10,7 @@ typedef struct sl_kernel_table {
     sl_status (*run)(sl_stream *stream, const sl_kernel_call *call);
     sl_status (*scratch)(sl_device *device, const sl_kernel_call *call, size_t *bytes);
     char *(*describe)(sl_device *device, char *text, size_t size);
+    double (*measure_peak)(sl_device *device);
 } sl_kernel_table;
 
 extern const sl_kernel_table sl_kernels_cpu;

@@ -8,7 +8,8 @@
 
 #define BENCH_LIST(X)                                                                                                  \
     X(schedule, "Times generating, lowering, checking and simulating a large schedule")                                \
-    X(overhead, "Times pipelines whose stages do nothing")
+    X(overhead, "Times pipelines whose stages do nothing")                                                             \
+    X(step, "Times a training step against its matrix products alone")
 
 #define BENCH_DECLARE(name, summary) int bench_##name(int argc, char **argv);
 BENCH_LIST(BENCH_DECLARE)

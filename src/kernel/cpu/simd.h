@@ -92,6 +92,10 @@ typedef struct sl_simd {
     /* The tile of the packed product: C[rows, columns] += packed A panel * packed B panel. */
     int tile_rows, tile_columns;
     void (*tile)(int64_t k, const float *a, const float *b, float *c, int64_t c_row);
+
+    /* Nothing but multiply-adds, to measure the peak: fma_flops operations a round. The result means nothing. */
+    int fma_flops;
+    float (*fma_rounds)(int64_t rounds);
 } sl_simd;
 
 extern const sl_simd sl_simd_scalar;

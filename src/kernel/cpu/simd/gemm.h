@@ -90,3 +90,23 @@ static void simd_tile(int64_t k, const float *a, const float *b, float *c, int64
     sl_small_gemm g = { .k = k, .a_row = 1, .a_column = ROWS, .b_row = 2 * VW, .c_row = c_row, .add = true };
     block(ROWS, 2, 0, &g, a, b, c);
 }
+
+/* Enough chains that the latency of one is hidden behind the others on every machine known. */
+enum { CHAINS = 12 };
+
+static float simd_fma_rounds(int64_t rounds)
+{
+    vf chain[CHAINS], half = v_set(0.5f);
+#pragma GCC unroll 16
+    for (int i = 0; i < CHAINS; i++)
+        chain[i] = v_set((float)i);
+    for (int64_t round = 0; round < rounds; round++) {
+#pragma GCC unroll 16
+        for (int i = 0; i < CHAINS; i++)
+            chain[i] = v_fma(chain[i], half, half);
+    }
+    float sum = 0;
+    for (int i = 0; i < CHAINS; i++)
+        sum += v_sum(chain[i]);
+    return sum;
+}

@@ -47,4 +47,6 @@ const sl_simd SIMD_TABLE = {
     .tile_rows = ROWS,
     .tile_columns = 2 * VW,
     .tile = simd_tile,
+    .fma_flops = 2 * CHAINS * VW,
+    .fma_rounds = simd_fma_rounds,
 };

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# sluice bench step: its keys, the choice of sizes and threads, refusals. The limits are held by bench_step_limits.
+. "$(dirname "$0")/common.bash"
+
+field() { sed -n "s/.*\"$1\":\([0-9.e+-]*\).*/\1/p" "$out"; }
+
+small=(--batch 2 --seq 16 --embd 32 --layers 2 --heads 4 --vocab 64 --repeats 2)
+for threads in 1 2; do
+    run 0 "$SLUICE" bench step "${small[@]}" --threads $threads --format json
+    silent
+    for key in step_s gemm_s step_over_gemm gflops fma_peak_share peak_memory predicted_memory; do
+        awk -v v="$(field $key)" 'BEGIN { exit !(v > 0) }' || fail "$key is not a positive number"
+    done
+    awk -v s="$(field step_s)" -v g="$(field gemm_s)" -v r="$(field step_over_gemm)" \
+        'BEGIN { d = s / g - r; exit !(d < 1e-9 * r && -d < 1e-9 * r) }' || fail "step_over_gemm is not step_s / gemm_s"
+    [ "$(field parameters)" -eq 28032 ] || fail "another model: $(field parameters) parameters"
+done
+run 0 "$SLUICE" bench step "${small[@]}" --nodes
+prints "lm_head.linear"
+run 2 "$SLUICE" bench step --batch 0
+run 2 "$SLUICE" bench step --format yaml
+run 1 "$SLUICE" bench step --embd 30 --heads 4
+complains "n_embd"
+run 0 "$SLUICE" bench step --help

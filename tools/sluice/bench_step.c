@@ -1,0 +1,117 @@
+/* sluice bench step: one training step of a GPT against its matrix products alone. */
+#include "bench.h"
+#include "bench_step.h"
+#include "command.h"
+#include "options.h"
+
+#include "base/json.h"
+
+#include <inttypes.h>
+
+static const cli_usage usage = {
+    .command = "bench step",
+    .synopsis = "[OPTIONS]",
+    .description =
+        "Trains a GPT of the given size for a few steps (forward, backward, gradient norm, AdamW) and, between the "
+        "steps, runs the matrix products of its linear layers alone: the same shapes through the same BLAS. The best "
+        "time of each counts. Attention's products are in the step but not among the products alone.\n"
+        "peak_memory is what the operating system saw the process grow by, predicted_memory what the memory plan and "
+        "the optimizer say beforehand. gflops counts the operations of forward and backward as the graph does; "
+        "fma_peak_share is its share of the peak that a loop of multiply-adds reaches in the same run.",
+    .examples = "sluice bench step --format json\n"
+                "sluice bench step --batch 4 --seq 128 --embd 256 --layers 4 --threads 2",
+};
+
+static void print_json(const step_options *options, const step_result *r)
+{
+    sl_json json = { .file = stdout };
+    sl_json_begin(&json, '{');
+    sl_json_put_double(&json, "step_s", r->step_s);
+    sl_json_put_double(&json, "gemm_s", r->gemm_s);
+    sl_json_put_double(&json, "step_over_gemm", r->step_s / r->gemm_s);
+    sl_json_put_double(&json, "gflops", r->flops / r->step_s / 1e9);
+    sl_json_put_double(&json, "fma_peak_share", r->flops / r->step_s / r->fma_peak);
+    sl_json_put_int(&json, "peak_memory", r->peak_memory);
+    sl_json_put_int(&json, "predicted_memory", r->predicted_memory);
+    sl_json_put_double(&json, "forward_backward_s", r->forward_backward_s);
+    sl_json_put_double(&json, "optimizer_s", r->optimizer_s);
+    sl_json_put_double(&json, "gemm_gflops", r->gemm_flops / r->gemm_s / 1e9);
+    sl_json_put_double(&json, "fma_peak_gflops", r->fma_peak / 1e9);
+    sl_json_put_double(&json, "tokens_per_s", (double)(options->batch * options->seq) / r->step_s);
+    sl_json_put_double(&json, "loss", r->loss);
+    sl_json_put_int(&json, "parameters", r->parameters);
+    sl_json_put_string(&json, "kernels", r->kernels);
+    sl_json_end(&json, '}');
+    putchar('\n');
+}
+
+static void print_text(const step_options *options, const step_result *r)
+{
+    const double mib = 1 << 20;
+    printf("kernels    %s\n", r->kernels);
+    printf("step       %.4f s (forward and backward %.4f, optimizer %.4f)\n", r->step_s, r->forward_backward_s,
+           r->optimizer_s);
+    printf("products   %.4f s alone, %.1f GFLOP/s; the step takes %.3f times as long\n", r->gemm_s,
+           r->gemm_flops / r->gemm_s / 1e9, r->step_s / r->gemm_s);
+    printf("speed      %.1f GFLOP/s, %.1f%% of the FMA peak (%.1f); %.0f tokens/s\n", r->flops / r->step_s / 1e9,
+           100 * r->flops / r->step_s / r->fma_peak, r->fma_peak / 1e9,
+           (double)(options->batch * options->seq) / r->step_s);
+    printf("memory     %.1f MiB, predicted %.1f MiB\n", (double)r->peak_memory / mib,
+           (double)r->predicted_memory / mib);
+}
+
+/* Slowest parts of the model by node, for whoever tunes it. */
+static void print_nodes(const step_result *r)
+{
+    for (int i = 0; i < r->node_count && i < 40; i++)
+        printf("%9.3f ms  %5.1f%%  %s\n", 1e3 * r->nodes[i].seconds, 100 * r->nodes[i].seconds / r->step_s,
+               r->nodes[i].name);
+}
+
+int bench_step(int argc, char **argv)
+{
+    step_options step = {
+        .batch = 8, .seq = 256, .embd = 512, .layers = 8, .heads = 8, .vocab = 8192, .threads = 1, .repeats = 5
+    };
+    int format = 0;
+    bool nodes = false;
+    const cli_option options[] = {
+        { .name = "batch",
+          .value = "B",
+          .wide = &step.batch,
+          .min = 1,
+          .max = 1 << 20,
+          .help = "Sequences in a step." },
+        { .name = "seq", .value = "T", .wide = &step.seq, .min = 1, .max = 1 << 20, .help = "Tokens of a sequence." },
+        { .name = "embd", .value = "C", .wide = &step.embd, .min = 1, .max = 1 << 20, .help = "Width of the model." },
+        { .name = "layers", .value = "L", .wide = &step.layers, .min = 1, .max = 1 << 16, .help = "Layers." },
+        { .name = "heads", .value = "H", .wide = &step.heads, .min = 1, .max = 1 << 16, .help = "Attention heads." },
+        { .name = "vocab", .value = "V", .wide = &step.vocab, .min = 1, .max = 1 << 24, .help = "Words." },
+        { .name = "threads", .value = "N", .integer = &step.threads, .min = 1, .max = 1024, .help = "Threads." },
+        { .name = "repeats",
+          .value = "R",
+          .integer = &step.repeats,
+          .min = 1,
+          .max = 10000,
+          .help = "Steps to measure, after one that is not; the best counts." },
+        { .name = "nodes", .flag = &nodes, .help = "Also list the slowest nodes of the graph (text only)." },
+        { .name = "format",
+          .value = "FORMAT",
+          .choice = &format,
+          .words = "text|json",
+          .help = "How to print the result." },
+        { .name = NULL },
+    };
+    int code;
+    if (!options_parse(&usage, options, &argc, argv, &code))
+        return code;
+    step.nodes = nodes && format == 0;
+    step_result result = { 0 };
+    if (step_measure(&step, &result) != SL_OK)
+        return failure("bench step");
+    (format == 1 ? print_json : print_text)(&step, &result);
+    if (step.nodes)
+        print_nodes(&result);
+    step_result_clear(&result);
+    return EXIT_OK;
+}

@@ -1,0 +1,48 @@
+/* What `sluice bench step` measures; bench_step.c reads the options and prints. */
+#ifndef SLUICE_BENCH_STEP_H
+#define SLUICE_BENCH_STEP_H
+
+#include <sluice/nn.h>
+#include <sluice/optim.h>
+
+typedef struct step_options {
+    int64_t batch, seq, embd, layers, heads, vocab;
+    int threads, repeats;
+    bool nodes; /* measure the nodes of the graph as well */
+} step_options;
+
+typedef struct step_node {
+    const char *name; /* owned by the result */
+    double seconds;   /* forward and backward, one step */
+} step_node;
+
+typedef struct step_result {
+    double step_s, forward_backward_s, optimizer_s; /* of the best step */
+    double gemm_s;                                  /* the best time of the products alone */
+    double flops, gemm_flops;
+    double fma_peak; /* operations a second */
+    double loss;
+    int64_t peak_memory, predicted_memory; /* bytes */
+    int64_t parameters;
+    char kernels[160];
+    step_node *nodes; /* slowest first */
+    int node_count;
+} step_result;
+
+SL_MUST_CHECK sl_status step_measure(const step_options *options, step_result *out);
+void step_result_clear(step_result *result);
+
+/* ---- The matrix products of the linear layers (bench_gemm.c) --------------------------------- */
+
+typedef struct step_gemms step_gemms;
+
+/* Products over `rows` tokens with the weights and gradients of the runner as operands, and buffers of their own for
+ * what flows between layers. */
+SL_MUST_CHECK sl_status step_gemms_create(const step_options *options, sl_device *device, const sl_runner *runner,
+                                          step_gemms **out);
+void step_gemms_destroy(step_gemms *gemms); /* NULL is fine */
+double step_gemms_flops(const step_gemms *gemms);
+/* All of one step: forward, gradient of the input, gradient of the weight, layer by layer and back. */
+SL_MUST_CHECK sl_status step_gemms_run(const step_gemms *gemms, sl_stream *stream);
+
+#endif
