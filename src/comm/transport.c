@@ -1,5 +1,6 @@
 /* The list of transports. */
 #include "comm/transport.h"
+#include "comm/plugin.h"
 
 #include <string.h>
 
@@ -13,5 +14,7 @@ sl_status sl_transport_find(const char *name, const sl_transport **out)
             return SL_OK;
         }
     }
+    if (strcmp(name, "mpi") == 0)
+        return sl_plugin_load_mpi(out);
     return sl_fail(SL_ERR_ARGUMENT, "there is no transport '%s'; self, local and mpi are possible", name);
 }

@@ -142,7 +142,7 @@ struct sl_transport {
     void (*note)(sl_link *link, const char *text);
 };
 
-/* The transport of that name; NULL where there is none in this build. "mpi" is loaded at run time. */
+/* The transport of that name; "mpi" is loaded at run time. */
 sl_status sl_transport_find(const char *name, const sl_transport **out);
 
 extern const sl_transport sl_transport_self;

@@ -1,0 +1,183 @@
+/* Failures between ranks over MPI, and the thread that shows signs of life and looks for those of the rank before. */
+#include "comm/plugin/mpi.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+/* Keeps the first failure; with the lock held. */
+static bool record(mpi_link *link, int rank, int code, const char *text)
+{
+    uint32_t none = SL_FAILURE_NONE;
+    if (!atomic_compare_exchange_strong(&link->failure.state, &none, SL_FAILURE_BEING_SET))
+        return false;
+    link->failure.rank = rank;
+    link->failure.code = code;
+    snprintf(link->failure.text, sizeof link->failure.text, "%s", text);
+    atomic_store(&link->failure.state, SL_FAILURE_SET);
+    return true;
+}
+
+static void fail_locked(mpi_link *link, int rank, sl_status code, const char *text)
+{
+    if (!record(link, rank, (int)code, text))
+        return;
+    link->failure_out = (mpi_failure){ .rank = rank, .code = (int32_t)code };
+    snprintf(link->failure_out.text, sizeof link->failure_out.text, "%s", text);
+    for (int r = 0; r < link->base.size; r++) {
+        if (r != link->base.rank)
+            MPI_Isend(&link->failure_out, sizeof link->failure_out, MPI_BYTE, r, TAG_FAILURE, link->comm,
+                      &link->failure_sends[r]);
+    }
+}
+
+void mpi_fail(sl_link *base, int rank, sl_status code, const char *text)
+{
+    mpi_link *link = (mpi_link *)base;
+    pthread_mutex_lock(&link->lock);
+    fail_locked(link, rank, code, text);
+    pthread_mutex_unlock(&link->lock);
+}
+
+void mpi_look_for_failure(mpi_link *link)
+{
+    int came = 0;
+    if (link->failure_receive == MPI_REQUEST_NULL ||
+        MPI_Test(&link->failure_receive, &came, MPI_STATUS_IGNORE) != MPI_SUCCESS || !came)
+        return;
+    link->failure_in.text[sizeof link->failure_in.text - 1] = 0;
+    record(link, link->failure_in.rank, link->failure_in.code, link->failure_in.text);
+    MPI_Irecv(&link->failure_in, sizeof link->failure_in, MPI_BYTE, MPI_ANY_SOURCE, TAG_FAILURE, link->comm,
+              &link->failure_receive);
+}
+
+void mpi_note(sl_link *base, const char *text)
+{
+    mpi_link *link = (mpi_link *)base;
+    char note[SL_NOTE_BYTES] = { 0 };
+    memcpy(note, text, strnlen(text, sizeof note - 1));
+    pthread_mutex_lock(&link->lock);
+    memcpy(link->own.note, note, sizeof note);
+    pthread_mutex_unlock(&link->lock);
+}
+
+/* ---- Signs of life --------------------------------------------------------------------------- */
+
+static void report_hang(mpi_link *link, int rank)
+{
+    char text[512], waiting[256] = "";
+    link->last.note[SL_NOTE_BYTES - 1] = 0;
+    if (link->last.wait.kind != SL_WAIT_NOTHING)
+        mpi_host->wait_text(&link->last.wait, waiting, sizeof waiting);
+    snprintf(text, sizeof text, "rank %d gave no sign of life for %g s; last doing: rank %d: %s%s%s", rank,
+             link->hang_timeout, rank,
+             link->last.note[0] ? link->last.note
+             : waiting[0]       ? ""
+                                : "nothing noted",
+             waiting[0] ? " waiting " : "", waiting);
+    fail_locked(link, rank, SL_ERR_TIMEOUT, text);
+}
+
+/* One look, with the lock held; `passed` is the time since the last one. */
+static void beat(mpi_link *link, double passed)
+{
+    int rank = link->base.rank, size = link->base.size, before = (rank + size - 1) % size, sent = 0, came = 0;
+    if (MPI_Test(&link->beat_send, &sent, MPI_STATUS_IGNORE) == MPI_SUCCESS && sent) {
+        link->sending = link->own;
+        MPI_Isend(&link->sending, sizeof link->sending, MPI_BYTE, (rank + 1) % size, TAG_BEAT, link->comm,
+                  &link->beat_send);
+    }
+    link->silence += passed;
+    while (MPI_Test(&link->beat_receive, &came, MPI_STATUS_IGNORE) == MPI_SUCCESS && came) {
+        link->silence = 0;
+        MPI_Irecv(&link->last, sizeof link->last, MPI_BYTE, before, TAG_BEAT, link->comm, &link->beat_receive);
+    }
+    if (link->hang_timeout > 0 && link->silence > link->hang_timeout)
+        report_hang(link, before);
+    mpi_look_for_failure(link);
+}
+
+static void *run(void *user)
+{
+    mpi_link *link = user;
+    double timeout = link->hang_timeout, looked = mpi_host->now();
+    /* Also the time after which a rank that computes learns of a failure. */
+    double interval = timeout <= 0 || timeout > 2 ? 0.25 : timeout < 0.08 ? 0.01 : timeout / 8;
+    pthread_mutex_lock(&link->lock);
+    while (!link->stopping) {
+        double now = mpi_host->now(), passed = now - looked;
+        looked = now;
+        beat(link, passed < 2 * interval ? passed : 2 * interval); /* a run that was suspended is nobody's fault */
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        int64_t nanoseconds = until.tv_nsec + (int64_t)(interval * 1e9);
+        until.tv_sec += nanoseconds / 1000000000;
+        until.tv_nsec = nanoseconds % 1000000000;
+        pthread_cond_timedwait(&link->stopped, &link->lock, &until);
+    }
+    pthread_mutex_unlock(&link->lock);
+    return NULL;
+}
+
+sl_status mpi_monitor_start(mpi_link *link)
+{
+    sl_status status = SL_OK;
+    int size = link->base.size, before = (link->base.rank + size - 1) % size;
+    SL_TRY(mpi_host->alloc((size_t)size, sizeof *link->failure_sends, (void **)&link->failure_sends));
+    for (int r = 0; r < size; r++)
+        link->failure_sends[r] = MPI_REQUEST_NULL;
+    link->beat_send = link->beat_receive = MPI_REQUEST_NULL;
+    SL_TRY(mpi_check(MPI_Irecv(&link->failure_in, sizeof link->failure_in, MPI_BYTE, MPI_ANY_SOURCE, TAG_FAILURE,
+                               link->comm, &link->failure_receive),
+                     "MPI_Irecv"));
+    SL_TRY(mpi_check(
+        MPI_Irecv(&link->last, sizeof link->last, MPI_BYTE, before, TAG_BEAT, link->comm, &link->beat_receive),
+        "MPI_Irecv"));
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&link->stopped, &attributes);
+    pthread_condattr_destroy(&attributes);
+    pthread_mutex_init(&link->lock, NULL);
+    if (link->monitored && size > 1) {
+        sigset_t all, old;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &old);
+        link->monitored = pthread_create(&link->monitor, NULL, run, link) == 0;
+        pthread_sigmask(SIG_SETMASK, &old, NULL);
+    } else {
+        link->monitored = false;
+    }
+done:
+    return status;
+}
+
+static void cancel(MPI_Request *request)
+{
+    if (*request == MPI_REQUEST_NULL)
+        return;
+    MPI_Cancel(request);
+    MPI_Wait(request, MPI_STATUS_IGNORE);
+}
+
+void mpi_monitor_stop(mpi_link *link)
+{
+    pthread_mutex_lock(&link->lock);
+    link->stopping = true;
+    pthread_cond_signal(&link->stopped);
+    pthread_mutex_unlock(&link->lock);
+    if (link->monitored)
+        pthread_join(link->monitor, NULL);
+    cancel(&link->beat_receive);
+    cancel(&link->failure_receive);
+    /* Small sends: they need no receiver to finish. */
+    if (link->beat_send != MPI_REQUEST_NULL)
+        MPI_Request_free(&link->beat_send);
+    for (int r = 0; r < link->base.size; r++) {
+        if (link->failure_sends[r] != MPI_REQUEST_NULL)
+            MPI_Request_free(&link->failure_sends[r]);
+    }
+    pthread_cond_destroy(&link->stopped);
+}

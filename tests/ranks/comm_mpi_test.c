@@ -1,0 +1,183 @@
+/* The communication suite over MPI, with each MPI whose plugin was built: this program starts itself under mpirun. */
+#include "ranks/support/suite.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* ---- As a rank ------------------------------------------------------------------------------- */
+
+static const suite_case *const lists[] = { suite_patterns, suite_messages, suite_collectives, suite_failures };
+enum { LISTS = sizeof lists / sizeof *lists, ROUNDS = 60 };
+
+/* Everything that leaves the run whole, on one group. */
+static sl_status run_most(sl_group *group)
+{
+    for (int i = 0; i < LISTS; i++) {
+        for (const suite_case *each = lists[i]; each->name; each++) {
+            if (each->ends_run || each->min_ranks > sl_group_size(group))
+                continue;
+            for (int round = 0; round < (each->rounds < 1        ? 1
+                                         : each->rounds > ROUNDS ? ROUNDS
+                                                                 : each->rounds);
+                 round++) {
+                sl_status status = each->run(group, (uint64_t)round);
+                if (status != SL_OK)
+                    return sl_fail_context(status, "%s, round %d", each->name, round);
+            }
+        }
+    }
+    return SL_OK;
+}
+
+static sl_status run_named(sl_group *group, const char *name)
+{
+    for (int i = 0; i < LISTS; i++) {
+        for (const suite_case *each = lists[i]; each->name; each++) {
+            if (strcmp(each->name, name) == 0)
+                return each->run(group, 1);
+        }
+    }
+    return sl_fail(SL_ERR_ARGUMENT, "no case %s", name);
+}
+
+/* Rank 1 stops; the others go on until they hear of it. */
+static sl_status hang(sl_group *group)
+{
+    sl_status status = sl_group_barrier(group);
+    sl_group_note(group, "hanging");
+    usleep(300000); /* a sign of life with the note */
+    if (sl_group_rank(group) == 1)
+        kill(getpid(), SIGSTOP);
+    while (status == SL_OK)
+        status = sl_group_barrier(group);
+    return status;
+}
+
+static int be_rank(const char *what)
+{
+    sl_group *group = NULL;
+    sl_group_options options = { .hang_timeout = strcmp(what, "hang") == 0 ? 1 : 0 };
+    sl_status status = sl_group_open(&options, &group);
+    if (status == SL_OK && strcmp(sl_group_transport(group), "mpi") != 0)
+        status = sl_fail(SL_ERR_INTERNAL, "the transport is %s", sl_group_transport(group));
+    if (status == SL_OK)
+        status = strcmp(what, "most") == 0   ? run_most(group)
+                 : strcmp(what, "hang") == 0 ? hang(group)
+                                             : run_named(group, what);
+    if (status != SL_OK) {
+        fprintf(stderr, "rank %d: %s\n", group ? sl_group_rank(group) : -1, sl_error_message());
+        if (group)
+            sl_group_fail(group, status);
+    }
+    sl_group_close(group);
+    return status == SL_OK ? 0 : 1;
+}
+
+/* ---- As the test ----------------------------------------------------------------------------- */
+
+static char program[4096];
+
+/* mpirun's exit code; what it printed is in output. An MPI leaks some memory of its own at exit. */
+static int mpirun(const char *flavour, int ranks, const char *what, char *output, size_t size)
+{
+    char command[8192];
+    const char *options = strcmp(flavour, "openmpi") == 0 ? "--oversubscribe --allow-run-as-root" : "";
+    snprintf(command, sizeof command,
+             "ASAN_OPTIONS=detect_leaks=0 timeout 120 mpirun.%s %s -n %d '%s' %s 2>&1 </dev/null", flavour, options,
+             ranks, program, what);
+    FILE *pipe = popen(command, "r");
+    size_t used = fread(output, 1, size - 1, pipe);
+    output[used] = 0;
+    int code = pclose(pipe);
+    return WIFEXITED(code) ? WEXITSTATUS(code) : 128 + WTERMSIG(code);
+}
+
+static void need(const char *flavour)
+{
+    char path[4200];
+#ifdef __SANITIZE_THREAD__
+    print_message("the thread sanitizer does not know how MPI's processes share memory\n");
+    skip();
+#endif
+    snprintf(path, sizeof path, "%s/libsluice_mpi_%s.so", getenv("SLUICE_PLUGIN_PATH"), flavour);
+    if (access(path, R_OK) != 0) {
+        print_message("%s is not built here\n", path);
+        skip();
+    }
+}
+
+static void run_suite(const char *flavour)
+{
+    char output[8192];
+    need(flavour);
+    for (int ranks = 2; ranks <= 4; ranks++) {
+        if (mpirun(flavour, ranks, "most", output, sizeof output) != 0)
+            fail_msg("%d ranks: %s", ranks, output);
+    }
+    for (int i = 0; i < LISTS; i++) {
+        for (const suite_case *each = lists[i]; each->name; each++) {
+            if (each->ends_run && mpirun(flavour, 3, each->name, output, sizeof output) != 0)
+                fail_msg("%s: %s", each->name, output);
+        }
+    }
+}
+
+/* A rank that is stopped cannot be waited for: the others report it, and MPI_Abort ends it. */
+static void run_hang(const char *flavour)
+{
+    char output[8192];
+    need(flavour);
+    double start = sl_now();
+    assert_int_not_equal(mpirun(flavour, 3, "hang", output, sizeof output), 0);
+    assert_true(sl_now() - start < 30);
+    if (!strstr(output, "rank 1 gave no sign of life for 1 s; last doing: rank 1: hanging"))
+        fail_msg("%s", output);
+}
+
+static void openmpi_runs_the_suite(void **state)
+{
+    (void)state;
+    run_suite("openmpi");
+}
+
+static void mpich_runs_the_suite(void **state)
+{
+    (void)state;
+    run_suite("mpich");
+}
+
+static void openmpi_ends_a_run_with_a_rank_that_hangs(void **state)
+{
+    (void)state;
+    run_hang("openmpi");
+}
+
+static void mpich_ends_a_run_with_a_rank_that_hangs(void **state)
+{
+    (void)state;
+    run_hang("mpich");
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 2 && (getenv("OMPI_COMM_WORLD_RANK") || getenv("PMI_RANK")))
+        return be_rank(argv[1]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(openmpi_runs_the_suite),
+        cmocka_unit_test(mpich_runs_the_suite),
+        cmocka_unit_test(openmpi_ends_a_run_with_a_rank_that_hangs),
+        cmocka_unit_test(mpich_ends_a_run_with_a_rank_that_hangs),
+    };
+    if (!realpath(argv[0], program))
+        return 1;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
