@@ -161,6 +161,28 @@ static void idle_cells_and_blank_lines_take_no_memory(void **state)
     assert_true(after.ru_maxrss - before.ru_maxrss < 8 << 10); /* KiB */
 }
 
+/* The shortest cells there are: 4 bytes become an action of 16. */
+static void takes_a_small_multiple_of_the_file(void **state)
+{
+    (void)state;
+    size_t length = 32 << 20;
+    char *text = malloc(length);
+    for (size_t i = 0; i < length; i += 4)
+        memcpy(text + i, "0F0,", 4);
+    struct rusage before;
+    struct rusage after;
+    sl_schedule *schedule = NULL;
+    sl_violation violation;
+    getrusage(RUSAGE_SELF, &before);
+    assert_int_equal(sl_schedule_parse_csv(text, length, "x.csv", &schedule), SL_OK);
+    assert_int_equal(sl_schedule_check(schedule, NULL, &violation), SL_ERR_SCHEDULE);
+    assert_int_equal(violation.cell, 1);
+    getrusage(RUSAGE_SELF, &after);
+    assert_true((size_t)(after.ru_maxrss - before.ru_maxrss) * 1024 < 6 * length);
+    sl_schedule_destroy(schedule);
+    free(text);
+}
+
 static void refuses_more_ranks_than_stages_can_fill(void **state)
 {
     (void)state;
@@ -251,6 +273,7 @@ int main(void)
         cmocka_unit_test(reads_the_mapping_off_the_file),
         cmocka_unit_test(refuses_a_huge_cell_without_reading_it),
         cmocka_unit_test(idle_cells_and_blank_lines_take_no_memory),
+        cmocka_unit_test(takes_a_small_multiple_of_the_file),
         cmocka_unit_test(refuses_more_ranks_than_stages_can_fill),
         cmocka_unit_test(saves_and_loads_files),
         cmocka_unit_test(survives_failing_allocations),
