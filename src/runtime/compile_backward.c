@@ -115,8 +115,7 @@ sl_status sl_compile_backward(sl_compiler *c, int s, int m, sl_phase phase)
         SL_TRY(place_input_grad(c, s, m, i));
     if (phase == SL_PHASE_I || apart)
         SL_TRY(sl_compiler_take_region(c, s, m, SL_REGION_KEPT));
-    SL_TRY(sl_compiler_emit(
-        c, (sl_instr){ .code = SL_CODE_RUN, .phase = (uint8_t)phase, .stage = s, .microbatch = m, .frame = frame }));
+    SL_TRY(sl_compiler_run(c, s, m, phase));
     for (int i = 0; i < stage->input_count; i++) {
         int edge = stage->inputs[i].edge;
         if (edge < 0 || !c->wiring->edges[edge].has_grad)
@@ -151,11 +150,7 @@ done:
 sl_status sl_compile_weights(sl_compiler *c, int s, int m)
 {
     sl_status status = SL_OK;
-    SL_TRY(sl_compiler_emit(c, (sl_instr){ .code = SL_CODE_RUN,
-                                           .phase = SL_PHASE_W,
-                                           .stage = s,
-                                           .microbatch = m,
-                                           .frame = sl_compiler_frame(c, s, m) }));
+    SL_TRY(sl_compiler_run(c, s, m, SL_PHASE_W));
     SL_TRY(sl_compiler_drop_used(c, s, m, SL_PHASE_W));
 done:
     return status;

@@ -55,8 +55,7 @@ sl_status sl_compile_forward(sl_compiler *c, int s, int m)
         SL_TRY(place_output(c, s, m, j));
     SL_TRY(sl_compiler_take_region(c, s, m, SL_REGION_SAVED_I));
     SL_TRY(sl_compiler_take_region(c, s, m, SL_REGION_SAVED_W));
-    SL_TRY(sl_compiler_emit(
-        c, (sl_instr){ .code = SL_CODE_RUN, .phase = SL_PHASE_F, .stage = s, .microbatch = m, .frame = frame }));
+    SL_TRY(sl_compiler_run(c, s, m, SL_PHASE_F));
     for (int j = 0; j < stage->output_count; j++)
         SL_TRY(sl_compiler_emit(c, (sl_instr){ .code = stage->outputs[j].loss ? SL_CODE_LOSS : SL_CODE_OUTPUT,
                                                .stage = s,

@@ -86,6 +86,7 @@ sl_status sl_compiler_create(const sl_compile_options *options, sl_program *prog
     SL_TRY(SL_NEW_ARRAY(compiler.first_output, wiring->stage_count));
     SL_TRY(SL_NEW_ARRAY(compiler.forward_in_order, wiring->stage_count));
     SL_TRY(SL_NEW_ARRAY(compiler.backward_in_order, wiring->stage_count));
+    SL_TRY(SL_NEW_ARRAY(compiler.grads_started, wiring->stage_count));
     for (int s = 0; s < wiring->stage_count; s++) {
         compiler.local[s] = -1;
         compiler.first_input[s] = (int)ins;
@@ -119,6 +120,7 @@ void sl_compiler_free(sl_compiler *compiler)
     sl_free(compiler->first_output);
     sl_free(compiler->forward_in_order);
     sl_free(compiler->backward_in_order);
+    sl_free(compiler->grads_started);
     sl_free(compiler->inputs);
     sl_free(compiler->input_grads);
     sl_free(compiler->outputs);
@@ -153,6 +155,20 @@ sl_status sl_compiler_emit(sl_compiler *compiler, sl_instr instr)
     program->instrs[program->instr_count++] = instr;
 done:
     return status;
+}
+
+sl_status sl_compiler_run(sl_compiler *compiler, int stage, int microbatch, sl_phase phase)
+{
+    sl_frame *frame = sl_compiler_frame(compiler, stage, microbatch);
+    if ((phase == SL_PHASE_W || phase == SL_PHASE_B) && !compiler->grads_started[stage]) {
+        compiler->grads_started[stage] = true;
+        if (frame)
+            frame->starts_grads = true;
+    }
+    return sl_compiler_emit(
+        compiler,
+        (sl_instr){
+            .code = SL_CODE_RUN, .phase = (uint8_t)phase, .stage = stage, .microbatch = microbatch, .frame = frame });
 }
 
 sl_status sl_compiler_cell(sl_compiler *compiler, void ***out)

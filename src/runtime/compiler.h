@@ -26,6 +26,7 @@ typedef struct sl_compiler {
     int *output_grads;               /* by each output: the sum */
     int *input_grads;                /* by each input: written and not yet sent */
     sl_slot *regions;                /* saved_i, saved_w, kept of each stage */
+    bool *grads_started;             /* of a stage: a W or B has been compiled */
     bool *forward_in_order;          /* of a stage: it sends in the order in which it computes */
     bool *backward_in_order;
     sl_held *held;
@@ -68,6 +69,9 @@ enum { SL_REGION_SAVED_I, SL_REGION_SAVED_W, SL_REGION_KEPT };
 SL_MUST_CHECK sl_status sl_compiler_take_region(sl_compiler *compiler, int stage, int microbatch, int which);
 /* Gives back what phase was the last to use; without training F is the last of all. */
 SL_MUST_CHECK sl_status sl_compiler_drop_used(sl_compiler *compiler, int stage, int microbatch, sl_phase phase);
+
+/* RUN of a phase; the first W or B of a stage starts its gradients. */
+SL_MUST_CHECK sl_status sl_compiler_run(sl_compiler *compiler, int stage, int microbatch, sl_phase phase);
 
 /* ---- Actions ---- */
 SL_MUST_CHECK sl_status sl_compile_forward(sl_compiler *compiler, int stage, int microbatch);

@@ -317,16 +317,23 @@ sl_status sl_runtime_find_param(const sl_runtime *runtime, const char *name, con
     return sl_fail(SL_ERR_ARGUMENT, "rank %d has no parameter '%s'", runtime->rank, name);
 }
 
+sl_status sl_runtime_zero_stage(sl_runtime *runtime, int k)
+{
+    sl_status status = SL_OK;
+    for (int i = 0; i < runtime->stages[k]->weight_count; i++) {
+        const sl_stage_weight *weight = &runtime->stages[k]->weights[i];
+        if (weight->grad_place && !weight->frozen)
+            SL_TRY(sl_stream_memset(runtime->stream, weight->grad_place, 0, sl_meta_bytes(&weight->meta)));
+    }
+done:
+    return status;
+}
+
 sl_status sl_runtime_zero_grads(sl_runtime *runtime)
 {
     sl_status status = SL_OK;
-    for (int k = 0; k < runtime->stage_count; k++) {
-        for (int i = 0; i < runtime->stages[k]->weight_count; i++) {
-            const sl_stage_weight *weight = &runtime->stages[k]->weights[i];
-            if (weight->grad_place && !weight->frozen)
-                SL_TRY(sl_stream_memset(runtime->stream, weight->grad_place, 0, sl_meta_bytes(&weight->meta)));
-        }
-    }
+    for (int k = 0; k < runtime->stage_count; k++)
+        SL_TRY(sl_runtime_zero_stage(runtime, k));
 done:
     return status;
 }

@@ -87,6 +87,8 @@ SL_MUST_CHECK sl_status sl_runtime_bind_args(sl_runtime *runtime, const sl_progr
 SL_MUST_CHECK sl_status sl_runtime_bind_outputs(sl_runtime *runtime, const sl_step *step);
 /* Runs all actions of the program. A failure has been told to all ranks when it returns. */
 SL_MUST_CHECK sl_status sl_runtime_execute(sl_runtime *runtime, const sl_program *program);
+/* Zeroes the gradients of the k-th of this rank's stages. */
+SL_MUST_CHECK sl_status sl_runtime_zero_stage(sl_runtime *runtime, int k);
 /* What REDUCE_GRAD does: the mean over replicas of the stage's gradients. */
 SL_MUST_CHECK sl_status sl_runtime_reduce_stage(sl_runtime *runtime, int stage);
 /* Hands output `index` of the frame's microbatch to whoever asked. */

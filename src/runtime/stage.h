@@ -41,6 +41,7 @@ typedef struct sl_frame {
     void **output_grads;
     void **input_grads;
     void *saved_i, *saved_w, *kept;
+    bool starts_grads; /* the stage's first microbatch of the step to reach its weight gradient */
 } sl_frame;
 
 /* What all microbatches of a step share. */
@@ -48,7 +49,8 @@ typedef struct sl_run_context {
     sl_stream *stream;
     void *scratch;
     int64_t step;
-    sl_rng rng; /* sample_offset: of the pipeline's first sample */
+    sl_rng rng;      /* sample_offset: of the pipeline's first sample */
+    bool keep_grads; /* this step adds to the gradients of the one before */
     bool training;
 } sl_run_context;
 
@@ -61,6 +63,7 @@ typedef struct sl_stage_table {
     void (*constants)(const sl_stage *stage, int size, void *host);
     void (*destroy)(sl_stage *stage);
     bool writes_all_grads; /* of inputs that have one, also where nobody wants it */
+    bool starts_grads;     /* overwrites the gradients of parameters where a step begins: they need not be zeroed */
 } sl_stage_table;
 
 struct sl_stage {

@@ -16,6 +16,7 @@ static sl_status programs_run(sl_stage *stage, sl_phase phase, const sl_frame *f
     sl_bindings bindings = {
         .params = stage->param_pointers,
         .grads = stage->grad_pointers,
+        .overwrite_grads = frame->starts_grads && !context->keep_grads,
         .inputs = (const void *const *)frame->inputs,
         .outputs = frame->outputs,
         .output_grads = (const void *const *)frame->output_grads,
@@ -50,6 +51,7 @@ static const sl_stage_table programs_table = {
     .constants = programs_constants,
     .destroy = programs_destroy,
     .writes_all_grads = true,
+    .starts_grads = true,
 };
 
 static size_t larger(size_t a, size_t b)

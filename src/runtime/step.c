@@ -108,6 +108,18 @@ done:
     return status;
 }
 
+/* Where stages do not start their gradients themselves. */
+static sl_status zero_grads(sl_runtime *runtime)
+{
+    sl_status status = SL_OK;
+    for (int k = 0; k < runtime->stage_count; k++) {
+        if (!runtime->stages[k]->table->starts_grads || runtime->stages[k]->weight_runner)
+            SL_TRY(sl_runtime_zero_stage(runtime, k));
+    }
+done:
+    return status;
+}
+
 /* ---- Steps ----------------------------------------------------------------------------------- */
 
 static sl_status begin(sl_runtime *runtime, const sl_program *program, const sl_step *step, bool training)
@@ -129,7 +141,8 @@ static sl_status begin(sl_runtime *runtime, const sl_program *program, const sl_
         return SL_OK;
     SL_TRY(write_seeds(runtime, step));
     if (!step->keep_grads)
-        SL_TRY(sl_runtime_zero_grads(runtime));
+        SL_TRY(zero_grads(runtime));
+    runtime->context.keep_grads = step->keep_grads;
     runtime->grads_partial = step->partial;
 done:
     return status;

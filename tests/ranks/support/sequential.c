@@ -76,13 +76,14 @@ static void make_cells(sequential *run)
     }
 }
 
-static sl_status run_phase(sequential *run, int s, int m, sl_phase phase)
+static sl_status run_phase(sequential *run, int s, int m, sl_phase phase, bool first)
 {
     cell *each = &run->cells[s * MAX_MICROBATCHES + m];
     int size = size_of_microbatch(run->config, m);
     sl_bindings bindings = {
         .params = (const void *const *)run->weights[s],
         .grads = (void *const *)run->grads[s],
+        .overwrite_grads = first,
         .inputs = (const void *const *)each->inputs,
         .outputs = each->outputs,
         .output_grads = (const void *const *)each->output_grads,
@@ -189,10 +190,10 @@ static sl_status run_microbatch(sequential *run, const batch *data, int m)
                 (char *)arg->view.data + (size_t)start * (size_t)arg->view.meta.strides[0] * 4;
             run->seeds[m] = (float)((double)length / BATCH);
         }
-        SL_TRY(run_phase(run, s, m, SL_PHASE_F));
+        SL_TRY(run_phase(run, s, m, SL_PHASE_F, false));
     }
     for (int s = run->stages - 1; s >= 0; s--)
-        SL_TRY(run_phase(run, s, m, SL_PHASE_I));
+        SL_TRY(run_phase(run, s, m, SL_PHASE_I, false));
 done:
     return status;
 }
@@ -202,13 +203,16 @@ static sl_status run_weights(sequential *run, const sl_schedule *schedule, int s
 {
     sl_status status = SL_OK;
     int64_t count = 0;
+    bool first = true;
     const sl_action *actions = sl_schedule_actions(schedule, sl_schedule_rank_of(schedule, s), &count);
     for (int64_t i = 0; i < count; i++) {
         sl_action parts[2];
         int n = sl_action_parts(actions[i], parts);
         for (int k = 0; k < n; k++) {
-            if (parts[k].stage == s && (parts[k].kind == SL_KIND_W || parts[k].kind == SL_KIND_B))
-                SL_TRY(run_phase(run, s, parts[k].microbatch, SL_PHASE_W));
+            if (parts[k].stage != s || (parts[k].kind != SL_KIND_W && parts[k].kind != SL_KIND_B))
+                continue;
+            SL_TRY(run_phase(run, s, parts[k].microbatch, SL_PHASE_W, first));
+            first = false;
         }
     }
 done:
@@ -275,11 +279,6 @@ sl_status run_sequential(const run_config *config, run_result *result)
     for (int step = 0; step < STEPS; step++) {
         batch data;
         SL_TRY(read_batch(config->model, step, &data));
-        for (int s = 0; s < run.stages; s++) {
-            const sl_program_info *info = sl_stage_program_info(run.programs[s * 2]);
-            for (int p = 0; p < info->param_count; p++)
-                memset(run.grads[s][p], 0, info->params[p].bytes);
-        }
         for (int m = 0; m < config->microbatches; m++) {
             SL_TRY(run_microbatch(&run, &data, m));
             result->losses[step][m] = *run.losses[m];
