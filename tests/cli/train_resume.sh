@@ -73,9 +73,11 @@ run 1 train other --resume --model.n_layer=2 --run.steps=14
 complains 'is the checkpoint of another model'
 
 # An interrupt ends the run with a checkpoint, and the exit code says so.
+set -m # a shell without job control starts background commands with SIGINT ignored
 "$SLUICE" train --data.text=text.txt --model.n_layer=4 --model.n_embd=32 --batch.seq=32 --parallel.pp=2 \
     --run.steps=100000 --run.out=stopped >"$out" 2>"$err" &
 pid=$!
+set +m
 for _ in $(seq 100); do
     [ -s stopped/metrics.jsonl ] && break
     sleep 0.1
