@@ -74,6 +74,17 @@ done:
     return status;
 }
 
+/* Of all ranks together: what is given, or what rank 0 measures while the others wait. */
+static sl_status find_peak(train_run *run)
+{
+    double peak = run->config->log.peak_gflops * 1e9;
+    if (peak <= 0 && run->leads)
+        peak = sl_kernel_measure_peak(run->trainer->device);
+    sl_status status = sl_group_broadcast(run->group, 0, &peak, sizeof peak);
+    run->peak_flops = peak > 0 ? peak * sl_group_size(run->group) : NAN;
+    return status;
+}
+
 /* Room for the actions and waits of the steps that are traced. */
 static int trace_events(const train_run *run)
 {
@@ -196,14 +207,12 @@ sl_status sl_train_run(const sl_train_plan *plan, sl_group *group, const sl_trai
                       .group = group,
                       .leads = sl_group_rank(group) == 0,
                       .result = { .first_loss = NAN, .last_loss = NAN, .bubble = NAN } };
-    run.peak_flops = plan->config->log.peak_gflops * 1e9 * sl_group_size(group);
-    if (run.peak_flops <= 0)
-        run.peak_flops = NAN;
     if (sl_group_size(group) != sl_train_plan_ranks(plan))
         SL_TRY(sl_fail(SL_ERR_ARGUMENT, "the plan is for %d ranks, there are %d", sl_train_plan_ranks(plan),
                        sl_group_size(group)));
     SL_TRY(sl_trainer_create(plan, group, trace_events(&run), &run.trainer));
     SL_TRY(load(&run));
+    SL_TRY(find_peak(&run));
     if (options->console)
         sl_progress_begin(&run.progress, options->console, run.config);
     while (run.trainer->step < run.config->run.steps && !run.result.stopped)

@@ -184,6 +184,12 @@ static int run_rank(const sl_train_plan *plan, const sl_train_config *config, co
     return code;
 }
 
+/* All ranks come to the same verdict; one says it. */
+static int refuse(void)
+{
+    return ranks_own() == 0 ? usage_error(NAME, "%s", sl_error_message()) : EXIT_USAGE;
+}
+
 /* "sluice train -c run.yaml ..." with what a shell would misread in quotes. */
 static void format_command(int argc, char **argv, int ranks, char *text, size_t size)
 {
@@ -196,12 +202,6 @@ static void format_command(int argc, char **argv, int ranks, char *text, size_t 
     }
     if (used < size && ranks > 1)
         snprintf(text + used, size - used, "   # starts %d ranks", ranks);
-}
-
-/* All ranks come to the same verdict; one says it. */
-static int refuse(void)
-{
-    return ranks_own() == 0 ? usage_error(NAME, "%s", sl_error_message()) : EXIT_USAGE;
 }
 
 static int run(const train_arguments *arguments, const sl_train_config *config, int argc, char **argv)
@@ -240,10 +240,10 @@ static int load_config(train_arguments *arguments, sl_train_config *config)
     if (arguments->ranks == 0 || arguments->ranks == ranks)
         return EXIT_OK;
     if (sl_train_config_given(config, "parallel.pp") || sl_train_config_given(config, "parallel.dp")) {
-        int code = usage_error(NAME, "-n %d: the ranks are parallel.pp %" PRId64 " x parallel.dp %" PRId64,
-                               arguments->ranks, config->parallel.pp, config->parallel.dp);
+        sl_fail(SL_ERR_ARGUMENT, "-n %d: the ranks are parallel.pp %" PRId64 " x parallel.dp %" PRId64,
+                arguments->ranks, config->parallel.pp, config->parallel.dp);
         sl_train_config_destroy(config);
-        return code;
+        return refuse();
     }
     char pp[32];
     snprintf(pp, sizeof pp, "%d", arguments->ranks);
@@ -271,6 +271,8 @@ int cmd_train(int argc, char **argv)
     if (options_parse(&usage, options, &argc, argv, &code)) {
         code = load_config(&arguments, &config);
         if (code == EXIT_OK) {
+            if (ranks_started_elsewhere() && config.log.progress == SL_PROGRESS_AUTO)
+                config.log.progress = SL_PROGRESS_PLAIN;
             code = run(&arguments, &config, full_argc, line);
             sl_train_config_destroy(&config);
         }

@@ -16,6 +16,13 @@ bool ranks_started(void)
     return sl_environment_transport(&transport) == SL_OK && strcmp(transport, "self") != 0;
 }
 
+bool ranks_started_elsewhere(void)
+{
+    sl_environment environment;
+    return sl_environment_read(&environment) == SL_OK && environment.started_by != SL_STARTED_ALONE &&
+           environment.started_by != SL_STARTED_BY_SLUICE;
+}
+
 int ranks_own(void)
 {
     sl_environment environment;

@@ -7,6 +7,9 @@
 /* Whether this process was started as a rank (by `sluice launch`, mpirun, srun, torchrun). */
 bool ranks_started(void);
 
+/* Whether they were started by something that only pretends to give them the terminal (mpirun, srun). */
+bool ranks_started_elsewhere(void);
+
 /* Number of this process among the ranks; 0 where it was started on its own. */
 int ranks_own(void);
 
