@@ -166,11 +166,11 @@ typedef struct sl_shard {
     sl_shard_place placement;
 } sl_shard;
 
-typedef enum sl_layout { SL_LAYOUT_STRIDED, SL_LAYOUT_SPARSE } sl_layout;
+typedef enum sl_storage_layout { SL_STORAGE_STRIDED, SL_STORAGE_SPARSE } sl_storage_layout;
 
 typedef struct sl_tensor_properties {
     sl_dtype dtype;
-    sl_layout layout;
+    sl_storage_layout layout;
     bool requires_grad, pinned;
 } sl_tensor_properties;
 
@@ -205,7 +205,7 @@ SL_API SL_MUST_CHECK sl_status sl_sharding_list(const sl_shape *size, const sl_t
 typedef struct sl_local_shard {
     sl_shard shard;
     sl_meta meta; /* of the tensor */
-    sl_layout layout;
+    sl_storage_layout layout;
     bool requires_grad, pinned;
     const char *device; /* "cpu" */
 } sl_local_shard;

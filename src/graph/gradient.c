@@ -166,7 +166,7 @@ static bool writes_directly(const sl_lowering *lowering, const sl_gradient_call 
     if (in_param) {
         if (call->op == SL_OP_LINEAR_GRAD_W)
             sl_layout_turn_weight(&place, &attrs);
-        return sl_layout_fits(&place.meta, sl_layout_needed(call->op)) && sl_op_get_info(call->op)->accumulates;
+        return sl_layout_fits(&place.meta, sl_layout_needed((int)call->op)) && sl_op_get_info(call->op)->accumulates;
     }
     /* A sum that starts from what is there adds up in another order than one that is added afterwards. */
     return call->op != SL_OP_SUM_TO && (!lowering->gradients[target].present || sl_op_get_info(call->op)->accumulates);

@@ -43,7 +43,7 @@ static sl_status check_local(int rank, int index, const sl_local_shard *local)
 {
     property_text expected, given;
     const sl_shard_place *placement = &local->shard.placement;
-    if (local->layout != SL_LAYOUT_STRIDED)
+    if (local->layout != SL_STORAGE_STRIDED)
         return sl_fail(SL_ERR_UNSUPPORTED, "rank %d, shard %d: only strided tensors can be sharded", rank, index);
     if (!sl_meta_is_contiguous(&local->meta))
         return sl_fail(SL_ERR_UNSUPPORTED, "rank %d, shard %d: the tensor is not contiguous", rank, index);

@@ -151,7 +151,7 @@ static unsigned fitting_layouts(const sample *s, uint64_t round)
     for (int i = 0; i < s->input_count + s->output_count; i++, place *= 4) {
         int layout = (int)((noise("layout", round * 16 + (uint64_t)i) + 1) * 2) % 4;
         sl_meta meta = layout_meta(&s->shapes[i], layout);
-        digits += place * (unsigned)(sl_layout_fits(&meta, sl_layout_needed(s->op)) ? layout : 0);
+        digits += place * (unsigned)(sl_layout_fits(&meta, sl_layout_needed((int)s->op)) ? layout : 0);
     }
     return digits;
 }

@@ -92,8 +92,8 @@ static void what_is_no_trace_is_refused(void **state)
         "{\"traceEvents\":[{\"ph\":\"X\",\"name\":\"main\",\"pid\":0,\"ts\":0,\"dur\":1}]}",
         "{\"traceEvents\":[{\"ph\":\"X\",\"name\":\"0F0\",\"pid\":-1,\"ts\":0,\"dur\":1}]}",
         "{\"traceEvents\":[{\"ph\":\"X\",\"name\":\"0F0\",\"pid\":0}]}",
-        "{\"traceEvents\":[{\"ph\":\"X\",\"name\":\"0F0\",\"pid\":0,\"ts\":0,\"dur\":1},"
-        "{\"ph\":\"X\",\"name\":\"0F0\",\"pid\":0,\"ts\":0,\"dur\":1,\"args\":{\"step\":9000000000000000000}}]}",
+        ("{\"traceEvents\":[{\"ph\":\"X\",\"name\":\"0F0\",\"pid\":0,\"ts\":0,\"dur\":1},"
+         "{\"ph\":\"X\",\"name\":\"0F0\",\"pid\":0,\"ts\":0,\"dur\":1,\"args\":{\"step\":9000000000000000000}}]}"),
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         sl_schedule *schedule = NULL;

@@ -135,7 +135,7 @@ static void a_rank_describes_its_own_shards(void **state)
     says(sl_sharding_from_local(&size, 2, good, 2, &sharding), "rank 2, shard 0: it is placed on rank 3");
 
     sl_local_shard bad[2] = { good[0], good[1] };
-    bad[1].layout = SL_LAYOUT_SPARSE;
+    bad[1].layout = SL_STORAGE_SPARSE;
     says(sl_sharding_from_local(&size, 3, bad, 2, &sharding), "shard 1: only strided");
     bad[1] = good[1];
     ok(sl_meta_transpose(&good[1].meta, 0, 1, &bad[1].meta));
