@@ -1,5 +1,5 @@
 # Writes the text that the demo trains on: short tales from a small grammar of our own. The same seed gives the same text.
-#   awk -v seed=1 -v tales=700 -f make_text.awk > tales.txt
+#   awk -v seed=1 -v tales=900 -f make_text.awk > tales.txt
 
 function pick(list,    words, n) {
     n = split(list, words, "|")

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Every command of docs/tutorial.md does what the page says: they are taken from it and run in order.
+. "$(dirname "$0")/common.bash"
+cd "$SLUICE_SOURCE"
+PATH=$(dirname "$SLUICE"):$PATH
+
+# Commands are indented by 4 and start with one of these words; a here-document goes on to its end.
+commands=$scratch/commands
+awk -v scratch="$scratch" '
+    !/^    / { next }
+    { line = substr($0, 5); gsub("/tmp/", scratch "/", line) }
+    document { printf "%s\n", line; if (line == "YAML") document = 0; next }
+    line ~ /^(sluice (train|info|generate|eval|export|tokenize|launch)|ls|head|cat|build\/release\/examples) ?/ {
+        if (line ~ /^cat .*<</) document = 1
+        printf "%s\n", line
+    }' docs/tutorial.md >"$commands"
+[ "$(grep -c '^sluice' "$commands")" -ge 14 ] || fail "the tutorial has lost its commands"
+sed -i "s|^build/release/examples|$SLUICE_BUILD/examples|; s|-- build/release/examples|-- $SLUICE_BUILD/examples|" "$commands"
+
+document=
+while IFS= read -r line; do
+    if [ -n "$document" ]; then
+        document+=$line$'\n'
+        [ "$line" = YAML ] || continue
+        line=$document document=
+    elif [[ $line == *'<<'* ]]; then
+        document=$line$'\n'
+        continue
+    fi
+    case $line in
+    *--batch.microbatches=5*) run 2 bash -c "$line" ;; # the page shows how it is refused
+    *) run 0 bash -c "$line" ;;
+    esac
+    case $line in
+    *--trace\ 2) grep -q 'bubble .* measured' "$out" || fail "no measured bubble" ;;
+    *--resume*) grep -q '^done after step' "$out" || fail "the run did not go on" ;;
+    esac
+done <"$commands"
+[ -f "$scratch/tales-hf/model.safetensors" ] || fail "nothing was exported"
