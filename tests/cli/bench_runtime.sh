@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# The benchmarks of the runtime print their keys; how fast they are is not tested here.
+. "$(dirname "$0")/common.bash"
+
+json_has() { "$SLUICE_SUPPORT/json_get" "$1" <"$out" >/dev/null || fail "stdout is no JSON with $1"; }
+
+run 0 "$SLUICE" bench overhead --ranks 2 --microbatches 4 --steps 2 --rounds 1 --format json
+silent
+json_is cases.0.schedule 1F1B
+json_is cases.0.ranks 2
+json_is cases.1.stages_per_rank 2
+json_has cases.2.us_per_microbatch_stage
+
+run 0 "$SLUICE" bench pipeline --schedule 1f1b --embd 16 --layers 2 --heads 2 --seq 8 --vocab 32 --steps 1 --format json
+silent
+json_has single_tokens_per_s
+json_is cases.0.ranks 2
+for key in schedule tokens_per_s predicted_tokens_per_s bubble; do
+    json_has "cases.0.$key"
+done
+
+run 2 "$SLUICE" bench pipeline --microbatches 3
+complains "3 microbatches do not divide a batch of 8"
+run 2 "$SLUICE" bench pipeline --schedule nonsense
+complains "nonsense"

@@ -1,0 +1,27 @@
+/* What `sluice bench pipeline` runs: a GPT on ranks, timed beside the simulator's prediction. */
+#ifndef SLUICE_BENCH_PIPELINE_H
+#define SLUICE_BENCH_PIPELINE_H
+
+#include <sluice/nn.h>
+#include <sluice/runtime.h>
+
+typedef struct pipeline_options {
+    int64_t batch, seq, embd, layers, heads, vocab;
+    int ranks, microbatches, steps;
+} pipeline_options;
+
+/* One case and what came of it. */
+typedef struct pipeline_case {
+    char schedule[32];
+    int ranks;
+    int threads; /* of each rank */
+    double tokens_per_s;
+    double predicted_tokens_per_s;
+    double bubble;           /* measured: share of the ranks' time in which no phase runs */
+    double predicted_bubble; /* of the simulation */
+} pipeline_case;
+
+/* Runs the case on local ranks that it starts; fills in the figures. */
+sl_status pipeline_measure(const pipeline_options *options, pipeline_case *each);
+
+#endif
