@@ -56,6 +56,9 @@ SL_MUST_CHECK sl_status sl_config_text(const sl_train_config *config, const conf
 
 /* config_yaml.c: reads the file into config and notes the lines. */
 SL_MUST_CHECK sl_status sl_config_read_yaml(sl_train_config *config, const char *path);
+/* The same for text in memory; path stands for it in messages. */
+SL_MUST_CHECK sl_status sl_config_parse_yaml(sl_train_config *config, const char *path, const char *text,
+                                             size_t length);
 
 /* config_check.c: what must hold between values. */
 SL_MUST_CHECK sl_status sl_config_check(const sl_train_config *config);

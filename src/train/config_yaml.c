@@ -350,16 +350,13 @@ done:
     return status;
 }
 
-sl_status sl_config_read_yaml(sl_train_config *config, const char *path)
+sl_status sl_config_parse_yaml(sl_train_config *config, const char *path, const char *text, size_t length)
 {
     sl_status status = SL_OK;
-    char *text = NULL;
-    size_t length = 0;
     line_map map = { .path = path };
     if (!yaml_parser_initialize(&map.parser))
         return sl_fail(SL_ERR_MEMORY, "read %s: out of memory", path);
     SL_TRY(sl_arena_strdup(config->own->arena, path, (char **)(void *)&config->own->path));
-    SL_TRY(read_whole(path, &text, &length));
     yaml_parser_set_input_string(&map.parser, (const unsigned char *)text, length);
     SL_TRY(note_lines(&map));
     SL_TRY(load_text(config, &map, text, length));
@@ -367,6 +364,17 @@ done:
     yaml_event_delete(&map.event);
     yaml_parser_delete(&map.parser);
     sl_free(map.lines);
+    return status;
+}
+
+sl_status sl_config_read_yaml(sl_train_config *config, const char *path)
+{
+    sl_status status = SL_OK;
+    char *text = NULL;
+    size_t length = 0;
+    SL_TRY(read_whole(path, &text, &length));
+    SL_TRY(sl_config_parse_yaml(config, path, text, length));
+done:
     sl_free(text);
     return status;
 }

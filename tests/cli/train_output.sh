@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# What a run shows and leaves: plain lines in a pipe, one line in place on a terminal, metrics, events, timeline.
+. "$(dirname "$0")/common.bash"
+cd "$scratch"
+head -c 20000 "$SLUICE_SOURCE/examples/demo/tales.txt" >text.txt
+arguments=(train --data.text=text.txt --model.n_layer=4 --model.n_embd=32 --batch.seq=32)
+
+run 0 "$SLUICE" "${arguments[@]}" --parallel.pp=2 --run.steps=6 --run.out=out --log.every=3 --log.tensorboard=true --trace 2
+silent
+[ "$(grep -c '^step ' "$out")" -eq 2 ] || fail "not every third step has its line"
+grep -qE '^step 6/6  loss [0-9.]+  norm [0-9.]+  lr [0-9.e-]+  [0-9]+ ms  [0-9.]+k? tok/s  MFU [0-9.]+%  mem [0-9.]+ [kM]?B  left 0s$' \
+    "$out" || fail "the line is not what it should be"
+prints 'done after step 6: loss '
+grep -q $'\033' "$out" && fail "escape sequences in a pipe"
+for path in out/metrics.jsonl out/trace.json out/trace.svg out/checkpoints/step-00000006/manifest.json; do
+    [ -s "$path" ] || fail "$path is missing"
+done
+[ "$(wc -l <out/metrics.jsonl)" -eq 6 ] || fail "not a line a step"
+for key in step loss grad_norm lr ms tokens_per_s peak_memory; do
+    [ "$(grep -c "\"$key\":" out/metrics.jsonl)" -eq 6 ] || fail "metrics.jsonl lacks $key"
+done
+[ "$(ls out/tensorboard/events.out.tfevents.* | wc -l)" -eq 1 ] || fail "no event file"
+run 0 "$SLUICE" show out/trace.json
+run 0 "$SLUICE" train --help
+prints '--optimizer.betas'
+
+# On a terminal: in place, with colour unless NO_COLOR says otherwise.
+if command -v script >/dev/null; then
+    terminal() {
+        script -qec "$1 TERM=xterm $SLUICE ${arguments[*]} --run.steps=3 --run.out=$2" /dev/null </dev/null >"$out"
+    }
+    terminal '' coloured
+    grep -q $'\r\033\[K\033\[32m' "$out" || fail "no line in place"
+    terminal 'NO_COLOR=1' grey
+    grep -q $'\033\[32m' "$out" && fail "colour in spite of NO_COLOR"
+    grep -q $'\r\033\[K' "$out" || fail "no line in place without colour"
+else
+    echo "SKIPPED: no script(1) to play the terminal" >&2
+fi
+
+# The folder belongs to one run at a time.
+"$SLUICE" "${arguments[@]}" --run.steps=1000000 --run.out=busy --log.progress=off &
+pid=$!
+for _ in $(seq 100); do
+    [ -s busy/metrics.jsonl ] && break
+    sleep 0.1
+done
+run 1 "$SLUICE" "${arguments[@]}" --run.steps=2 --run.out=busy
+complains 'another run is writing to this folder'
+kill -TERM $pid
+code=0
+wait $pid || code=$?
+[ $code -eq 143 ] || fail "exit code $code after SIGTERM"
