@@ -22,3 +22,14 @@ run 2 "$SLUICE" bench step --format yaml
 run 1 "$SLUICE" bench step --embd 30 --heads 4
 complains "n_embd"
 run 0 "$SLUICE" bench step --help
+
+# Matrix products never run several times too slow in silence.
+if grep -qw avx2 /proc/cpuinfo; then
+    run 0 env OPENBLAS_CORETYPE=PRESCOTT "$SLUICE" bench step "${small[@]}"
+    grep -q "own sgemm" "$out" || complains "several times slower"
+    run 0 env SLUICE_BLAS=none "$SLUICE" bench step "${small[@]}"
+    silent
+    prints "own sgemm"
+    run 0 env SLUICE_BLAS=/nowhere/libblas.so "$SLUICE" bench step "${small[@]}"
+    complains "/nowhere/libblas.so"
+fi

@@ -105,6 +105,7 @@ int bench_step(int argc, char **argv)
     int code;
     if (!options_parse(&usage, options, &argc, argv, &code))
         return code;
+    log_to_stderr("bench step");
     step.nodes = nodes && format == 0;
     step_result result = { 0 };
     if (step_measure(&step, &result) != SL_OK)

@@ -55,25 +55,24 @@ static bool set_if_unset(const char *variable, const char *value)
 
 static void *open_library(void)
 {
-    const char *wanted = getenv("SLUICE_BLAS");
     static const char *const usual[] = { "libopenblas.so.0", "libopenblas.so" };
-    if (wanted && *wanted) {
-        void *library = strcmp(wanted, "none") == 0 ? NULL : dlopen(wanted, RTLD_NOW | RTLD_LOCAL);
-        if (!library && strcmp(wanted, "none") != 0)
-            sl_log(SL_LOG_WARN, "SLUICE_BLAS: %s; using the program's own sgemm", dlerror());
-        return library;
-    }
+    const char *wanted = getenv("SLUICE_BLAS");
+    bool named = wanted && *wanted;
+    void *library = NULL;
+    if (named && strcmp(wanted, "none") == 0)
+        return NULL;
     bool core = set_if_unset("OPENBLAS_CORETYPE", core_for_this_machine());
     bool threads = set_if_unset("OPENBLAS_NUM_THREADS", "1"); /* else it starts a thread per core at once */
-    void *library = NULL;
-    for (size_t i = 0; !library && i < sizeof usual / sizeof *usual; i++)
+    if (named)
+        library = dlopen(wanted, RTLD_NOW | RTLD_LOCAL);
+    for (size_t i = 0; !named && !library && i < sizeof usual / sizeof *usual; i++)
         library = dlopen(usual[i], RTLD_NOW | RTLD_LOCAL);
     if (core)
         unsetenv("OPENBLAS_CORETYPE");
     if (threads)
         unsetenv("OPENBLAS_NUM_THREADS");
     if (!library)
-        sl_log(SL_LOG_INFO, "OpenBLAS is not installed; using the program's own sgemm");
+        sl_log(named ? SL_LOG_WARN : SL_LOG_INFO, "%s; using the program's own sgemm", dlerror());
     return library;
 }
 
@@ -86,38 +85,56 @@ static bool find(void *library, const char *symbol, void *function)
     return address != NULL;
 }
 
-static void describe(void *library)
+/* Sets the name and returns the core, or NULL where it is not OpenBLAS. */
+static const char *describe(void *library)
 {
     char *(*get_config)(void) = NULL, *(*get_core)(void) = NULL;
     if (!find(library, "openblas_get_config", &get_config) || !find(library, "openblas_get_corename", &get_core)) {
         snprintf(name, sizeof name, "BLAS from SLUICE_BLAS");
-        return;
+        return NULL;
     }
     const char *version = get_config(), *core = get_core(); /* "OpenBLAS 0.3.21 NO_LAPACKE ..." */
     int words = (int)strcspn(version, " ");
     words += version[words] ? 1 + (int)strcspn(version + words + 1, " ") : 0;
     snprintf(name, sizeof name, "%.*s %s", words, version, core);
-    if (sl_isa_best() >= SL_ISA_AVX2 && !is_fast_core(core))
-        sl_log(SL_LOG_WARN,
-               "OpenBLAS runs its %s kernels, several times slower than this processor can: set OPENBLAS_CORETYPE=%s "
-               "and see that no other library has loaded OpenBLAS before",
-               core, core_for_this_machine());
+    return core;
+}
+
+/* Whether OpenBLAS is worth using. It may be in memory already, loaded by another library before us: then its core is
+ * what it chose itself. A core that the user asked for is the user's business. */
+static bool is_worth_using(const char *core)
+{
+    if (!core || sl_isa_best() < SL_ISA_AVX2 || is_fast_core(core))
+        return true;
+    if (getenv("OPENBLAS_CORETYPE")) {
+        sl_log(SL_LOG_WARN, "OPENBLAS_CORETYPE makes OpenBLAS run its %s kernels, several times slower than %s", core,
+               core_for_this_machine());
+        return true;
+    }
+    sl_log(
+        SL_LOG_WARN,
+        "OpenBLAS was loaded before and runs its %s kernels, several times slower than this processor can: using the "
+        "program's own sgemm. OPENBLAS_CORETYPE=%s in the environment cures it",
+        core, core_for_this_machine());
+    return false;
 }
 
 static void load(void)
 {
     void *library = open_library();
+    sl_cblas_sgemm found = NULL;
     if (!library)
         return;
-    if (!find(library, "cblas_sgemm", &sgemm)) {
+    if (!find(library, "cblas_sgemm", &found)) {
         sl_log(SL_LOG_WARN, "the BLAS library has no cblas_sgemm; using the program's own sgemm");
         return;
     }
     void (*set_threads)(int) = NULL; /* the split over threads is ours, so that the bits are */
     if (find(library, "openblas_set_num_threads", &set_threads))
         set_threads(1);
-    describe(library);
-    sl_log(SL_LOG_DEBUG, "matrix products: %s", name);
+    if (is_worth_using(describe(library)))
+        sgemm = found;
+    sl_log(SL_LOG_DEBUG, "matrix products: %s", sgemm ? name : "own sgemm");
 }
 
 sl_cblas_sgemm sl_blas_sgemm(void)
