@@ -18,6 +18,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Not every test uses every helper. */
+#define HELPER static inline
+
 enum { MAX_ARGS = 8 };
 
 typedef enum layout {
@@ -45,18 +48,18 @@ typedef struct args {
 
 static uint64_t test_random_state = 1;
 
-static double uniform(void) /* 0..1 */
+HELPER double uniform(void) /* 0..1 */
 {
     test_random_state = test_random_state * 6364136223846793005u + 1442695040888963407u;
     return (double)(test_random_state >> 11) * 0x1p-53;
 }
 
-static double normal(void)
+HELPER double normal(void) /* nearly so: mean 0, variance 1, within -3..3 */
 {
-    return sqrt(-2 * log(1 - uniform())) * cos(2 * M_PI * uniform());
+    return 2 * (uniform() + uniform() + uniform()) - 3;
 }
 
-static sl_shape parse_shape(const char *text)
+HELPER sl_shape parse_shape(const char *text)
 {
     sl_shape shape = { .rank = 0 };
     if (*text == 's')
@@ -70,7 +73,7 @@ static sl_shape parse_shape(const char *text)
     }
 }
 
-static sl_meta meta_in_layout(sl_dtype dtype, const sl_shape *shape, layout how, int64_t *span)
+HELPER sl_meta meta_in_layout(sl_dtype dtype, const sl_shape *shape, layout how, int64_t *span)
 {
     sl_meta meta = sl_meta_contiguous(dtype, shape);
     int64_t stride = 1;
@@ -85,7 +88,7 @@ static sl_meta meta_in_layout(sl_dtype dtype, const sl_shape *shape, layout how,
     return meta;
 }
 
-static double get(const sl_view *view, int64_t index)
+HELPER double get(const sl_view *view, int64_t index)
 {
     int64_t offset = 0;
     for (int i = view->meta.shape.rank - 1; i >= 0; i--) {
@@ -110,7 +113,7 @@ static double get(const sl_view *view, int64_t index)
     }
 }
 
-static void put(const sl_view *view, int64_t index, double value)
+HELPER void put(const sl_view *view, int64_t index, double value)
 {
     int64_t offset = 0;
     for (int i = view->meta.shape.rank - 1; i >= 0; i--) {
@@ -142,7 +145,7 @@ static void put(const sl_view *view, int64_t index, double value)
 }
 
 /* Filled with 0xA5 bytes: what a kernel writes outside its elements shows. */
-static arg make_arg(sl_dtype dtype, const sl_shape *shape, layout how)
+HELPER arg make_arg(sl_dtype dtype, const sl_shape *shape, layout how)
 {
     int64_t span;
     arg a = { .view = { .meta = meta_in_layout(dtype, shape, how, &span) } };
@@ -154,7 +157,7 @@ static arg make_arg(sl_dtype dtype, const sl_shape *shape, layout how)
     return a;
 }
 
-static void free_args(args *list)
+HELPER void free_args(args *list)
 {
     for (int i = 0; i < list->count; i++)
         free(list->list[i].block);
@@ -162,7 +165,7 @@ static void free_args(args *list)
 }
 
 /* Values are rounded to f32 whatever the dtype, so that an f64 run sees the same numbers. */
-static args make_args(const char *text, sl_dtype dtype, layout how)
+HELPER args make_args(const char *text, sl_dtype dtype, layout how)
 {
     args result = { .count = 0 };
     char copy[512], *save = NULL;
@@ -200,21 +203,21 @@ static args make_args(const char *text, sl_dtype dtype, layout how)
 static sl_device *test_device;
 static sl_stream *test_stream;
 
-static void open_device(int threads)
+HELPER void open_device(int threads)
 {
     sl_device_options options = { .threads = threads };
     assert_int_equal(sl_device_open("cpu", &options, &test_device), SL_OK);
     assert_int_equal(sl_stream_create(test_device, &test_stream), SL_OK);
 }
 
-static void close_device(void)
+HELPER void close_device(void)
 {
     sl_stream_destroy(test_stream);
     sl_device_close(test_device);
 }
 
 /* Runs the call with the scratch it asks for, no byte more. */
-static sl_status run_call(sl_kernel_call call)
+HELPER sl_status run_call(sl_kernel_call call)
 {
     size_t bytes = 0;
     sl_status status = sl_kernel_scratch(test_device, &call, &bytes);
