@@ -2,6 +2,7 @@
 #include "unit/runtime/job.h"
 
 #include "base/alloc.h"
+#include "runtime/runtime.h"
 
 #include <jansson.h>
 #include <setjmp.h>
@@ -88,7 +89,7 @@ static sl_status count_allocations(job *self, int rank, sl_runtime *runtime, toy
     int64_t dims[] = { self->samples, WIDTH };
     sl_arg args[2] = { { "x", { x, sl_meta_make(SL_F32, 2, dims) } }, { "t", { t, sl_meta_make(SL_F32, 2, dims) } } };
     (void)stages, (void)count;
-    job_batch(0, self->samples, x, t);
+    job_batch(0, 0, self->samples, x, t);
     SL_TRY(sl_group_barrier(sl_runtime_group(runtime)));
     SL_TRY(sl_group_barrier(sl_runtime_group(runtime)));
     into->before[rank] = allocations();
@@ -157,6 +158,115 @@ static void device_memory_is_what_was_predicted(void **state)
     assert_int_equal(saw.memory[1].slots, 3 * 64);
     assert_int_equal(saw.memory[2].slots, 2 * 64);
     assert_int_equal(saw.memory[3].slots, 1 * 64 + 64 + 2 * 8 * 8);
+}
+
+/* Blocks of the saved regions that the runtime keeps, beside what the schedule layer counts. */
+static sl_status look_at_slots(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
+{
+    int *into = self->user;
+    size_t saved = (stages[0].stage->saved_w_bytes + 63) / 64 * 64;
+    (void)count;
+    for (int i = 0; i < runtime->layout.slots.class_count; i++) {
+        if (runtime->layout.slots.classes[i].bytes == saved)
+            into[rank] = runtime->layout.slots.classes[i].count;
+    }
+    return SL_OK;
+}
+
+static void slots_are_those_that_the_schedule_needs(void **state)
+{
+    (void)state;
+    for (int i = 0; sl_generator_name(i); i++) {
+        int found[MAX_RANKS] = { 0 }, needed[MAX_RANKS];
+        job made = make_job(sl_generator_name(i), 4, 0, 8, 8);
+        if (!sl_schedule_has_backward(made.schedule)) {
+            sl_schedule_destroy(made.schedule);
+            continue;
+        }
+        made.shape.more_saved = 4096; /* so that nothing else has this size */
+        made.after = look_at_slots;
+        made.user = found;
+        assert_int_equal(sl_schedule_count_slots(made.schedule, needed, NULL), SL_OK);
+        run(&made);
+        for (int r = 0; r < 4; r++)
+            assert_int_equal(found[r], needed[r]);
+    }
+}
+
+/* ---- Arguments ---- */
+
+/* whole is [WIDTH, samples]; a part is the transpose of its columns. */
+static sl_status split_columns(void *user, const sl_view *whole, int count, int index, sl_view *part)
+{
+    sl_status status = SL_OK;
+    int64_t start, length, offset = 0;
+    sl_meta columns;
+    (void)user;
+    sl_chunk_range(whole->meta.shape.dims[1], count, index, &start, &length);
+    SL_TRY(sl_meta_slice(&whole->meta, 1, start, start + length, 1, &columns, &offset));
+    SL_TRY(sl_meta_transpose(&columns, 0, 1, &part->meta));
+    part->data = (float *)whole->data + offset;
+done:
+    return status;
+}
+
+static sl_status merge_sum(void *user, const sl_view *part, int count, int index, const sl_view *whole)
+{
+    (void)user, (void)count, (void)index;
+    for (int64_t i = 0; i < sl_meta_count(&part->meta); i++)
+        ((float *)whole->data)[i] += ((const float *)part->data)[i];
+    return SL_OK;
+}
+
+static sl_status step_with_specs(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
+{
+    float x[WIDTH * 4], t[2 * WIDTH], sum[2 * WIDTH] = { 0 }, w[WIDTH] = { 1, 2, 3 };
+    float expected_sum[2 * WIDTH] = { 0 };
+    float *losses = self->user;
+    sl_step_result result;
+    sl_status status = SL_OK;
+    int param_count = 0;
+    (void)rank, (void)stages, (void)count;
+    toy_fill(x, WIDTH * 4, 1);
+    toy_fill(t, 2 * WIDTH, 2);
+    memcpy(sl_runtime_params(runtime, &param_count)->data.data, w, sizeof w);
+    sl_arg args[2] = { { "t", { t, sl_meta_make(SL_F32, 2, (int64_t[]){ 2, WIDTH }) } },
+                       { NULL, { x, sl_meta_make(SL_F32, 2, (int64_t[]){ WIDTH, 4 }) } } };
+    sl_output output = { .name = "y",
+                         .view = { sum, sl_meta_make(SL_F32, 2, (int64_t[]){ 2, WIDTH }) },
+                         .chunk = { .kind = SL_CHUNK_CUSTOM, .merge = merge_sum } };
+    SL_TRY(sl_runtime_eval(runtime, &(sl_step){ .args = args, .arg_count = 2, .outputs = &output, .output_count = 1 },
+                           &result));
+    for (int m = 0; m < 2; m++) {
+        float part[2 * WIDTH], y[2 * WIDTH];
+        for (int i = 0; i < 2 * WIDTH; i++)
+            part[i] = x[i % WIDTH * 4 + 2 * m + i / WIDTH];
+        toy_forward(part, NULL, w, 2, y);
+        losses[m] = result.losses[m] - toy_loss(y, t, 2);
+        for (int i = 0; i < 2 * WIDTH; i++)
+            expected_sum[i] += y[i];
+    }
+    losses[2] = memcmp(sum, expected_sum, sizeof sum) == 0 ? 0 : 1;
+done:
+    return status;
+}
+
+static void arguments_may_be_cut_and_outputs_merged_in_any_way(void **state)
+{
+    (void)state;
+    float differences[3] = { 1, 1, 1 };
+    sl_arg_spec specs[2] = { { .name = "x", .chunk = { .kind = SL_CHUNK_CUSTOM, .split = split_columns } },
+                             { .name = "t", .chunk = { .kind = SL_CHUNK_REPLICATE } } };
+    specs[0].meta.shape.rank = specs[1].meta.shape.rank = -1;
+    job made = make_job("GPipe", 1, 1, 2, 4);
+    made.extra.args = specs;
+    made.extra.arg_count = 2;
+    made.before = step_with_specs;
+    made.steps = 0;
+    made.user = differences;
+    run(&made);
+    for (int i = 0; i < 3; i++)
+        assert_true(differences[i] == 0);
 }
 
 /* ---- Hooks ---- */
@@ -254,7 +364,7 @@ static sl_status ask_first_rank(job *self, int rank, sl_runtime *runtime, toy_st
     sl_meta meta = sl_meta_make(SL_F32, 2, (int64_t[]){ self->samples, WIDTH });
     sl_arg args[2] = { { NULL, { x, meta } }, { NULL, { x, meta } } };
     (void)stages, (void)count;
-    job_batch(0, self->samples, x, room);
+    job_batch(0, 0, self->samples, x, room);
     return sl_runtime_eval(
         runtime,
         &(sl_step){ .args = args, .arg_count = 2, .outputs = rank == 0 ? &output : NULL, .output_count = rank == 0 },
@@ -368,6 +478,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_allocates_nothing),
         cmocka_unit_test(device_memory_is_what_was_predicted),
+        cmocka_unit_test(slots_are_those_that_the_schedule_needs),
+        cmocka_unit_test(arguments_may_be_cut_and_outputs_merged_in_any_way),
         cmocka_unit_test(a_weight_runner_runs_once_a_microbatch),
         cmocka_unit_test(every_kind_of_action_can_be_replaced),
         cmocka_unit_test(outputs_are_kept_by_the_rank_with_their_stage_alone),

@@ -1,6 +1,8 @@
 /* What goes wrong on one rank is the same error on all of them, with its place. */
 #include "unit/runtime/job.h"
 
+#include "base/alloc.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -181,6 +183,19 @@ static void arguments_are_checked_at_each_step_and_all_ranks_hear_of_it(void **s
     }
 }
 
+static void outputs_are_checked_at_each_forward(void **state)
+{
+    (void)state;
+    static const char *const given[] = { "[3, 3]", "i32", "stride" };
+    for (int how = 1; how <= 3; how++) {
+        job made = make_job("1F1B", 3, 2, 4);
+        made.shape.bad_output = how;
+        made.shape.bad_stage = 1;
+        assert_all_fail(&made, SL_ERR_SHAPE,
+                        (const char *const[]){ "stage 1", "1F1", "output 'h1'", given[how - 1], NULL });
+    }
+}
+
 static sl_status keep_after_whole(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
 {
     (void)self, (void)rank, (void)stages, (void)count;
@@ -247,6 +262,37 @@ static void missing_stages_and_wrong_group_sizes_are_named(void **state)
     sl_schedule_destroy(made.schedule);
 }
 
+/* ---- Memory ---- */
+
+static sl_status train_alone(job *made, sl_group *group)
+{
+    toy_rank self = { .group = group, .user = made };
+    return job_rank(&self);
+}
+
+static void running_out_of_memory_is_an_error_and_nothing_more(void **state)
+{
+    (void)state;
+    job made = make_job("Interleaved1F1B", 1, 2, 4);
+    made.shape.tied_with[1] = 0;
+    made.extra.trace_events = 10;
+    int failures = 0;
+    for (int64_t n = 0; n < 100000; n++) {
+        sl_group *group = NULL;
+        assert_int_equal(sl_group_open_threads(1, NULL, &group), SL_OK);
+        sl_alloc_fail_after(n);
+        sl_status status = train_alone(&made, group);
+        sl_alloc_fail_after(-1);
+        sl_group_close(group);
+        if (status == SL_OK)
+            break;
+        assert_int_equal(status, SL_ERR_MEMORY);
+        failures++;
+    }
+    assert_true(failures > 50);
+    sl_schedule_destroy(made.schedule);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -255,9 +301,11 @@ int main(void)
         cmocka_unit_test(stages_that_do_not_fit_are_refused_on_all_ranks),
         cmocka_unit_test(a_batch_smaller_than_the_microbatches_is_refused),
         cmocka_unit_test(arguments_are_checked_at_each_step_and_all_ranks_hear_of_it),
+        cmocka_unit_test(outputs_are_checked_at_each_forward),
         cmocka_unit_test(adding_to_a_finished_step_is_refused),
         cmocka_unit_test(schedules_that_cannot_run_are_refused_with_their_cell),
         cmocka_unit_test(missing_stages_and_wrong_group_sizes_are_named),
+        cmocka_unit_test(running_out_of_memory_is_an_error_and_nothing_more),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,6 +14,8 @@ struct job {
     bool split;               /* the batch is handed over pre-split */
     bool accumulate;          /* steps come in pairs that add up */
     bool eval_first;
+    bool far;     /* the host cannot reach the device's memory */
+    int replicas; /* pipelines side by side, each with batches of its own; 0: 1 */
     /* Optional: called on every rank with the runtime made, before the steps, and after them. */
     sl_status (*before)(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count);
     sl_status (*after)(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count);
@@ -27,10 +29,10 @@ struct job {
     float outputs[MAX_SAMPLES * WIDTH];
 };
 
-static inline void job_batch(int step, int samples, float *x, float *t)
+static inline void job_batch(int step, int replica, int samples, float *x, float *t)
 {
-    toy_fill(x, samples * WIDTH, 1 + step * 2);
-    toy_fill(t, samples * WIDTH, 2 + step * 2);
+    toy_fill(x, samples * WIDTH, 1 + step * 2 + replica * 50);
+    toy_fill(t, samples * WIDTH, 2 + step * 2 + replica * 50);
 }
 
 static inline int64_t job_first(const job *self, int m)
@@ -57,18 +59,24 @@ static inline void job_update(float *w, const float *g)
 
 /* ---- As a pipeline ---- */
 
-static inline sl_status job_step(job *self, toy_rank *rank, sl_runtime *runtime, int step)
+/* One rank of one of the pipelines. */
+typedef struct job_place {
+    int rank, replica;
+} job_place;
+
+static inline sl_status job_step(job *self, job_place place, sl_runtime *runtime, int step)
 {
     sl_status status = SL_OK;
     float x[MAX_SAMPLES * WIDTH], t[MAX_SAMPLES * WIDTH];
     int64_t dims[] = { self->samples, WIDTH };
     sl_arg args[2 * MAX_MICROBATCHES] = { { "x", { x, sl_meta_make(SL_F32, 2, dims) } },
                                           { "t", { t, sl_meta_make(SL_F32, 2, dims) } } };
-    bool last = sl_schedule_rank_of(self->schedule, self->shape.stages - 1) == rank->rank;
+    bool last = sl_schedule_rank_of(self->schedule, self->shape.stages - 1) == place.rank;
+    bool speaks = place.replica == 0;
     sl_output output = { .name = "y", .view = { self->outputs, sl_meta_make(SL_F32, 2, dims) } };
-    sl_step what = { .args = args, .arg_count = 2, .number = step, .outputs = &output, .output_count = last };
+    sl_step what = { .args = args, .arg_count = 2, .number = step, .outputs = &output, .output_count = last && speaks };
     sl_step_result result;
-    job_batch(step, self->samples, x, t);
+    job_batch(step, place.replica, self->samples, x, t);
     if (self->split) {
         for (int m = 0; m < self->microbatches; m++) {
             int64_t first = job_first(self, m);
@@ -80,13 +88,13 @@ static inline sl_status job_step(job *self, toy_rank *rank, sl_runtime *runtime,
     }
     if (self->eval_first) {
         SL_TRY(sl_runtime_eval(runtime, &what, &result));
-        if (rank->rank == 0)
+        if (place.rank == 0 && speaks)
             memcpy(self->eval_losses, result.losses, (size_t)self->microbatches * sizeof(float));
     }
     what.partial = self->accumulate && step % 2 == 0;
     what.keep_grads = self->accumulate && step % 2 == 1;
     SL_TRY(sl_runtime_step(runtime, &what, &result));
-    if (rank->rank == 0 && result.losses) {
+    if (place.rank == 0 && speaks && result.losses) {
         memcpy(self->losses[step], result.losses, (size_t)self->microbatches * sizeof(float));
         self->loss[step] = result.loss;
     }
@@ -94,22 +102,44 @@ done:
     return status;
 }
 
-static inline sl_status job_train(job *self, toy_rank *rank, sl_runtime *runtime)
+/* Between the device, wherever it is, and the host. */
+static inline sl_status job_copy(const sl_runtime *runtime, const sl_view *view, float *host, bool write)
+{
+    sl_status status = SL_OK;
+    sl_stream *stream = sl_runtime_stream(runtime);
+    size_t bytes = sl_meta_bytes(&view->meta);
+    if (write)
+        SL_TRY(sl_stream_copy(stream, SL_COPY_HOST_TO_DEVICE, view->data, host, bytes));
+    else
+        SL_TRY(sl_stream_copy(stream, SL_COPY_DEVICE_TO_HOST, host, view->data, bytes));
+    SL_TRY(sl_stream_synchronize(stream));
+done:
+    return status;
+}
+
+static inline sl_status job_train(job *self, job_place place, sl_runtime *runtime)
 {
     sl_status status = SL_OK;
     int count = 0;
     const sl_param *params = sl_runtime_params(runtime, &count);
-    for (int i = 0; i < count; i++)
-        toy_initial(atoi(params[i].name + 1), (float *)params[i].data.data);
+    float w[WIDTH], g[WIDTH];
+    for (int i = 0; i < count; i++) {
+        toy_initial(atoi(params[i].name + 1), w);
+        SL_TRY(job_copy(runtime, &params[i].data, w, true));
+    }
     for (int step = 0; step < self->steps; step++) {
-        SL_TRY(job_step(self, rank, runtime, step));
+        SL_TRY(job_step(self, place, runtime, step));
         if (self->accumulate && step % 2 == 0)
             continue;
         for (int i = 0; i < count; i++) {
-            if (step == self->steps - 1)
-                memcpy(self->grads[params[i].stage], params[i].grad.data, sizeof self->grads[0]);
-            job_update((float *)params[i].data.data, (const float *)params[i].grad.data);
-            memcpy(self->weights[params[i].stage], params[i].data.data, sizeof self->weights[0]);
+            SL_TRY(job_copy(runtime, &params[i].data, w, false));
+            SL_TRY(job_copy(runtime, &params[i].grad, g, false));
+            job_update(w, g);
+            SL_TRY(job_copy(runtime, &params[i].data, w, true));
+            if (place.replica == 0) {
+                memcpy(self->grads[params[i].stage], g, sizeof g);
+                memcpy(self->weights[params[i].stage], w, sizeof w);
+            }
         }
     }
 done:
@@ -121,15 +151,23 @@ static inline sl_status job_rank(toy_rank *rank)
     job *self = (job *)rank->user;
     sl_status status = SL_OK;
     sl_device *device = NULL;
+    sl_device_backend far;
+    sl_group *pipeline = NULL, *replicas = NULL;
     sl_runtime *runtime = NULL;
     toy_stage *toys = (toy_stage *)calloc(MAX_STAGES, sizeof *toys);
     sl_stage *stages[MAX_STAGES];
     int count = 0;
     sl_arg_spec specs[2] = { { .name = "x" }, { .name = "t" } };
     int64_t dims[] = { self->samples, WIDTH };
+    int width = self->replicas ? self->replicas : 1;
+    job_place place = { rank->rank / width, rank->rank % width };
     SL_TRY(sl_device_open("cpu", NULL, &device));
+    if (self->far)
+        toy_move_away(device, &far);
+    if (width > 1)
+        SL_TRY(sl_group_mesh(rank->group, sl_schedule_ranks(self->schedule), width, &pipeline, &replicas));
     for (int s = 0; s < self->shape.stages; s++) {
-        if (sl_schedule_rank_of(self->schedule, s) != rank->rank)
+        if (sl_schedule_rank_of(self->schedule, s) != place.rank)
             continue;
         SL_TRY(
             toy_create(&toys[count], &self->shape, s, (self->samples + self->microbatches - 1) / self->microbatches));
@@ -138,7 +176,8 @@ static inline sl_status job_rank(toy_rank *rank)
     }
     specs[0].meta = specs[1].meta = sl_meta_make(SL_F32, 2, dims);
     sl_runtime_options options = self->extra;
-    options.group = rank->group;
+    options.group = pipeline ? pipeline : rank->group;
+    options.replicas = replicas;
     options.device = device;
     options.schedule = self->schedule;
     options.stages = stages;
@@ -150,12 +189,12 @@ static inline sl_status job_rank(toy_rank *rank)
     }
     SL_TRY(sl_runtime_create(&options, &runtime));
     if (self->before)
-        SL_TRY(self->before(self, rank->rank, runtime, toys, count));
-    status = job_train(self, rank, runtime);
+        SL_TRY(self->before(self, place.rank, runtime, toys, count));
+    status = job_train(self, place, runtime);
     if (self->after) {
         char message[1024];
         snprintf(message, sizeof message, "%s", sl_error_message());
-        sl_status later = self->after(self, rank->rank, runtime, toys, count);
+        sl_status later = self->after(self, place.rank, runtime, toys, count);
         if (status != SL_OK)
             sl_fail(status, "%s", message); /* what matters is the step's */
         else
@@ -166,6 +205,8 @@ done:
     for (int i = 0; i < count; i++)
         sl_stage_destroy(toys[i].stage);
     sl_device_close(device);
+    sl_group_close(pipeline);
+    sl_group_close(replicas);
     free(toys);
     return status;
 }
@@ -173,7 +214,7 @@ done:
 /* The first failing rank's status; ranks holds all. */
 static inline sl_status job_run_on(job *self, toy_rank *ranks)
 {
-    int count = sl_schedule_ranks(self->schedule);
+    int count = sl_schedule_ranks(self->schedule) * (self->replicas ? self->replicas : 1);
     sl_status status = toy_run_ranks(count, job_rank, self, ranks);
     for (int r = 0; r < count && status == SL_OK; r++) {
         status = ranks[r].status;
@@ -237,21 +278,25 @@ static inline void job_collect(const job *self, job_memory *memory, int s, int64
     }
 }
 
-static inline void job_reference_step(job *self, job_memory *memory, int step, float (*w)[WIDTH], float (*g)[WIDTH])
+static inline void job_reference_step(job *self, job_memory *memory, int step, int replica, float (*w)[WIDTH],
+                                      float (*g)[WIDTH])
 {
+    double share = 1.0 / (self->replicas ? self->replicas : 1);
     float x[MAX_SAMPLES * WIDTH], t[MAX_SAMPLES * WIDTH];
     int last = self->shape.stages - 1;
-    job_batch(step, self->samples, x, t);
-    self->loss[step] = 0;
+    double mean = 0;
+    job_batch(step, replica, self->samples, x, t);
     for (int m = 0; m < self->microbatches; m++) {
         int64_t first = job_first(self, m), n = job_first(self, m + 1) - first, at = first * WIDTH;
         for (int s = 0; s <= last; s++)
             toy_forward(s ? memory->h[s - 1] + at : x + at,
                         self->shape.skip[s] >= 0 ? memory->h[self->shape.skip[s]] + at : NULL, w[s], n,
                         memory->h[s] + at);
-        self->losses[step][m] = toy_loss(memory->h[last] + at, t + at, n);
-        self->loss[step] += job_weight(self, m) * (double)self->losses[step][m];
-        toy_loss_grad(memory->h[last] + at, t + at, n, (float)job_weight(self, m), memory->dh[last] + at);
+        float loss = toy_loss(memory->h[last] + at, t + at, n);
+        if (replica == 0)
+            self->losses[step][m] = loss;
+        mean += job_weight(self, m) * (double)loss;
+        toy_loss_grad(memory->h[last] + at, t + at, n, (float)(job_weight(self, m) * share), memory->dh[last] + at);
         for (int s = last - 1; s >= 0; s--)
             job_collect(self, memory, s, first, n, (const float(*)[WIDTH])w);
     }
@@ -262,7 +307,9 @@ static inline void job_reference_step(job *self, job_memory *memory, int step, f
             toy_backward_weight(memory->dh[s] + first * WIDTH, (s ? memory->h[s - 1] : x) + first * WIDTH, n, g[s]);
         }
     }
-    memcpy(self->outputs, memory->h[last], (size_t)self->samples * WIDTH * sizeof(float));
+    self->loss[step] += mean;
+    if (replica == 0)
+        memcpy(self->outputs, memory->h[last], (size_t)self->samples * WIDTH * sizeof(float));
 }
 
 /* Every stage that shares a parameter gets the sum over all that do, in stage order. */
@@ -285,23 +332,39 @@ static inline void job_tie(const job *self, float (*g)[WIDTH])
     }
 }
 
+/* The replicas' gradients are added up in their order. */
+static inline void job_reduce(const job *self, float (*own)[MAX_STAGES][WIDTH], int replicas, float (*g)[WIDTH])
+{
+    for (int s = 0; s < self->shape.stages; s++) {
+        for (int c = 0; c < WIDTH; c++) {
+            g[s][c] = own[0][s][c];
+            for (int replica = 1; replica < replicas; replica++)
+                g[s][c] += own[replica][s][c];
+        }
+    }
+}
+
 static inline void job_reference(job *self)
 {
     job_memory *memory = (job_memory *)calloc(1, sizeof *memory);
-    float w[MAX_STAGES][WIDTH], g[MAX_STAGES][WIDTH];
+    float w[MAX_STAGES][WIDTH], own[MAX_RANKS][MAX_STAGES][WIDTH];
+    int replicas = self->replicas ? self->replicas : 1;
     for (int s = 0; s < self->shape.stages; s++)
         toy_initial(self->shape.tied_with[s] >= 0 ? self->shape.tied_with[s] : s, w[s]);
     for (int step = 0; step < self->steps; step++) {
         if (!self->accumulate || step % 2 == 0)
-            memset(g, 0, sizeof g);
-        job_reference_step(self, memory, step, w, g);
+            memset(own, 0, sizeof own);
+        self->loss[step] = 0;
+        for (int replica = 0; replica < replicas; replica++)
+            job_reference_step(self, memory, step, replica, w, own[replica]);
+        self->loss[step] /= replicas;
         if (self->accumulate && step % 2 == 0)
             continue;
-        job_tie(self, g);
+        job_reduce(self, own, replicas, self->grads);
+        job_tie(self, self->grads);
         for (int s = 0; s < self->shape.stages; s++)
-            job_update(w[s], g[s]);
+            job_update(w[s], self->grads[s]);
     }
-    memcpy(self->grads, g, sizeof g);
     memcpy(self->weights, w, sizeof w);
     free(memory);
 }

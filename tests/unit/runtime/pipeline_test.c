@@ -226,6 +226,42 @@ static void one_stage_on_one_rank_is_a_pipeline_too(void **state)
     assert_same_bits(&made);
 }
 
+static void devices_out_of_the_hosts_reach_give_the_same_bits(void **state)
+{
+    (void)state;
+    for (int i = 0; training_name(i); i++) {
+        for (int ranks = 1; ranks <= 3; ranks++) {
+            job made = make_job(training_name(i), ranks, 0, 4, 7);
+            made.far = true;
+            if (made.shape.stages > 2)
+                made.shape.tied_with[made.shape.stages - 1] = 0;
+            made.eval_first = true;
+            assert_same_bits(&made);
+        }
+    }
+    job wide = make_job("1F1B", 2, 0, 2, 4);
+    wide.far = true;
+    wide.replicas = 2;
+    assert_same_bits(&wide);
+}
+
+static void replicas_get_the_mean_gradient_of_all(void **state)
+{
+    (void)state;
+    for (int i = 0; training_name(i); i++) {
+        job made = make_job(training_name(i), 2, 0, 4, 8);
+        made.replicas = 3;
+        if (made.shape.stages > 2)
+            made.shape.tied_with[made.shape.stages - 1] = 0;
+        assert_same_bits(&made);
+    }
+    job partial = make_job("1F1B", 2, 0, 4, 8);
+    partial.replicas = 2;
+    partial.accumulate = true;
+    partial.steps = 4;
+    assert_same_bits(&partial);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -241,6 +277,8 @@ int main(void)
         cmocka_unit_test(a_stage_may_hand_back_memory_of_its_own),
         cmocka_unit_test(any_placement_and_any_order_from_csv),
         cmocka_unit_test(evaluation_before_training_changes_nothing),
+        cmocka_unit_test(devices_out_of_the_hosts_reach_give_the_same_bits),
+        cmocka_unit_test(replicas_get_the_mean_gradient_of_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,8 @@
 
 #include <sluice/runtime.h>
 
+#include "device/backend.h"
+
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,11 +18,14 @@ enum { WIDTH = 3, MAX_STAGES = 16, MAX_RANKS = 8, MAX_SAMPLES = 64, MAX_MICROBAT
 
 typedef struct toy_shape {
     int stages;
-    int skip[MAX_STAGES];            /* stage whose output is added; -1: none */
-    int tied_with[MAX_STAGES];       /* stage whose parameter it shares; -1: its own */
-    bool only_backward;              /* one callback in place of two */
+    int skip[MAX_STAGES];      /* stage whose output is added; -1: none */
+    int tied_with[MAX_STAGES]; /* stage whose parameter it shares; -1: its own */
+    bool only_backward;        /* one callback in place of two */
+    int bad_output; /* stage whose F hands back a view of the wrong shape (1), dtype (2) or stride (3) of microbatch 1 */
+    int bad_stage;
     bool own_output;                 /* F hands back memory of its own */
     int fail_stage, fail_microbatch; /* F of it fails; -1: none */
+    size_t more_saved;               /* bytes */
     int nan_microbatch;              /* its loss is not a number; -1: none */
     bool open_shapes;                /* metadata is inferred */
     int wrong_stage;                 /* declares another width for its output; -1: none */
@@ -76,6 +81,60 @@ static inline void toy_backward_weight(const float *dy, const float *x, int64_t 
         dw[i % WIDTH] += dy[i] * x[i];
 }
 
+/* ---- A device that the host cannot reach: its pointers carry a mark that only copies and stages take off ---- */
+
+#define FAR_MARK ((uintptr_t)1 << 62)
+
+static inline void *toy_near(const void *data)
+{
+    return (void *)((uintptr_t)data & ~FAR_MARK);
+}
+
+static inline void *toy_far(const void *data)
+{
+    return (void *)((uintptr_t)data | FAR_MARK);
+}
+
+static inline sl_status far_alloc(sl_device *device, size_t bytes, void **out)
+{
+    void *block = NULL;
+    sl_status status = sl_device_cpu.alloc(device, bytes, &block);
+    if (status == SL_OK)
+        *out = toy_far(block);
+    return status;
+}
+
+static inline void far_free(sl_device *device, void *block)
+{
+    sl_device_cpu.free(device, toy_near(block));
+}
+
+static inline sl_status far_copy(sl_stream *stream, sl_copy_kind kind, void *to, const void *from, size_t bytes)
+{
+    if (kind != SL_COPY_DEVICE_TO_HOST)
+        to = toy_near(to);
+    if (kind != SL_COPY_HOST_TO_DEVICE)
+        from = toy_near(from);
+    return sl_device_cpu.copy(stream, kind, to, from, bytes);
+}
+
+static inline sl_status far_set(sl_stream *stream, void *to, int byte, size_t bytes)
+{
+    return sl_device_cpu.set(stream, toy_near(to), byte, bytes);
+}
+
+/* Takes the host's reach away from a device that was just opened. backend is the caller's and must outlive it. */
+static inline void toy_move_away(sl_device *device, sl_device_backend *backend)
+{
+    *backend = sl_device_cpu;
+    backend->is_host = false;
+    backend->alloc = far_alloc;
+    backend->free = far_free;
+    backend->copy = far_copy;
+    backend->set = far_set;
+    device->backend = backend;
+}
+
 /* ---- Stages: inputs are x, skip?, t?; outputs h, or y and loss ---- */
 
 static inline bool toy_is_last(const toy_stage *toy)
@@ -83,26 +142,38 @@ static inline bool toy_is_last(const toy_stage *toy)
     return toy->index == toy->shape->stages - 1;
 }
 
+static inline void toy_spoil(int how, sl_meta *meta)
+{
+    if (how == 1)
+        meta->shape.dims[0]++;
+    else if (how == 2)
+        meta->dtype = SL_I32;
+    else
+        meta->strides[0]++;
+}
+
 static inline sl_status toy_run_forward(void *user, const sl_stage_call *call)
 {
     toy_stage *toy = (toy_stage *)user;
     bool skips = toy->shape->skip[toy->index] >= 0;
-    const float *x = (const float *)call->inputs[0].data;
-    const float *skip = skips ? (const float *)call->inputs[1].data : NULL;
+    const float *x = (const float *)toy_near(call->inputs[0].data);
+    const float *skip = skips ? (const float *)toy_near(call->inputs[1].data) : NULL;
     int64_t n = call->inputs[0].meta.shape.dims[0];
     toy->calls[SL_PHASE_F]++;
     if (toy->index == toy->shape->fail_stage && call->microbatch == toy->shape->fail_microbatch)
         return sl_fail(SL_ERR_STAGE, "the valve is stuck");
     if (toy->shape->own_output)
         call->outputs[0].data = toy->own;
-    float *y = (float *)call->outputs[0].data;
-    toy_forward(x, skip, (const float *)call->params[0].data, n, y);
-    memcpy(call->saved, y, (size_t)n * WIDTH * sizeof *y);
+    if (toy->shape->bad_output && toy->index == toy->shape->bad_stage && call->microbatch == 1)
+        toy_spoil(toy->shape->bad_output, &call->outputs[0].meta);
+    float *y = (float *)toy_near(call->outputs[0].data);
+    toy_forward(x, skip, (const float *)toy_near(call->params[0].data), n, y);
+    memcpy(toy_near(call->saved), y, (size_t)n * WIDTH * sizeof *y);
     if (toy_is_last(toy)) {
-        float loss = toy_loss(y, (const float *)call->inputs[1 + skips].data, n);
+        float loss = toy_loss(y, (const float *)toy_near(call->inputs[1 + skips].data), n);
         if (call->microbatch == toy->shape->nan_microbatch)
             loss = 0.0f / 0.0f * loss;
-        *(float *)call->outputs[1].data = loss;
+        *(float *)toy_near(call->outputs[1].data) = loss;
     }
     return SL_OK;
 }
@@ -113,9 +184,9 @@ static inline const float *toy_dy(const toy_stage *toy, const sl_stage_call *cal
     bool skips = toy->shape->skip[toy->index] >= 0;
     int64_t n = call->inputs[0].meta.shape.dims[0];
     if (!toy_is_last(toy))
-        return (const float *)call->output_grads[0].data;
-    toy_loss_grad((const float *)call->saved, (const float *)call->inputs[1 + skips].data, n,
-                  *(const float *)call->output_grads[1].data, room);
+        return (const float *)toy_near(call->output_grads[0].data);
+    toy_loss_grad((const float *)toy_near(call->saved), (const float *)toy_near(call->inputs[1 + skips].data), n,
+                  *(const float *)toy_near(call->output_grads[1].data), room);
     return room;
 }
 
@@ -127,9 +198,10 @@ static inline sl_status toy_run_input(void *user, const sl_stage_call *call)
     const float *dy = toy_dy(toy, call, room);
     toy->calls[SL_PHASE_I]++;
     if (call->input_grads[0].data)
-        toy_backward_input(dy, (const float *)call->params[0].data, n, (float *)call->input_grads[0].data);
+        toy_backward_input(dy, (const float *)toy_near(call->params[0].data), n,
+                           (float *)toy_near(call->input_grads[0].data));
     if (toy->shape->skip[toy->index] >= 0 && call->input_grads[1].data)
-        memcpy(call->input_grads[1].data, dy, (size_t)n * WIDTH * sizeof *dy);
+        memcpy(toy_near(call->input_grads[1].data), dy, (size_t)n * WIDTH * sizeof *dy);
     return SL_OK;
 }
 
@@ -138,8 +210,8 @@ static inline sl_status toy_run_weight(void *user, const sl_stage_call *call)
     toy_stage *toy = (toy_stage *)user;
     float room[MAX_SAMPLES * WIDTH];
     toy->calls[SL_PHASE_W]++;
-    toy_backward_weight(toy_dy(toy, call, room), (const float *)call->inputs[0].data,
-                        call->inputs[0].meta.shape.dims[0], (float *)call->grads[0].data);
+    toy_backward_weight(toy_dy(toy, call, room), (const float *)toy_near(call->inputs[0].data),
+                        call->inputs[0].meta.shape.dims[0], (float *)toy_near(call->grads[0].data));
     return SL_OK;
 }
 
@@ -202,7 +274,7 @@ static inline sl_status toy_create(toy_stage *toy, const toy_shape *shape, int i
         .output_count = 1 + last,
         .params = &param,
         .param_count = 1,
-        .saved_bytes = (size_t)samples * WIDTH * sizeof(float),
+        .saved_bytes = (size_t)samples * WIDTH * sizeof(float) + shape->more_saved,
         .forward = toy_run_forward,
         .backward_input = shape->only_backward ? NULL : toy_run_input,
         .backward_weight = shape->only_backward ? NULL : toy_run_weight,
