@@ -39,6 +39,39 @@ static void read_place(sl_runtime *runtime, const char *message)
     runtime->failure.action = actions[cell];
 }
 
+/* Member of the group that is `world` in the whole run; -1 where none is. */
+static int find_member(const sl_runtime *runtime, int world)
+{
+    for (int rank = 0; rank < runtime->wiring->ranks; rank++) {
+        if (sl_group_world_rank(runtime->group, rank) == world)
+            return rank;
+    }
+    return -1;
+}
+
+/* A rank that died or hangs cannot say where; its last note, "step 7 2F3", is in what the others hear. */
+static void read_last_note(sl_runtime *runtime, const char *message)
+{
+    const char *doing = strstr(message, "last doing: "), *note = doing ? strstr(doing, "step ") : NULL;
+    int world = -1;
+    char text[SL_ACTION_TEXT_SIZE];
+    sl_action action;
+    int64_t count = 0;
+    if (sscanf(message, "rank %d", &world) != 1)
+        return;
+    runtime->failure.rank = find_member(runtime, world);
+    if (runtime->failure.rank < 0 || !note || sscanf(note, "step %*d %63[^,; \n]", text) != 1 ||
+        sl_action_parse(text, strlen(text), &action) != SL_OK)
+        return;
+    const sl_action *actions = sl_schedule_actions(runtime->schedule, runtime->failure.rank, &count);
+    for (int64_t cell = 0; cell < count; cell++) {
+        if (!sl_action_equal(actions[cell], action))
+            continue;
+        runtime->failure.cell = cell;
+        runtime->failure.action = action;
+    }
+}
+
 sl_status sl_runtime_fail(sl_runtime *runtime, sl_status status, int64_t cell, sl_action action)
 {
     if (runtime->failed != SL_OK)
@@ -47,6 +80,8 @@ sl_status sl_runtime_fail(sl_runtime *runtime, sl_status status, int64_t cell, s
     runtime->failure = (sl_failure){ .rank = -1, .cell = -1 };
     if (status == SL_ERR_PEER) {
         read_place(runtime, sl_error_message());
+        if (runtime->failure.rank < 0)
+            read_last_note(runtime, sl_error_message());
     } else {
         char place[256];
         describe(runtime, cell, action, place, sizeof place);

@@ -238,6 +238,8 @@ sl_status sl_runtime_create(const sl_runtime_options *options, sl_runtime **out)
     *out = runtime;
     runtime = NULL;
 done:
+    if (status == SL_ERR_MEMORY) /* all other errors are agreed on; this one may keep a rank from telling the others */
+        sl_group_fail(options->group, status);
     sl_runtime_destroy(runtime);
     return status;
 }

@@ -1,0 +1,147 @@
+/* A rank that dies in the middle of a step: the others stop with an error that says who, where and in what. */
+#include <sluice/runtime.h>
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+enum { RANKS = 3 };
+
+/* In memory that all processes share. */
+typedef struct seen {
+    int signal; /* what rank 1 does to itself in its F of microbatch 2 of step 3 */
+    sl_status status[RANKS];
+    bool failed[RANKS];
+    sl_failure failures[RANKS];
+    char grid[RANKS][4096];
+    double seconds[RANKS]; /* from the death to the error */
+    double died;
+} seen;
+
+static sl_status forward(void *user, const sl_stage_call *call)
+{
+    seen *shared = user;
+    if (call->stage == 1 && call->microbatch == 2 && call->step == 3) {
+        shared->died = sl_now();
+        kill(getpid(), shared->signal);
+    }
+    *(float *)call->outputs[0].data = call->stage ? *(const float *)call->inputs[0].data + 1 : 0;
+    return SL_OK;
+}
+
+static sl_status backward(void *user, const sl_stage_call *call)
+{
+    (void)user;
+    if (call->input_count)
+        *(float *)call->input_grads[0].data = 1;
+    return SL_OK;
+}
+
+static sl_status create_stage(seen *shared, int index, sl_stage **out)
+{
+    char input[16], output[16];
+    sl_meta meta = sl_meta_make(SL_F32, 1, (int64_t[]){ 1 });
+    snprintf(input, sizeof input, "h%d", index - 1);
+    snprintf(output, sizeof output, "h%d", index);
+    sl_stage_value in = { .name = input, .meta = meta }, made = { .name = output, .meta = meta };
+    sl_stage_options options = { .index = index,
+                                 .inputs = &in,
+                                 .input_count = index > 0,
+                                 .outputs = &made,
+                                 .output_count = 1,
+                                 .forward = forward,
+                                 .backward = backward,
+                                 .user = shared };
+    return sl_stage_create(&options, out);
+}
+
+static sl_status run_rank(seen *shared, int rank)
+{
+    sl_status status = SL_OK;
+    sl_group *group = NULL;
+    sl_device *device = NULL;
+    sl_schedule *schedule = NULL;
+    sl_stage *stage = NULL;
+    sl_runtime *runtime = NULL;
+    sl_generate_options options = { .name = "1F1B", .ranks = RANKS, .microbatches = 4 };
+    SL_TRY(sl_group_open(&(sl_group_options){ .hang_timeout = 1 }, &group));
+    SL_TRY(sl_device_open("cpu", NULL, &device));
+    SL_TRY(sl_schedule_generate(&options, &schedule));
+    SL_TRY(create_stage(shared, rank, &stage));
+    sl_runtime_options what = {
+        .group = group, .device = device, .schedule = schedule, .stages = &stage, .stage_count = 1
+    };
+    SL_TRY(sl_runtime_create(&what, &runtime));
+    for (int step = 0; step < 6 && status == SL_OK; step++)
+        status = sl_runtime_step(runtime, &(sl_step){ .number = step }, NULL);
+    shared->seconds[rank] = sl_now() - shared->died;
+    shared->failed[rank] = sl_runtime_get_failure(runtime, &shared->failures[rank]);
+    FILE *file = fmemopen(shared->grid[rank], sizeof shared->grid[rank], "w");
+    (void)!sl_runtime_write_failure(runtime, file);
+    fclose(file);
+done:
+    sl_runtime_destroy(runtime);
+    sl_stage_destroy(stage);
+    sl_schedule_destroy(schedule);
+    sl_device_close(device);
+    sl_group_close(group);
+    return status;
+}
+
+static int rank_main(void *user, int rank)
+{
+    seen *shared = user;
+    shared->status[rank] = run_rank(shared, rank);
+    return shared->status[rank] == SL_OK ? 0 : 1;
+}
+
+static void assert_all_know(int signal, double limit)
+{
+    seen *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    sl_launch_options launch = { .ranks = RANKS, .run = rank_main, .user = shared, .hang_timeout = 1, .grace = 2 };
+    sl_launch_result result;
+    shared->signal = signal;
+    assert_int_equal(sl_launch(&launch, &result), SL_OK);
+    assert_int_equal(result.rank, 1);
+    for (int r = 0; r < RANKS; r += 2) {
+        assert_int_equal(shared->status[r], SL_ERR_PEER);
+        assert_true(shared->failed[r]);
+        if (shared->failures[r].rank != 1 || shared->failures[r].action.kind != SL_KIND_F ||
+            shared->failures[r].action.stage != 1 || shared->failures[r].action.microbatch != 2)
+            fail_msg("rank %d names another place: %s", r, shared->failures[r].message);
+        assert_non_null(strstr(shared->grid[r], "1F2"));
+        assert_non_null(strstr(shared->grid[r], "ERROR HERE"));
+        if (shared->seconds[r] > limit)
+            fail_msg("rank %d needed %g s", r, shared->seconds[r]);
+    }
+    munmap(shared, sizeof *shared);
+}
+
+static void a_killed_rank_is_named_with_its_action(void **state)
+{
+    (void)state;
+    assert_all_know(SIGKILL, 1.0);
+}
+
+static void a_rank_that_hangs_is_named_with_its_action(void **state)
+{
+    (void)state;
+    assert_all_know(SIGSTOP, 5.0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_killed_rank_is_named_with_its_action),
+        cmocka_unit_test(a_rank_that_hangs_is_named_with_its_action),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
