@@ -55,6 +55,6 @@ int ranks_start(const char *command_name, int count, int argc, char **argv)
         return failure(command_name);
     bool interrupted = result.exit_code == 128 + SIGINT || result.exit_code == 128 + SIGTERM;
     if (result.exit_code != 0 && !interrupted)
-        fprintf(stderr, "sluice %s: %s\n", command_name, result.report);
+        fprintf(stderr, "sluice %s: %s", command_name, result.report); /* ends its last line */
     return result.exit_code;
 }
