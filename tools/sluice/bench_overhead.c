@@ -18,8 +18,8 @@ static const cli_usage usage = {
     .synopsis = "[OPTIONS]",
     .description =
         "Runs pipelines of stages that do nothing on local ranks and prints the time of a training step for "
-        "each microbatch and stage (of all ranks): what messages, waiting and book-keeping take. The best of "
-        "several rounds counts.",
+        "each microbatch and stage (of all ranks): what messages, waiting and book-keeping take, without and "
+        "with a trace. The best of several rounds counts.",
     .examples = "sluice bench overhead --format json",
 };
 
@@ -27,12 +27,14 @@ typedef struct bench_case {
     const char *schedule;
     int ranks;
     int stages_per_rank;
-    double us; /* per microbatch and stage, the best round */
+    double us;        /* per microbatch and stage, the best round */
+    double traced_us; /* the same with a trace */
 } bench_case;
 
 /* What the forked ranks work on; in memory that all share. */
 typedef struct overhead {
     int microbatches, steps, rounds;
+    bool trace;
     bench_case current;
     char error[512];
 } overhead;
@@ -86,7 +88,7 @@ static sl_status time_rounds(overhead *shared, sl_runtime *runtime, int stages)
             best = each;
     }
     if (sl_group_rank(sl_runtime_group(runtime)) == 0)
-        shared->current.us = best * 1e6;
+        *(shared->trace ? &shared->current.traced_us : &shared->current.us) = best * 1e6;
 done:
     return status;
 }
@@ -112,9 +114,12 @@ static sl_status run_rank(overhead *shared)
         if (sl_schedule_rank_of(schedule, s) == sl_group_rank(group))
             SL_TRY(create_stage(s, total, &stages[count++]));
     }
-    sl_runtime_options what = {
-        .group = group, .device = device, .schedule = schedule, .stages = stages, .stage_count = count
-    };
+    sl_runtime_options what = { .group = group,
+                                .device = device,
+                                .schedule = schedule,
+                                .stages = stages,
+                                .stage_count = count,
+                                .trace_events = shared->trace ? 10000 : 0 };
     SL_TRY(sl_runtime_create(&what, &runtime));
     SL_TRY(time_rounds(shared, runtime, total));
 done:
@@ -144,10 +149,14 @@ static sl_status measure(overhead *shared, bench_case *cases, int count)
         sl_launch_options launch = { .ranks = cases[i].ranks, .run = rank_main, .user = shared };
         sl_launch_result result;
         shared->current = cases[i];
-        SL_TRY(sl_launch(&launch, &result));
-        if (result.exit_code != 0)
-            return sl_fail(SL_ERR_PEER, "%s with %d ranks: %s", cases[i].schedule, cases[i].ranks, shared->error);
-        cases[i].us = shared->current.us;
+        for (int traced = 0; traced < 2; traced++) {
+            shared->trace = traced;
+            SL_TRY(sl_launch(&launch, &result));
+            if (result.exit_code != 0)
+                return sl_fail(SL_ERR_PEER, "%s with %d ranks: %s", cases[i].schedule, cases[i].ranks,
+                               *shared->error ? shared->error : result.report);
+        }
+        cases[i] = shared->current;
     }
 done:
     return status;
@@ -161,9 +170,9 @@ static int list_cases(int ranks, bench_case *cases)
         int each = few ? cores : ranks;
         if (few && (cores >= ranks || cores < 2))
             continue;
-        cases[count++] = (bench_case){ "1F1B", each, 1, 0 };
-        cases[count++] = (bench_case){ "Interleaved1F1B", each, 2, 0 };
-        cases[count++] = (bench_case){ "InterleavedZeroBubble", each, 2, 0 };
+        cases[count++] = (bench_case){ "1F1B", each, 1, 0, 0 };
+        cases[count++] = (bench_case){ "Interleaved1F1B", each, 2, 0, 0 };
+        cases[count++] = (bench_case){ "InterleavedZeroBubble", each, 2, 0, 0 };
     }
     return count;
 }
@@ -183,6 +192,7 @@ static void print_json(const bench_case *cases, int count, int microbatches)
         sl_json_put_int(&json, "ranks", cases[i].ranks);
         sl_json_put_int(&json, "stages_per_rank", cases[i].stages_per_rank);
         sl_json_put_double(&json, "us_per_microbatch_stage", cases[i].us);
+        sl_json_put_double(&json, "traced_us_per_microbatch_stage", cases[i].traced_us);
         sl_json_end(&json, '}');
     }
     sl_json_end(&json, ']');
@@ -192,14 +202,15 @@ static void print_json(const bench_case *cases, int count, int microbatches)
 
 static void print_text(const bench_case *cases, int count)
 {
-    printf("%-24s %5s %11s %24s\n", "schedule", "ranks", "stages/rank", "us/(microbatch, stage)");
+    printf("%-24s %5s %11s %24s %10s\n", "schedule", "ranks", "stages/rank", "us/(microbatch, stage)", "traced");
     for (int i = 0; i < count; i++)
-        printf("%-24s %5d %11d %24.2f\n", cases[i].schedule, cases[i].ranks, cases[i].stages_per_rank, cases[i].us);
+        printf("%-24s %5d %11d %24.2f %10.2f\n", cases[i].schedule, cases[i].ranks, cases[i].stages_per_rank,
+               cases[i].us, cases[i].traced_us);
 }
 
 int bench_overhead(int argc, char **argv)
 {
-    int ranks = 4, microbatches = 32, steps = 50, rounds = 5, format = 0, code;
+    int ranks = 4, microbatches = 32, steps = 10, rounds = 100, format = 0, code;
     const cli_option options[] = {
         { .name = "ranks", .value = "P", .integer = &ranks, .min = 1, .max = 64, .help = "Number of ranks; 4." },
         { .name = "microbatches",
@@ -213,8 +224,8 @@ int bench_overhead(int argc, char **argv)
           .integer = &steps,
           .min = 1,
           .max = 1000000,
-          .help = "Training steps of each round; 50." },
-        { .name = "rounds", .value = "N", .integer = &rounds, .min = 1, .max = 1000, .help = "Rounds; 5." },
+          .help = "Training steps of each round; 10." },
+        { .name = "rounds", .value = "N", .integer = &rounds, .min = 1, .max = 1000, .help = "Rounds; 100." },
         { .name = "format",
           .value = "FORMAT",
           .choice = &format,
