@@ -39,6 +39,19 @@ static void read_place(sl_runtime *runtime, const char *message)
     runtime->failure.action = actions[cell];
 }
 
+/* Keeps of another rank's message what that rank said: the record is then the same on all ranks. */
+static void keep_message(sl_runtime *runtime, const char *message)
+{
+    const char *start = strstr(message, place_mark);
+    char waiting[64];
+    snprintf(waiting, sizeof waiting, "; rank %d was waiting", sl_group_world_rank(runtime->group, runtime->rank));
+    if (!start)
+        start = message;
+    const char *end = strstr(start, waiting);
+    int length = end ? (int)(end - start) : (int)strlen(start);
+    snprintf(runtime->failure.message, sizeof runtime->failure.message, "%.*s", length, start);
+}
+
 /* Member of the group that is `world` in the whole run; -1 where none is. */
 static int find_member(const sl_runtime *runtime, int world)
 {
@@ -91,7 +104,7 @@ sl_status sl_runtime_fail(sl_runtime *runtime, sl_status status, int64_t cell, s
         runtime->failure.action = action;
         sl_group_fail(runtime->group, status);
     }
-    snprintf(runtime->failure.message, sizeof runtime->failure.message, "%s", sl_error_message());
+    keep_message(runtime, sl_error_message());
     return status;
 }
 

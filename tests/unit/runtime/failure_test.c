@@ -77,6 +77,7 @@ static void a_failing_callback_stops_all_ranks_at_one_place(void **state)
         assert_int_equal(saw.failures[r].cell, saw.failures[1].cell);
         assert_int_equal(saw.failures[r].action.kind, SL_KIND_F);
         assert_int_equal(saw.failures[r].action.microbatch, 2);
+        assert_string_equal(saw.failures[r].message, saw.failures[1].message);
         assert_int_not_equal(saw.again[r], SL_OK);
         assert_non_null(strstr(saw.grid[r], "1F2"));
         assert_non_null(strstr(saw.grid[r], "ERROR HERE"));
