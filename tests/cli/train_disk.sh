@@ -36,3 +36,9 @@ prints 'every file has the bytes that were written'
 mount -o remount,size=200m small
 run 0 train --run.out=small/run --resume
 [ -f small/run/checkpoints/step-00000040/manifest.json ] || fail "the run did not come to its end"
+
+# Nor does a file system that has become read-only lose anything.
+mount -o remount,ro small
+run 2 train --run.out=small/run --resume --run.steps=50
+complains 'Read-only file system'
+run 0 "$SLUICE" info small/run/checkpoints/step-00000040 --verify

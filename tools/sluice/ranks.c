@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 bool ranks_started(void)
 {
@@ -36,15 +37,25 @@ bool ranks_report(const sl_group *group, sl_status status)
     return status != SL_ERR_PEER || sl_group_rank(group) == 0;
 }
 
+/* The path of this program, so that the ranks have its name in a list of processes. */
+static void find_program(char *path, size_t size)
+{
+    ssize_t length = readlink("/proc/self/exe", path, size - 1);
+    path[length > 0 ? length : 0] = '\0';
+    if (access(path, X_OK) != 0) /* replaced or moved since it was started */
+        snprintf(path, size, "/proc/self/exe");
+}
+
 int ranks_start(const char *command_name, int count, int argc, char **argv)
 {
     /* Seconds that ranks get to write a last checkpoint after an interrupt. */
     enum { GRACE = 120 };
-    static char program[] = "/proc/self/exe";
+    static char program[4096];
     char **line = NULL;
     sl_launch_result result;
     if (SL_NEW_ARRAY(line, argc + 2) != SL_OK)
         return failure(command_name);
+    find_program(program, sizeof program);
     line[0] = program;
     for (int i = 0; i < argc; i++)
         line[i + 1] = argv[i];
