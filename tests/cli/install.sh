@@ -29,7 +29,7 @@ prints "sluice $(pkg-config --modversion sluice)"
 g++ -std=c++17 -Wall -Wextra -Wpedantic -Werror -o "$scratch/cxx" -x c++ "$consumer/main.c" "${flags[@]}"
 run 0 "$scratch/cxx"
 
-cmake -S "$consumer" -B "$scratch/build" -DCMAKE_PREFIX_PATH="$prefix" >"$out" 2>"$err" || fail "find_package(sluice)"
+cmake -G Ninja -S "$consumer" -B "$scratch/build" -DCMAKE_PREFIX_PATH="$prefix" >"$out" 2>"$err" || fail "find_package(sluice)"
 cmake --build "$scratch/build" >"$out" 2>"$err" || fail "building with sluice::sluice"
 unset LD_LIBRARY_PATH
 run 0 "$scratch/build/consumer"
