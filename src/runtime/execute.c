@@ -137,18 +137,8 @@ static sl_status run_instr(sl_runtime *runtime, const sl_instr *instr)
 static sl_status run_weights(sl_runtime *runtime, sl_action action)
 {
     if (action.kind != SL_KIND_REDUCE_GRAD || runtime->grads_partial)
-        return SL_OK;
-    double start = runtime->trace.capacity ? sl_now() : 0;
-    sl_status status = sl_runtime_reduce_stage(runtime, action.stage);
-    if (runtime->trace.capacity)
-        sl_trace_add(&runtime->trace, (sl_trace_event){ .start = start,
-                                                        .end = sl_now(),
-                                                        .step = runtime->context.step,
-                                                        .microbatch = -1,
-                                                        .stage = action.stage,
-                                                        .kind = SL_TRACE_WEIGHTS,
-                                                        .what = action.kind });
-    return status;
+        return SL_OK; /* sharded weights are the business of whoever sets these actions */
+    return sl_runtime_reduce_stage(runtime, action.stage);
 }
 
 /* What the runtime itself does for the current action. */
@@ -176,6 +166,26 @@ sl_status sl_runtime_run_action(sl_runtime *runtime, sl_action action)
     return run_current(runtime);
 }
 
+/* The current action by whoever runs its kind. Phases and messages are traced one by one where they happen. */
+static sl_status run_action(sl_runtime *runtime, sl_action action)
+{
+    sl_kind kind = (sl_kind)action.kind;
+    bool traced = runtime->trace.capacity && sl_kind_class_of(kind) == SL_CLASS_WEIGHTS &&
+                  (runtime->custom[kind].fn || (kind == SL_KIND_REDUCE_GRAD && runtime->replicas));
+    double start = traced ? sl_now() : 0;
+    sl_status status = runtime->custom[kind].fn ? runtime->custom[kind].fn(runtime->custom[kind].user, runtime, action)
+                                                : run_current(runtime);
+    if (traced)
+        sl_trace_add(&runtime->trace, (sl_trace_event){ .start = start,
+                                                        .end = sl_now(),
+                                                        .step = runtime->context.step,
+                                                        .microbatch = -1,
+                                                        .stage = action.stage,
+                                                        .kind = SL_TRACE_WEIGHTS,
+                                                        .what = action.kind });
+    return status;
+}
+
 sl_status sl_runtime_execute(sl_runtime *runtime, const sl_program *program)
 {
     sl_status status = SL_OK;
@@ -183,15 +193,12 @@ sl_status sl_runtime_execute(sl_runtime *runtime, const sl_program *program)
     runtime->running = program;
     for (int64_t i = 0; i < program->action_count && status == SL_OK; i++) {
         const sl_program_action *each = &program->actions[i];
-        sl_kind kind = (sl_kind)each->action.kind;
         runtime->current = i;
         memcpy(runtime->note + at, each->text, sizeof each->text);
         sl_group_note(runtime->group, runtime->note);
         status = sl_group_check(runtime->group);
         if (status == SL_OK)
-            status = runtime->custom[kind].fn
-                         ? runtime->custom[kind].fn(runtime->custom[kind].user, runtime, each->action)
-                         : run_current(runtime);
+            status = run_action(runtime, each->action);
         if (status != SL_OK)
             status = sl_runtime_fail(runtime, status, each->cell, each->action);
     }

@@ -68,7 +68,6 @@ struct sl_runtime {
     int64_t current;           /* action of the running program */
     sl_run_context context;
     char note[96]; /* "step 7 2F3" */
-    int note_at;   /* where the action's text goes */
 
     sl_trace trace;
     sl_status failed; /* SL_OK while nothing has */

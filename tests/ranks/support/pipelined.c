@@ -1,6 +1,8 @@
 /* One rank of a pipelined training run. */
 #include "ranks/support/pipeline.h"
 
+#include "base/alloc.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -45,7 +47,10 @@ static sl_status train(sl_runtime *runtime, sl_group *group, const run_config *c
         sl_step_result losses;
         SL_TRY(read_batch(config->model, step, &data));
         sl_step what = { .args = data.args, .arg_count = 2, .number = step };
+        int64_t allocations = sl_alloc_count();
         SL_TRY(sl_runtime_step(runtime, &what, &losses));
+        if (step > 0 && strcmp(sl_group_transport(group), "threads") != 0 && sl_alloc_count() != allocations)
+            return sl_fail(SL_ERR_INTERNAL, "step %d allocated memory", step);
         if (rank == 0)
             memcpy(result->losses[step], losses.losses, (size_t)config->microbatches * sizeof(float));
         if (step == 0)
@@ -97,6 +102,10 @@ sl_status run_pipelined(sl_group *group, const run_config *config, run_result *r
                                    .arg_count = 2 };
     SL_TRY(sl_runtime_create(&options, &runtime));
     SL_TRY(train(runtime, group, config, &model, list, result));
+    sl_device_memory memory = sl_device_get_memory(device);
+    if (memory.peak != sl_runtime_get_memory(runtime).device)
+        SL_TRY(sl_fail(SL_ERR_INTERNAL, "%zu bytes were predicted, %zu taken", sl_runtime_get_memory(runtime).device,
+                       memory.peak));
 done:
     if (status != SL_OK)
         snprintf(result->error, sizeof result->error, "rank %d: %s", sl_group_rank(group), sl_error_message());

@@ -193,6 +193,38 @@ static void slots_are_those_that_the_schedule_needs(void **state)
     }
 }
 
+/* Where every stage read and wrote, of all ranks. */
+static sl_status keep_addresses(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
+{
+    toy_stage *all = self->user;
+    (void)rank, (void)runtime;
+    for (int i = 0; i < count; i++)
+        all[stages[i].index] = stages[i];
+    return SL_OK;
+}
+
+static void values_and_gradients_are_handed_over_without_a_copy(void **state)
+{
+    (void)state;
+    /* Two stages a rank in V placement: stages 1 and 2 are neighbours on one rank, the others talk over channels, whose
+     * memory is shared by ranks that are threads. */
+    toy_stage *all = calloc(MAX_STAGES, sizeof *all);
+    job made = make_job("ZBVZeroBubble", 2, 2, 4, 8);
+    made.steps = 1;
+    made.after = keep_addresses;
+    made.user = all;
+    run(&made);
+    for (int s = 0; s + 1 < 4; s++) {
+        for (int m = 0; m < 4; m++) {
+            assert_non_null(all[s].wrote_at[m]);
+            assert_ptr_equal(all[s].wrote_at[m], all[s + 1].read_at[m]);
+            assert_non_null(all[s].grad_read_at[m]);
+            assert_ptr_equal(all[s].grad_read_at[m], all[s + 1].grad_wrote_at[m]);
+        }
+    }
+    free(all);
+}
+
 /* ---- Arguments ---- */
 
 /* whole is [WIDTH, samples]; a part is the transpose of its columns. */
@@ -479,6 +511,7 @@ int main(void)
         cmocka_unit_test(a_step_allocates_nothing),
         cmocka_unit_test(device_memory_is_what_was_predicted),
         cmocka_unit_test(slots_are_those_that_the_schedule_needs),
+        cmocka_unit_test(values_and_gradients_are_handed_over_without_a_copy),
         cmocka_unit_test(arguments_may_be_cut_and_outputs_merged_in_any_way),
         cmocka_unit_test(a_weight_runner_runs_once_a_microbatch),
         cmocka_unit_test(every_kind_of_action_can_be_replaced),

@@ -44,6 +44,8 @@ typedef struct toy_stage {
     int index;
     int calls[SL_PHASE_COUNT];
     float own[MAX_SAMPLES * WIDTH]; /* for own_output */
+    const void *read_at[MAX_MICROBATCHES], *wrote_at[MAX_MICROBATCHES], *grad_read_at[MAX_MICROBATCHES],
+        *grad_wrote_at[MAX_MICROBATCHES];
     sl_stage *stage;
 } toy_stage;
 
@@ -167,6 +169,8 @@ static inline sl_status toy_run_forward(void *user, const sl_stage_call *call)
     if (toy->shape->bad_output && toy->index == toy->shape->bad_stage && call->microbatch == 1)
         toy_spoil(toy->shape->bad_output, &call->outputs[0].meta);
     float *y = (float *)toy_near(call->outputs[0].data);
+    toy->read_at[call->microbatch] = x;
+    toy->wrote_at[call->microbatch] = y;
     toy_forward(x, skip, (const float *)toy_near(call->params[0].data), n, y);
     memcpy(toy_near(call->saved), y, (size_t)n * WIDTH * sizeof *y);
     if (toy_is_last(toy)) {
@@ -197,6 +201,8 @@ static inline sl_status toy_run_input(void *user, const sl_stage_call *call)
     int64_t n = call->inputs[0].meta.shape.dims[0];
     const float *dy = toy_dy(toy, call, room);
     toy->calls[SL_PHASE_I]++;
+    toy->grad_read_at[call->microbatch] = dy;
+    toy->grad_wrote_at[call->microbatch] = call->input_grads[0].data;
     if (call->input_grads[0].data)
         toy_backward_input(dy, (const float *)toy_near(call->params[0].data), n,
                            (float *)toy_near(call->input_grads[0].data));
