@@ -5,10 +5,73 @@
 
 #include <assert.h>
 
-static sl_status compile_action(sl_compiler *c, sl_action action)
+/* A rank's list, and where the compiler is in it. */
+typedef struct place {
+    const sl_action *actions;
+    int64_t count, at;
+} place;
+
+static bool is_message(sl_action action, sl_kind forward, sl_kind backward)
+{
+    return action.kind == forward || action.kind == backward;
+}
+
+/* The OVERLAP_F_B that the message at place stands beside and belongs to: it then goes inside, so that F need not wait
+ * for the gradient that B needs, nor F's message for the end of B. -1: none. */
+static int64_t find_overlap(place where)
+{
+    const sl_action *actions = where.actions, message = actions[where.at];
+    bool receive = message.kind == SL_KIND_RECV_B;
+    int64_t i = where.at, step = receive ? 1 : -1;
+    if (!receive && message.kind != SL_KIND_SEND_F)
+        return -1;
+    do
+        i += step;
+    while (i >= 0 && i < where.count &&
+           (receive ? is_message(actions[i], SL_KIND_RECV_F, SL_KIND_RECV_B)
+                    : is_message(actions[i], SL_KIND_SEND_F, SL_KIND_SEND_B)));
+    if (i < 0 || i >= where.count || actions[i].kind != SL_KIND_OVERLAP_F_B)
+        return -1;
+    bool belongs = receive ? actions[i].b_stage == message.stage && actions[i].b_microbatch == message.microbatch
+                           : actions[i].stage == message.stage && actions[i].microbatch == message.microbatch;
+    return belongs ? i : -1;
+}
+
+/* Whether such a message stands before (RECV_B) or after (SEND_F) the OVERLAP_F_B at place. */
+static bool has_message(place where, sl_kind kind)
+{
+    int64_t step = kind == SL_KIND_RECV_B ? -1 : 1;
+    for (int64_t i = where.at + step; i >= 0 && i < where.count; i += step) {
+        if (sl_kind_class_of((sl_kind)where.actions[i].kind) != SL_CLASS_MESSAGE)
+            return false;
+        if (where.actions[i].kind == kind && find_overlap((place){ where.actions, where.count, i }) == where.at)
+            return true;
+    }
+    return false;
+}
+
+static sl_status compile_overlap(sl_compiler *c, place where)
 {
     sl_status status = SL_OK;
+    sl_action action = where.actions[where.at];
+    SL_TRY(sl_compile_forward(c, action.stage, action.microbatch));
+    if (has_message(where, SL_KIND_SEND_F))
+        SL_TRY(sl_compile_send_forward(c, action.stage, action.microbatch));
+    if (!c->options->training)
+        return SL_OK;
+    if (has_message(where, SL_KIND_RECV_B))
+        SL_TRY(sl_compile_recv_backward(c, action.b_stage, action.b_microbatch));
+    SL_TRY(sl_compile_backward(c, action.b_stage, action.b_microbatch, SL_PHASE_B));
+done:
+    return status;
+}
+
+static sl_status compile_action(sl_compiler *c, place where)
+{
+    sl_action action = where.actions[where.at];
     int s = action.stage, m = action.microbatch;
+    if (find_overlap(where) >= 0)
+        return SL_OK;
     switch ((sl_kind)action.kind) {
     case SL_KIND_F:
         return sl_compile_forward(c, s, m);
@@ -27,15 +90,10 @@ static sl_status compile_action(sl_compiler *c, sl_action action)
     case SL_KIND_SEND_B:
         return sl_compile_send_backward(c, s, m);
     case SL_KIND_OVERLAP_F_B:
-        SL_TRY(sl_compile_forward(c, s, m));
-        if (c->options->training)
-            SL_TRY(sl_compile_backward(c, action.b_stage, action.b_microbatch, SL_PHASE_B));
-        break;
+        return compile_overlap(c, where);
     default: /* weights as a whole: no instructions */
-        break;
+        return SL_OK;
     }
-done:
-    return status;
 }
 
 static bool is_left_out(const sl_compile_options *options, sl_kind kind)
@@ -61,7 +119,7 @@ sl_status sl_program_compile(const sl_compile_options *options, sl_program *out)
         *each = (sl_program_action){ .action = actions[i], .cell = i, .first = program.instr_count };
         char text[SL_ACTION_TEXT_SIZE];
         snprintf(each->text, sizeof each->text, "%.47s", sl_action_text(actions[i], text, sizeof text));
-        SL_TRY(compile_action(&compiler, actions[i]));
+        SL_TRY(compile_action(&compiler, (place){ actions, count, i }));
         each->count = program.instr_count - each->first;
     }
     assert(!options->layout || options->layout->slots.taken == 0);
