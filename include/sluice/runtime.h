@@ -268,15 +268,15 @@ typedef struct sl_runtime_memory {
 SL_API sl_runtime_memory sl_runtime_get_memory(const sl_runtime *runtime);
 
 /* Where a run failed. */
-typedef struct sl_failure {
+typedef struct sl_runtime_failure {
     int rank;     /* of the group; -1 where it is not known */
     int64_t cell; /* place in that rank's actions of sl_runtime_schedule; -1 where it failed outside any */
     sl_action action;
     char message[1024];
-} sl_failure;
+} sl_runtime_failure;
 /* False while nothing has failed. The same on all ranks; sl_error_message() may say more, such as what this rank was
  * waiting for. */
-SL_API bool sl_runtime_get_failure(const sl_runtime *runtime, sl_failure *out);
+SL_API bool sl_runtime_get_failure(const sl_runtime *runtime, sl_runtime_failure *out);
 /* The schedule as a text grid with the place of the failure marked. */
 SL_API SL_MUST_CHECK sl_status sl_runtime_write_failure(const sl_runtime *runtime, FILE *file);
 

@@ -90,7 +90,7 @@ sl_status sl_runtime_fail(sl_runtime *runtime, sl_status status, int64_t cell, s
     if (runtime->failed != SL_OK)
         return status;
     runtime->failed = status;
-    runtime->failure = (sl_failure){ .rank = -1, .cell = -1 };
+    runtime->failure = (sl_runtime_failure){ .rank = -1, .cell = -1 };
     if (status == SL_ERR_PEER) {
         read_place(runtime, sl_error_message());
         if (runtime->failure.rank < 0)
@@ -108,7 +108,7 @@ sl_status sl_runtime_fail(sl_runtime *runtime, sl_status status, int64_t cell, s
     return status;
 }
 
-bool sl_runtime_get_failure(const sl_runtime *runtime, sl_failure *out)
+bool sl_runtime_get_failure(const sl_runtime *runtime, sl_runtime_failure *out)
 {
     if (runtime->failed != SL_OK)
         *out = runtime->failure;

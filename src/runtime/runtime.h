@@ -71,7 +71,7 @@ struct sl_runtime {
 
     sl_trace trace;
     sl_status failed; /* SL_OK while nothing has */
-    sl_failure failure;
+    sl_runtime_failure failure;
 };
 
 /* ---- Creation, in order ---- */

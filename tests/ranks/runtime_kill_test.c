@@ -20,7 +20,7 @@ typedef struct seen {
     int signal; /* what rank 1 does to itself in its F of microbatch 2 of step 3 */
     sl_status status[RANKS];
     bool failed[RANKS];
-    sl_failure failures[RANKS];
+    sl_runtime_failure failures[RANKS];
     char grid[RANKS][4096];
     double seconds[RANKS]; /* from the death to the error */
     double died;

@@ -40,7 +40,7 @@ static void assert_all_fail(job *made, sl_status status, const char *const *word
 }
 
 typedef struct seen {
-    sl_failure failures[MAX_RANKS];
+    sl_runtime_failure failures[MAX_RANKS];
     bool failed[MAX_RANKS];
     sl_status again[MAX_RANKS];
     char grid[MAX_RANKS][4096];
