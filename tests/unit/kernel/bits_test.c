@@ -17,7 +17,8 @@ static double *results_of(size_t i, layout how, int threads, int64_t *count)
         *count += sl_view_is_none(&outputs.views[n]) ? 0 : sl_meta_count(&outputs.views[n].meta);
     double *values = calloc((size_t)*count + 1, sizeof *values), *to = values;
     for (int n = 0; n < outputs.count; n++) {
-        for (int64_t e = 0; !sl_view_is_none(&outputs.views[n]) && e < sl_meta_count(&outputs.views[n].meta); e++)
+        int64_t size = sl_view_is_none(&outputs.views[n]) ? 0 : sl_meta_count(&outputs.views[n].meta);
+        for (int64_t e = 0; e < size; e++)
             *to++ = get(&outputs.views[n], e);
     }
     free_args(&inputs);

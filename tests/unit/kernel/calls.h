@@ -189,7 +189,8 @@ HELPER args make_args(const char *text, sl_dtype dtype, layout how)
         sl_shape shape = parse_shape(token);
         result.list[i] = make_arg(own, &shape, how);
         const sl_view *view = &result.list[i].view;
-        for (int64_t e = 0; e < sl_meta_count(&view->meta); e++) {
+        int64_t count = sl_meta_count(&view->meta);
+        for (int64_t e = 0; e < count; e++) {
             double value = kind == 'p' ? 0.5 + 1.5 * uniform() : kind == 'n' || kind == 'd' ? normal() : 0;
             if (kind == 'i' || kind == 'l')
                 value = floor(uniform() * (double)below);

@@ -47,7 +47,8 @@ static void check_surroundings(const char *what, const arg *a)
         return;
     size_t size = sl_dtype_size(a->view.meta.dtype);
     char *touched = calloc(a->bytes, 1);
-    for (int64_t i = 0; i < sl_meta_count(&a->view.meta); i++) {
+    int64_t count = sl_meta_count(&a->view.meta);
+    for (int64_t i = 0; i < count; i++) {
         int64_t rest = i, offset = 0;
         for (int d = a->view.meta.shape.rank - 1; d >= 0; d--) {
             offset += rest % a->view.meta.shape.dims[d] * a->view.meta.strides[d];
