@@ -18,17 +18,13 @@ typedef struct job {
     int64_t scratch_floats; /* of one thread */
 } job;
 
-void sl_pack_head(const sl_head *head, int64_t rows, int64_t size, float scale, float *packed)
+void sl_pack_head(const sl_simd *simd, const sl_head *head, int64_t rows, int64_t size, float scale, float *packed)
 {
     for (int64_t first = 0; first < rows; first += SL_KEYS, packed += SL_KEYS * size) {
         int64_t filled = sl_least(rows - first, SL_KEYS);
         if (filled < SL_KEYS)
             memset(packed, 0, (size_t)(SL_KEYS * size) * sizeof *packed);
-        for (int64_t j = 0; j < filled; j++) {
-            const float *row = sl_head_row(head, first + j);
-            for (int64_t d = 0; d < size; d++)
-                packed[d * SL_KEYS + j] = scale * row[d];
-        }
+        simd->turn(sl_head_row(head, first), head->step, filled, size, scale, packed, SL_KEYS);
     }
 }
 
@@ -43,20 +39,23 @@ typedef struct running {
     float max[SL_QUERIES], sum[SL_QUERIES];
 } running;
 
-/* Turns row i's scores against n visible keys of the block into weights; what was summed before is rescaled. */
-static void update_row(const job *j, running *r, int64_t i, float *scores, int64_t n, float *o)
+/* Turns row i's scores against the n keys of the block, of which it sees the first `seen`, into weights; what was summed
+ * before is rescaled. */
+static void update_row(const job *j, running *r, int64_t i, float *scores, int64_t seen, int64_t n, float *o)
 {
-    memset(scores + n, 0, (size_t)(SL_KEYS - n) * sizeof *scores);
-    if (n == 0)
+    float max = r->max[i];
+    if (seen < n)
+        memset(scores + seen, 0, (size_t)(n - seen) * sizeof *scores);
+    if (seen == 0)
         return;
-    float max = fmaxf(r->max[i], j->simd->highest(scores, n));
+    float sum = j->simd->softmax_row(scores, &max, seen);
     if (max > r->max[i] && r->max[i] > -INFINITY) {
         float factor = expf(r->max[i] - max);
         r->sum[i] *= factor;
         j->simd->unary(SL_OP_SCALE, factor, 0, o, NULL, o, j->d_size, false);
     }
     r->max[i] = max;
-    r->sum[i] += j->simd->exp_row(scores, max, n);
+    r->sum[i] += sum;
 }
 
 /* Queries first..first+count of head h against all keys they see. */
@@ -86,7 +85,7 @@ static void attend_block(const job *j, const sl_head *q, const float *keys, cons
         j->simd->small_gemm(&product);
         for (int64_t i = 0; i < count; i++) {
             int64_t seen = visible(j, first + i) - key;
-            update_row(j, &r, i, scores[i], seen < 0 ? 0 : sl_least(seen, n), sl_head_row(o, first + i));
+            update_row(j, &r, i, scores[i], seen < 0 ? 0 : sl_least(seen, n), n, sl_head_row(o, first + i));
         }
         sl_small_gemm weigh = { .m = count,
                                 .n = j->d_size,
@@ -120,7 +119,7 @@ static void attend_part(void *context, int part, int parts)
     for (int64_t item = start; item < start + length; item++) {
         int64_t b = item / j->kv_size, g = item % j->kv_size;
         sl_head k = sl_head_of(j->k, b, g), v = sl_head_of(j->v, b, g);
-        sl_pack_head(&k, j->keys, j->d_size, j->scale, keys);
+        sl_pack_head(j->simd, &k, j->keys, j->d_size, j->scale, keys);
         for (int64_t h = g * group; h < (g + 1) * group; h++) {
             sl_head q = sl_head_of(j->q, b, h), o = sl_head_of(j->o, b, h);
             int64_t lse_row = (b * j->h_size + h) * j->t_size;
@@ -205,7 +204,7 @@ static void attend_few_part(void *context, int part, int parts)
             float *row = sl_head_row(&o, t);
             for (int64_t s = 0; s < n; s++)
                 scores[s] = j->scale * j->simd->dot(query, sl_head_row(&k, s), j->d_size);
-            float sum = j->simd->exp_row(scores, j->simd->highest(scores, n), n);
+            float max = -INFINITY, sum = j->simd->softmax_row(scores, &max, n);
             memset(row, 0, (size_t)j->d_size * sizeof *row);
             for (int64_t s = 0; s < n; s++)
                 j->simd->axpy(scores[s] / sum, sl_head_row(&v, s), row, j->d_size);

@@ -5,7 +5,7 @@
 #include "kernel/cpu/cpu.h"
 
 /* Queries and keys are taken in blocks whose scores fit the first-level cache. */
-enum { SL_QUERIES = 24, SL_KEYS = 64 };
+enum { SL_QUERIES = 24, SL_KEYS = 128 };
 
 /* One head of a [B,T,H,D] tensor: rows of D floats, `step` apart. */
 typedef struct sl_head {
@@ -31,7 +31,7 @@ static inline int64_t sl_packed_head_size(int64_t rows, int64_t size)
 }
 
 /* Block j of the result holds rows j * SL_KEYS.. as columns: [size][SL_KEYS], times scale; missing rows are 0. */
-void sl_pack_head(const sl_head *head, int64_t rows, int64_t size, float scale, float *packed);
+void sl_pack_head(const sl_simd *simd, const sl_head *head, int64_t rows, int64_t size, float scale, float *packed);
 
 static inline const float *sl_packed_block(const float *packed, int64_t size, int64_t first_row)
 {

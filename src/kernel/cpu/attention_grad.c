@@ -58,8 +58,10 @@ static void weights_of(const job *j, const heads *x, int64_t first, int64_t coun
         seen = seen < 0 ? 0 : sl_least(seen, n);
         j->simd->attention_row_grad(p[i], ds[i], j->scale, *sl_rows_at(&j->lse, x->lse_row + first + i), delta[i],
                                     seen);
-        memset(p[i] + seen, 0, (size_t)(SL_KEYS - seen) * sizeof **p);
-        memset(ds[i] + seen, 0, (size_t)(SL_KEYS - seen) * sizeof **ds);
+        if (seen < n) {
+            memset(p[i] + seen, 0, (size_t)(n - seen) * sizeof **p);
+            memset(ds[i] + seen, 0, (size_t)(n - seen) * sizeof **ds);
+        }
     }
 }
 
@@ -132,8 +134,8 @@ static void grad_part(void *context, int part, int parts)
                     .dv = sl_head_of(j->dv, b, g),
                     .keys = keys,
                     .values = values };
-        sl_pack_head(&x.k, j->keys, j->d_size, j->scale, keys);
-        sl_pack_head(&x.v, j->keys, j->d_size, 1, values);
+        sl_pack_head(j->simd, &x.k, j->keys, j->d_size, j->scale, keys);
+        sl_pack_head(j->simd, &x.v, j->keys, j->d_size, 1, values);
         if (!(j->add & 2))
             clear_head(&x.dk, j->keys, j->d_size);
         if (!(j->add & 4))

@@ -84,8 +84,10 @@ typedef struct sl_simd {
     void (*sgd)(const sl_sgd_factors *f, const float *g, float *p, float *m, int64_t n); /* m may be NULL */
 
     void (*small_gemm)(const sl_small_gemm *g);
-    /* A row of attention scores becomes exp(s - max); returns the sum. */
-    float (*exp_row)(float *s, float max, int64_t n);
+    /* y[d * y_row + i] = scale * x[i * x_row + d] for `rows` rows of `size` elements. */
+    void (*turn)(const float *x, int64_t x_row, int64_t rows, int64_t size, float scale, float *y, int64_t y_row);
+    /* A row of attention scores becomes exp(s - max) with max at least *max, which is updated; returns the sum. */
+    float (*softmax_row)(float *s, float *max, int64_t n);
     /* s becomes p = exp(s - lse), dp becomes p * (dp - delta) * scale. */
     void (*attention_row_grad)(float *s, float *dp, float scale, float lse, float delta, int64_t n);
 

@@ -64,9 +64,36 @@ static void simd_softmax_grad(const float *y, const float *dy, float *dx, int64_
     }
 }
 
-static float simd_exp_row(float *s, float max, int64_t n)
+static float simd_softmax_row(float *s, float *max, int64_t n)
 {
-    return exp_and_sum(s, max, s, n);
+    float highest = simd_highest(s, n);
+    *max = highest > *max || highest != highest ? highest : *max;
+    return exp_and_sum(s, *max, s, n);
+}
+
+/* VW x VW at a time; what is left over one by one. */
+static void simd_turn(const float *x, int64_t x_row, int64_t rows, int64_t size, float scale, float *y, int64_t y_row)
+{
+    vf factor = v_set(scale), tile[VW];
+    int64_t i = 0;
+    for (; i + VW <= rows; i += VW) {
+        int64_t d = 0;
+        for (; d + VW <= size; d += VW) {
+            for (int j = 0; j < VW; j++)
+                tile[j] = v_mul(factor, v_load(x + (i + j) * x_row + d));
+            v_transpose(tile);
+            for (int j = 0; j < VW; j++)
+                v_store(y + (d + j) * y_row + i, tile[j]);
+        }
+        for (; d < size; d++) {
+            for (int j = 0; j < VW; j++)
+                y[d * y_row + i + j] = scale * x[(i + j) * x_row + d];
+        }
+    }
+    for (; i < rows; i++) {
+        for (int64_t d = 0; d < size; d++)
+            y[d * y_row + i] = scale * x[i * x_row + d];
+    }
 }
 
 static void simd_attention_row_grad(float *s, float *dp, float scale, float lse, float delta, int64_t n)

@@ -146,6 +146,11 @@ static inline void vi_multiply(vi a, vi b, vi *low, vi *high)
     *high = (uint32_t)(product >> 32);
 }
 
+static inline void v_transpose(vf *r)
+{
+    (void)r;
+}
+
 static inline vf v_load_bf16(const uint16_t *p)
 {
     return sl_bf16_to_f32(*p);
