@@ -26,8 +26,7 @@ sl_status sl_call_send(sl_call *call, int member, int64_t at, const void *data, 
     sl_status status = sl_channel_reserve_bytes(channel, &call->message, bytes, true, &envelope);
     if (status != SL_OK)
         return status;
-    if (bytes > 0)
-        memcpy(sl_envelope_payload(envelope), data, bytes);
+    sl_channel_fill(sl_envelope_payload(envelope), data, bytes);
     return sl_channel_commit_envelope(channel, envelope);
 }
 

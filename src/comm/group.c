@@ -83,6 +83,18 @@ done:
     return status;
 }
 
+/* An MPI that was not told of the other ranks takes each for a run of its own. */
+static sl_status check_size(const sl_link *link)
+{
+    sl_environment environment;
+    sl_status status = sl_environment_read(&environment);
+    if (status != SL_OK || environment.started_by == SL_STARTED_ALONE || environment.size == link->size)
+        return status;
+    return sl_fail(SL_ERR_COMM, "this process was started as one of %d ranks, but MPI sees %d%s", environment.size,
+                   link->size,
+                   environment.started_by == SL_STARTED_BY_SLURM ? " (srun --mpi=pmix or --mpi=pmi2 tells it)" : "");
+}
+
 sl_status sl_group_open(const sl_group_options *given, sl_group **out)
 {
     sl_status status = SL_OK;
@@ -94,6 +106,12 @@ sl_status sl_group_open(const sl_group_options *given, sl_group **out)
         SL_TRY(sl_environment_transport(&options.transport));
     SL_TRY(sl_transport_find(options.transport, &transport));
     SL_TRY(transport->open(&options, &link));
+    if (strcmp(transport->name, "mpi") == 0)
+        status = check_size(link);
+    if (status != SL_OK) {
+        transport->close(link);
+        goto done;
+    }
     SL_TRY(open_world(link, out));
 done:
     return status;

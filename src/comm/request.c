@@ -105,8 +105,7 @@ static sl_status try_move(struct move *move)
         SL_TRY(sl_channel_reserve_bytes(channel, &transfer->message, move->bytes, false, &envelope));
         if (!envelope)
             return SL_OK;
-        if (move->bytes > 0)
-            memcpy(sl_envelope_payload(envelope), transfer->data, move->bytes);
+        sl_channel_fill(sl_envelope_payload(envelope), transfer->data, move->bytes);
         SL_TRY(sl_channel_commit_envelope(channel, envelope));
     }
     move->done = true;

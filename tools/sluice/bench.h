@@ -7,6 +7,7 @@
 #include <sluice/base.h>
 
 #define BENCH_LIST(X)                                                                                                  \
+    X(comm, "Times messages between two ranks beside memcpy")                                                          \
     X(schedule, "Times generating, lowering, checking and simulating a large schedule")                                \
     X(overhead, "Times pipelines whose stages do nothing")                                                             \
     X(pipeline, "Trains a GPT under every schedule, beside one process and the simulator")                             \

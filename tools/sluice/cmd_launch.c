@@ -56,7 +56,7 @@ int cmd_launch(int argc, char **argv)
           .real = &launch.grace,
           .least = 0,
           .most = 1e6,
-          .help = "seconds from a failure or a signal to SIGKILL for what still runs (default 5)" },
+          .help = "seconds from a signal to SIGKILL for what still runs (default 5); after a failure 5 at most" },
         { .name = NULL },
     };
     int code;

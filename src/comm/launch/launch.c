@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define GRACE_SECONDS 5.0
+#define GRACE_SECONDS 5.0 /* also the longest after a failure: what runs on then waits for nothing */
 #define QUIET_SECONDS 1.0 /* from a failure to SIGTERM: time in which the other ranks report and end by themselves */
 #define LOOK_MILLISECONDS 50
 
@@ -161,7 +161,7 @@ static void forward_signals(sl_launcher *launcher)
         signal_all(launcher, signal);
         if (signal != SIGUSR1 && signal != SIGUSR2 && launcher->ending == 0) {
             launcher->ending = sl_now();
-            launcher->told_term = true; /* it has been told */
+            launcher->by_signal = launcher->told_term = true; /* they have been told */
         }
     }
 }
@@ -179,7 +179,8 @@ static void press(sl_launcher *launcher)
         signal_all(launcher, SIGTERM);
         launcher->told_term = true;
     }
-    if (passed > launcher->grace && !launcher->told_kill) {
+    double limit = launcher->by_signal || launcher->grace < GRACE_SECONDS ? launcher->grace : GRACE_SECONDS;
+    if (passed > limit && !launcher->told_kill) {
         signal_all(launcher, SIGKILL);
         launcher->told_kill = true;
     }

@@ -36,6 +36,7 @@ typedef struct sl_launcher {
     sigset_t old_mask;
     bool harmless;  /* the run's failure is a rank that ended early and well: it concerns who still needs it */
     double ending;  /* when the run began to end: a failure or a signal; 0 before */
+    bool by_signal; /* because of a signal: ranks may want time, to write a checkpoint */
     bool told_term; /* SIGTERM has been sent */
     bool told_kill;
     struct pollfd *polls; /* (1 + 3 * ranks) */

@@ -84,9 +84,9 @@ static void other_side_closed(sl_monitor *monitor, int watch)
         return;
     }
     sl_shm_rank *other = &monitor->shm->control->ranks[rank];
-    uint32_t joined = SL_SHM_JOINED;
-    if (!atomic_compare_exchange_strong(&other->state, &joined, SL_SHM_GONE))
+    if (atomic_load(&other->state) == SL_SHM_CLOSED)
         return;
+    atomic_store(&other->state, SL_SHM_GONE);
     snprintf(text, sizeof text, "rank %d died; last doing: %s", rank, sl_shm_describe(other, doing, sizeof doing));
     sl_shm_fail(monitor->shm, rank, SL_ERR_PEER, text);
 }

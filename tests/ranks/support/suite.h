@@ -5,6 +5,15 @@
 
 #include <sluice/comm.h>
 
+/* Whether a sanitizer slows everything down. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SUITE_SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SUITE_SANITIZED 1
+#endif
+#endif
+
 typedef sl_status (*suite_function)(sl_group *group, uint64_t seed);
 
 typedef struct suite_case {

@@ -1,0 +1,157 @@
+/* Ranks that somebody else starts, with torchrun's or Slurm's variables: they find each other, and hear of a death. */
+#include "ranks/support/suite.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { RANKS = 3 };
+
+/* Shared between the test and the ranks. */
+static struct outcome {
+    sl_status status;
+    double at;
+    char transport[16];
+    char message[1024];
+} * outcomes;
+
+static void set_number(const char *name, int value)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", value);
+    setenv(name, text, 1);
+}
+
+static void as_torchrun(int rank, int size)
+{
+    set_number("RANK", rank);
+    set_number("WORLD_SIZE", size);
+    set_number("LOCAL_WORLD_SIZE", size);
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    set_number("MASTER_PORT", (int)getppid()); /* of this test and no other */
+}
+
+static void as_slurm(int rank, int size)
+{
+    set_number("SLURM_PROCID", rank);
+    set_number("SLURM_STEP_NUM_TASKS", size);
+    set_number("SLURM_STEP_NUM_NODES", 1);
+    set_number("SLURM_JOB_ID", (int)getppid());
+    setenv("SLURM_STEP_ID", "3", 1);
+}
+
+static int be_rank(int rank, suite_function run)
+{
+    struct outcome *mine = &outcomes[rank];
+    sl_group *group = NULL;
+    mine->status = sl_group_open(NULL, &group);
+    if (mine->status == SL_OK) {
+        snprintf(mine->transport, sizeof mine->transport, "%s", sl_group_transport(group));
+        mine->status = run(group, 5);
+    }
+    mine->at = sl_now();
+    snprintf(mine->message, sizeof mine->message, "%s", sl_error_message());
+    sl_group_close(group);
+    return mine->status == SL_OK ? 0 : 1;
+}
+
+/* Starts the ranks, the last one first, and waits for them. */
+static void run_ranks(void (*as)(int rank, int size), int size, int wrong_size, suite_function run)
+{
+    memset(outcomes, 0, RANKS * sizeof *outcomes);
+    pid_t pids[RANKS];
+    for (int r = size - 1; r >= 0; r--) {
+        pids[r] = fork();
+        if (pids[r] == 0) {
+            as(r, r == size - 1 && wrong_size ? wrong_size : size);
+            _exit(be_rank(r, run));
+        }
+        usleep(5000);
+    }
+    for (int r = 0; r < size; r++)
+        waitpid(pids[r], NULL, 0);
+}
+
+static void check_all_well(void)
+{
+    for (int r = 0; r < RANKS; r++) {
+        if (outcomes[r].status != SL_OK)
+            fail_msg("rank %d: %s", r, outcomes[r].message);
+        assert_string_equal(outcomes[r].transport, "local");
+    }
+}
+
+static void torchruns_ranks_find_each_other(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 3; i++) { /* again under the same name */
+        run_ranks(as_torchrun, RANKS, 0, suite_patterns[0].run);
+        check_all_well();
+    }
+}
+
+static void slurms_ranks_find_each_other(void **state)
+{
+    (void)state;
+    run_ranks(as_slurm, RANKS, 0, suite_patterns[0].run);
+    check_all_well();
+}
+
+static double *killed_at;
+
+static sl_status die_as_the_last(sl_group *group, uint64_t seed)
+{
+    (void)seed;
+    sl_status status = sl_group_barrier(group);
+    sl_group_note(group, "about to die");
+    if (sl_group_rank(group) == RANKS - 1) {
+        usleep(20000);
+        *killed_at = sl_now();
+        kill(getpid(), SIGKILL);
+    }
+    while (status == SL_OK)
+        status = sl_group_barrier(group);
+    return status;
+}
+
+static void a_death_is_heard_of_without_a_launcher(void **state)
+{
+    (void)state;
+    run_ranks(as_torchrun, RANKS, 0, die_as_the_last);
+    for (int r = 0; r < RANKS - 1; r++) {
+        assert_int_equal(outcomes[r].status, SL_ERR_PEER);
+        assert_non_null(strstr(outcomes[r].message, "rank 2 died; last doing: about to die"));
+        assert_true(outcomes[r].at - *killed_at < 1);
+    }
+}
+
+static void ranks_that_disagree_on_their_number_are_refused(void **state)
+{
+    (void)state;
+    run_ranks(as_torchrun, RANKS, RANKS + 1, suite_patterns[0].run);
+    assert_int_equal(outcomes[0].status, SL_ERR_COMM);
+    assert_non_null(strstr(outcomes[0].message, "rank 0 has 3 ranks, another process is rank 2 of 4"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(torchruns_ranks_find_each_other),
+        cmocka_unit_test(slurms_ranks_find_each_other),
+        cmocka_unit_test(a_death_is_heard_of_without_a_launcher),
+        cmocka_unit_test(ranks_that_disagree_on_their_number_are_refused),
+    };
+    char *memory = mmap(NULL, 65536, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    outcomes = (struct outcome *)memory;
+    killed_at = (double *)(memory + 32768);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
