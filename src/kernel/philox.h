@@ -24,7 +24,11 @@ static inline void sl_philox(uint32_t counter[4], uint32_t key0, uint32_t key1)
     }
 }
 
-/* One dropout call: which elements stay. Element e of the global batch takes word e % 4 of counter block e / 4. */
+/* Elements of the global batch go in groups of 64, which 16 counter blocks serve: element e takes word e / 16 % 4 of
+ * block e / 64 * 16 + e % 16, so that 16 neighbours are the same word of 16 blocks whatever the vector width. */
+enum { SL_PHILOX_GROUP = 64, SL_PHILOX_BLOCKS = 16 };
+
+/* One dropout call: which elements stay. */
 typedef struct sl_dropout_stream {
     uint64_t first; /* global number of the call's element 0 */
     uint64_t step;
@@ -54,11 +58,12 @@ static inline sl_dropout_stream sl_dropout_start(const sl_kernel_call *call)
 
 static inline bool sl_dropout_keeps(const sl_dropout_stream *stream, uint64_t index)
 {
-    uint64_t element = stream->first + index, block = element / 4;
+    uint64_t element = stream->first + index;
+    uint64_t block = element / SL_PHILOX_GROUP * SL_PHILOX_BLOCKS + element % SL_PHILOX_BLOCKS;
     uint32_t counter[4] = { (uint32_t)block, (uint32_t)(block >> 32), (uint32_t)stream->step,
                             (uint32_t)(stream->step >> 32) };
     sl_philox(counter, stream->key0, stream->key1);
-    return counter[element % 4] >= stream->threshold;
+    return counter[element / SL_PHILOX_BLOCKS % 4] >= stream->threshold;
 }
 
 #endif

@@ -11,7 +11,8 @@
     X(schedule, "Times generating, lowering, checking and simulating a large schedule")                                \
     X(overhead, "Times pipelines whose stages do nothing")                                                             \
     X(pipeline, "Trains a GPT under every schedule, beside one process and the simulator")                             \
-    X(step, "Times a training step against its matrix products alone")
+    X(step, "Times a training step against its matrix products alone")                                                 \
+    X(kernel, "Times each kernel on the shapes of a GPT")
 
 #define BENCH_DECLARE(name, summary) int bench_##name(int argc, char **argv);
 BENCH_LIST(BENCH_DECLARE)

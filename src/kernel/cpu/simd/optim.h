@@ -54,8 +54,9 @@ static void simd_from_half(sl_dtype dtype, const uint16_t *x, float *y, int64_t 
         y[i] = dtype == SL_BF16 ? sl_bf16_to_f32(x[i]) : sl_f16_to_f32(x[i]);
 }
 
-/* VW counter blocks at once: words[w * VW + lane] is word w of block `block + lane`. */
-static void philox_blocks(uint64_t block, uint64_t step, uint32_t key0, uint32_t key1, uint32_t *words)
+/* The words of VW counter blocks from `block` on, in the order of the elements they serve: word w of block b goes to
+ * words[w * SL_PHILOX_BLOCKS + b]. */
+V_INLINE void philox_blocks(uint64_t block, uint64_t step, uint32_t key0, uint32_t key1, uint32_t *words)
 {
     uint32_t low[VW], high[VW];
     for (int i = 0; i < VW; i++) {
@@ -76,25 +77,29 @@ static void philox_blocks(uint64_t block, uint64_t step, uint32_t key0, uint32_t
         k1 = vi_add(k1, vi_set(SL_PHILOX_W1));
     }
     vi_store(words, c0);
-    vi_store(words + VW, c1);
-    vi_store(words + 2 * VW, c2);
-    vi_store(words + 3 * VW, c3);
+    vi_store(words + SL_PHILOX_BLOCKS, c1);
+    vi_store(words + 2 * SL_PHILOX_BLOCKS, c2);
+    vi_store(words + 3 * SL_PHILOX_BLOCKS, c3);
 }
 
+/* A group of elements at a time, or the part of one that the run begins or ends in. */
 static void simd_dropout(const float *x, float *y, int64_t n, uint64_t first, uint64_t step, uint32_t key0,
                          uint32_t key1, uint32_t threshold, float keep, bool add)
 {
-    uint32_t words[4 * VW];
-    int64_t i = 0;
-    while (i < n) {
-        uint64_t element = first + (uint64_t)i, block = element / 4;
-        int64_t skip = (int64_t)(element % 4), count = 4 * VW - skip < n - i ? 4 * VW - skip : n - i;
-        philox_blocks(block, step, key0, key1, words);
-        for (int64_t j = 0; j < count; j++) {
-            int64_t at = j + skip;
-            float value = words[at % 4 * VW + at / 4] >= threshold ? x[i + j] * keep : 0;
+    uint32_t words[SL_PHILOX_GROUP];
+    vi limit = vi_set(threshold);
+    vf factor = v_set(keep);
+    for (int64_t i = 0, count; i < n; i += count) {
+        uint64_t element = first + (uint64_t)i;
+        int64_t skip = (int64_t)(element % SL_PHILOX_GROUP), left = SL_PHILOX_GROUP - skip, j = 0;
+        count = left < n - i ? left : n - i;
+        for (int b = 0; b < SL_PHILOX_BLOCKS; b += VW)
+            philox_blocks(element / SL_PHILOX_GROUP * SL_PHILOX_BLOCKS + (uint64_t)b, step, key0, key1, words + b);
+        for (; j + VW <= count; j += VW)
+            v_emit(y + i + j, v_keep(v_mul(factor, v_load(x + i + j)), vi_load(words + skip + j), limit), add);
+        for (; j < count; j++) {
+            float value = words[skip + j] >= threshold ? x[i + j] * keep : 0;
             y[i + j] = add ? y[i + j] + value : value;
         }
-        i += count;
     }
 }

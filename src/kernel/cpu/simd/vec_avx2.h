@@ -151,8 +151,14 @@ static inline vi vi_xor(vi a, vi b)
 static inline void vi_multiply(vi a, vi b, vi *low, vi *high)
 {
     __m256i even = _mm256_mul_epu32(a, b), odd = _mm256_mul_epu32(_mm256_srli_epi64(a, 32), _mm256_srli_epi64(b, 32));
-    *low = _mm256_mullo_epi32(a, b);
+    *low = _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
     *high = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
+}
+
+static inline vf v_keep(vf a, vi word, vi limit)
+{
+    __m256i kept = _mm256_cmpeq_epi32(_mm256_max_epu32(word, limit), word);
+    return _mm256_and_ps(_mm256_castsi256_ps(kept), a);
 }
 
 static inline void v_transpose(vf *r)

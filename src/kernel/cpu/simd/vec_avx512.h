@@ -143,8 +143,14 @@ static inline void vi_multiply(vi a, vi b, vi *low, vi *high)
 {
     __m512i even = _mm512_mul_epu32(a, b);
     __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64(a, 32), _mm512_srli_epi64(b, 32));
-    *low = _mm512_mullo_epi32(a, b);
+    *low = _mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32));
     *high = _mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(even, 32), odd);
+}
+
+/* a where word >= limit as unsigned numbers, else 0. */
+static inline vf v_keep(vf a, vi word, vi limit)
+{
+    return _mm512_maskz_mov_ps(_mm512_cmpge_epu32_mask(word, limit), a);
 }
 
 /* VW x VW in place: lane j of row i becomes lane i of row j. Pairs first, then quads, then the quarters. */

@@ -146,6 +146,11 @@ static inline void vi_multiply(vi a, vi b, vi *low, vi *high)
     *high = (uint32_t)(product >> 32);
 }
 
+static inline vf v_keep(vf a, vi word, vi limit)
+{
+    return word >= limit ? a : 0;
+}
+
 static inline void v_transpose(vf *r)
 {
     (void)r;

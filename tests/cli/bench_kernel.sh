@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# sluice bench kernel: every kernel of the list has a time; one can be chosen; refusals.
+. "$(dirname "$0")/common.bash"
+
+small=(--batch 2 --seq 16 --embd 32 --heads 4 --vocab 64 --repeats 1)
+run 0 "$SLUICE" bench kernel "${small[@]}" --threads 2 --format json
+silent
+for op in linear linear_grad_w attention attention_grad layernorm gelu_tanh cross_entropy_grad adamw; do
+    grep -qE "\"op\":\"$op\",\"seconds\":[0-9]" "$out" || fail "no $op"
+done
+run 0 "$SLUICE" bench kernel "${small[@]}" --op softmax
+prints "softmax"
+grep -q layernorm "$out" && fail "--op does not choose"
+run 1 "$SLUICE" bench kernel "${small[@]}" --op nothing
+complains "'nothing'"
+run 2 "$SLUICE" bench kernel --embd 30 --heads 4
+run 0 "$SLUICE" bench kernel --help

@@ -1,0 +1,284 @@
+/* sluice bench kernel: each kernel on the shapes of a GPT, beside the machine's copy speed and multiply-add peak. */
+#include "bench.h"
+#include "command.h"
+#include "options.h"
+
+#include "base/alloc.h"
+#include "base/json.h"
+#include <sluice/kernel.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const cli_usage usage = {
+    .command = "bench kernel",
+    .synopsis = "[OPTIONS]",
+    .description =
+        "Runs each kernel on the shapes that it has in a GPT of the given size and prints the best time, the "
+        "operations a second where they are the measure, and the bytes read and written a second, beside a "
+        "plain copy and the multiply-add peak.",
+    .examples = "sluice bench kernel\n"
+                "sluice bench kernel --op attention_grad --seq 1024 --batch 2 --format json",
+};
+
+typedef struct sizes {
+    int64_t batch, seq, embd, heads, vocab;
+    int threads, repeats;
+    const char *op; /* only this one; NULL: all */
+} sizes;
+
+/* Arguments are separated by blanks, a letter a dim: B T C as usual, H heads, D = C / H, F = 4C, Q = 3C, V words, s a
+ * scalar; "i:" before it: indices below V. */
+typedef struct kernel_case {
+    sl_op op;
+    const char *inputs, *outputs;
+    double flops; /* in units of what flops_of() says; 0: not the measure */
+} kernel_case;
+
+static const kernel_case cases[] = {
+    { SL_OP_LINEAR, "BTC CF F", "BTF", 2 },
+    { SL_OP_LINEAR_GRAD_X, "BTF CF", "BTC", 2 },
+    { SL_OP_LINEAR_GRAD_W, "BTC BTF", "CF", 2 },
+    { SL_OP_ATTENTION, "BTHD BTHD BTHD", "BTHD BHT", 2 },
+    { SL_OP_ATTENTION_GRAD, "BTHD BTHD BTHD BTHD BHT BTHD", "BTHD BTHD BTHD", 5 },
+    { SL_OP_LAYERNORM, "BTC C C", "BTC BT BT", 0 },
+    { SL_OP_LAYERNORM_GRAD_X, "BTC BTC C BT BT", "BTC", 0 },
+    { SL_OP_LAYERNORM_GRAD_W, "BTC BTC BT BT", "C C", 0 },
+    { SL_OP_RMSNORM, "BTC C", "BTC BT", 0 },
+    { SL_OP_RMSNORM_GRAD_X, "BTC BTC C BT", "BTC", 0 },
+    { SL_OP_GELU_TANH, "BTF", "BTF", 0 },
+    { SL_OP_GELU_TANH_GRAD, "BTF BTF", "BTF", 0 },
+    { SL_OP_GELU_ERF, "BTF", "BTF", 0 },
+    { SL_OP_SWIGLU, "BTF BTF", "BTF", 0 },
+    { SL_OP_SWIGLU_GRAD, "BTF BTF BTF", "BTF BTF", 0 },
+    { SL_OP_ADD, "BTC BTC", "BTC", 0 },
+    { SL_OP_SUM_TO, "BTF", "F", 0 },
+    { SL_OP_EMBEDDING, "i:BT VC", "BTC", 0 },
+    { SL_OP_EMBEDDING_GRAD, "i:BT BTC", "VC", 0 },
+    { SL_OP_CROSS_ENTROPY, "BTV i:BT", "s BT", 0 },
+    { SL_OP_CROSS_ENTROPY_GRAD, "BTV i:BT BT s", "BTV", 0 },
+    { SL_OP_SOFTMAX, "BTV", "BTV", 0 },
+    { SL_OP_DROPOUT, "BTC", "BTC", 0 },
+    { SL_OP_COPY, "BTV", "BTV", 0 },
+    { SL_OP_ADAMW, "VC", "VC VC VC", 0 },
+};
+
+enum { CASES = sizeof cases / sizeof *cases, MAX_ARGS = 8 };
+
+typedef struct kernel_result {
+    const char *name;
+    double seconds, flops, bytes;
+} kernel_result;
+
+static int64_t size_of(const sizes *s, char letter)
+{
+    switch (letter) {
+    case 'B':
+        return s->batch;
+    case 'T':
+        return s->seq;
+    case 'C':
+        return s->embd;
+    case 'H':
+        return s->heads;
+    case 'D':
+        return s->embd / s->heads;
+    case 'F':
+        return 4 * s->embd;
+    case 'Q':
+        return 3 * s->embd;
+    default:
+        return s->vocab;
+    }
+}
+
+static sl_status fill_view(const sizes *s, sl_stream *stream, const sl_view *view)
+{
+    sl_kernel_call fill = { .op = SL_OP_FILL, .attrs = { .alpha = 0.5 }, .outputs = view, .output_count = 1 };
+    if (view->meta.dtype != SL_I32)
+        return sl_kernel_run(stream, &fill);
+    int64_t count = sl_meta_count(&view->meta);
+    int32_t *ids = NULL;
+    sl_status status = SL_NEW_ARRAY(ids, count);
+    if (status != SL_OK)
+        return status;
+    for (int64_t i = 0; i < count; i++)
+        ids[i] = (int32_t)(i * 7919 % s->vocab);
+    status = sl_stream_copy(stream, SL_COPY_HOST_TO_DEVICE, view->data, ids, (size_t)count * sizeof *ids);
+    if (status == SL_OK)
+        status = sl_stream_synchronize(stream);
+    sl_free(ids);
+    return status;
+}
+
+/* Makes the arguments of the text; *count grows as they are allocated. */
+static sl_status make_views(const sizes *s, sl_stream *stream, const char *text, sl_view *views, int *count)
+{
+    sl_status status = SL_OK;
+    while (*text) {
+        sl_shape shape = { .rank = 0 };
+        bool ids = strncmp(text, "i:", 2) == 0;
+        text += ids ? 2 : 0;
+        for (; *text && *text != ' '; text++) {
+            if (*text != 's')
+                shape.dims[shape.rank++] = size_of(s, *text);
+        }
+        text += strspn(text, " ");
+        sl_view *view = &views[*count];
+        view->meta = sl_meta_contiguous(ids ? SL_I32 : SL_F32, &shape);
+        SL_TRY(sl_device_alloc(sl_stream_device(stream), sl_meta_bytes(&view->meta), &view->data));
+        (*count)++;
+        SL_TRY(fill_view(s, stream, view));
+    }
+done:
+    return status;
+}
+
+/* Products: rows x in x out; attention: the causal half of T x T x D a head, times the number of products. */
+static double flops_of(const sizes *s, const kernel_case *c)
+{
+    double tokens = (double)(s->batch * s->seq);
+    if (c->op == SL_OP_ATTENTION || c->op == SL_OP_ATTENTION_GRAD)
+        return c->flops * tokens * (double)(s->seq + 1) * (double)s->embd;
+    return c->flops * tokens * (double)s->embd * 4 * (double)s->embd;
+}
+
+static sl_status measure_case(const sizes *s, sl_stream *stream, const kernel_case *c, kernel_result *out)
+{
+    sl_status status = SL_OK;
+    sl_device *device = sl_stream_device(stream);
+    sl_view inputs[MAX_ARGS], outputs[MAX_ARGS];
+    int input_count = 0, output_count = 0;
+    void *scratch = NULL;
+    double best = INFINITY, bytes = 0;
+
+    SL_TRY(make_views(s, stream, c->inputs, inputs, &input_count));
+    SL_TRY(make_views(s, stream, c->outputs, outputs, &output_count));
+    sl_kernel_call call = { .op = c->op,
+                            .attrs = { .causal = true,
+                                       .scale = 0.125,
+                                       .eps = 1e-5,
+                                       .p = 0.1,
+                                       .ignore_index = -1,
+                                       .optim = { .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .t = 1 } },
+                            .inputs = inputs,
+                            .input_count = input_count,
+                            .outputs = outputs,
+                            .output_count = output_count,
+                            .rng = { .training = true } };
+    SL_TRY(sl_kernel_scratch(device, &call, &call.scratch_bytes));
+    SL_TRY(sl_device_alloc(device, call.scratch_bytes, &scratch));
+    call.scratch = scratch;
+    for (int i = 0; i <= s->repeats; i++) { /* the first one touches the memory */
+        double start = sl_now();
+        SL_TRY(sl_kernel_run(stream, &call));
+        SL_TRY(sl_stream_synchronize(stream));
+        best = fmin(best, sl_now() - start);
+    }
+    for (int i = 0; i < input_count; i++)
+        bytes += (double)sl_meta_bytes(&inputs[i].meta);
+    for (int i = 0; i < output_count; i++)
+        bytes += (c->op == SL_OP_ADAMW ? 2 : 1) * (double)sl_meta_bytes(&outputs[i].meta);
+    *out = (kernel_result){ sl_op_get_info(c->op)->name, best, flops_of(s, c), bytes };
+done:
+    for (int i = 0; i < input_count; i++)
+        sl_device_free(device, inputs[i].data);
+    for (int i = 0; i < output_count; i++)
+        sl_device_free(device, outputs[i].data);
+    sl_device_free(device, scratch);
+    return status;
+}
+
+static void print_json(const kernel_result *results, int count, const char *kernels, double peak)
+{
+    sl_json json = { .file = stdout };
+    sl_json_begin(&json, '{');
+    sl_json_put_string(&json, "kernels", kernels);
+    sl_json_put_double(&json, "fma_peak_gflops", peak / 1e9);
+    sl_json_key(&json, "ops");
+    sl_json_begin(&json, '[');
+    for (int i = 0; i < count; i++) {
+        sl_json_newline(&json);
+        sl_json_begin(&json, '{');
+        sl_json_put_string(&json, "op", results[i].name);
+        sl_json_put_double(&json, "seconds", results[i].seconds);
+        if (results[i].flops > 0)
+            sl_json_put_double(&json, "gflops", results[i].flops / results[i].seconds / 1e9);
+        sl_json_put_double(&json, "gbytes_per_s", results[i].bytes / results[i].seconds / 1e9);
+        sl_json_end(&json, '}');
+    }
+    sl_json_end(&json, ']');
+    sl_json_end(&json, '}');
+    putchar('\n');
+}
+
+static void print_text(const kernel_result *results, int count, const char *kernels, double peak)
+{
+    printf("%s; FMA peak %.1f GFLOP/s\n\n%-20s %10s %10s %8s\n", kernels, peak / 1e9, "op", "ms", "GFLOP/s", "GB/s");
+    for (int i = 0; i < count; i++) {
+        char rate[32] = "";
+        if (results[i].flops > 0)
+            snprintf(rate, sizeof rate, "%.1f", results[i].flops / results[i].seconds / 1e9);
+        printf("%-20s %10.3f %10s %8.1f\n", results[i].name, 1e3 * results[i].seconds, rate,
+               results[i].bytes / results[i].seconds / 1e9);
+    }
+}
+
+static sl_status measure(const sizes *s, bool json)
+{
+    sl_status status = SL_OK;
+    sl_device *device = NULL;
+    sl_stream *stream = NULL;
+    kernel_result results[CASES];
+    char kernels[160];
+    int count = 0;
+
+    SL_TRY(sl_device_open("cpu", &(sl_device_options){ .threads = s->threads }, &device));
+    SL_TRY(sl_stream_create(device, &stream));
+    sl_kernel_describe(device, kernels, sizeof kernels);
+    for (int i = 0; i < CASES; i++) {
+        if (!s->op || strcmp(s->op, sl_op_get_info(cases[i].op)->name) == 0) {
+            SL_TRY(measure_case(s, stream, &cases[i], &results[count]));
+            count++;
+        }
+    }
+    if (count == 0) {
+        status = sl_fail(SL_ERR_ARGUMENT, "--op: '%s' is not among the kernels measured", s->op);
+        goto done;
+    }
+    (json ? print_json : print_text)(results, count, kernels, sl_kernel_measure_peak(device));
+done:
+    sl_stream_destroy(stream);
+    sl_device_close(device);
+    return status;
+}
+
+int bench_kernel(int argc, char **argv)
+{
+    sizes s = { .batch = 8, .seq = 256, .embd = 512, .heads = 8, .vocab = 8192, .threads = 1, .repeats = 10 };
+    int format = 0;
+    const cli_option options[] = {
+        { .name = "op", .value = "NAME", .text = &s.op, .help = "Measure this kernel only." },
+        { .name = "batch", .value = "B", .wide = &s.batch, .min = 1, .max = 1 << 20, .help = "Sequences." },
+        { .name = "seq", .value = "T", .wide = &s.seq, .min = 1, .max = 1 << 20, .help = "Tokens of a sequence." },
+        { .name = "embd", .value = "C", .wide = &s.embd, .min = 1, .max = 1 << 20, .help = "Width of the model." },
+        { .name = "heads", .value = "H", .wide = &s.heads, .min = 1, .max = 1 << 16, .help = "Attention heads." },
+        { .name = "vocab", .value = "V", .wide = &s.vocab, .min = 1, .max = 1 << 24, .help = "Words." },
+        { .name = "threads", .value = "N", .integer = &s.threads, .min = 1, .max = 1024, .help = "Threads." },
+        { .name = "repeats", .value = "R", .integer = &s.repeats, .min = 1, .max = 10000, .help = "The best counts." },
+        { .name = "format",
+          .value = "FORMAT",
+          .choice = &format,
+          .words = "text|json",
+          .help = "How to print the result." },
+        { .name = NULL },
+    };
+    int code;
+    if (!options_parse(&usage, options, &argc, argv, &code))
+        return code;
+    log_to_stderr("bench kernel");
+    if (s.embd % s.heads != 0)
+        return usage_error("bench kernel", "--embd must be a multiple of --heads");
+    return measure(&s, format == 1) == SL_OK ? EXIT_OK : failure("bench kernel");
+}
