@@ -15,3 +15,8 @@ run 1 "$SLUICE" bench kernel "${small[@]}" --op nothing
 complains "'nothing'"
 run 2 "$SLUICE" bench kernel --embd 30 --heads 4
 run 0 "$SLUICE" bench kernel --help
+
+run 0 env SLUICE_ISA=scalar "$SLUICE" bench kernel "${small[@]}" --op add
+prints "cpu: scalar"
+run 0 env SLUICE_ISA=avx9000 "$SLUICE" bench kernel "${small[@]}" --op add
+complains "SLUICE_ISA=avx9000"

@@ -1,52 +1,7 @@
 /* What users rely on to reproduce a run: the same call gives the same bits, wherever its tensors lie. */
-#include "unit/kernel/cases.h"
+#include "unit/kernel/bits.h"
 
 #include "kernel/cpu/blas.h"
-#include "kernel/cpu/isa.h"
-
-/* Outputs of case i, row-major, one after the other; the caller frees. */
-static double *results_of(size_t i, layout how, int threads, int64_t *count)
-{
-    const op_case *c = &cases[i];
-    open_device(threads);
-    seed_case(i);
-    args inputs = make_args(c->inputs, SL_F32, how), outputs = make_args(c->outputs, SL_F32, how);
-    assert_int_equal(run_call(call_of(c, &inputs, &outputs, false)), SL_OK);
-    *count = 0;
-    for (int n = 0; n < outputs.count; n++)
-        *count += sl_view_is_none(&outputs.views[n]) ? 0 : sl_meta_count(&outputs.views[n].meta);
-    double *values = calloc((size_t)*count + 1, sizeof *values), *to = values;
-    for (int n = 0; n < outputs.count; n++) {
-        int64_t size = sl_view_is_none(&outputs.views[n]) ? 0 : sl_meta_count(&outputs.views[n].meta);
-        for (int64_t e = 0; e < size; e++)
-            *to++ = get(&outputs.views[n], e);
-    }
-    free_args(&inputs);
-    free_args(&outputs);
-    close_device();
-    return values;
-}
-
-static void check_same(size_t i, const double *a, layout how, int threads, const char *what)
-{
-    int64_t count;
-    double *b = results_of(i, how, threads, &count);
-    for (int64_t e = 0; e < count; e++) {
-        if (memcmp(&a[e], &b[e], sizeof *a) != 0)
-            fail_msg("%s %s on %s: element %lld is %.9g and %.9g with %s", sl_op_get_info(cases[i].op)->name,
-                     cases[i].inputs, sl_isa_name(sl_isa_get()), (long long)e, a[e], b[e], what);
-    }
-    free(b);
-}
-
-static void for_every_isa(void (*check)(void))
-{
-    for (int isa = SL_ISA_SCALAR; isa <= (int)sl_isa_best(); isa++) {
-        assert_true(sl_isa_set((sl_isa)isa));
-        check();
-    }
-    sl_isa_set(sl_isa_best());
-}
 
 static void check_layouts(void)
 {
@@ -66,46 +21,6 @@ static void the_memory_layout_changes_no_bit(void **state)
     sl_blas_enable(false);
     for_every_isa(check_layouts);
     sl_blas_enable(true);
-}
-
-static void check_repeats(void)
-{
-    for (size_t i = 0; i < CASE_COUNT; i++) {
-        if (!cases[i].large)
-            continue;
-        for (int threads = 1; threads <= 4; threads++) {
-            int64_t count;
-            double *first = results_of(i, PACKED, threads, &count);
-            check_same(i, first, PACKED, threads, "the same threads again");
-            free(first);
-        }
-    }
-}
-
-static void the_same_number_of_threads_gives_the_same_bits(void **state)
-{
-    (void)state;
-    for_every_isa(check_repeats);
-}
-
-/* Only the split of a matrix product may show. */
-static void check_threads(void)
-{
-    for (size_t i = 0; i < CASE_COUNT; i++) {
-        if (!cases[i].large || cases[i].op <= SL_OP_MATMUL)
-            continue;
-        int64_t count;
-        double *one = results_of(i, PACKED, 1, &count);
-        check_same(i, one, PACKED, 2, "2 threads");
-        check_same(i, one, PACKED, 5, "5 threads");
-        free(one);
-    }
-}
-
-static void outside_products_the_number_of_threads_changes_no_bit(void **state)
-{
-    (void)state;
-    for_every_isa(check_threads);
 }
 
 /* The ops whose info says so give the same bits when the result takes over the memory of an input. */
@@ -144,8 +59,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_memory_layout_changes_no_bit),
-        cmocka_unit_test(the_same_number_of_threads_gives_the_same_bits),
-        cmocka_unit_test(outside_products_the_number_of_threads_changes_no_bit),
         cmocka_unit_test(results_in_place_have_the_same_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

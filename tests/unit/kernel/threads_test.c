@@ -1,0 +1,41 @@
+/* Threads share the work of a kernel without changing its bits; also what the thread sanitizer looks at. */
+#include "unit/kernel/bits.h"
+
+static void the_same_number_of_threads_gives_the_same_bits(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < CASE_COUNT; i++) {
+        if (!cases[i].large)
+            continue;
+        for (int threads = 2; threads <= 4; threads += 2) {
+            int64_t count;
+            double *first = results_of(i, PACKED, threads, &count);
+            check_same(i, first, PACKED, threads, "the same threads again");
+            free(first);
+        }
+    }
+}
+
+/* Only the split of a matrix product may show. */
+static void outside_products_the_number_of_threads_changes_no_bit(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < CASE_COUNT; i++) {
+        if (!cases[i].large || cases[i].op <= SL_OP_MATMUL)
+            continue;
+        int64_t count;
+        double *one = results_of(i, PACKED, 1, &count);
+        check_same(i, one, PACKED, 2, "2 threads");
+        check_same(i, one, PACKED, 5, "5 threads");
+        free(one);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_same_number_of_threads_gives_the_same_bits),
+        cmocka_unit_test(outside_products_the_number_of_threads_changes_no_bit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
