@@ -14,7 +14,8 @@ static const cli_usage usage = {
     .description =
         "Trains a GPT of the given size for a few steps (forward, backward, gradient norm, AdamW) and, between the "
         "steps, runs the matrix products of its linear layers alone: the same shapes through the same BLAS. The best "
-        "time of each counts. Attention's products are in the step but not among the products alone.\n"
+        "time of each counts. Attention's products are in the step but not among the products alone. On a busy machine "
+        "the processor times (step_cpu_s, gemm_cpu_s) tell more than the times on the clock.\n"
         "peak_memory is what the operating system saw the process grow by, predicted_memory what the memory plan and "
         "the optimizer say beforehand. gflops counts the operations of forward and backward as the graph does; "
         "fma_peak_share is its share of the peak that a loop of multiply-adds reaches in the same run.",
@@ -33,6 +34,8 @@ static void print_json(const step_options *options, const step_result *r)
     sl_json_put_double(&json, "fma_peak_share", r->flops / r->step_s / r->fma_peak);
     sl_json_put_int(&json, "peak_memory", r->peak_memory);
     sl_json_put_int(&json, "predicted_memory", r->predicted_memory);
+    sl_json_put_double(&json, "step_cpu_s", r->step_cpu_s);
+    sl_json_put_double(&json, "gemm_cpu_s", r->gemm_cpu_s);
     sl_json_put_double(&json, "forward_backward_s", r->forward_backward_s);
     sl_json_put_double(&json, "optimizer_s", r->optimizer_s);
     sl_json_put_double(&json, "gemm_gflops", r->gemm_flops / r->gemm_s / 1e9);
@@ -53,6 +56,8 @@ static void print_text(const step_options *options, const step_result *r)
            r->optimizer_s);
     printf("products   %.4f s alone, %.1f GFLOP/s; the step takes %.3f times as long\n", r->gemm_s,
            r->gemm_flops / r->gemm_s / 1e9, r->step_s / r->gemm_s);
+    printf("processor  %.4f s for the step, %.4f s for the products: %.3f times as much\n", r->step_cpu_s,
+           r->gemm_cpu_s, r->step_cpu_s / r->gemm_cpu_s);
     printf("speed      %.1f GFLOP/s, %.1f%% of the FMA peak (%.1f); %.0f tokens/s\n", r->flops / r->step_s / 1e9,
            100 * r->flops / r->step_s / r->fma_peak, r->fma_peak / 1e9,
            (double)(options->batch * options->seq) / r->step_s);

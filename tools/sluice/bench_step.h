@@ -19,6 +19,7 @@ typedef struct step_node {
 typedef struct step_result {
     double step_s, forward_backward_s, optimizer_s; /* of the best step */
     double gemm_s;                                  /* the best time of the products alone */
+    double step_cpu_s, gemm_cpu_s;                  /* least processor time: what a busy machine disturbs little */
     double flops, gemm_flops;
     double fma_peak; /* operations a second */
     double loss;
