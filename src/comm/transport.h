@@ -73,6 +73,8 @@ typedef struct sl_pause {
     uint32_t ticket; /* the transport's */
     int spins;
     double until; /* end of the busy wait, in sl_now() */
+    double slept; /* since when it sleeps; 0 before */
+    bool warned;  /* that this takes long */
 } sl_pause;
 
 /* One rank's place in a run. A transport's own structure starts with it. */

@@ -134,7 +134,7 @@ static void play(int size, enum fate fate, int exit_code, double hang_timeout, c
 {
     suite_random random = { seed };
     char expected[128];
-    sl_launch_options launch = { .ranks = size, .run = talk, .hang_timeout = hang_timeout, .grace = 1.5 };
+    sl_launch_options launch = { .ranks = size, .run = talk, .hang_timeout = hang_timeout, .grace = 3 };
     sl_launch_result result;
     int descriptors = count_descriptors();
     memset(shared, 0, sizeof *shared);

@@ -62,6 +62,17 @@ static sl_status hang(sl_group *group)
     return status;
 }
 
+/* Rank 1 dies: MPI itself ends the others. */
+static sl_status die(sl_group *group)
+{
+    sl_status status = sl_group_barrier(group);
+    if (sl_group_rank(group) == 1)
+        kill(getpid(), SIGKILL);
+    while (status == SL_OK)
+        status = sl_group_barrier(group);
+    return status;
+}
+
 static int be_rank(const char *what)
 {
     sl_group *group = NULL;
@@ -72,6 +83,7 @@ static int be_rank(const char *what)
     if (status == SL_OK)
         status = strcmp(what, "most") == 0   ? run_most(group)
                  : strcmp(what, "hang") == 0 ? hang(group)
+                 : strcmp(what, "die") == 0  ? die(group)
                                              : run_named(group, what);
     if (status != SL_OK) {
         fprintf(stderr, "rank %d: %s\n", group ? sl_group_rank(group) : -1, sl_error_message());
@@ -143,6 +155,22 @@ static void run_hang(const char *flavour)
         fail_msg("%s", output);
 }
 
+static void run_death(const char *flavour)
+{
+    char output[8192];
+    need(flavour);
+    double start = sl_now();
+    assert_int_not_equal(mpirun(flavour, 3, "die", output, sizeof output), 0);
+    assert_true(sl_now() - start < 30);
+}
+
+static void nobody_waits_for_a_rank_that_died(void **state)
+{
+    (void)state;
+    run_death("openmpi");
+    run_death("mpich");
+}
+
 static void openmpi_runs_the_suite(void **state)
 {
     (void)state;
@@ -176,6 +204,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(mpich_runs_the_suite),
         cmocka_unit_test(openmpi_ends_a_run_with_a_rank_that_hangs),
         cmocka_unit_test(mpich_ends_a_run_with_a_rank_that_hangs),
+        cmocka_unit_test(nobody_waits_for_a_rank_that_died),
     };
     if (!realpath(argv[0], program))
         return 1;

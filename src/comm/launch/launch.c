@@ -166,6 +166,13 @@ static void forward_signals(sl_launcher *launcher)
     }
 }
 
+/* A rank that hangs hears no other signal. */
+static void end_hung(const sl_launch_child *child)
+{
+    if (child->pid > 0 && !child->ended)
+        kill(-child->pid, SIGKILL);
+}
+
 /* Once the run ends: ranks that do not end by themselves are asked to, then made to. */
 static void press(sl_launcher *launcher)
 {
@@ -174,6 +181,9 @@ static void press(sl_launcher *launcher)
             return;
         launcher->ending = sl_now();
     }
+    int hung = atomic_load(&launcher->shm->control->hung);
+    if (hung > 0)
+        end_hung(&launcher->children[hung - 1]);
     double passed = sl_now() - launcher->ending;
     if (passed > QUIET_SECONDS && !launcher->told_term) {
         signal_all(launcher, SIGTERM);

@@ -1,10 +1,10 @@
 /* Waiting in shared memory: a bounded busy wait, then sleep on the rank's bell, a futex that every event for the rank
  * rings where the rank sleeps. */
 #include "comm/shm/link.h"
+#include "comm/wait.h"
 
 #include <limits.h>
 #include <linux/futex.h>
-#include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -34,6 +34,20 @@ void sl_shm_ring_all(sl_shm *shm)
         sl_shm_ring(&shm->control->ranks[r]);
 }
 
+/* A rank may compute for hours, or be caught in a loop: only people can tell. */
+static void warn_of_long_wait(const sl_shm_link *link, sl_pause *pause)
+{
+    const sl_shm_control *control = link->shm->control;
+    char waiting[256], doing[320] = "";
+    if (pause->warned || control->hang_timeout <= 0 || sl_now() - pause->slept < control->hang_timeout)
+        return;
+    pause->warned = true;
+    if (pause->wait.peer >= 0 && pause->wait.peer < (int)control->size)
+        sl_shm_describe(&control->ranks[pause->wait.peer], doing, sizeof doing);
+    sl_log(SL_LOG_WARN, "rank %d has been waiting for %g s %s; rank %d: %s", link->base.rank, control->hang_timeout,
+           sl_wait_text(&pause->wait, waiting, sizeof waiting), pause->wait.peer, doing);
+}
+
 sl_status sl_shm_pause(sl_link *base, sl_pause *pause)
 {
     sl_shm_link *link = (sl_shm_link *)base;
@@ -42,6 +56,7 @@ sl_status sl_shm_pause(sl_link *base, sl_pause *pause)
         const struct timespec limit = { .tv_nsec = SLEEP_LIMIT_NS };
         syscall(SYS_futex, &me->bell, FUTEX_WAIT, pause->ticket, &limit, NULL, 0);
         pause->ticket = atomic_load(&me->bell);
+        warn_of_long_wait(link, pause);
         return SL_OK;
     }
     if (link->spin_seconds > 0) {
@@ -57,6 +72,7 @@ sl_status sl_shm_pause(sl_link *base, sl_pause *pause)
     atomic_fetch_add(&me->sleepers, 1);
     pause->ticket = atomic_load(&me->bell);
     pause->armed = true;
+    pause->slept = sl_now();
     sl_shm_set_wait(me, &pause->wait);
     return SL_OK;
 }

@@ -46,7 +46,8 @@ static void report_hang(sl_monitor *monitor, int rank)
             used += snprintf(text + used, sizeof text - (size_t)used, "; rank %u: %s", r,
                              sl_shm_describe(&control->ranks[r], doing, sizeof doing));
     }
-    sl_shm_fail(monitor->shm, rank, SL_ERR_TIMEOUT, text);
+    if (sl_shm_fail(monitor->shm, rank, SL_ERR_TIMEOUT, text))
+        atomic_store(&control->hung, rank + 1);
 }
 
 /* Counts only time in which this process itself ran: after the whole run was suspended nobody is to blame. */
