@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -138,8 +139,10 @@ void sl_pool_run(sl_pool *pool, int parts, sl_pool_task task, void *context)
         start_round(pool);
     }
     task(context, 0, parts);
-    if (parts > 1) {
-        while (atomic_load_explicit(&pool->pending, memory_order_acquire) > 0)
+    for (int i = 0; parts > 1 && atomic_load_explicit(&pool->pending, memory_order_acquire) > 0; i++) {
+        if (i < SPINS)
             pause_briefly();
+        else
+            sched_yield(); /* more threads than cores: let the workers have this one */
     }
 }

@@ -13,7 +13,6 @@ typedef struct job {
     bool add, add_db;
 } job;
 
-/* w, b: vectors whose stride was checked by accepts(). */
 static const float *vector_of(const sl_view *view)
 {
     return sl_view_is_none(view) ? NULL : view->data;

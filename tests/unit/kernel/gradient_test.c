@@ -9,7 +9,7 @@ typedef struct rule {
     sl_op gradient;
     const char *arguments, *of;
     sl_op_attrs attrs;
-    bool invert; /* ROPE: the gradient turns back */
+    bool gradients; /* attrs are those of the gradient; the forward op has none */
 } rule;
 
 static const rule rules[] = {
@@ -63,7 +63,7 @@ static const rule rules[] = {
       "i0 i1 i2",
       { .scale = 0.7 },
       false },
-    { SL_OP_ROPE, "2x3x2x6 5x3 5x3", "2x3x2x6", SL_OP_ROPE, "d i1 i2", "i0", { 0 }, true },
+    { SL_OP_ROPE, "2x3x2x6 5x3 5x3", "2x3x2x6", SL_OP_ROPE, "d i1 i2", "i0", { .inverse = true }, true },
     { SL_OP_EMBEDDING, "i5:2x3 5x4", "2x3x4", SL_OP_EMBEDDING_GRAD, "i0 d", "i1", { 0 }, false },
     { SL_OP_CROSS_ENTROPY,
       "3x4x9 i9:3x4",
@@ -78,23 +78,10 @@ static const rule rules[] = {
     { SL_OP_MATMUL, "2x3x5 2x5x4", "2x3x4", SL_OP_MATMUL, "i0 d", "i1", { .transpose_a = true }, true },
 };
 
-/* The attributes of the forward op: some rules give those of the gradient, which differ. */
-static sl_op_attrs forward_attrs(const rule *r)
-{
-    return r->invert ? (sl_op_attrs){ 0 } : r->attrs;
-}
-
-static sl_op_attrs gradient_attrs(const rule *r)
-{
-    sl_op_attrs attrs = r->attrs;
-    attrs.inverse = r->invert;
-    return attrs;
-}
-
 static void run_forward(const rule *r, args *inputs, args *outputs)
 {
     sl_kernel_call call = { .op = r->forward,
-                            .attrs = forward_attrs(r),
+                            .attrs = r->gradients ? (sl_op_attrs){ 0 } : r->attrs,
                             .inputs = inputs->views,
                             .input_count = inputs->count,
                             .outputs = outputs->views,
@@ -156,7 +143,7 @@ static void check_rule(const rule *r)
         gradients.count++;
     }
     sl_kernel_call call = { .op = r->gradient,
-                            .attrs = gradient_attrs(r),
+                            .attrs = r->attrs,
                             .inputs = arguments,
                             .input_count = argument_count,
                             .outputs = gradients.views,
