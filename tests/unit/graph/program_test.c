@@ -3,6 +3,7 @@
 
 #include "graph/program.h"
 
+#include <float.h>
 #include <stdio.h>
 
 static int count_ops(const sl_stage_program *program, sl_phase phase, sl_op op)
@@ -356,11 +357,14 @@ static void a_tied_table_is_summed_per_stage_and_then_in_stage_order(void **stat
     ASSERT_OK(sl_runner_step(cut, NULL, NULL));
     ASSERT_OK(sl_runner_step(whole, NULL, NULL));
     ASSERT_OK(sl_runner_step(parts, NULL, NULL));
+    double largest = 0; /* rounding is relative to the terms, which may cancel */
+    for (int64_t i = 0; i < V * C; i++)
+        largest = fmax(largest, fabs(element(sl_runner_grad(parts, "lm_head.weight"), i)));
     for (int64_t i = 0; i < V * C; i++) {
         float sum = (float)element(sl_runner_grad(parts, "wte.weight"), i) +
                     (float)element(sl_runner_grad(parts, "lm_head.weight"), i);
         assert_near(element(sl_runner_grad(cut, "wte.weight"), i), sum, 0);
-        assert_near(element(sl_runner_grad(whole, "wte.weight"), i), sum, 1e-6);
+        assert_near(element(sl_runner_grad(whole, "wte.weight"), i), sum, 2 * FLT_EPSILON * largest);
     }
     sl_runner_destroy(cut);
     sl_runner_destroy(whole);
