@@ -35,7 +35,7 @@ typedef struct sl_shm_control {
     _Alignas(SL_SHM_LINE) _Atomic uint64_t allocated; /* offset of the first byte never given out */
     _Alignas(SL_SHM_LINE) sl_failure failure;
     _Atomic int32_t hung; /* rank + 1 of one that gave no sign of life; 0 for none */
-    sl_shm_rank ranks[]; /* size of them */
+    sl_shm_rank ranks[];  /* size of them */
 } sl_shm_control;
 
 /* A range mapped into this process, shared by its users. */
