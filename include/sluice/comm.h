@@ -24,8 +24,8 @@ typedef struct sl_group_options {
                               30; negative: never */
     double spin_us;        /* longest busy wait before sleeping; 0: SLUICE_SPIN_US, else from ranks and cores;
                               negative: sleep at once */
-    bool checksum;         /* messages carry an xxHash of their bytes, checked on arrival; also SLUICE_CHECKSUM=1.
-                              Every rank must choose the same */
+    bool checksum;         /* messages of this rank carry an xxHash of their bytes, checked on arrival; also
+                              SLUICE_CHECKSUM=1 */
 } sl_group_options;
 
 /* Joins the run this process belongs to and returns once all its ranks have: the ranks of `sluice launch` and torchrun

@@ -237,7 +237,7 @@ static sl_status connect_split(sl_group *old_group, const int *old, sl_group *gr
     int count = 0;
     SL_TRY(sl_alloc(bytes, 1, (void **)&offer));
     if (group) {
-        SL_TRY(sl_mesh_choose_ports(link, group->size, (uint32_t *)(offer + 1)));
+        sl_mesh_choose_ports(link, group->size, (uint32_t *)(offer + 1));
         SL_TRY(sl_mesh_plan(group, NULL, &plan, &count));
         if (group->rank == 0 && link->transport->new_token)
             offer->status = (int32_t)link->transport->new_token(link, plan, count, &offer->token);

@@ -34,7 +34,7 @@ enum { SL_MESH_SLOTS = 4 };
 size_t sl_mesh_bytes(int size);
 
 /* Data and credit ports that a member of a group of `size` chose for its mesh: (2, size), by the other member. */
-sl_status sl_mesh_choose_ports(sl_link *link, int size, uint32_t *ports);
+void sl_mesh_choose_ports(sl_link *link, int size, uint32_t *ports);
 
 /* A group of these members, this rank among them, without its mesh. */
 sl_status sl_group_new(sl_link *link, const int *members, int size, sl_group **out);

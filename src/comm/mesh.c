@@ -7,11 +7,10 @@ size_t sl_mesh_bytes(int size)
     return size <= 16 ? 256 << 10 : 32 << 10;
 }
 
-sl_status sl_mesh_choose_ports(sl_link *link, int size, uint32_t *ports)
+void sl_mesh_choose_ports(sl_link *link, int size, uint32_t *ports)
 {
     for (int i = 0; i < 2 * size; i++)
         ports[i] = link->transport->new_port ? link->transport->new_port(link) : 0;
-    return SL_OK;
 }
 
 sl_status sl_mesh_plan(const sl_group *group, const uint32_t *ports, sl_wire_plan **out, int *count)

@@ -166,6 +166,22 @@ static void forward_signals(sl_launcher *launcher)
     }
 }
 
+/* A rank that is stopped before it has joined shows no signs of life that its peers could miss. */
+static void look_for_stopped(sl_launcher *launcher)
+{
+    double timeout = launcher->shm->control->hang_timeout;
+    for (int r = 0; r < launcher->options->ranks; r++) {
+        sl_launch_child *child = &launcher->children[r];
+        siginfo_t info = { 0 };
+        if (child->ended || waitid(P_PIDFD, (id_t)child->pidfd, &info, WSTOPPED | WCONTINUED | WNOHANG) != 0)
+            continue;
+        if (info.si_pid != 0)
+            child->stopped = info.si_code == CLD_STOPPED ? sl_now() : 0;
+        if (child->stopped > 0 && timeout > 0 && sl_now() - child->stopped > timeout)
+            sl_shm_fail_hung(launcher->shm, r);
+    }
+}
+
 /* A rank that hangs hears no other signal. */
 static void end_hung(const sl_launch_child *child)
 {
@@ -223,6 +239,7 @@ static bool turn(sl_launcher *launcher)
         if (polls[1 + 3 * r].revents)
             reap(launcher, child);
     }
+    look_for_stopped(launcher);
     press(launcher);
     return true;
 }

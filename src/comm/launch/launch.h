@@ -19,7 +19,8 @@ typedef struct sl_launch_child {
     int rank;
     pid_t pid; /* also its process group; 0 before it starts */
     int pidfd;
-    int socket[2]; /* the launcher's end, the rank's end */
+    int socket[2];  /* the launcher's end, the rank's end */
+    double stopped; /* since when it is known to be stopped; 0 where it runs */
     bool ended;
     int wait_status; /* as waitpid gives it, once ended */
     double ended_at;

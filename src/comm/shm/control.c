@@ -10,12 +10,13 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #define MAGIC 0x534c554943453031u /* "SLUICE01" */
 #define VERSION 1u
-#define FILE_BYTES ((uint64_t)1 << 44) /* room for offsets; only what is touched takes memory */
+#define FILE_BYTES ((uint64_t)1 << 44) /* room for offsets, where no limit is set; only what is touched takes memory */
 #define PAGE 4096u
 
 static uint64_t round_to_page(uint64_t bytes)
@@ -31,6 +32,15 @@ static size_t control_bytes(int size)
 uint64_t sl_shm_mesh_offset(int size)
 {
     return control_bytes(size);
+}
+
+/* Growing past the limit on file sizes would be a signal and not an error. */
+static uint64_t file_bytes(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur > FILE_BYTES)
+        return FILE_BYTES;
+    return limit.rlim_cur / (2 * PAGE) * (2 * PAGE);
 }
 
 static sl_status new_shm(int fd, size_t bytes, sl_shm **out)
@@ -65,13 +75,14 @@ sl_status sl_shm_create(int size, double hang_timeout, sl_shm **out)
 {
     sl_status status = SL_OK;
     sl_shm *shm = NULL;
-    uint64_t run_id = 0;
+    uint64_t run_id = 0, room = file_bytes();
 
+    if (room / 2 < control_bytes(size) + ((uint64_t)1 << 20))
+        return sl_fail(SL_ERR_MEMORY, "the limit on file sizes (ulimit -f) leaves no room for the run's memory");
     int fd = memfd_create("sluice", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return sl_fail(SL_ERR_IO, "memfd_create: %s", strerror(errno));
-    if (ftruncate(fd, (off_t)FILE_BYTES) != 0 ||
-        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    if (ftruncate(fd, (off_t)room) != 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
         status = sl_fail(SL_ERR_IO, "size the run's memory: %s", strerror(errno));
         goto done;
     }
@@ -86,7 +97,8 @@ sl_status sl_shm_create(int size, double hang_timeout, sl_shm **out)
     shm->control->run_id = run_id;
     shm->control->hang_timeout = hang_timeout;
     /* The channels of collectives lie in the half of the file below this. */
-    atomic_store(&shm->control->allocated, FILE_BYTES / 2);
+    atomic_store(&shm->control->allocated, room / 2);
+    shm->control->room = room;
     shm->control->magic = MAGIC;
     *out = shm;
     fd = -1; /* now the memory's */
@@ -103,13 +115,13 @@ sl_status sl_shm_attach(int fd, sl_shm **out)
     struct stat info;
     int seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0 || (seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW) ||
-        fstat(fd, &info) != 0 || (uint64_t)info.st_size != FILE_BYTES)
+        fstat(fd, &info) != 0 || (uint64_t)info.st_size < control_bytes(1))
         return sl_fail(SL_ERR_COMM, "descriptor %d is not the memory of a run", fd);
 
     SL_TRY(new_shm(fd, control_bytes(1), &probe));
     const sl_shm_control *control = probe->control;
     if (control->magic != MAGIC || control->version != VERSION || control->size < 1 ||
-        control->size > SL_SHM_MAX_RANKS) {
+        control->size > SL_SHM_MAX_RANKS || control->room != (uint64_t)info.st_size) {
         status = sl_fail(SL_ERR_COMM, "the run's memory was made by another version of sluice");
         goto done;
     }
@@ -152,9 +164,9 @@ sl_status sl_shm_allocate(sl_shm *shm, size_t bytes, bool now, uint64_t *offset)
 {
     uint64_t rounded = round_to_page(bytes);
     uint64_t start = atomic_fetch_add(&shm->control->allocated, rounded);
-    if (rounded > FILE_BYTES || start > FILE_BYTES - rounded)
+    if (rounded > shm->control->room || start > shm->control->room - rounded)
         return sl_fail(SL_ERR_MEMORY, "the run's channels ask for more than %llu bytes of shared memory",
-                       (unsigned long long)(FILE_BYTES / 2));
+                       (unsigned long long)(shm->control->room / 2));
     bool failed = false;
     do
         failed = now && fallocate(shm->fd, 0, (off_t)start, (off_t)rounded) != 0;
@@ -277,4 +289,19 @@ char *sl_shm_describe(const sl_shm_rank *rank, char *text, size_t size)
     else
         snprintf(text, size, "%s", note[0] ? note : "nothing noted");
     return text;
+}
+
+void sl_shm_fail_hung(sl_shm *shm, int rank)
+{
+    char text[SL_FAILURE_TEXT], doing[320];
+    sl_shm_control *control = shm->control;
+    int used = snprintf(text, sizeof text, "rank %d gave no sign of life for %g s; last doing: rank %d: %s", rank,
+                        control->hang_timeout, rank, sl_shm_describe(&control->ranks[rank], doing, sizeof doing));
+    for (uint32_t r = 0; r < control->size && used > 0 && (size_t)used < sizeof text; r++) {
+        if ((int)r != rank)
+            used += snprintf(text + used, sizeof text - (size_t)used, "; rank %u: %s", r,
+                             sl_shm_describe(&control->ranks[r], doing, sizeof doing));
+    }
+    if (sl_shm_fail(shm, rank, SL_ERR_TIMEOUT, text))
+        atomic_store(&control->hung, rank + 1);
 }

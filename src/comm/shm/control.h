@@ -31,6 +31,7 @@ typedef struct sl_shm_control {
     uint32_t size;  /* ranks */
     uint32_t cores; /* that the process that made the memory may use; ranks may be bound to one of them each */
     uint64_t run_id;
+    uint64_t room;                                    /* bytes of the file */
     double hang_timeout;                              /* seconds; negative for never */
     _Alignas(SL_SHM_LINE) _Atomic uint64_t allocated; /* offset of the first byte never given out */
     _Alignas(SL_SHM_LINE) sl_failure failure;
@@ -77,6 +78,8 @@ uint64_t sl_shm_mesh_offset(int size);
 
 /* See sl_transport.fail. Also for processes that are no rank (the launcher). Returns whether it was the first. */
 bool sl_shm_fail(sl_shm *shm, int rank, sl_status code, const char *text);
+/* The failure of a rank that has given no sign of life for the hang timeout: names what all ranks were last doing. */
+void sl_shm_fail_hung(sl_shm *shm, int rank);
 /* Wakes the rank where it sleeps. */
 void sl_shm_ring(sl_shm_rank *rank);
 void sl_shm_ring_all(sl_shm *shm);

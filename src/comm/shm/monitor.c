@@ -34,22 +34,6 @@ struct sl_monitor {
     double orphaned;          /* when the launcher went; 0 while it is there */
 };
 
-/* The rank that hangs, and what everybody was last doing. */
-static void report_hang(sl_monitor *monitor, int rank)
-{
-    char text[SL_FAILURE_TEXT], doing[320];
-    sl_shm_control *control = monitor->shm->control;
-    int used = snprintf(text, sizeof text, "rank %d gave no sign of life for %g s; last doing: rank %d: %s", rank,
-                        control->hang_timeout, rank, sl_shm_describe(&control->ranks[rank], doing, sizeof doing));
-    for (uint32_t r = 0; r < control->size && used > 0 && (size_t)used < sizeof text; r++) {
-        if ((int)r != rank)
-            used += snprintf(text + used, sizeof text - (size_t)used, "; rank %u: %s", r,
-                             sl_shm_describe(&control->ranks[r], doing, sizeof doing));
-    }
-    if (sl_shm_fail(monitor->shm, rank, SL_ERR_TIMEOUT, text))
-        atomic_store(&control->hung, rank + 1);
-}
-
 /* Counts only time in which this process itself ran: after the whole run was suspended nobody is to blame. */
 static void look_for_silence(sl_monitor *monitor)
 {
@@ -68,7 +52,7 @@ static void look_for_silence(sl_monitor *monitor)
         }
         silence->seconds += passed;
         if ((int)r != monitor->rank && silence->seconds > control->hang_timeout)
-            report_hang(monitor, (int)r);
+            sl_shm_fail_hung(monitor->shm, (int)r);
     }
 }
 
