@@ -15,6 +15,7 @@
 #define GRACE_SECONDS 5.0 /* also the longest after a failure: what runs on then waits for nothing */
 #define QUIET_SECONDS 1.0 /* from a failure to SIGTERM: time in which the other ranks report and end by themselves */
 #define LOOK_MILLISECONDS 50
+#define LONGEST_LOOK_SECONDS 0.5 /* what one look adds at most to the time that a rank is known to be stopped */
 
 static const int forwarded[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP };
 
@@ -166,18 +167,23 @@ static void forward_signals(sl_launcher *launcher)
     }
 }
 
-/* A rank that is stopped before it has joined shows no signs of life that its peers could miss. */
+/* A rank that is stopped before it has joined shows no signs of life that its peers could miss. Counts only time in
+ * which the launcher itself ran: after the whole run was suspended nobody is to blame. */
 static void look_for_stopped(sl_launcher *launcher)
 {
-    double timeout = launcher->shm->control->hang_timeout;
+    double timeout = launcher->shm->control->hang_timeout, now = sl_now(), passed = now - launcher->looked;
+    launcher->looked = now;
+    if (passed > LONGEST_LOOK_SECONDS)
+        passed = LONGEST_LOOK_SECONDS;
     for (int r = 0; r < launcher->options->ranks; r++) {
         sl_launch_child *child = &launcher->children[r];
         siginfo_t info = { 0 };
         if (child->ended || waitid(P_PIDFD, (id_t)child->pidfd, &info, WSTOPPED | WCONTINUED | WNOHANG) != 0)
             continue;
         if (info.si_pid != 0)
-            child->stopped = info.si_code == CLD_STOPPED ? sl_now() : 0;
-        if (child->stopped > 0 && timeout > 0 && sl_now() - child->stopped > timeout)
+            child->is_stopped = info.si_code == CLD_STOPPED;
+        child->stopped = child->is_stopped ? child->stopped + passed : 0;
+        if (timeout > 0 && child->stopped > timeout)
             sl_shm_fail_hung(launcher->shm, r);
     }
 }
@@ -255,7 +261,7 @@ static void abandon(sl_launcher *launcher)
 sl_status sl_launch(const sl_launch_options *options, sl_launch_result *out)
 {
     sl_status status = SL_OK;
-    sl_launcher launcher = { .options = options, .signal_fd = -1 };
+    sl_launcher launcher = { .options = options, .signal_fd = -1, .looked = sl_now() };
     launcher.grace = options->grace > 0 ? options->grace : GRACE_SECONDS;
     SL_TRY(check_options(options));
     SL_TRY(prepare(&launcher));

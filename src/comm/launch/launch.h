@@ -20,7 +20,8 @@ typedef struct sl_launch_child {
     pid_t pid; /* also its process group; 0 before it starts */
     int pidfd;
     int socket[2];  /* the launcher's end, the rank's end */
-    double stopped; /* since when it is known to be stopped; 0 where it runs */
+    double stopped; /* seconds for which it is known to be stopped; 0 where it runs */
+    bool is_stopped;
     bool ended;
     int wait_status; /* as waitpid gives it, once ended */
     double ended_at;
@@ -36,6 +37,7 @@ typedef struct sl_launcher {
     int signal_fd;
     sigset_t old_mask;
     bool harmless;  /* the run's failure is a rank that ended early and well: it concerns who still needs it */
+    double looked;  /* when it last looked for stopped ranks */
     double ending;  /* when the run began to end: a failure or a signal; 0 before */
     bool by_signal; /* because of a signal: ranks may want time, to write a checkpoint */
     bool told_term; /* SIGTERM has been sent */
