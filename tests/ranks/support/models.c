@@ -27,23 +27,27 @@ sl_status model_of(int which, sl_model *model)
     return sl_model_load_config(folder, model);
 }
 
-sl_status model_weights(int which, const sl_model *model, const sl_param_info *param, float *out)
+sl_status open_weights(int which, const sl_model *model, sl_model_weights **out)
 {
-    sl_status status = SL_OK;
-    sl_model_weights *weights = NULL;
     char folder[4096];
     const char *data = getenv("SLUICE_DATA");
+    *out = NULL;
+    if (which == MODEL_MLP)
+        return SL_OK;
+    snprintf(folder, sizeof folder, "%s/models/%s", data ? data : "tests/data", model_names[which]);
+    return sl_model_open_weights(model, folder, out);
+}
+
+sl_status first_weight(sl_model_weights *weights, const sl_param_info *param, float *out)
+{
+    sl_status status = SL_OK;
     int64_t count = 1;
     SL_TRY(sl_shape_count(&param->shape, &count));
-    if (which == MODEL_MLP) {
+    if (weights)
+        SL_TRY(sl_model_read_weight(weights, param->name, 0, count, out));
+    else
         sl_param_init(param, 7, 0, count, out);
-        return SL_OK;
-    }
-    snprintf(folder, sizeof folder, "%s/models/%s", data ? data : "tests/data", model_names[which]);
-    SL_TRY(sl_model_open_weights(model, folder, &weights));
-    SL_TRY(sl_model_read_weight(weights, param->name, 0, count, out));
 done:
-    sl_model_close_weights(weights);
     return status;
 }
 

@@ -46,8 +46,10 @@ typedef struct batch {
 } batch;
 
 sl_status model_of(int which, sl_model *model);
-/* The parameter's first values: the checkpoint's, or made from its name. */
-sl_status model_weights(int which, const sl_model *model, const sl_param_info *param, float *out);
+/* Where the first values of the model's parameters come from; NULL for the perceptron, which makes them from their
+ * names. The caller closes it. */
+sl_status open_weights(int which, const sl_model *model, sl_model_weights **out);
+sl_status first_weight(sl_model_weights *weights, const sl_param_info *param, float *out);
 sl_status read_batch(int which, int step, batch *out);
 /* Partitions for the larger and the smaller microbatch, cut at the same nodes; *count is how many there are. */
 sl_status cut_model(const sl_model *model, int stages, int microbatches, sl_partition *out[2], int *count);

@@ -33,15 +33,28 @@ static void check_copies(const sl_runtime *runtime, int rank, const sl_param_lis
     }
 }
 
-static sl_status train(sl_runtime *runtime, sl_group *group, const run_config *config, const sl_model *model,
-                       const sl_param_list *list, run_result *result)
+static sl_status set_weights(sl_runtime *runtime, const run_config *config, const sl_model *model,
+                             const sl_param_list *list)
+{
+    sl_status status = SL_OK;
+    sl_model_weights *weights = NULL;
+    int count = 0;
+    const sl_param *params = sl_runtime_params(runtime, &count);
+    SL_TRY(open_weights(config->model, model, &weights));
+    for (int i = 0; i < count; i++)
+        SL_TRY(first_weight(weights, sl_param_list_at(list, sl_param_list_find(list, params[i].name)),
+                            (float *)params[i].data.data));
+done:
+    sl_model_close_weights(weights);
+    return status;
+}
+
+static sl_status train(sl_runtime *runtime, sl_group *group, const run_config *config, const sl_param_list *list,
+                       run_result *result)
 {
     sl_status status = SL_OK;
     int count = 0, rank = sl_group_rank(group);
     const sl_param *params = sl_runtime_params(runtime, &count);
-    for (int i = 0; i < count; i++)
-        SL_TRY(model_weights(config->model, model, sl_param_list_at(list, sl_param_list_find(list, params[i].name)),
-                             (float *)params[i].data.data));
     for (int step = 0; step < STEPS; step++) {
         batch data;
         sl_step_result losses;
@@ -101,7 +114,8 @@ sl_status run_pipelined(sl_group *group, const run_config *config, run_result *r
                                    .args = specs,
                                    .arg_count = 2 };
     SL_TRY(sl_runtime_create(&options, &runtime));
-    SL_TRY(train(runtime, group, config, &model, list, result));
+    SL_TRY(set_weights(runtime, config, &model, list));
+    SL_TRY(train(runtime, group, config, list, result));
     sl_device_memory memory = sl_device_get_memory(device);
     if (memory.peak != sl_runtime_get_memory(runtime).device)
         SL_TRY(sl_fail(SL_ERR_INTERNAL, "%zu bytes were predicted, %zu taken", sl_runtime_get_memory(runtime).device,

@@ -101,8 +101,10 @@ static sl_status run_phase(sequential *run, int s, int m, sl_phase phase, bool f
 static sl_status prepare(sequential *run, const sl_model *model)
 {
     sl_status status = SL_OK;
+    sl_model_weights *weights = NULL;
     size_t scratch = 0;
     int stages = run->stages;
+    SL_TRY(open_weights(run->config->model, model, &weights));
     SL_TRY(sl_device_open("cpu", NULL, &run->device));
     SL_TRY(sl_stream_create(run->device, &run->stream));
     SL_TRY(cut_model(model, stages, run->config->microbatches, run->partitions, &run->sizes));
@@ -128,12 +130,13 @@ static sl_status prepare(sequential *run, const sl_model *model)
             sl_param_info param = { info->params[p].name, SL_F32, info->params[p].shape, info->params[p].init };
             run->weights[s][p] = (float *)room_of(info->params[p].bytes);
             run->grads[s][p] = (float *)room_of(info->params[p].bytes);
-            SL_TRY(model_weights(run->config->model, model, &param, run->weights[s][p]));
+            SL_TRY(first_weight(weights, &param, run->weights[s][p]));
         }
     }
     run->scratch = room_of(scratch);
     make_cells(run);
 done:
+    sl_model_close_weights(weights);
     return status;
 }
 
