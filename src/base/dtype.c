@@ -37,7 +37,13 @@ sl_status sl_dtype_parse(const char *text, sl_dtype *out)
 
 bool sl_shape_equal(const sl_shape *a, const sl_shape *b)
 {
-    return a->rank == b->rank && memcmp(a->dims, b->dims, (size_t)a->rank * sizeof *a->dims) == 0;
+    if (a->rank != b->rank)
+        return false;
+    for (int i = 0; i < a->rank && i < SL_MAX_DIMS; i++) { /* rank -1: no shape at all */
+        if (a->dims[i] != b->dims[i])
+            return false;
+    }
+    return true;
 }
 
 sl_status sl_shape_count(const sl_shape *shape, int64_t *out)

@@ -47,8 +47,9 @@ static sl_status open_temporary(sl_file *file, const struct stat *old)
         sl_log(SL_LOG_WARN, "%s: the mode of the old file could not be kept: %s", file->path, strerror(errno));
     file->stream = fdopen(fd, "w");
     if (!file->stream) {
+        status = sl_fail(SL_ERR_IO, "open %s for writing: %s", file->path, strerror(errno));
         close(fd);
-        return sl_fail(SL_ERR_IO, "open %s for writing: %s", file->path, strerror(errno));
+        return status;
     }
     return SL_OK;
 }

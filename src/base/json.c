@@ -1,11 +1,11 @@
 /* The streaming JSON writer. */
 #include "base/json.h"
 
+#include "base/locale.h"
 #include "base/utf8.h"
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdlib.h>
 
 static void separate(sl_json *json)
 {
@@ -83,13 +83,8 @@ void sl_json_double(sl_json *json, double value)
         fputs("null", json->file);
         return;
     }
-    char text[40];
-    for (int digits = 6; digits <= 17; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, value);
-        if (strtod(text, NULL) == value)
-            break;
-    }
-    fputs(text, json->file);
+    char text[32];
+    fputs(sl_double_text(value, text, sizeof text), json->file);
 }
 
 void sl_json_bool(sl_json *json, bool value)

@@ -1,6 +1,8 @@
 /* Log lines go to the program's callback, or to stderr where SLUICE_LOG asks for it. */
 #include <sluice/base.h>
 
+#include "base/locale.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -54,7 +56,9 @@ void sl_log(sl_log_level level, const char *format, ...)
     char line[2048];
     va_list args;
     va_start(args, format);
+    locale_t previous = sl_locale_begin();
     vsnprintf(line, sizeof line, format, args);
+    sl_locale_end(previous);
     va_end(args);
 
     pthread_mutex_lock(&lock);

@@ -1,6 +1,8 @@
 /* Status names and the message of this thread's last failure. */
 #include <sluice/base.h>
 
+#include "base/locale.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -36,7 +38,9 @@ const char *sl_status_text(sl_status status)
 sl_status sl_fail_v(sl_status code, const char *format, va_list args)
 {
     char fresh[MESSAGE_SIZE]; /* the arguments may point into the old message */
+    locale_t previous = sl_locale_begin();
     vsnprintf(fresh, sizeof fresh, format, args);
+    sl_locale_end(previous);
     memcpy(message, fresh, sizeof message);
     return code;
 }
@@ -52,12 +56,13 @@ sl_status sl_fail(sl_status code, const char *format, ...)
 
 sl_status sl_fail_context(sl_status code, const char *format, ...)
 {
-    char context[MESSAGE_SIZE];
+    char old[MESSAGE_SIZE];
+    memcpy(old, message, sizeof old);
     va_list args;
     va_start(args, format);
-    vsnprintf(context, sizeof context, format, args);
+    sl_fail_v(code, format, args);
     va_end(args);
-    return sl_fail(code, "%s: %s", context, message);
+    return sl_fail(code, "%s: %s", message, old);
 }
 
 const char *sl_error_message(void)

@@ -1,9 +1,10 @@
 /* Costs of the simulator: defaults, text form, range. */
 #include "schedule/timeline.h"
 
+#include "base/locale.h"
+
 #include <math.h>
 #include <string.h>
-#include <strings.h>
 
 void sl_costs_init(sl_costs *costs)
 {
@@ -37,7 +38,7 @@ static sl_status parse_pair(const char *pair, sl_costs *costs)
     const char *equals = strchr(pair, '=');
     size_t length = equals ? (size_t)(equals - pair) : 0;
     for (int i = 0; i < KEY_COUNT && equals; i++) {
-        if (strlen(keys[i].key) == length && strncasecmp(keys[i].key, pair, length) == 0) {
+        if (strlen(keys[i].key) == length && sl_case_compare(keys[i].key, pair, length) == 0) {
             double *target = (double *)(void *)((char *)costs + keys[i].offset);
             double most = keys[i].most == HUGE_VAL ? 1e300 : keys[i].most;
             return sl_parse_double(keys[i].key, equals + 1, 0, most, target);

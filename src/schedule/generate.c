@@ -1,9 +1,9 @@
 /* Generators by name: the list of them, what they accept, placements. */
 #include "schedule/generate.h"
 
-#include <ctype.h>
+#include "base/locale.h"
+
 #include <inttypes.h>
-#include <strings.h>
 
 #define MAX_ACTIONS ((int64_t)1 << 31)
 
@@ -41,7 +41,7 @@ static int next_letter(const char **name)
 {
     while (**name == '-' || **name == '_' || **name == ' ')
         ++*name;
-    int letter = tolower((unsigned char)**name);
+    int letter = sl_case_lower(**name);
     if (letter)
         ++*name;
     return letter;
@@ -61,7 +61,7 @@ static bool same_name(const char *a, const char *b)
 static sl_status find_generator(const char *name, const generator **out)
 {
     static const char prefix[] = "Schedule"; /* the names of PyTorch's classes have it */
-    const char *bare = strncasecmp(name, prefix, sizeof prefix - 1) == 0 ? name + sizeof prefix - 1 : name;
+    const char *bare = sl_case_compare(name, prefix, sizeof prefix - 1) == 0 ? name + sizeof prefix - 1 : name;
     for (int i = 0; i < GENERATOR_COUNT; i++) {
         if (same_name(bare, generators[i].name)) {
             *out = &generators[i];

@@ -3,10 +3,10 @@
 
 #include "base/alloc.h"
 #include "base/arena.h"
+#include "base/locale.h"
 
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
 /* ---- One value ------------------------------------------------------------------------------- */
 
@@ -16,7 +16,7 @@ static sl_status set_word(const config_key *key, const char *what, const char *t
     for (int64_t place = 0; words; place++) {
         const char *bar = strchr(words, '|');
         size_t length = bar ? (size_t)(bar - words) : strlen(words);
-        if (strlen(text) == length && strncasecmp(words, text, length) == 0) {
+        if (strlen(text) == length && sl_case_compare(words, text, length) == 0) {
             *out = place;
             return SL_OK;
         }

@@ -1,9 +1,10 @@
 /* Configuration values back to text. */
 #include "train/config_keys.h"
 
+#include "base/locale.h"
+
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static sl_status word_text(const config_key *key, int64_t place, sl_arena *arena, char **out)
@@ -22,17 +23,6 @@ static sl_status list_text(const sl_texts *list, sl_arena *arena, char **out)
     return status;
 }
 
-/* The shortest text that reads back equal. */
-static char *real_text(double value, char *text, size_t size)
-{
-    for (int digits = 6; digits <= 17; digits++) {
-        snprintf(text, size, "%.*g", digits, value);
-        if (strtod(text, NULL) == value)
-            break;
-    }
-    return text;
-}
-
 sl_status sl_config_text(const sl_train_config *config, const config_key *key, sl_arena *arena, const char **out)
 {
     const void *value = (const char *)config + key->offset;
@@ -43,14 +33,14 @@ sl_status sl_config_text(const sl_train_config *config, const config_key *key, s
     case CONFIG_INT:
         return sl_arena_printf(arena, text, "%" PRId64, *(const int64_t *)value);
     case CONFIG_REAL:
-        return sl_arena_strdup(arena, real_text(*pair, first, sizeof first), text);
+        return sl_arena_strdup(arena, sl_double_text(*pair, first, sizeof first), text);
     case CONFIG_BOOL:
         return sl_arena_strdup(arena, *(const bool *)value ? "true" : "false", text);
     case CONFIG_WORD:
         return word_text(key, *(const int64_t *)value, arena, text);
     case CONFIG_PAIR:
-        return sl_arena_printf(arena, text, "%s,%s", real_text(pair[0], first, sizeof first),
-                               real_text(pair[1], second, sizeof second));
+        return sl_arena_printf(arena, text, "%s,%s", sl_double_text(pair[0], first, sizeof first),
+                               sl_double_text(pair[1], second, sizeof second));
     case CONFIG_TEXTS:
         return list_text(value, arena, text);
     default:

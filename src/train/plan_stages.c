@@ -2,10 +2,10 @@
 #include "train/plan.h"
 
 #include "base/alloc.h"
+#include "base/locale.h"
 
 #include <inttypes.h>
 #include <string.h>
-#include <strings.h>
 #include <unistd.h>
 
 /* ---- Schedule -------------------------------------------------------------------------------- */
@@ -13,7 +13,8 @@
 static bool is_file_name(const char *text)
 {
     size_t length = strlen(text);
-    return strchr(text, '/') || (length > 4 && strcasecmp(text + length - 4, ".csv") == 0) || access(text, R_OK) == 0;
+    return strchr(text, '/') || (length > 4 && sl_case_compare(text + length - 4, ".csv", 4) == 0) ||
+           access(text, R_OK) == 0;
 }
 
 static sl_status load_schedule(sl_train_plan *plan)
@@ -60,7 +61,7 @@ sl_status sl_plan_make_schedule(sl_train_plan *plan)
     const sl_train_config *config = plan->config;
     bool known = false;
     for (int i = 0; sl_generator_name(i); i++)
-        known |= strcasecmp(sl_generator_name(i), config->parallel.schedule) == 0;
+        known |= sl_case_compare(sl_generator_name(i), config->parallel.schedule, SIZE_MAX) == 0;
     SL_TRY(!known && is_file_name(config->parallel.schedule) ? load_schedule(plan) : generate_schedule(plan));
     plan->stage_count = sl_schedule_stages(plan->schedule);
     int64_t points = config->parallel.split.count;

@@ -2,6 +2,7 @@
  * cannot be corrected once the library is in memory: so the core is chosen before, from what the processor can do. */
 #include "kernel/cpu/blas.h"
 
+#include "base/locale.h"
 #include "kernel/cpu/isa.h"
 
 #include <dlfcn.h>
@@ -41,7 +42,7 @@ static bool is_fast_core(const char *core)
 {
     static const char *const fast[] = { "Haswell", "Zen", "SkylakeX", "Cooperlake", "SapphireRapids" };
     for (size_t i = 0; i < sizeof fast / sizeof *fast; i++) {
-        if (strcasecmp(core, fast[i]) == 0)
+        if (sl_case_compare(core, fast[i], SIZE_MAX) == 0)
             return true;
     }
     return false;

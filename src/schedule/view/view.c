@@ -3,13 +3,13 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/locale.h"
 #include "base/utf8.h"
 
 #include <errno.h>
 #include <float.h>
 #include <math.h>
 #include <string.h>
-#include <strings.h>
 
 typedef sl_status (*view_writer)(const sl_view *view, const sl_view_options *options, FILE *file);
 
@@ -29,7 +29,7 @@ sl_status sl_view_format_of(const char *path, sl_view_format *out)
     size_t length = strlen(path);
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
         size_t ending = strlen(endings[i]);
-        if (length > ending && strcasecmp(path + length - ending, endings[i]) == 0) {
+        if (length > ending && sl_case_compare(path + length - ending, endings[i], ending) == 0) {
             *out = (sl_view_format)i;
             return SL_OK;
         }
@@ -49,8 +49,10 @@ sl_status sl_timeline_write(const sl_timeline *timeline, sl_view_format format, 
     if (status != SL_OK)
         return status;
     view.rows = options->rows;
+    locale_t previous = sl_locale_begin(); /* a picture with commas in its numbers is none */
     errno = 0;
     status = writers[format](&view, options, file);
+    sl_locale_end(previous);
     if (status == SL_OK && (fflush(file) != 0 || ferror(file)))
         status = sl_fail(SL_ERR_IO, "write the view: %s", errno ? strerror(errno) : "an earlier write failed");
     sl_view_clear(&view);

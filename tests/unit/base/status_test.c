@@ -54,6 +54,16 @@ static void shapes_count_and_refuse_overflow(void **state)
     assert_int_equal(count, 1);
 }
 
+static void shapes_are_equal_where_rank_and_dims_are(void **state)
+{
+    (void)state;
+    const sl_shape none = { .rank = -1, .dims = { 9 } }, other = { .rank = -1 };
+    assert_true(sl_shape_equal(&none, &other)); /* what stands for an absent argument has no dims to compare */
+    assert_true(sl_shape_equal(&(sl_shape){ 2, { 3, 5, 1 } }, &(sl_shape){ 2, { 3, 5, 2 } }));
+    assert_false(sl_shape_equal(&(sl_shape){ 2, { 3, 5 } }, &(sl_shape){ 2, { 3, 4 } }));
+    assert_false(sl_shape_equal(&(sl_shape){ 2, { 3, 1 } }, &(sl_shape){ 1, { 3, 1 } }));
+}
+
 static void allocation_can_be_made_to_fail(void **state)
 {
     (void)state;
@@ -71,9 +81,8 @@ static void allocation_can_be_made_to_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_failure_keeps_its_message),
-        cmocka_unit_test(numbers_refuse_trailing_junk),
-        cmocka_unit_test(shapes_count_and_refuse_overflow),
+        cmocka_unit_test(a_failure_keeps_its_message),      cmocka_unit_test(numbers_refuse_trailing_junk),
+        cmocka_unit_test(shapes_count_and_refuse_overflow), cmocka_unit_test(shapes_are_equal_where_rank_and_dims_are),
         cmocka_unit_test(allocation_can_be_made_to_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
