@@ -1,9 +1,8 @@
-/* Reading a checkpoint: its manifest and the files it names. */
+/* Reading a checkpoint: the files that its manifest names. */
 #include "shard/checkpoint.h"
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "base/json.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -19,95 +18,6 @@ struct sl_checkpoint {
     int file_count;
     int tensor_count;
 };
-
-/* ---- Manifest -------------------------------------------------------------------------------- */
-
-sl_status sl_checkpoint_write_manifest(const char *folder, const sl_checkpoint_part *parts, int part_count,
-                                       const char *const *attributes)
-{
-    sl_status status = SL_OK;
-    char *path = NULL, *step_folder = NULL, *part_path = NULL;
-    sl_file *file = NULL;
-    sl_safetensors *tensors = NULL;
-    int64_t step = parts[0].step;
-    SL_TRY(sl_checkpoint_make_path(folder, step, NULL, &step_folder));
-    SL_TRY(sl_checkpoint_make_path(folder, step, "manifest.json", &path));
-    SL_TRY(sl_folder_sync(step_folder)); /* the parts' names are on disk before the manifest names them */
-    SL_TRY(sl_file_create(path, &file));
-    sl_json json = { .file = sl_file_stream(file) };
-    sl_json_begin(&json, '{');
-    sl_json_put_string(&json, "format", CHECKPOINT_FORMAT);
-    sl_json_put_int(&json, "version", CHECKPOINT_VERSION);
-    sl_json_put_int(&json, "step", step);
-    sl_json_key(&json, "attributes");
-    sl_json_begin(&json, '{');
-    for (const char *const *each = attributes; each && each[0]; each += 2)
-        sl_json_put_string(&json, each[0], each[1]);
-    sl_json_end(&json, '}');
-    sl_json_key(&json, "files");
-    sl_json_begin(&json, '[');
-    for (int i = 0; i < part_count; i++) {
-        char name[64], hash[32];
-        sl_json_newline(&json);
-        sl_json_begin(&json, '{');
-        sl_json_put_string(&json, "name", sl_checkpoint_part_name(parts[i].rank, name, sizeof name));
-        sl_json_put_int(&json, "bytes", parts[i].bytes);
-        snprintf(hash, sizeof hash, "%016" PRIx64, parts[i].hash);
-        sl_json_put_string(&json, "xxh3", hash);
-        sl_json_key(&json, "tensors");
-        sl_json_begin(&json, '[');
-        SL_TRY(sl_checkpoint_make_path(folder, step, name, &part_path));
-        SL_TRY(sl_safetensors_open(part_path, &tensors));
-        for (int t = 0; t < sl_safetensors_count(tensors); t++)
-            sl_json_string(&json, sl_safetensors_at(tensors, t)->name);
-        sl_json_end(&json, ']');
-        sl_json_end(&json, '}');
-        sl_safetensors_close(tensors);
-        tensors = NULL;
-        sl_free(part_path);
-        part_path = NULL;
-    }
-    sl_json_end(&json, ']');
-    sl_json_end(&json, '}');
-    fputc('\n', json.file);
-    SL_TRY(sl_file_commit(file));
-    SL_TRY(sl_folder_sync(step_folder));
-    SL_TRY(sl_folder_sync(folder));
-done:
-    sl_safetensors_close(tensors);
-    sl_file_destroy(file);
-    sl_free(part_path);
-    sl_free(step_folder);
-    sl_free(path);
-    return status;
-}
-
-static sl_status read_manifest(sl_checkpoint *checkpoint)
-{
-    sl_status status = SL_OK;
-    char *path = NULL;
-    sl_file_map map = { 0 };
-    json_error_t error;
-    SL_TRY(sl_path_join(checkpoint->path, "manifest.json", &path));
-    SL_TRY(sl_file_map_open(path, &map));
-    checkpoint->manifest = json_loadb((const char *)map.data, map.size, JSON_REJECT_DUPLICATES, &error);
-    if (!checkpoint->manifest)
-        SL_TRY(sl_fail(SL_ERR_FORMAT, "%s:%d: %s", path, error.line, error.text));
-    const char *format = json_string_value(json_object_get(checkpoint->manifest, "format"));
-    if (!format || strcmp(format, CHECKPOINT_FORMAT) != 0)
-        SL_TRY(sl_fail(SL_ERR_FORMAT, "%s: this is not the manifest of a checkpoint", path));
-    int64_t version = json_integer_value(json_object_get(checkpoint->manifest, "version"));
-    if (version != CHECKPOINT_VERSION)
-        SL_TRY(sl_fail(SL_ERR_UNSUPPORTED, "%s: version %" PRId64 " is not known", path, version));
-    const json_t *step = json_object_get(checkpoint->manifest, "step");
-    if (!json_is_integer(step) || json_integer_value(step) < 0)
-        SL_TRY(sl_fail(SL_ERR_FORMAT, "%s: 'step' is missing or not a count", path));
-    checkpoint->step = json_integer_value(step);
-done:
-    sl_file_map_close(&map);
-    sl_free(path);
-    return status;
-}
 
 /* ---- Files ----------------------------------------------------------------------------------- */
 
@@ -158,7 +68,8 @@ sl_status sl_checkpoint_open(const char *path, bool verify, sl_checkpoint **out)
     sl_checkpoint *checkpoint = NULL;
     SL_TRY(SL_NEW(checkpoint));
     SL_TRY(sl_strdup(path, &checkpoint->path));
-    SL_TRY(read_manifest(checkpoint));
+    SL_TRY(sl_checkpoint_read_manifest(path, &checkpoint->manifest));
+    checkpoint->step = json_integer_value(json_object_get(checkpoint->manifest, "step"));
     const json_t *files = json_object_get(checkpoint->manifest, "files");
     size_t count = json_array_size(files);
     if (count == 0 || count > CHECKPOINT_FILE_LIMIT)
@@ -166,6 +77,21 @@ sl_status sl_checkpoint_open(const char *path, bool verify, sl_checkpoint **out)
     SL_TRY(SL_NEW_ARRAY(checkpoint->files, count));
     for (size_t i = 0; i < count; i++)
         SL_TRY(open_file(checkpoint, json_array_get(files, i), verify));
+    *out = checkpoint;
+    checkpoint = NULL;
+done:
+    sl_checkpoint_close(checkpoint);
+    return status;
+}
+
+/* A checkpoint under the name that it was written with. */
+static sl_status open_step(const char *path, int64_t step, sl_checkpoint **out)
+{
+    sl_status status = SL_OK;
+    sl_checkpoint *checkpoint = NULL;
+    SL_TRY(sl_checkpoint_open(path, true, &checkpoint));
+    if (checkpoint->step != step)
+        SL_TRY(sl_fail(SL_ERR_FORMAT, "%s/manifest.json: it is that of step %" PRId64, path, checkpoint->step));
     *out = checkpoint;
     checkpoint = NULL;
 done:
@@ -187,7 +113,7 @@ sl_status sl_checkpoint_open_newest(const char *folder, sl_checkpoint **out)
         SL_TRY(sl_checkpoint_make_path(folder, steps[i], NULL, &path));
         if (!sl_checkpoint_has_manifest(folder, steps[i]))
             continue; /* what a crash left */
-        sl_status opened = sl_checkpoint_open(path, true, &found);
+        sl_status opened = open_step(path, steps[i], &found);
         if (opened == SL_ERR_MEMORY)
             SL_TRY(opened);
         if (opened != SL_OK)

@@ -4,6 +4,8 @@
 
 #include <sluice/shard.h>
 
+#include <jansson.h>
+
 #define CHECKPOINT_FORMAT "sluice-checkpoint"
 enum { CHECKPOINT_VERSION = 1, CHECKPOINT_FILE_LIMIT = 1 << 16 };
 
@@ -30,5 +32,9 @@ SL_MUST_CHECK sl_status sl_checkpoint_hash(const char *path, uint64_t *hash, int
 /* Writes the manifest of a checkpoint whose parts are on disk. */
 SL_MUST_CHECK sl_status sl_checkpoint_write_manifest(const char *folder, const sl_checkpoint_part *parts,
                                                      int part_count, const char *const *attributes);
+/* The manifest of a checkpoint's folder: whole, of our format and version, with a step. The caller releases *out. */
+SL_MUST_CHECK sl_status sl_checkpoint_read_manifest(const char *step_folder, json_t **out);
+/* Writes a JSON object whose last brace is missing, with the member that seals it. */
+SL_MUST_CHECK sl_status sl_checkpoint_seal(const char *path, const char *text, size_t length);
 
 #endif

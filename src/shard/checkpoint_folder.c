@@ -148,6 +148,13 @@ sl_status sl_checkpoint_remove(const char *path)
     return SL_OK;
 }
 
+/* What is in the way of nothing may stay: a run does not end because something else was put into a folder. */
+static void remove_or_warn(const char *path)
+{
+    if (sl_checkpoint_remove(path) != SL_OK)
+        sl_log(SL_LOG_WARN, "%s", sl_error_message());
+}
+
 static sl_status set_aside(const char *path)
 {
     sl_status status = SL_OK;
@@ -175,10 +182,12 @@ sl_status sl_checkpoint_clean(const char *folder, int64_t step)
         sl_free(path);
         path = NULL;
         SL_TRY(sl_checkpoint_make_path(folder, steps[i], NULL, &path));
-        if (!sl_checkpoint_has_manifest(folder, steps[i]))
-            SL_TRY(sl_checkpoint_remove(path));
-        else if (steps[i] > step)
+        if (!sl_checkpoint_has_manifest(folder, steps[i])) {
+            sl_log(SL_LOG_WARN, "%s has no manifest: it was never finished, and is removed", path);
+            remove_or_warn(path);
+        } else if (steps[i] > step) {
             SL_TRY(set_aside(path));
+        }
     }
 done:
     sl_free(path);
@@ -199,7 +208,7 @@ sl_status sl_checkpoint_prune(const char *folder, int keep)
         sl_free(path);
         path = NULL;
         SL_TRY(sl_checkpoint_make_path(folder, steps[i], NULL, &path));
-        SL_TRY(sl_checkpoint_remove(path));
+        remove_or_warn(path);
     }
 done:
     sl_free(path);

@@ -2,6 +2,7 @@
 #include <sluice/shard.h>
 
 #include "base/alloc.h"
+#include "shard/checkpoint.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -104,18 +105,23 @@ static int64_t newest_step(void)
     return step;
 }
 
-/* Changes one byte in the middle of the file. */
+static void flip(const char *path, long at)
+{
+    FILE *file = fopen(path, "r+");
+    assert_non_null(file);
+    fseek(file, at, SEEK_SET);
+    int byte = fgetc(file);
+    fseek(file, at, SEEK_SET);
+    fputc(byte ^ 1, file);
+    fclose(file);
+}
+
+/* Changes the last byte of the file. */
 static void damage(const char *path)
 {
     struct stat about;
     assert_int_equal(stat(path, &about), 0);
-    FILE *file = fopen(path, "r+");
-    assert_non_null(file);
-    fseek(file, about.st_size - 1, SEEK_SET);
-    int byte = fgetc(file);
-    fseek(file, about.st_size - 1, SEEK_SET);
-    fputc(byte ^ 1, file);
-    fclose(file);
+    flip(path, about.st_size - 1);
 }
 
 static void what_several_ranks_wrote_is_found_by_name(void **state)
@@ -235,30 +241,71 @@ static void hostile_manifests_are_refused(void **state)
     static const struct {
         const char *text, *message;
     } cases[] = {
-        { "", "" },
-        { "[]", "not the manifest" },
-        { "{\"format\":\"sluice-checkpoint\",\"version\":2}", "version 2 is not known" },
-        { "{\"format\":\"sluice-checkpoint\",\"version\":1}", "'step' is missing" },
-        { "{\"format\":\"sluice-checkpoint\",\"version\":1,\"step\":-1}", "'step' is missing" },
-        { "{\"format\":\"sluice-checkpoint\",\"version\":1,\"step\":1}", "'files' is missing" },
-        { "{\"format\":\"sluice-checkpoint\",\"version\":1,\"step\":1,\"files\":[3]}", "lacks name, bytes or xxh3" },
+        { "{\"format\":\"other\"", "not the manifest" },
+        { "{\"format\":\"sluice-checkpoint\",\"version\":2", "version 2 is not known" },
+        { "{\"format\":\"sluice-checkpoint\",\"version\":1", "'step' is missing" },
+        { "{\"format\":\"sluice-checkpoint\",\"version\":1,\"step\":-1", "'step' is missing" },
+        { "{\"format\":\"sluice-checkpoint\",\"version\":1,\"step\":1", "'files' is missing" },
+        { "{\"format\":\"sluice-checkpoint\",\"version\":1,\"step\":1,\"files\":[3]", "lacks name, bytes or xxh3" },
         { "{\"format\":\"sluice-checkpoint\",\"version\":1,\"step\":1,\"files\":[{\"name\":\"../../etc/passwd\","
-          "\"bytes\":1,\"xxh3\":\"0\"}]}",
+          "\"bytes\":1,\"xxh3\":\"0\"}]",
           "is not a plain file name" },
         { "{\"format\":\"sluice-checkpoint\",\"version\":1,\"step\":1,\"files\":[{\"name\":\"a\","
-          "\"bytes\":1,\"xxh3\":\"0\"}]}",
+          "\"bytes\":1,\"xxh3\":\"0\"}]",
           "No such file" },
     };
     write_checkpoint(1, 1, 9);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         sl_checkpoint *checkpoint = NULL;
-        FILE *file = fopen(path_of(1, "manifest.json"), "w");
-        assert_non_null(file);
-        fputs(cases[i].text, file);
-        fclose(file);
+        assert_int_equal(sl_checkpoint_seal(path_of(1, "manifest.json"), cases[i].text, strlen(cases[i].text)), SL_OK);
         assert_int_not_equal(sl_checkpoint_open(path_of(1, NULL), true, &checkpoint), SL_OK);
         assert_non_null(strstr(sl_error_message(), cases[i].message));
     }
+}
+
+static void any_byte_of_a_manifest_that_changes_is_noticed(void **state)
+{
+    (void)state;
+    struct stat about;
+    sl_checkpoint *checkpoint = NULL;
+    write_checkpoint(1, 1, 9);
+    assert_int_equal(stat(path_of(1, "manifest.json"), &about), 0);
+    for (long at = 0; at < about.st_size; at++) {
+        flip(path_of(1, "manifest.json"), at);
+        assert_int_not_equal(sl_checkpoint_open(path_of(1, NULL), false, &checkpoint), SL_OK);
+        flip(path_of(1, "manifest.json"), at);
+    }
+    assert_int_equal(sl_checkpoint_open(path_of(1, NULL), false, &checkpoint), SL_OK);
+    sl_checkpoint_close(checkpoint);
+    assert_int_equal(truncate(path_of(1, "manifest.json"), 0), 0);
+    assert_int_equal(sl_checkpoint_open(path_of(1, NULL), false, &checkpoint), SL_ERR_FORMAT);
+    assert_non_null(strstr(sl_error_message(), "manifest.json: the file is empty"));
+}
+
+static void a_checkpoint_under_another_step_is_not_used(void **state)
+{
+    (void)state;
+    char from[256];
+    write_checkpoint(1, 10, 9);
+    write_checkpoint(1, 20, 9);
+    snprintf(from, sizeof from, "%s", path_of(20, NULL));
+    assert_int_equal(rename(from, path_of(30, NULL)), 0);
+    assert_int_equal(newest_step(), 10);
+    assert_non_null(strstr(warning, "it is that of step 20"));
+}
+
+static void what_somebody_put_into_a_checkpoint_ends_no_run(void **state)
+{
+    (void)state;
+    write_checkpoint(1, 10, 1);
+    assert_int_equal(mkdir(path_of(10, "own"), 0777), 0);
+    assert_int_equal(mkdir(path_of(40, NULL), 0777), 0);
+    assert_int_equal(mkdir(path_of(40, "own"), 0777), 0);
+    assert_int_equal(sl_checkpoint_clean(folder, 10), SL_OK);
+    assert_non_null(strstr(warning, "step-00000040: Directory not empty"));
+    write_checkpoint(1, 20, 1); /* and asserts that pruning 10 is no error */
+    assert_int_equal(newest_step(), 20);
+    assert_int_not_equal(access(path_of(10, "manifest.json"), F_OK), 0);
 }
 
 int main(void)
@@ -271,6 +318,9 @@ int main(void)
         cmocka_unit_test(a_folder_that_is_not_there_has_no_checkpoint),
         cmocka_unit_test_setup_teardown(an_error_of_the_thread_reaches_the_next_call, enter, leave),
         cmocka_unit_test_setup_teardown(hostile_manifests_are_refused, enter, leave),
+        cmocka_unit_test_setup_teardown(any_byte_of_a_manifest_that_changes_is_noticed, enter, leave),
+        cmocka_unit_test_setup_teardown(a_checkpoint_under_another_step_is_not_used, enter, leave),
+        cmocka_unit_test_setup_teardown(what_somebody_put_into_a_checkpoint_ends_no_run, enter, leave),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

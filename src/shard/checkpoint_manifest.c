@@ -1,0 +1,166 @@
+/* manifest.json: what makes a checkpoint whole. Its last member is the hash of all bytes before it. */
+#include "shard/checkpoint.h"
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "base/json.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+/* ---- Seal ------------------------------------------------------------------------------------ */
+
+enum { SEAL_BYTES = 28 }; /* of the text that make_seal writes */
+
+static void make_seal(const char *text, size_t length, char seal[SEAL_BYTES + 1])
+{
+    snprintf(seal, SEAL_BYTES + 1, ",\"xxh3\":\"%016" PRIx64 "\"}\n", (uint64_t)XXH3_64bits(text, length));
+}
+
+static bool is_sealed(const char *text, size_t length)
+{
+    char seal[SEAL_BYTES + 1];
+    if (length < SEAL_BYTES)
+        return false;
+    make_seal(text, length - SEAL_BYTES, seal);
+    return memcmp(text + length - SEAL_BYTES, seal, SEAL_BYTES) == 0;
+}
+
+sl_status sl_checkpoint_seal(const char *path, const char *text, size_t length)
+{
+    sl_status status = SL_OK;
+    char seal[SEAL_BYTES + 1];
+    sl_file *file = NULL;
+    SL_TRY(sl_file_create(path, &file));
+    make_seal(text, length, seal);
+    fwrite(text, 1, length, sl_file_stream(file)); /* errors show in the commit */
+    fwrite(seal, 1, SEAL_BYTES, sl_file_stream(file));
+    SL_TRY(sl_file_commit(file));
+done:
+    sl_file_destroy(file);
+    return status;
+}
+
+/* ---- Writing --------------------------------------------------------------------------------- */
+
+static sl_status put_part(sl_json *json, const char *folder, const sl_checkpoint_part *part)
+{
+    sl_status status = SL_OK;
+    char *path = NULL, name[64], hash[32];
+    sl_safetensors *tensors = NULL;
+    SL_TRY(sl_checkpoint_make_path(folder, part->step, sl_checkpoint_part_name(part->rank, name, sizeof name), &path));
+    SL_TRY(sl_safetensors_open(path, &tensors));
+    snprintf(hash, sizeof hash, "%016" PRIx64, part->hash);
+    sl_json_newline(json);
+    sl_json_begin(json, '{');
+    sl_json_put_string(json, "name", name);
+    sl_json_put_int(json, "bytes", part->bytes);
+    sl_json_put_string(json, "xxh3", hash);
+    sl_json_key(json, "tensors");
+    sl_json_begin(json, '[');
+    for (int t = 0; t < sl_safetensors_count(tensors); t++)
+        sl_json_string(json, sl_safetensors_at(tensors, t)->name);
+    sl_json_end(json, ']');
+    sl_json_end(json, '}');
+done:
+    sl_safetensors_close(tensors);
+    sl_free(path);
+    return status;
+}
+
+/* All but the seal, which closes the object. */
+static sl_status put_manifest(FILE *stream, const char *folder, const sl_checkpoint_part *parts, int part_count,
+                              const char *const *attributes)
+{
+    sl_status status = SL_OK;
+    sl_json json = { .file = stream };
+    sl_json_begin(&json, '{');
+    sl_json_put_string(&json, "format", CHECKPOINT_FORMAT);
+    sl_json_put_int(&json, "version", CHECKPOINT_VERSION);
+    sl_json_put_int(&json, "step", parts[0].step);
+    sl_json_key(&json, "attributes");
+    sl_json_begin(&json, '{');
+    for (const char *const *each = attributes; each && each[0]; each += 2)
+        sl_json_put_string(&json, each[0], each[1]);
+    sl_json_end(&json, '}');
+    sl_json_key(&json, "files");
+    sl_json_begin(&json, '[');
+    for (int i = 0; i < part_count; i++)
+        SL_TRY(put_part(&json, folder, &parts[i]));
+    sl_json_end(&json, ']');
+done:
+    return status;
+}
+
+sl_status sl_checkpoint_write_manifest(const char *folder, const sl_checkpoint_part *parts, int part_count,
+                                       const char *const *attributes)
+{
+    sl_status status = SL_OK;
+    char *path = NULL, *step_folder = NULL, *text = NULL;
+    size_t length = 0;
+    FILE *stream = NULL;
+    SL_TRY(sl_checkpoint_make_path(folder, parts[0].step, NULL, &step_folder));
+    SL_TRY(sl_checkpoint_make_path(folder, parts[0].step, "manifest.json", &path));
+    stream = open_memstream(&text, &length);
+    if (!stream)
+        SL_TRY(sl_fail(SL_ERR_MEMORY, "write %s: %s", path, strerror(errno)));
+    SL_TRY(put_manifest(stream, folder, parts, part_count, attributes));
+    if (fflush(stream) != 0 || ferror(stream))
+        SL_TRY(sl_fail(SL_ERR_MEMORY, "write %s: %s", path, strerror(errno)));
+    SL_TRY(sl_folder_sync(step_folder)); /* the parts' names are on disk before the manifest names them */
+    SL_TRY(sl_checkpoint_seal(path, text, length));
+    SL_TRY(sl_folder_sync(folder));
+done:
+    if (stream)
+        fclose(stream);
+    free(text);
+    sl_free(step_folder);
+    sl_free(path);
+    return status;
+}
+
+/* ---- Reading --------------------------------------------------------------------------------- */
+
+static sl_status check_head(const char *path, const json_t *manifest)
+{
+    const char *format = json_string_value(json_object_get(manifest, "format"));
+    if (!format || strcmp(format, CHECKPOINT_FORMAT) != 0)
+        return sl_fail(SL_ERR_FORMAT, "%s: this is not the manifest of a checkpoint", path);
+    int64_t version = json_integer_value(json_object_get(manifest, "version"));
+    if (version != CHECKPOINT_VERSION)
+        return sl_fail(SL_ERR_UNSUPPORTED, "%s: version %" PRId64 " is not known", path, version);
+    const json_t *step = json_object_get(manifest, "step");
+    if (!json_is_integer(step) || json_integer_value(step) < 0)
+        return sl_fail(SL_ERR_FORMAT, "%s: 'step' is missing or not a count", path);
+    return SL_OK;
+}
+
+sl_status sl_checkpoint_read_manifest(const char *step_folder, json_t **out)
+{
+    sl_status status = SL_OK;
+    char *path = NULL;
+    sl_file_map map = { 0 };
+    json_t *manifest = NULL;
+    json_error_t error;
+    SL_TRY(sl_path_join(step_folder, "manifest.json", &path));
+    SL_TRY(sl_file_map_open(path, &map));
+    if (map.size == 0)
+        SL_TRY(sl_fail(SL_ERR_FORMAT, "%s: the file is empty", path));
+    manifest = json_loadb((const char *)map.data, map.size, JSON_REJECT_DUPLICATES, &error);
+    if (!manifest)
+        SL_TRY(sl_fail(SL_ERR_FORMAT, "%s:%d: %s", path, error.line, error.text));
+    SL_TRY(check_head(path, manifest));
+    if (!is_sealed((const char *)map.data, map.size))
+        SL_TRY(sl_fail(SL_ERR_FORMAT, "%s: it does not have the bytes that its own xxh3 says", path));
+    *out = manifest;
+    manifest = NULL;
+done:
+    json_decref(manifest);
+    sl_file_map_close(&map);
+    sl_free(path);
+    return status;
+}
