@@ -73,7 +73,8 @@ SL_API const char *sl_error_message(void);
 
 typedef enum sl_log_level { SL_LOG_ERROR, SL_LOG_WARN, SL_LOG_INFO, SL_LOG_DEBUG } sl_log_level;
 
-/* Receives one line without its newline; may be called from any thread, one call at a time. It must not log itself. */
+/* Receives one line without its newline; may be called from any thread, one call at a time. It must neither
+ * log nor fork. */
 typedef void (*sl_log_callback)(void *user, sl_log_level level, const char *line);
 
 /* NULL takes the callback away: then lines go to stderr where SLUICE_LOG is set, else nowhere. The old one is not running

@@ -18,8 +18,19 @@ static atomic_int chosen_level = -1; /* -1: not set by the program, the environm
 static pthread_once_t environment_once = PTHREAD_ONCE_INIT;
 static int environment_level = -1; /* -1: SLUICE_LOG is not set or not understood */
 
-static void read_environment(void)
+static void before_fork(void)
 {
+    pthread_mutex_lock(&lock);
+}
+
+static void after_fork(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+static void prepare(void)
+{
+    pthread_atfork(before_fork, after_fork, after_fork); /* a child must not find it locked by a thread it lacks */
     const char *text = getenv("SLUICE_LOG");
     for (int i = 0; text && i <= SL_LOG_DEBUG; i++) {
         if (strcmp(text, level_names[i]) == 0)
@@ -42,7 +53,7 @@ void sl_log_set_level(sl_log_level level)
 
 sl_log_level sl_log_get_level(void)
 {
-    pthread_once(&environment_once, read_environment);
+    pthread_once(&environment_once, prepare);
     int level = atomic_load(&chosen_level);
     if (level < 0)
         level = environment_level;

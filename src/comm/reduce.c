@@ -1,65 +1,8 @@
 /* Element-wise reductions, left to right over the sources, block by block so that the running values stay in cache. */
 #include "comm/reduce.h"
-
-#include <string.h>
+#include "base/half.h"
 
 enum { BLOCK = 1024 };
-
-/* ---- Half precision -------------------------------------------------------------------------- */
-
-static float from_bits(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static uint32_t to_bits(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-static float bf16_to_f32(uint16_t half)
-{
-    return from_bits((uint32_t)half << 16);
-}
-
-static uint16_t f32_to_bf16(float value)
-{
-    uint32_t bits = to_bits(value);
-    if (value != value)
-        return (uint16_t)(bits >> 16 | 0x40); /* stays not a number */
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-static float f16_to_f32(uint16_t half)
-{
-    uint32_t sign = (uint32_t)(half & 0x8000) << 16, magnitude = half & 0x7fff;
-    if (magnitude >= 0x7c00) /* infinite or not a number */
-        return from_bits(sign | 0x7f800000 | (magnitude & 0x3ff) << 13);
-    if (magnitude < 0x400) /* subnormal: a multiple of 2^-24 */
-        return from_bits(sign | to_bits((float)magnitude * 0x1p-24f));
-    return from_bits(sign | ((magnitude << 13) + ((127 - 15) << 23)));
-}
-
-static uint16_t f32_to_f16(float value)
-{
-    uint32_t bits = to_bits(value), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
-    if (magnitude > 0x7f800000)
-        return (uint16_t)(sign | 0x7e00);
-    if (magnitude >= 0x477ff000) /* rounds to more than 65504 */
-        return (uint16_t)(sign | 0x7c00);
-    if (magnitude < 0x38800000) { /* below 2^-14: adding 0.5 leaves the rounded multiple of 2^-24 in the low bits */
-        float shifted = from_bits(magnitude) + 0.5f;
-        return (uint16_t)(sign | (to_bits(shifted) - 0x3f000000));
-    }
-    uint32_t rounded = magnitude + 0xfff + (magnitude >> 13 & 1);
-    return (uint16_t)(sign | ((rounded - ((127 - 15) << 23)) >> 13));
-}
-
-/* ---- Blocks ---------------------------------------------------------------------------------- */
 
 #define KEEP(x) (x)
 #define SUM(a, x) ((a) + (x))
@@ -98,10 +41,10 @@ DEFINE_BLOCK(sum_i64, int64_t, int64_t, KEEP, KEEP, SUM_WRAP_I64)
 DEFINE_BLOCK(max_i64, int64_t, int64_t, KEEP, KEEP, MAX)
 DEFINE_BLOCK(sum_u8, uint8_t, uint8_t, KEEP, KEEP, SUM_WRAP_U8)
 DEFINE_BLOCK(max_u8, uint8_t, uint8_t, KEEP, KEEP, MAX)
-DEFINE_BLOCK(sum_bf16, uint16_t, float, bf16_to_f32, f32_to_bf16, SUM)
-DEFINE_BLOCK(max_bf16, uint16_t, float, bf16_to_f32, f32_to_bf16, MAX)
-DEFINE_BLOCK(sum_f16, uint16_t, float, f16_to_f32, f32_to_f16, SUM)
-DEFINE_BLOCK(max_f16, uint16_t, float, f16_to_f32, f32_to_f16, MAX)
+DEFINE_BLOCK(sum_bf16, uint16_t, float, sl_from_bf16, sl_to_bf16, SUM)
+DEFINE_BLOCK(max_bf16, uint16_t, float, sl_from_bf16, sl_to_bf16, MAX)
+DEFINE_BLOCK(sum_f16, uint16_t, float, sl_from_f16, sl_to_f16, SUM)
+DEFINE_BLOCK(max_f16, uint16_t, float, sl_from_f16, sl_to_f16, MAX)
 
 typedef void (*block_function)(const void *const *sources, int sources_count, int64_t start, int count, void *out);
 

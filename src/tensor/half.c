@@ -1,59 +1,24 @@
-/* bf16 and f16 to and from f32, rounding to nearest even. */
+/* bf16 and f16 to and from f32, for callers outside. */
 #include <sluice/tensor.h>
 
-#include <string.h>
-
-static uint32_t bits_of(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-static float float_of(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
+#include "base/half.h"
 
 uint16_t sl_bf16_from_f32(float value)
 {
-    uint32_t bits = bits_of(value);
-    if ((bits & 0x7fffffff) > 0x7f800000)
-        return (uint16_t)(bits >> 16 | 0x40); /* NaN, made quiet */
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    return sl_to_bf16(value);
 }
 
 float sl_bf16_to_f32(uint16_t bits)
 {
-    return float_of((uint32_t)bits << 16);
+    return sl_from_bf16(bits);
 }
 
 uint16_t sl_f16_from_f32(float value)
 {
-    uint32_t bits = bits_of(value);
-    uint32_t sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
-    if (magnitude > 0x7f800000)
-        return (uint16_t)(sign | 0x7e00);
-    if (magnitude >= 0x47800000) /* 65536 and above, infinity too */
-        return (uint16_t)(sign | 0x7c00);
-    if (magnitude < 0x38800000) { /* below 2^-14: the sum is rounded to a multiple of 2^-24 by the addition itself */
-        float shifted = float_of(magnitude) + 0.5f;
-        return (uint16_t)(sign | (bits_of(shifted) - 0x3f000000));
-    }
-    uint32_t rounded = magnitude + 0xfff + (magnitude >> 13 & 1);
-    return (uint16_t)(sign | (rounded - 0x38000000) >> 13);
+    return sl_to_f16(value);
 }
 
 float sl_f16_to_f32(uint16_t bits)
 {
-    uint32_t sign = (uint32_t)(bits & 0x8000) << 16, magnitude = bits & 0x7fff;
-    if (magnitude >= 0x7c00)
-        return float_of(sign | 0x7f800000 | (magnitude & 0x3ff) << 13);
-    if (magnitude < 0x400) { /* zero or subnormal: a multiple of 2^-24 */
-        float value = (float)magnitude * 0x1p-24f;
-        return float_of(sign | bits_of(value));
-    }
-    return float_of(sign | ((magnitude << 13) + 0x38000000));
+    return sl_from_f16(bits);
 }

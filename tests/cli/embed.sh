@@ -14,5 +14,5 @@ localedef -c -f "$scratch/charmap" -i "$scratch/source" "$scratch/comma" >"$out"
 g++ -std=c++17 -O1 -Wall -Wextra -Wpedantic -Werror -I"$SLUICE_SOURCE/include" -o "$scratch/host" \
     "$SLUICE_SOURCE/tests/cli/consumer/host.cc" -L"$SLUICE_BUILD/src" -lsluice -pthread -Wl,-rpath,"$SLUICE_BUILD/src"
 mkdir "$scratch/files"
-run 0 env -u LC_ALL LOCPATH="$scratch" "$scratch/host" "$scratch/files"
+run 0 timeout 120 env -u LC_ALL LOCPATH="$scratch" "$scratch/host" "$scratch/files"
 silent

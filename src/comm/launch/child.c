@@ -112,6 +112,7 @@ sl_status sl_launch_start(sl_launcher *launcher, sl_launch_child *child)
 {
     sl_status status = SL_OK;
     int output[2] = { -1, -1 }, error[2] = { -1, -1 }, failed = 0;
+    ssize_t got = 0;
     pid_t parent = getpid();
     if (launcher->options->tag_output)
         SL_TRY(sl_launch_streams_open(child, output));
@@ -137,7 +138,9 @@ sl_status sl_launch_start(sl_launcher *launcher, sl_launch_child *child)
     error[1] = -1;
     if (child->pidfd < 0)
         status = sl_fail(SL_ERR_IO, "pidfd_open: %s", strerror(errno));
-    else if (read(error[0], &failed, sizeof failed) == sizeof failed)
+    while (status == SL_OK && (got = read(error[0], &failed, sizeof failed)) < 0 && errno == EINTR)
+        ;
+    if (status == SL_OK && got == sizeof failed)
         status = sl_fail(SL_ERR_IO, "start %s: %s", launcher->options->argv[0], strerror(failed));
 done:
     for (int i = 0; i < 2; i++) {

@@ -87,8 +87,10 @@ static void *run(void *user)
         atomic_fetch_add(&me->beat, 1);
         for (int i = 0; ready > 0 && i < monitor->count; i++) {
             char byte; /* nobody sends: what comes is the end */
-            if (monitor->polls[i].fd >= 0 && monitor->polls[i].revents &&
-                recv(monitor->polls[i].fd, &byte, 1, MSG_DONTWAIT) <= 0 && errno != EAGAIN)
+            if (monitor->polls[i].fd < 0 || !monitor->polls[i].revents)
+                continue;
+            ssize_t got = recv(monitor->polls[i].fd, &byte, 1, MSG_DONTWAIT);
+            if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
                 other_side_closed(monitor, i);
         }
         if (monitor->shm->control->hang_timeout > 0)

@@ -94,8 +94,9 @@ static sl_status listen_at(const char *key, double until, int *out)
         usleep(20000); /* a run that just failed may not be gone yet */
     }
     if (listen(fd, 128) != 0) {
+        sl_status status = sl_fail(SL_ERR_IO, "rendezvous: listen: %s", strerror(errno));
         close(fd);
-        return sl_fail(SL_ERR_IO, "rendezvous: listen: %s", strerror(errno));
+        return status;
     }
     *out = fd;
     return SL_OK;

@@ -3,6 +3,7 @@
 #include <sluice/sluice.h>
 
 #include <atomic>
+#include <chrono>
 #include <clocale>
 #include <cmath>
 #include <cstdio>
@@ -234,10 +235,17 @@ void nothing_piles_up()
     expect(after.heap < before.heap + 1024 * kRounds, "memory piles up: " + std::to_string(after.heap - before.heap));
 }
 
-// Forked ranks of a program that has threads.
+void slow_log(void *lines, sl_log_level, const char *)
+{
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    ++*static_cast<std::atomic<int> *>(lines);
+}
+
+// Forked ranks of a program that has threads: one of them is logging nearly all the time.
 int forked_rank(void *, int)
 {
     sl_group *group = nullptr;
+    sl_log(SL_LOG_WARN, "a line of the rank's");
     expect_ok(sl_group_open(nullptr, &group), "a group of processes");
     double loss = train_one(group);
     sl_group_close(group);
@@ -247,13 +255,12 @@ int forked_rank(void *, int)
 void launches_beside_threads()
 {
     std::atomic<bool> stop{ false };
+    std::atomic<int> lines{ 0 };
+    sl_log_set_callback(slow_log, &lines);
     std::thread busy([&] {
         while (!stop) {
             std::vector<char> block(1000);
-            double value = 0;
-            expect(sl_parse_double("busy", "?", 0, 1, &value) != SL_OK, "an error");
-            sl_log(SL_LOG_WARN, "a line that nobody reads");
-            std::this_thread::yield();
+            sl_log(SL_LOG_WARN, "a line of %zu", block.size());
         }
     });
     sl_launch_options options = {};
@@ -266,6 +273,8 @@ void launches_beside_threads()
     }
     stop = true;
     busy.join();
+    expect(lines > 0, "the log has lines");
+    sl_log_set_callback(nullptr, nullptr);
 }
 
 } // namespace
