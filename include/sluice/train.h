@@ -186,8 +186,9 @@ typedef struct sl_train_result {
     char checkpoint[1024]; /* folder of the last checkpoint; empty where none was written */
 } sl_train_result;
 
-/* Looks at run.out before anything starts: it can be written, and it holds no checkpoint unless the run resumes. */
-SL_API SL_MUST_CHECK sl_status sl_train_check_output(const sl_train_config *config, bool resume);
+/* Looks at run.out before anything starts: it can be written, and it holds no checkpoint unless the run resumes; then
+ * the newest is one of the same model and optimizer. */
+SL_API SL_MUST_CHECK sl_status sl_train_check_output(const sl_train_plan *plan, bool resume);
 
 /* Collective over group, which has sl_train_plan_ranks() ranks: trains until run.steps are completed. A failure on one
  * rank is a failure on all. result may be NULL. */

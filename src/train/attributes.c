@@ -45,18 +45,7 @@ void sl_attributes_free(sl_attributes *attributes)
     *attributes = (sl_attributes){ .model = NULL };
 }
 
-/* Whether another value gives another run: what only says how it is computed, shown or stored does not. */
-static bool decides_the_run(const config_key *key)
-{
-    static const char *const others[] = { "parallel", "log", "checkpoint", "run" };
-    if (strcmp(key->key, "seed") == 0 || strcmp(key->key, "dp") == 0)
-        return true;
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        if (strcmp(key->section, others[i]) == 0)
-            return false;
-    }
-    return strcmp(key->section, "model") != 0; /* compared as a whole */
-}
+/* ---- A checkpoint against the configuration -------------------------------------------------- */
 
 /* The line "NAME=" of the lines, up to its end; NULL where there is none. */
 static const char *find_line(const char *lines, const char *name, size_t length, size_t *value_length)
@@ -70,35 +59,86 @@ static const char *find_line(const char *lines, const char *name, size_t length,
     return NULL;
 }
 
-static sl_status compare_settings(const sl_train_plan *plan, const char *stored, sl_arena *arena)
+/* *now: the value as text. *then: what the checkpoint was made with, where that is another; else NULL. */
+static sl_status find_change(const sl_train_plan *plan, const sl_checkpoint *checkpoint, const config_key *key,
+                             sl_arena *arena, const char **now, char **then)
 {
     sl_status status = SL_OK;
-    for (const config_key *key = sl_config_keys; key->section && stored; key++) {
-        const char *now = NULL, *then = NULL;
-        char *name = NULL;
-        size_t length = 0;
-        if (!decides_the_run(key))
-            continue;
-        SL_TRY(sl_config_text(plan->config, key, arena, &now));
-        SL_TRY(sl_arena_printf(arena, &name, "%s.%s=", key->section, key->key));
-        then = find_line(stored, name, strlen(name), &length);
-        if (then && (strlen(now) != length || strncmp(now, then, length) != 0))
-            sl_log(SL_LOG_WARN, "resumed with %s%s, the checkpoint was made with %.*s", name, now, (int)length, then);
-    }
+    char *name = NULL;
+    size_t length = 0;
+    SL_TRY(sl_config_text(plan->config, key, arena, now));
+    SL_TRY(sl_arena_printf(arena, &name, "%s.%s=", key->section, key->key));
+    const char *stored = find_line(sl_checkpoint_attribute(checkpoint, "config"), name, strlen(name), &length);
+    *then = NULL;
+    if (stored && (strlen(*now) != length || strncmp(*now, stored, length) != 0))
+        SL_TRY(sl_arena_printf(arena, then, "%.*s", (int)length, stored));
 done:
     return status;
+}
+
+/* Whether the weights or the optimizer's state of another value do not fit: n_positions may come from batch.seq. */
+static bool decides_the_tensors(const config_key *key)
+{
+    return strcmp(key->section, "model") == 0 || strcmp(key->key, "seq") == 0 ||
+           (strcmp(key->section, "optimizer") == 0 && strcmp(key->key, "name") == 0);
 }
 
 sl_status sl_attributes_check(const sl_train_plan *plan, const sl_checkpoint *checkpoint)
 {
     sl_status status = SL_OK;
     sl_attributes own = { .model = NULL };
-    const char *model = sl_checkpoint_attribute(checkpoint, "model");
     SL_TRY(sl_attributes_make(plan, &own));
-    if (!model || strcmp(model, own.model) != 0)
-        SL_TRY(sl_fail(SL_ERR_ARGUMENT, "%s is the checkpoint of another model", sl_checkpoint_path(checkpoint)));
-    SL_TRY(compare_settings(plan, sl_checkpoint_attribute(checkpoint, "config"), own.arena));
+    const char *model = sl_checkpoint_attribute(checkpoint, "model"), *path = sl_checkpoint_path(checkpoint);
+    bool same_model = model && strcmp(model, own.model) == 0;
+    for (const config_key *key = sl_config_keys; key->section; key++) {
+        const char *now = NULL;
+        char *then = NULL, name[64];
+        if (!decides_the_tensors(key) || (same_model && strcmp(key->section, "optimizer") != 0))
+            continue;
+        SL_TRY(find_change(plan, checkpoint, key, own.arena, &now, &then));
+        snprintf(name, sizeof name, "%s.%s", key->section, key->key);
+        if (then)
+            SL_TRY(sl_train_config_fail(plan->config, name, "%s was made with %s, and holds what does not fit this",
+                                        path, then[0] ? then : "none"));
+    }
+    if (!same_model)
+        SL_TRY(sl_fail(SL_ERR_ARGUMENT, "%s is the checkpoint of another model", path));
 done:
     sl_attributes_free(&own);
+    return status;
+}
+
+/* Whether another value gives another run: what only says how it is computed, shown or stored does not. */
+static bool decides_the_run(const sl_train_config *config, const config_key *key)
+{
+    static const char *const others[] = { "model", "parallel", "log", "checkpoint", "run" };
+    if (strcmp(key->key, "seed") == 0 || strcmp(key->key, "dp") == 0)
+        return true;
+    if (strcmp(key->key, "steps") == 0)
+        return config->optimizer.schedule != SL_DECAY_CONSTANT; /* the learning rate falls over all of them */
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        if (strcmp(key->section, others[i]) == 0)
+            return false;
+    }
+    return true;
+}
+
+sl_status sl_attributes_warn(const sl_train_plan *plan, const sl_checkpoint *checkpoint)
+{
+    sl_status status = SL_OK;
+    sl_arena *arena = NULL;
+    SL_TRY(sl_arena_create(&arena));
+    for (const config_key *key = sl_config_keys; key->section; key++) {
+        const char *now = NULL;
+        char *then = NULL;
+        if (!decides_the_run(plan->config, key))
+            continue;
+        SL_TRY(find_change(plan, checkpoint, key, arena, &now, &then));
+        if (then)
+            sl_log(SL_LOG_WARN, "resumed with %s.%s=%s, the checkpoint was made with %s", key->section, key->key, now,
+                   then);
+    }
+done:
+    sl_arena_destroy(arena);
     return status;
 }

@@ -15,7 +15,9 @@ typedef struct sl_attributes {
 SL_MUST_CHECK sl_status sl_attributes_make(const sl_train_plan *plan, sl_attributes *out);
 void sl_attributes_free(sl_attributes *attributes); /* a zeroed one is fine */
 
-/* Refuses a checkpoint of another model; warns of settings that would change the run. */
+/* Refuses a checkpoint whose tensors do not fit: of another model or optimizer. */
 SL_MUST_CHECK sl_status sl_attributes_check(const sl_train_plan *plan, const sl_checkpoint *checkpoint);
+/* Warns of settings with which the run goes on otherwise than it would have. */
+SL_MUST_CHECK sl_status sl_attributes_warn(const sl_train_plan *plan, const sl_checkpoint *checkpoint);
 
 #endif

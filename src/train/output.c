@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "shard/checkpoint.h"
+#include "train/attributes.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,12 +13,28 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-sl_status sl_train_check_output(const sl_train_config *config, bool resume)
+/* The newest checkpoint fits the plan. One that cannot be opened is left to the run, which looks for an older one. */
+static sl_status check_newest(const sl_train_plan *plan, const char *folder, int64_t step)
 {
     sl_status status = SL_OK;
+    char *path = NULL;
+    sl_checkpoint *checkpoint = NULL;
+    SL_TRY(sl_checkpoint_make_path(folder, step, NULL, &path));
+    if (sl_checkpoint_open(path, false, &checkpoint) == SL_OK)
+        SL_TRY(sl_attributes_check(plan, checkpoint));
+done:
+    sl_checkpoint_close(checkpoint);
+    sl_free(path);
+    return status;
+}
+
+sl_status sl_train_check_output(const sl_train_plan *plan, bool resume)
+{
+    sl_status status = SL_OK;
+    const sl_train_config *config = plan->config;
     char *folder = NULL;
     int64_t *steps = NULL;
-    int count = 0;
+    int count = 0, newest = 0;
     status = sl_folder_make(config->run.out);
     if (status != SL_OK)
         return sl_train_config_fail(config, "run.out", "%s", sl_error_message());
@@ -25,13 +42,15 @@ sl_status sl_train_check_output(const sl_train_config *config, bool resume)
         return sl_train_config_fail(config, "run.out", "%s cannot be written: %s", config->run.out, strerror(errno));
     SL_TRY(sl_path_join(config->run.out, "checkpoints", &folder));
     SL_TRY(sl_checkpoint_list(folder, &steps, &count));
-    for (int i = 0; i < count && !resume; i++) {
-        if (sl_checkpoint_has_manifest(folder, steps[i]))
-            SL_TRY(sl_train_config_fail(config, "run.out",
-                                        "%s holds a run (checkpoint of step %" PRId64
-                                        "): continue it with --resume, or choose another folder",
-                                        config->run.out, steps[i]));
-    }
+    while (newest < count && !sl_checkpoint_has_manifest(folder, steps[newest]))
+        newest++;
+    if (newest < count && !resume)
+        SL_TRY(sl_train_config_fail(config, "run.out",
+                                    "%s holds a run (checkpoint of step %" PRId64
+                                    "): continue it with --resume, or choose another folder",
+                                    config->run.out, steps[newest]));
+    if (newest < count)
+        SL_TRY(check_newest(plan, folder, steps[newest]));
 done:
     sl_free(steps);
     sl_free(folder);

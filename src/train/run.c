@@ -45,12 +45,13 @@ static sl_status choose_start(train_run *run, start_point *out)
     SL_TRY(sl_checkpoint_clean(folder, checkpoint ? sl_checkpoint_step(checkpoint) : -1));
     if (checkpoint) {
         SL_TRY(sl_attributes_check(run->plan, checkpoint));
+        SL_TRY(sl_attributes_warn(run->plan, checkpoint));
         if (strlen(sl_checkpoint_path(checkpoint)) >= sizeof out->path)
             SL_TRY(sl_fail(SL_ERR_ARGUMENT, "%s: the path is too long", sl_checkpoint_path(checkpoint)));
         out->resumes = 1;
         strcpy(out->path, sl_checkpoint_path(checkpoint));
     } else if (run->options->resume) {
-        sl_log(SL_LOG_WARN, "%s holds no checkpoint yet: starting at the beginning", folder);
+        sl_log(SL_LOG_WARN, "%s holds no whole checkpoint: starting at the beginning", folder);
     }
 done:
     sl_checkpoint_close(checkpoint);

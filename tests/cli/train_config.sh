@@ -81,3 +81,9 @@ prints 'to run it: sluice train -c run.yaml --parallel.pp=2'
 run 0 "$SLUICE" train -c run.yaml --run.steps=1 --run.out=first
 run 2 "$SLUICE" train -c run.yaml --run.steps=1 --run.out=first
 complains '--run.out=first: first holds a run (checkpoint of step 1): continue it with --resume'
+
+# Nor does a run start whose gradients could not be written; they may lie in its own folder.
+run 2 "$SLUICE" train -c run.yaml --run.steps=1 --run.out=second --save-grads nowhere/grads
+complains 'open nowhere/grads for writing: No such file or directory'
+run 0 "$SLUICE" train -c run.yaml --run.steps=1 --run.out=second --save-grads second/grads
+[ -s second/grads ] || fail "no gradients"

@@ -61,16 +61,23 @@ mkdir -p leftovers/checkpoints/step-00000004
 echo torn >leftovers/checkpoints/step-00000004/rank-00000.safetensors
 echo '{"step":1,"loss"' >leftovers/metrics.jsonl
 run 0 train leftovers --parallel.pp=2 --resume
-complains 'holds no checkpoint yet'
+complains 'step-00000004 has no manifest: it was never finished, and is removed'
+complains 'holds no whole checkpoint'
 same leftovers
 
 # Other settings are named, another model is refused.
 cp -r pp4 other
 rm -r other/checkpoints/step-00000012
 run 0 train other --resume --optimizer.lr=1e-3
-complains 'resumed with optimizer.lr='
-run 1 train other --resume --model.n_layer=2 --run.steps=14
-complains 'is the checkpoint of another model'
+complains 'resumed with optimizer.lr=0.001, the checkpoint was made with 0.0003'
+run 0 train other --resume --run.steps=13
+complains 'resumed with run.steps=13, the checkpoint was made with 12' # the learning rate falls over all steps
+for other in model.n_layer=2 model.dropout=0 batch.seq=16 optimizer.name=sgd; do
+    run 2 train other --resume --run.steps=14 --$other
+    complains "--$other: other/checkpoints/step-00000013 was made with "
+done
+run 0 train other --resume
+prints 'done after step 13: nothing was left to do, run.steps is 12'
 
 # An interrupt ends the run with a checkpoint, and the exit code says so.
 set -m # a shell without job control starts background commands with SIGINT ignored

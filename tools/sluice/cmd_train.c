@@ -6,6 +6,7 @@
 #include <sluice/train.h>
 
 #include "base/alloc.h"
+#include "base/file.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -17,7 +18,7 @@
 
 static const cli_usage usage = {
     .command = NAME,
-    .synopsis = "-c FILE [--SECTION.KEY=VALUE ...] [-n RANKS] [--dry-run] [--resume] [--trace N] [--save-grads FILE]",
+    .synopsis = "[-c FILE] [--SECTION.KEY=VALUE ...] [-n RANKS] [--dry-run] [--resume] [--trace N] [--save-grads FILE]",
     .description =
         "Trains a language model from a text or token file, cut into pipeline stages. Everything of a run lies in the "
         "folder run.out: metrics.jsonl, checkpoints/, trace.json. Every key of the configuration file can also be "
@@ -146,7 +147,9 @@ static void catch_signals(void)
 static void print_result(const sl_train_config *config, const train_arguments *arguments, const sl_train_result *result)
 {
     printf("%s after step %" PRId64, result->stopped ? "stopped" : "done", result->last_step);
-    if (!isnan(result->last_loss))
+    if (result->last_step == result->first_step)
+        printf(": nothing was left to do, run.steps is %" PRId64, config->run.steps);
+    else
         printf(": loss %.4f -> %.4f in %.1f s", result->first_loss, result->last_loss, result->seconds);
     printf("\nmetrics     %s/metrics.jsonl\n", config->run.out);
     if (result->checkpoint[0])
@@ -204,6 +207,15 @@ static void format_command(int argc, char **argv, int ranks, char *text, size_t 
         snprintf(text + used, size - used, "   # starts %d ranks", ranks);
 }
 
+/* A file to be written later can be made where it is to lie. NULL is fine. */
+static sl_status check_writable(const char *path)
+{
+    sl_file *file = NULL;
+    sl_status status = path ? sl_file_create(path, &file) : SL_OK;
+    sl_file_destroy(file);
+    return status;
+}
+
 static int run(const train_arguments *arguments, const sl_train_config *config, int argc, char **argv)
 {
     sl_train_plan *plan = NULL;
@@ -218,7 +230,8 @@ static int run(const train_arguments *arguments, const sl_train_config *config, 
         char line[4096];
         format_command(argc, argv, ranks, line, sizeof line);
         sl_train_plan_print(plan, line, stdout);
-    } else if (sl_train_check_output(config, arguments->resume) != SL_OK) {
+    } else if (sl_train_check_output(plan, arguments->resume) != SL_OK ||
+               check_writable(arguments->save_grads) != SL_OK) {
         code = refuse();
     } else if (starts) {
         sl_train_plan_destroy(plan);
