@@ -131,18 +131,36 @@ sl_status sl_check_shape(const sl_schedule *schedule, bool *valid, sl_violation 
     return SL_OK;
 }
 
-static sl_status check_all(const sl_schedule *schedule, const sl_check_options *options, const sl_links *links,
-                           bool *valid, sl_violation *violation)
+/* Hands the violation out. */
+static sl_status refuse(const sl_violation *found, sl_violation *violation)
+{
+    if (violation)
+        *violation = *found;
+    return sl_fail(SL_ERR_SCHEDULE, "rank %d, cell %" PRId64 "%s%s: %s", found->rank, found->cell,
+                   found->text[0] ? ", " : "", found->text, found->reason);
+}
+
+sl_status sl_check_before_walk(const sl_schedule *schedule, const sl_links *links, sl_violation *violation)
 {
     sl_status status = SL_OK;
-    int64_t capacity = options->limit_links ? options->link_capacity : -1;
-    SL_TRY(sl_check_ranks(schedule, links, valid, violation));
-    if (*valid)
-        SL_TRY(sl_check_pairs(schedule, links, valid, violation));
-    if (*valid)
-        SL_TRY(sl_check_progress(schedule, links, capacity, valid, violation));
+    sl_violation found = { .rank = -1, .cell = -1 };
+    bool valid = true;
+
+    SL_TRY(sl_check_shape(schedule, &valid, &found));
+    if (valid)
+        SL_TRY(sl_check_ranks(schedule, links, &valid, &found));
+    if (valid)
+        SL_TRY(sl_check_pairs(schedule, links, &valid, &found));
+    if (!valid)
+        status = refuse(&found, violation);
 done:
     return status;
+}
+
+sl_status sl_check_after_walk(const sl_walk *walk, sl_violation *violation)
+{
+    sl_violation found = { .rank = -1, .cell = -1 };
+    return sl_check_progress(walk, &found) ? SL_OK : refuse(&found, violation);
 }
 
 sl_status sl_schedule_check(const sl_schedule *schedule, const sl_check_options *options, sl_violation *violation)
@@ -150,23 +168,18 @@ sl_status sl_schedule_check(const sl_schedule *schedule, const sl_check_options 
     sl_status status = SL_OK;
     static const sl_check_options defaults;
     sl_links links = { 0 };
-    sl_violation found = { .rank = -1, .cell = -1 };
-    bool valid = true;
+    sl_walk walk = { 0 };
 
     options = options ? options : &defaults;
     if (options->limit_links && options->link_capacity < 0)
         return sl_fail(SL_ERR_ARGUMENT, "link capacity %d: 0 or more", options->link_capacity);
     SL_TRY(sl_links_create(schedule, options->edges, options->edge_count, &links));
-    SL_TRY(sl_check_shape(schedule, &valid, &found));
-    if (valid)
-        SL_TRY(check_all(schedule, options, &links, &valid, &found));
-    if (!valid) {
-        status = sl_fail(SL_ERR_SCHEDULE, "rank %d, cell %" PRId64 "%s%s: %s", found.rank, found.cell,
-                         found.text[0] ? ", " : "", found.text, found.reason);
-        if (violation)
-            *violation = found;
-    }
+    SL_TRY(sl_check_before_walk(schedule, &links, violation));
+    SL_TRY(sl_walk_create(schedule, &links, options->limit_links ? options->link_capacity : -1, &walk));
+    sl_walk_run(&walk, NULL, NULL);
+    SL_TRY(sl_check_after_walk(&walk, violation));
 done:
+    sl_walk_destroy(&walk);
     sl_links_destroy(&links);
     return status;
 }

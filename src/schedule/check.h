@@ -2,7 +2,7 @@
 #ifndef SL_SCHEDULE_CHECK_H
 #define SL_SCHEDULE_CHECK_H
 
-#include "schedule/links.h"
+#include "schedule/walk.h"
 
 /* Where and why; false is returned by those who find a violation, so that `return violate(...)` reads well. */
 SL_PRINTF(4, 5)
@@ -23,8 +23,13 @@ SL_MUST_CHECK sl_status sl_check_ranks(const sl_schedule *schedule, const sl_lin
 SL_MUST_CHECK sl_status sl_check_pairs(const sl_schedule *schedule, const sl_links *links, bool *valid,
                                        sl_violation *violation);
 
-/* No rank waits forever. Needs valid pairs. capacity < 0: unlimited. */
-SL_MUST_CHECK sl_status sl_check_progress(const sl_schedule *schedule, const sl_links *links, int64_t capacity,
-                                          bool *valid, sl_violation *violation);
+/* After a walk has run all that can run: whether no rank waits forever. */
+bool sl_check_progress(const sl_walk *walk, sl_violation *violation);
+
+/* The parts put together, for those who walk themselves: shape, ranks and pairs before the walk, progress after it. Both
+ * return SL_ERR_SCHEDULE as sl_schedule_check() does; violation may be NULL. */
+SL_MUST_CHECK sl_status sl_check_before_walk(const sl_schedule *schedule, const sl_links *links,
+                                             sl_violation *violation);
+SL_MUST_CHECK sl_status sl_check_after_walk(const sl_walk *walk, sl_violation *violation);
 
 #endif

@@ -1,6 +1,5 @@
 /* The checker's look across ranks: messages in the same order on both sides, and no rank that waits forever. */
 #include "schedule/check.h"
-#include "schedule/walk.h"
 
 #include <inttypes.h>
 
@@ -142,15 +141,7 @@ static bool report_deadlock(const sl_walk *walk, sl_violation *violation)
                       other_cell, other_text);
 }
 
-sl_status sl_check_progress(const sl_schedule *schedule, const sl_links *links, int64_t capacity, bool *valid,
-                            sl_violation *violation)
+bool sl_check_progress(const sl_walk *walk, sl_violation *violation)
 {
-    sl_status status = SL_OK;
-    sl_walk walk = { 0 };
-    SL_TRY(sl_walk_create(schedule, links, capacity, &walk));
-    sl_walk_run(&walk, NULL, NULL);
-    *valid = sl_walk_stuck(&walk) < 0 || report_deadlock(&walk, violation);
-done:
-    sl_walk_destroy(&walk);
-    return status;
+    return sl_walk_stuck(walk) < 0 || report_deadlock(walk, violation);
 }

@@ -1,8 +1,6 @@
 /* The pass that adds SEND and RECV. It runs the compute order in time, F, I and W taking one unit, and puts both ends
  * of a message into the lists at the moment the message is made: so there is one order of all events that every rank
  * follows, and ranks that send and receive in it never wait for each other in a circle, buffers or not. */
-#include "schedule/walk.h"
-
 #include "schedule/check.h"
 
 enum { LONGEST = 3 }; /* OVERLAP_F_B */
@@ -152,9 +150,29 @@ static sl_status count_senders(const posting *self, const sl_link_table *table, 
     return SL_OK;
 }
 
+/* Makes room for exactly what a valid schedule becomes: every microbatch has each message of its stages once. */
+static sl_status reserve_lists(const posting *self)
+{
+    sl_status status = SL_OK;
+    const sl_schedule *in = self->in;
+    size_t *counts = NULL; /* (ranks) */
+    size_t ways = sl_schedule_has_backward(in) ? 2 : 1;
+    SL_TRY(SL_NEW_ARRAY(counts, in->ranks));
+    for (int stage = 0; stage < in->stages; stage++) {
+        size_t ends = (size_t)sl_link_table_has(&self->links->in, stage) + sl_link_table_has(&self->links->out, stage);
+        counts[in->rank_of[stage]] += ends * ways * (size_t)in->microbatches;
+    }
+    for (int rank = 0; rank < in->ranks; rank++)
+        SL_TRY(sl_action_list_reserve(&self->lists[rank], in->lists[rank].count + counts[rank]));
+done:
+    sl_free(counts);
+    return status;
+}
+
 static sl_status posting_start(posting *self)
 {
     sl_status status = SL_OK;
+    SL_TRY(reserve_lists(self));
     SL_TRY(sl_walk_create(self->in, self->links, -1, &self->walk));
     for (int slot = 0; slot <= LONGEST; slot++)
         SL_TRY(SL_NEW_ARRAY(self->running[slot], self->in->ranks));
@@ -174,7 +192,7 @@ static void posting_end(posting *self)
 }
 
 /* A receive that collects from several stages can only follow one order of theirs. */
-static sl_status check_order(const sl_schedule *lowered, const sl_links *links)
+static sl_status check_feeders(const sl_schedule *lowered, const sl_links *links)
 {
     sl_violation violation;
     bool valid;
@@ -195,15 +213,16 @@ sl_status sl_schedule_add_messages(const sl_schedule *in, const sl_edge *edges, 
 
     if (sl_schedule_has_messages(in))
         return sl_fail(SL_ERR_ARGUMENT, "the schedule already has messages");
-    SL_TRY(sl_schedule_check(in, &(sl_check_options){ .edges = edges, .edge_count = edge_count }, NULL));
     SL_TRY(sl_links_create(in, edges, edge_count, &links));
+    SL_TRY(sl_check_before_walk(in, &links, NULL));
     SL_TRY(sl_schedule_builder_create(in->ranks, &builder));
     self.lists = builder->lists;
     SL_TRY(posting_start(&self));
     SL_TRY(post_all(&self));
+    SL_TRY(sl_check_after_walk(&self.walk, NULL));
     SL_TRY(sl_schedule_builder_finish(builder, &lowered));
     if (self.waiting[0] || self.waiting[1])
-        SL_TRY(check_order(lowered, &links));
+        SL_TRY(check_feeders(lowered, &links));
 
     *out = lowered;
     lowered = NULL;

@@ -1,9 +1,19 @@
 /* Schedules as data: making them from lists of actions and asking them. */
 #include "schedule/schedule.h"
 
+sl_status sl_action_list_grow(sl_action_list *list)
+{
+    return SL_GROW(list->actions, &list->capacity, list->count + 1);
+}
+
 sl_status sl_action_list_reserve(sl_action_list *list, size_t capacity)
 {
-    return SL_GROW(list->actions, &list->capacity, capacity);
+    if (capacity <= list->capacity)
+        return SL_OK;
+    sl_status status = sl_realloc((void **)&list->actions, capacity, sizeof *list->actions);
+    if (status == SL_OK)
+        list->capacity = capacity;
+    return status;
 }
 
 static void lists_free(sl_action_list *lists, int ranks)
@@ -180,8 +190,10 @@ sl_status sl_schedule_map(const sl_schedule *in, sl_rank_pass pass, void *user, 
     sl_schedule_builder *builder = NULL;
 
     SL_TRY(sl_schedule_builder_create(in->ranks, &builder));
-    for (int rank = 0; rank < in->ranks; rank++)
+    for (int rank = 0; rank < in->ranks; rank++) {
+        SL_TRY(sl_action_list_reserve(&builder->lists[rank], in->lists[rank].count));
         SL_TRY(pass(in, rank, user, &builder->lists[rank]));
+    }
     SL_TRY(sl_schedule_builder_finish(builder, out));
 done:
     sl_schedule_builder_destroy(builder);

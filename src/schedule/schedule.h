@@ -31,13 +31,14 @@ struct sl_schedule_builder {
 /* Adds a rank with the actions of list, which is left empty. */
 SL_MUST_CHECK sl_status sl_schedule_builder_add_rank(sl_schedule_builder *builder, sl_action_list *list);
 
-SL_MUST_CHECK sl_status sl_action_list_reserve(sl_action_list *list, size_t capacity);
+SL_MUST_CHECK sl_status sl_action_list_reserve(sl_action_list *list, size_t capacity); /* exactly, if it has less */
+SL_MUST_CHECK sl_status sl_action_list_grow(sl_action_list *list);                     /* for one more, by doubling */
 
 /* Appends without looking at the action. */
 SL_MUST_CHECK static inline sl_status sl_action_list_push(sl_action_list *list, sl_action action)
 {
     if (list->count == list->capacity) {
-        sl_status status = sl_action_list_reserve(list, list->count + 1);
+        sl_status status = sl_action_list_grow(list);
         if (status != SL_OK)
             return status;
     }
@@ -85,11 +86,12 @@ SL_MUST_CHECK static inline sl_status sl_action_list_add(sl_action_list *list, s
     return sl_action_list_push(list, sl_make(kind, stage, microbatch));
 }
 
-/* A pass over the ranks one by one: reads in's list of the rank and fills the empty list out. */
+/* A pass over the ranks one by one: reads in's list of the rank and fills the empty list out, which has room for as many
+ * actions. */
 typedef sl_status (*sl_rank_pass)(const sl_schedule *in, int rank, void *user, sl_action_list *out);
 SL_MUST_CHECK sl_status sl_schedule_map(const sl_schedule *in, sl_rank_pass pass, void *user, sl_schedule **out);
 
-/* sl_schedule_tighten_messages() for a schedule that is known to be valid. */
-SL_MUST_CHECK sl_status sl_schedule_tighten_valid(const sl_schedule *in, sl_schedule **out);
+/* Moves each RECV of a valid schedule as late as is safe, or each SEND as early, in place: only for its maker. */
+SL_MUST_CHECK sl_status sl_schedule_tighten(sl_schedule *schedule, bool sends);
 
 #endif

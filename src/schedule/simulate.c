@@ -1,6 +1,6 @@
 /* The simulator: walks over the schedule and gives each action its start and end. */
+#include "schedule/check.h"
 #include "schedule/timeline.h"
-#include "schedule/walk.h"
 
 typedef struct simulation {
     const sl_schedule *schedule;
@@ -186,12 +186,13 @@ sl_status sl_schedule_simulate(const sl_schedule *schedule, const sl_costs *cost
         .messages = sl_schedule_has_messages(schedule),
     };
 
-    SL_TRY(sl_schedule_check(schedule, &(sl_check_options){ .edges = edges, .edge_count = edge_count }, NULL));
     SL_TRY(sl_links_create(schedule, edges, edge_count, &links));
+    SL_TRY(sl_check_before_walk(schedule, &links, NULL));
     SL_TRY(sl_costs_check(self.costs, schedule->stages, links.edge_count));
     SL_TRY(simulation_start(&self));
     SL_TRY(sl_walk_create(schedule, &links, -1, &walk));
     sl_walk_run(&walk, visit, &self);
+    SL_TRY(sl_check_after_walk(&walk, NULL));
     sl_timeline_find_peaks(self.timeline);
 
     *out = self.timeline;

@@ -17,9 +17,19 @@ run 2 "$SLUICE" bench schedule --format yaml
 run 2 "$SLUICE" bench schedule --ranks 0
 run 2 "$SLUICE" bench nothing
 complains "there is no benchmark 'nothing'"
-run 1 "$SLUICE" bench schedule --schedule nothing
+run 2 "$SLUICE" bench schedule --schedule nothing
 complains "there is no schedule 'nothing'"
+run 2 "$SLUICE" bench schedule --schedule GPipe --stages-per-rank 2
+complains "GPipe: 2 stages a rank"
+
+# The examples of the help run; the first is the one below.
 run 0 "$SLUICE" bench schedule --help
+mapfile -t examples < <(sed -n '/^Example:/,$s/^  sluice //p' "$out")
+[ "${examples[0]}" = "bench schedule --format json" ] || fail "the first example is another one"
+for example in "${examples[@]:1}"; do
+    # shellcheck disable=SC2086 # words
+    run 0 "$SLUICE" $example
+done
 
 # 10 million actions; the sanitizers slow everything down and take memory of their own.
 if ! grep -qE '^SLUICE_SANITIZE:STRING=.+' "$SLUICE_BUILD/CMakeCache.txt"; then

@@ -44,6 +44,18 @@ for page in "$scratch"/*.1; do
     prints NAME
 done
 
+# The examples in the help of the schedule commands run as they stand, one after the other.
+mkdir "$scratch/examples"
+cd "$scratch/examples"
+"$SLUICE" show --schedule GPipe --ranks 2 --microbatches 2 -o trace.json
+for command in plan check show; do
+    "$SLUICE" $command --help | sed -n '/^Example:/,$s/^  //p' >"$scratch/lines"
+    while read -r line; do
+        run 0 bash -c "set -o pipefail; sluice() { \"\$0\" \"\$@\"; }; $line" "$SLUICE"
+    done <"$scratch/lines"
+done
+cd - >/dev/null
+
 # Completion in a shell: commands, options, values, files.
 complete_line() {
     PATH=$(dirname "$SLUICE"):$PATH bash -c '
@@ -65,6 +77,17 @@ complete_line sluice check "$scratch/pl"
 [ "$(cat "$out")" = "$scratch/plan.csv" ] || fail "sluice check FILE<TAB>"
 complete_line sluice show -o "$scratch/pl"
 [ "$(cat "$out")" = "$scratch/plan.csv" ] || fail "sluice show -o FILE<TAB>"
+
+complete_line sluice check x.csv --format = j
+[ "$(cat "$out")" = json ] || fail "sluice check --format=j<TAB>"
+complete_line sluice plan --schedule =
+grep -qx DualPipeV "$out" || fail "sluice plan --schedule=<TAB>"
+complete_line sluice bench sch
+[ "$(cat "$out")" = schedule ] || fail "sluice bench sch<TAB>"
+complete_line sluice bench schedule --micro
+[ "$(cat "$out")" = --microbatches ] || fail "sluice bench schedule --micro<TAB>"
+complete_line sluice bench schedule --format j
+[ "$(cat "$out")" = json ] || fail "sluice bench schedule --format j<TAB>"
 
 # Output that does not arrive: a reader that leaves ends it quietly, a full disk or a closed output is an error.
 large=(plan --schedule GPipe --ranks 16 --microbatches 20000)

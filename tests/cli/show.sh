@@ -82,6 +82,8 @@ run 1 "$SLUICE" show bad.csv -o bad.svg
 complains "sluice show: bad.csv: rank 1, cell 1"
 prints ">1B1<"
 [ ! -e bad.svg ] || fail "a wrong schedule was drawn"
+run 1 "$SLUICE" show "$scratch/bad.csv"
+complains "sluice show: $scratch/bad.csv: rank 1, cell 1"
 
 refuses() {
     local text=$1

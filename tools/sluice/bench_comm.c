@@ -213,11 +213,7 @@ int bench_comm(int argc, char **argv)
           .value = "COMMAND",
           .text = &mpirun,
           .help = "starts the ranks of the mpi cases (default mpirun); empty leaves them out" },
-        { .name = "format",
-          .value = "FORMAT",
-          .words = "text|json",
-          .choice = &format,
-          .help = "output (default text)" },
+        FORMAT_OPTION_ROW(format),
         { .name = "worker", .flag = &worker, .help = "be one of the two ranks under mpirun" },
         { .name = NULL },
     };
@@ -227,6 +223,6 @@ int bench_comm(int argc, char **argv)
         return be_worker(rounds);
     if (measure(mpirun, rounds, &results) != SL_OK)
         return failure("bench comm");
-    format == 1 ? print_json(&results) : print_text(&results);
+    format == FORMAT_JSON ? print_json(&results) : print_text(&results);
     return EXIT_OK;
 }

@@ -267,11 +267,7 @@ int bench_kernel(int argc, char **argv)
         { .name = "vocab", .value = "V", .wide = &s.vocab, .min = 1, .max = 1 << 24, .help = "Words." },
         { .name = "threads", .value = "N", .integer = &s.threads, .min = 1, .max = 1024, .help = "Threads." },
         { .name = "repeats", .value = "R", .integer = &s.repeats, .min = 1, .max = 10000, .help = "The best counts." },
-        { .name = "format",
-          .value = "FORMAT",
-          .choice = &format,
-          .words = "text|json",
-          .help = "How to print the result." },
+        FORMAT_OPTION_ROW(format),
         { .name = NULL },
     };
     int code;
@@ -280,5 +276,5 @@ int bench_kernel(int argc, char **argv)
     log_to_stderr("bench kernel");
     if (s.embd % s.heads != 0)
         return usage_error("bench kernel", "--embd must be a multiple of --heads");
-    return measure(&s, format == 1) == SL_OK ? EXIT_OK : failure("bench kernel");
+    return measure(&s, format == FORMAT_JSON) == SL_OK ? EXIT_OK : failure("bench kernel");
 }

@@ -226,11 +226,7 @@ int bench_overhead(int argc, char **argv)
           .max = 1000000,
           .help = "Training steps of each round; 10." },
         { .name = "rounds", .value = "N", .integer = &rounds, .min = 1, .max = 1000, .help = "Rounds; 100." },
-        { .name = "format",
-          .value = "FORMAT",
-          .choice = &format,
-          .words = "text|json",
-          .help = "How to print the result." },
+        FORMAT_OPTION_ROW(format),
         { .name = NULL },
     };
     if (!options_parse(&usage, options, &argc, argv, &code))
@@ -244,7 +240,7 @@ int bench_overhead(int argc, char **argv)
     }
     *shared = (overhead){ .microbatches = microbatches, .steps = steps, .rounds = rounds };
     sl_status status = measure(shared, cases, count);
-    if (status == SL_OK && format == 1)
+    if (status == SL_OK && format == FORMAT_JSON)
         print_json(cases, count, microbatches);
     else if (status == SL_OK)
         print_text(cases, count);

@@ -105,11 +105,7 @@ int bench_pipeline(int argc, char **argv)
         { .name = "layers", .value = "N", .wide = &run.layers, .min = 1, .max = 1024, .help = "Layers; 8." },
         { .name = "heads", .value = "N", .wide = &run.heads, .min = 1, .max = 1024, .help = "Heads; 8." },
         { .name = "vocab", .value = "N", .wide = &run.vocab, .min = 2, .max = 1 << 20, .help = "Vocabulary; 8192." },
-        { .name = "format",
-          .value = "FORMAT",
-          .choice = &format,
-          .words = "text|json",
-          .help = "How to print the result." },
+        FORMAT_OPTION_ROW(format),
         { .name = NULL },
     };
     if (!options_parse(&usage, options, &argc, argv, &code))
@@ -126,6 +122,6 @@ int bench_pipeline(int argc, char **argv)
         status = pipeline_measure(&run, &cases[i]);
     if (status != SL_OK)
         return failure("bench pipeline");
-    (format == 1 ? print_json : print_text)(&single, cases, count);
+    (format == FORMAT_JSON ? print_json : print_text)(&single, cases, count);
     return EXIT_OK;
 }

@@ -2,18 +2,19 @@
 #include "bench.h"
 #include "command.h"
 #include "options.h"
+#include "schedule_source.h"
 
 #include "base/json.h"
-#include <sluice/schedule.h>
 
 #include <inttypes.h>
+#include <strings.h>
 
 static const cli_usage usage = {
     .command = "bench schedule",
     .synopsis = "[OPTIONS]",
     .description =
-        "Generates a schedule, lowers it, checks the lowered one and simulates it, and measures each on its own. The "
-        "default lowers to about 10 million actions.",
+        "Generates a schedule, lowers it, checks the lowered one and simulates it, and measures each on its own. By "
+        "default it is Interleaved1F1B with 4 stages a rank, 8 ranks and 53000 microbatches: about 10 million actions.",
     .examples = "sluice bench schedule --format json\n"
                 "sluice bench schedule --schedule DualPipeV --ranks 8 --microbatches 1000",
 };
@@ -86,46 +87,28 @@ static void print_text(const result *measured)
 
 int bench_schedule(int argc, char **argv)
 {
-    sl_generate_options schedule = {
-        .name = "Interleaved1F1B", .ranks = 8, .microbatches = 53000, .stages_per_rank = 4
-    };
+    static const char usual[] = "Interleaved1F1B";
+    sl_generate_options generate = { .name = usual, .ranks = 8, .microbatches = 53000 };
     int format = 0;
     const cli_option options[] = {
-        { .name = "schedule",
-          .value = "NAME",
-          .text = &schedule.name,
-          .help = "The generator; Interleaved1F1B if not given." },
-        { .name = "ranks",
-          .value = "P",
-          .integer = &schedule.ranks,
-          .min = 1,
-          .max = SL_MAX_RANKS,
-          .help = "Number of ranks." },
-        { .name = "microbatches",
-          .value = "M",
-          .integer = &schedule.microbatches,
-          .min = 1,
-          .max = SL_MAX_MICROBATCHES,
-          .help = "Number of microbatches." },
-        { .name = "stages-per-rank",
-          .value = "V",
-          .integer = &schedule.stages_per_rank,
-          .min = 0,
-          .max = SL_MAX_STAGES,
-          .help = "Stages on each rank; 0 is the generator's default." },
-        { .name = "format",
-          .value = "FORMAT",
-          .choice = &format,
-          .words = "text|json",
-          .help = "How to print the result." },
+        GENERATE_OPTION_ROWS(generate, false),
+        FORMAT_OPTION_ROW(format),
         { .name = NULL },
     };
     int code;
     if (!options_parse(&usage, options, &argc, argv, &code))
         return code;
+    if (generate.stages_per_rank == 0 && strcasecmp(generate.name, usual) == 0)
+        generate.stages_per_rank = 4;
     result measured;
-    if (measure(&schedule, &measured) != SL_OK)
-        return failure("bench schedule");
-    (format == 1 ? print_json : print_text)(&measured);
+    switch (measure(&generate, &measured)) {
+    case SL_OK:
+        break;
+    case SL_ERR_ARGUMENT: /* the generator refuses what was asked for */
+        return usage_error(usage.command, "%s", sl_error_message());
+    default:
+        return failure(usage.command);
+    }
+    (format == FORMAT_JSON ? print_json : print_text)(&measured);
     return EXIT_OK;
 }

@@ -100,22 +100,18 @@ int bench_step(int argc, char **argv)
           .max = 10000,
           .help = "Steps to measure, after one that is not; the best counts." },
         { .name = "nodes", .flag = &nodes, .help = "Also list the slowest nodes of the graph (text only)." },
-        { .name = "format",
-          .value = "FORMAT",
-          .choice = &format,
-          .words = "text|json",
-          .help = "How to print the result." },
+        FORMAT_OPTION_ROW(format),
         { .name = NULL },
     };
     int code;
     if (!options_parse(&usage, options, &argc, argv, &code))
         return code;
     log_to_stderr("bench step");
-    step.nodes = nodes && format == 0;
+    step.nodes = nodes && format == FORMAT_TEXT;
     step_result result = { 0 };
     if (step_measure(&step, &result) != SL_OK)
         return failure("bench step");
-    (format == 1 ? print_json : print_text)(&step, &result);
+    (format == FORMAT_JSON ? print_json : print_text)(&step, &result);
     if (step.nodes)
         print_nodes(&result);
     step_result_clear(&result);

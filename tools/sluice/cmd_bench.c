@@ -37,6 +37,8 @@ int cmd_bench(int argc, char **argv)
 {
     static const cli_option no_options[] = { { .name = NULL } };
     int code;
+    for (const command *each = benches; argc == 2 && strcmp(argv[1], "--words=") == 0 && each->name; each++)
+        puts(each->name); /* completion */
     if (!options_parse(&usage, no_options, &argc, argv, &code))
         return code;
     for (const command *each = benches; each->name; each++) {

@@ -27,8 +27,6 @@ static const cli_usage check_usage = {
     .max_operands = 1,
 };
 
-enum { FORMAT_TEXT, FORMAT_JSON };
-
 typedef struct check_args {
     const char *path;
     const char *name; /* of the file, for messages */
@@ -158,11 +156,7 @@ int cmd_check(int argc, char **argv)
           .max = 1000000000,
           .help = "How many messages may wait on an edge before a send blocks its rank; 0: each send waits for its "
                   "receive. By default a send never blocks." },
-        { .name = "format",
-          .value = "text|json",
-          .words = "text|json",
-          .choice = &args.format,
-          .help = "How the result is printed; text by default." },
+        FORMAT_OPTION_ROW(args.format),
         { .name = NULL },
     };
     int code;

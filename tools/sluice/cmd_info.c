@@ -68,11 +68,7 @@ int cmd_info(int argc, char **argv)
     bool verify = false;
     const cli_option table[] = {
         { .name = "verify", .flag = &verify, .help = "Compare every byte of a checkpoint with its checksums." },
-        { .name = "format",
-          .value = "FORMAT",
-          .words = "text|json",
-          .choice = &format,
-          .help = "text (by default) or json." },
+        FORMAT_OPTION_ROW(format),
         { .name = NULL },
     };
     log_to_stderr(NAME);
@@ -83,7 +79,7 @@ int cmd_info(int argc, char **argv)
         fprintf(stderr, "sluice " NAME ": %s: there is no such file or folder\n", argv[1]);
         return EXIT_FAILED;
     }
-    info_writer out = { .as_json = format == 1, .json = { .file = stdout } };
+    info_writer out = { .as_json = format == FORMAT_JSON, .json = { .file = stdout } };
     sl_status status = S_ISDIR(about.st_mode) ? describe_folder(argv[1], verify, &out) : describe_file(argv[1], &out);
     if (status != SL_OK)
         return failure(NAME);

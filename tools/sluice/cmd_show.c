@@ -36,8 +36,8 @@ typedef struct show_args {
     sl_view_format format;
 } show_args;
 
-/* The last part of the path, or the generator's name as it is written in the list. */
-static const char *title_of(const show_args *args)
+/* The path, or the generator's name as it is written in the list. */
+static const char *name_of(const show_args *args)
 {
     if (!args->path) {
         for (int i = 0; sl_generator_name(i); i++) {
@@ -46,10 +46,15 @@ static const char *title_of(const show_args *args)
         }
         return args->generate.name;
     }
-    if (strcmp(args->path, "-") == 0)
-        return "standard input";
-    const char *slash = strrchr(args->path, '/');
-    return slash && slash[1] ? slash + 1 : args->path;
+    return strcmp(args->path, "-") == 0 ? "standard input" : args->path;
+}
+
+/* The same without the folders. */
+static const char *title_of(const show_args *args)
+{
+    const char *name = name_of(args);
+    const char *slash = strrchr(name, '/');
+    return slash && slash[1] ? slash + 1 : name;
 }
 
 static sl_status draw(const show_args *args, const sl_timeline *timeline, const char *title, const char *const *rows)
@@ -72,7 +77,7 @@ static int show_schedule(const show_args *args, const sl_schedule *schedule)
     sl_violation violation = { .rank = -1 };
     sl_status status = sl_schedule_check(schedule, NULL, &violation);
     if (status == SL_ERR_SCHEDULE)
-        return report_violation("show", title_of(args), schedule, &violation);
+        return report_violation("show", name_of(args), schedule, &violation);
     if (status == SL_OK && !sl_schedule_has_messages(schedule)) {
         SL_TRY(sl_schedule_add_messages(schedule, NULL, 0, &with_messages));
         schedule = with_messages;

@@ -39,6 +39,14 @@ typedef struct cli_option {
     double least, most;
 } cli_option;
 
+/* The row of a command that prints its result in either form. */
+enum { FORMAT_TEXT, FORMAT_JSON };
+#define FORMAT_OPTION_ROW(target)                                                                                      \
+    {                                                                                                                  \
+        .name = "format", .value = "FORMAT", .words = "text|json", .choice = &(target),                                \
+        .help = "How the result is printed: text (the default) or json."                                               \
+    }
+
 typedef struct cli_usage {
     const char *command;     /* "plan" */
     const char *synopsis;    /* what follows "sluice plan " in the usage line */

@@ -99,6 +99,14 @@ static void assert_same_computation(const sl_schedule *lowered, const sl_schedul
     }
 }
 
+static void assert_tight(const sl_schedule *lowered)
+{
+    sl_schedule *tight = NULL;
+    assert_int_equal(sl_schedule_tighten_messages(lowered, NULL, 0, &tight), SL_OK);
+    assert_true(sl_schedule_equal(tight, lowered));
+    sl_schedule_destroy(tight);
+}
+
 static void cannot_deadlock_whatever_the_links_hold(void **state)
 {
     (void)state;
@@ -118,6 +126,7 @@ static void cannot_deadlock_whatever_the_links_hold(void **state)
                             fail_msg("%s %d %d %d: %s", options.name, ranks, microbatches, stages, sl_error_message());
                     }
                     assert_same_computation(lowered, compute);
+                    assert_tight(lowered);
                     sl_schedule_destroy(compute);
                     sl_schedule_destroy(lowered);
                 }
