@@ -4,21 +4,20 @@
 
 #include <sluice/comm.h>
 
-enum { COMM_SIZES = 10, COMM_TOP_SIZE = 6 /* 1 MiB */ };
+enum { COMM_SIZES = 10 };
 
-extern const size_t comm_sizes[COMM_SIZES]; /* bytes */
+extern const size_t comm_sizes[COMM_SIZES]; /* bytes, growing */
 
 /* One row of figures a size. */
 struct comm_figures {
     double latency_us[COMM_SIZES];
     double gb_per_s[COMM_SIZES];
     double read_gb_per_s[COMM_SIZES];
+    double memcpy_gb_per_s[COMM_SIZES]; /* of rank 0 */
 };
 
 /* As one of two ranks: opens the group and measures; the best of the rounds. */
 sl_status comm_measure_ranks(int rounds, struct comm_figures *out);
-/* The same copies within one process; keeps what is better in best (COMM_SIZES). */
-void comm_measure_memcpy(int rounds, double *best);
 void comm_keep_better(const struct comm_figures *fresh, struct comm_figures *best);
 
 #endif

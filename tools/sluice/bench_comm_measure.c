@@ -1,19 +1,33 @@
 /* The measurement of `sluice bench comm`: messages between two ranks, and memcpy. */
 #include "bench_comm.h"
 
-#include <stdlib.h>
+#include "base/alloc.h"
+
 #include <string.h>
 
 const size_t comm_sizes[COMM_SIZES] = {
     8, 64, 512, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 12 << 20, 64 << 20
 };
-enum { SLOTS = 4 };
+enum { SLOTS = 4, PAGE = 4096 };
 
-/* Messages of a round: a few milliseconds' worth, so that some rounds meet no other process. */
+/* Messages of a round: a few milliseconds' worth, so that some rounds meet no other process and the answer to the last
+ * one hardly counts; at least once round the slots. */
 static int count_for(size_t bytes)
 {
-    size_t count = ((size_t)32 << 20) / (bytes + 4096);
-    return count < 3 ? 3 : count > 2000 ? 2000 : (int)count;
+    size_t count = ((size_t)64 << 20) / (bytes + 4096);
+    return count < SLOTS ? SLOTS : count > 2000 ? 2000 : (int)count;
+}
+
+static void keep_larger(double fresh, double *best)
+{
+    if (fresh > *best)
+        *best = fresh;
+}
+
+static void keep_smaller(double fresh, double *best)
+{
+    if (*best <= 0 || fresh < *best)
+        *best = fresh;
 }
 
 static sl_message message_of(int number, size_t bytes)
@@ -77,9 +91,7 @@ static sl_status measure_latency(sl_group *group, sl_channel **channels, const v
         if (rank == 1)
             SL_TRY(send_one(channels[1], i, source, bytes, READ));
     }
-    double us = (sl_now() - start) / count / 2 * 1e6;
-    if (*best <= 0 || us < *best)
-        *best = us;
+    keep_smaller((sl_now() - start) / count / 2 * 1e6, best);
 done:
     return status;
 }
@@ -100,9 +112,46 @@ static sl_status measure_stream(sl_group *group, sl_channel **channels, const vo
     }
     /* The answer to the last one. */
     SL_TRY(rank == 0 ? receive_one(channels[1], count, 8, READ) : send_one(channels[1], count, source, 8, READ));
-    double rate = (double)bytes * count / (sl_now() - start) * 1e-9;
-    if (rate > *best)
-        *best = rate;
+    keep_larger((double)bytes * count / (sl_now() - start) * 1e-9, best);
+done:
+    return status;
+}
+
+/* The sender's copies without messages: from one source into as many slots in turn, which are this process's own. */
+static void measure_memcpy(char *slots, const char *source, size_t bytes, double *best)
+{
+    int count = count_for(bytes);
+    double start = 0;
+    for (int i = -SLOTS; i < count; i++) {
+        if (i == 0)
+            start = sl_now();
+        memcpy(slots + (size_t)((i + SLOTS) % SLOTS) * bytes, source, bytes);
+        __asm__ volatile("" : : "r"(slots) : "memory"); /* each copy counts */
+    }
+    keep_larger((double)bytes * count / (sl_now() - start) * 1e-9, best);
+}
+
+/* The copies and the messages they are compared with take turns: both then find the machine and its caches alike. */
+static sl_status measure_size(sl_group *group, char *slots, const char *source, int rounds, int s,
+                              struct comm_figures *out)
+{
+    sl_status status = SL_OK;
+    size_t bytes = comm_sizes[s];
+    sl_channel *channels[2];
+    const sl_channel_spec specs[2] = { { 0, 0, 1, SLOTS, bytes }, { 1, 1, 0, SLOTS, bytes } };
+    SL_TRY(sl_group_open_channels(group, specs, 2, channels));
+    for (int round = 0; round < rounds; round++)
+        SL_TRY(measure_latency(group, channels, source, bytes, &out->latency_us[s]));
+    for (int round = 0; round < rounds; round++) {
+        if (sl_group_rank(group) == 0)
+            measure_memcpy(slots, source, bytes, &out->memcpy_gb_per_s[s]);
+        SL_TRY(measure_stream(group, channels, source, bytes, HAND_OVER, &out->gb_per_s[s]));
+    }
+    for (int round = 0; round < rounds; round++)
+        SL_TRY(measure_stream(group, channels, source, bytes, READ, &out->read_gb_per_s[s]));
+    SL_TRY(sl_group_barrier(group));
+    sl_channel_close(channels[0]);
+    sl_channel_close(channels[1]);
 done:
     return status;
 }
@@ -111,61 +160,32 @@ sl_status comm_measure_ranks(int rounds, struct comm_figures *out)
 {
     sl_status status = SL_OK;
     sl_group *group = NULL;
-    sl_channel *channels[2];
-    char *source = NULL;
+    char *source = NULL, *slots = NULL;
+    size_t largest = comm_sizes[COMM_SIZES - 1];
     SL_TRY(sl_group_open(NULL, &group));
-    source = malloc(comm_sizes[COMM_SIZES - 1]);
-    memset(source, 1, comm_sizes[COMM_SIZES - 1]);
-    for (int s = 0; s < COMM_SIZES; s++) {
-        const sl_channel_spec specs[2] = { { 0, 0, 1, SLOTS, comm_sizes[s] }, { 1, 1, 0, SLOTS, comm_sizes[s] } };
-        SL_TRY(sl_group_open_channels(group, specs, 2, channels));
-        for (int round = 0; round < rounds; round++) {
-            SL_TRY(measure_latency(group, channels, source, comm_sizes[s], &out->latency_us[s]));
-            SL_TRY(measure_stream(group, channels, source, comm_sizes[s], HAND_OVER, &out->gb_per_s[s]));
-            SL_TRY(measure_stream(group, channels, source, comm_sizes[s], READ, &out->read_gb_per_s[s]));
-        }
-        SL_TRY(sl_group_barrier(group));
-        sl_channel_close(channels[0]);
-        sl_channel_close(channels[1]);
+    SL_TRY(sl_alloc_aligned(largest, PAGE, (void **)&source));
+    memset(source, 1, largest);
+    if (sl_group_rank(group) == 0) {
+        SL_TRY(sl_alloc_aligned(SLOTS * largest, PAGE, (void **)&slots));
+        memset(slots, 1, SLOTS * largest);
     }
+    for (int s = 0; s < COMM_SIZES; s++)
+        SL_TRY(measure_size(group, slots, source, rounds, s, out));
 done:
     if (status != SL_OK && group)
         sl_group_fail(group, status);
     sl_group_close(group);
-    free(source);
+    sl_free(source);
+    sl_free(slots);
     return status;
-}
-
-/* From one source into slots in turn, as the sender does. */
-void comm_measure_memcpy(int rounds, double *best)
-{
-    char *source = malloc(comm_sizes[COMM_SIZES - 1]), *slots = malloc(SLOTS * comm_sizes[COMM_SIZES - 1]);
-    memset(source, 1, comm_sizes[COMM_SIZES - 1]);
-    memset(slots, 1, SLOTS * comm_sizes[COMM_SIZES - 1]);
-    for (int s = 0; s < COMM_SIZES; s++) {
-        for (int round = 0; round < rounds; round++) {
-            int count = count_for(comm_sizes[s]);
-            double start = sl_now();
-            for (int i = 0; i < count; i++) {
-                memcpy(slots + (size_t)(i % SLOTS) * comm_sizes[s], source, comm_sizes[s]);
-                __asm__ volatile("" : : "r"(slots) : "memory"); /* each copy counts */
-            }
-            double rate = (double)comm_sizes[s] * count / (sl_now() - start) * 1e-9;
-            best[s] = rate > best[s] ? rate : best[s];
-        }
-    }
-    free(slots);
-    free(source);
 }
 
 void comm_keep_better(const struct comm_figures *fresh, struct comm_figures *best)
 {
     for (int s = 0; s < COMM_SIZES; s++) {
-        if (best->latency_us[s] <= 0 || fresh->latency_us[s] < best->latency_us[s])
-            best->latency_us[s] = fresh->latency_us[s];
-        if (fresh->gb_per_s[s] > best->gb_per_s[s])
-            best->gb_per_s[s] = fresh->gb_per_s[s];
-        if (fresh->read_gb_per_s[s] > best->read_gb_per_s[s])
-            best->read_gb_per_s[s] = fresh->read_gb_per_s[s];
+        keep_smaller(fresh->latency_us[s], &best->latency_us[s]);
+        keep_larger(fresh->gb_per_s[s], &best->gb_per_s[s]);
+        keep_larger(fresh->read_gb_per_s[s], &best->read_gb_per_s[s]);
+        keep_larger(fresh->memcpy_gb_per_s[s], &best->memcpy_gb_per_s[s]);
     }
 }
