@@ -105,6 +105,9 @@ SL_API sl_value sl_swiglu(sl_graph *g, sl_value gate, sl_value up);
 SL_API sl_value sl_softmax(sl_graph *g, sl_value x);
 /* q[B,T,H,D], k and v [B,S,Hkv,D] -> [B,T,H,D]; scale 0 means 1/sqrt(D) */
 SL_API sl_value sl_attention(sl_graph *g, sl_value q, sl_value k, sl_value v, double scale, bool causal);
+/* The same with weights dropped in training with probability p, as sl_dropout would drop the tensor [B,H,T,S]. */
+SL_API sl_value sl_attention_dropout(sl_graph *g, sl_value q, sl_value k, sl_value v, double scale, bool causal,
+                                     double p);
 /* Inference with caches (states [B,S,Hkv,D]) and position, an i32 scalar input: no gradient. */
 SL_API sl_value sl_attention_cached(sl_graph *g, sl_value q, sl_value k, sl_value v, sl_value cache_k, sl_value cache_v,
                                     sl_value position, double scale);

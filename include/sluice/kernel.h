@@ -47,7 +47,8 @@ extern "C" {
  *   SOFTMAX         x -> y
  *   SOFTMAX_GRAD    y, dy -> dx
  * Attention; H % Hkv == 0, query head h uses key/value head h / (H / Hkv); causal: query t sees keys 0..t
- *   ATTENTION         q[B,T,H,D], k[B,S,Hkv,D], v[B,S,Hkv,D] -> o[B,T,H,D], lse[B,H,T]; scale, causal
+ *   ATTENTION         q[B,T,H,D], k[B,S,Hkv,D], v[B,S,Hkv,D] -> o[B,T,H,D], lse[B,H,T]; scale, causal; p, key: the
+ *                     weights [B,H,T,S] pass DROPOUT before they meet v (lse is that of all)
  *   ATTENTION_GRAD    q, k, v, o, lse, do -> dq, dk, dv
  *   ATTENTION_CACHED  q[B,T,H,D], k[B,T,Hkv,D], v[B,T,Hkv,D], cache_k[B,S,Hkv,D], cache_v[B,S,Hkv,D],
  *                     position i32[] -> o; writes k, v into the caches at position.., then query t sees cache entries
@@ -173,8 +174,8 @@ typedef struct sl_op_attrs {
     double eps;
     double scale;       /* ATTENTION*: factor on q.k */
     double alpha, beta; /* SCALE, FILL */
-    double p;           /* DROPOUT */
-    uint64_t key;       /* DROPOUT: tells nodes apart, a hash of the node's name */
+    double p;           /* DROPOUT, ATTENTION, ATTENTION_GRAD; 0 <= p < 1 */
+    uint64_t key;       /* with p: tells nodes apart, a hash of the node's name */
     int64_t ignore_index;
     sl_optim_attrs optim;
 } sl_op_attrs;

@@ -19,8 +19,7 @@ typedef struct sl_gpt2_config {
     int64_t n_inner; /* 0: 4 * n_embd */
     sl_activation activation;
     double layer_norm_epsilon, initializer_range;
-    double embd_pdrop, resid_pdrop; /* dropout in training */
-    double attn_pdrop;              /* only kept for config.json: attention has no dropout here */
+    double embd_pdrop, resid_pdrop, attn_pdrop; /* dropout in training */
     bool tie_word_embeddings;
     int64_t bos_token_id, eos_token_id; /* -1: none */
 } sl_gpt2_config;
@@ -42,7 +41,7 @@ typedef struct sl_llama_config {
     int64_t head_dim;            /* 0: hidden_size / num_attention_heads */
     double rms_norm_eps, initializer_range;
     sl_rope_config rope;
-    double attention_dropout; /* only kept for config.json: attention has no dropout here */
+    double attention_dropout; /* in training */
     bool attention_bias, mlp_bias, tie_word_embeddings;
     int64_t bos_token_id, eos_token_id; /* -1: none */
 } sl_llama_config;

@@ -55,7 +55,7 @@ bool sl_node_input_differentiable(const sl_graph_node *node, int input)
 /* Fills what follows from the node's inputs: where gradients go, and what is the same for every microbatch. */
 static void derive_flags(const sl_graph *graph, sl_graph_node *node, bool *requires_grad)
 {
-    node->fixed = node->op != SL_OP_DROPOUT && node->op != SL_OP_ATTENTION_CACHED;
+    node->fixed = node->attrs.p == 0 && node->op != SL_OP_ATTENTION_CACHED; /* what is dropped changes */
     *requires_grad = false;
     for (int i = 0; i < node->input_count; i++) {
         const sl_graph_value *input = &graph->values[node->inputs[i]];

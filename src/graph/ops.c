@@ -138,21 +138,32 @@ sl_value sl_scale(sl_graph *g, sl_value x, double alpha, double beta)
     return add_unary(g, SL_OP_SCALE, x, &(sl_op_attrs){ .alpha = alpha, .beta = beta });
 }
 
+/* Tells the random numbers of the node to come from those of all others. */
+static uint64_t dropout_key(sl_graph *g, int op)
+{
+    const char *name = sl_graph_next_name(g, op);
+    return name ? XXH3_64bits(name, strlen(name)) : 0;
+}
+
+static bool is_rate(const sl_build *build, double p)
+{
+    if (!(p >= 0 && p < 1))
+        sl_build_refuse(build, "p is %g, not in [0, 1)", p);
+    return p >= 0 && p < 1;
+}
+
 sl_value sl_dropout(sl_graph *g, sl_value x, double p)
 {
     BEGIN(SL_OP_DROPOUT, "x", 0, x);
     const sl_graph_value *value = sl_build_input(&build, 0);
-    if (!(p >= 0 && p < 1))
-        return sl_build_refuse(&build, "p is %g, not in [0, 1)", p);
-    if (!sl_build_is_floating(&build, 0))
+    if (!is_rate(&build, p) || !sl_build_is_floating(&build, 0))
         return (sl_value){ -1 };
     if (value->shape.rank < 1)
         return sl_build_refuse(&build, "dim 0 counts samples");
     if (p == 0)
         return x;
-    const char *name = sl_graph_next_name(g, SL_OP_DROPOUT);
-    uint64_t key = name ? XXH3_64bits(name, strlen(name)) : 0;
-    return sl_build_add(&build, &(sl_op_attrs){ .p = p, .key = key }, value->dtype, &value->shape);
+    return sl_build_add(&build, &(sl_op_attrs){ .p = p, .key = dropout_key(g, SL_OP_DROPOUT) }, value->dtype,
+                        &value->shape);
 }
 
 sl_value sl_cast(sl_graph *g, sl_value x, sl_dtype dtype)
@@ -209,16 +220,23 @@ static double attention_scale(double scale, const sl_shape *q)
 
 sl_value sl_attention(sl_graph *g, sl_value q, sl_value k, sl_value v, double scale, bool causal)
 {
+    return sl_attention_dropout(g, q, k, v, scale, causal, 0);
+}
+
+sl_value sl_attention_dropout(sl_graph *g, sl_value q, sl_value k, sl_value v, double scale, bool causal, double p)
+{
     BEGIN(SL_OP_ATTENTION, "q k v", 0, q, k, v);
-    if (!heads_fit(&build))
+    if (!heads_fit(&build) || !is_rate(&build, p))
         return (sl_value){ -1 };
     const sl_graph_value *query = sl_build_input(&build, 0);
     const sl_shape *s = &query->shape;
     if (causal && s->dims[1] != sl_build_input(&build, 1)->shape.dims[1])
         return sl_build_refuse(&build, "causal attention needs as many keys as queries");
     sl_shape lse = { .rank = 3, .dims = { s->dims[0], s->dims[2], s->dims[1] } };
-    return sl_build_add_several(&build, &(sl_op_attrs){ .scale = attention_scale(scale, s), .causal = causal }, 2,
-                                (sl_dtype[]){ query->dtype, query->dtype }, (sl_shape[]){ *s, lse });
+    sl_op_attrs attrs = { .scale = attention_scale(scale, s), .causal = causal, .p = p };
+    if (p > 0)
+        attrs.key = dropout_key(g, SL_OP_ATTENTION);
+    return sl_build_add_several(&build, &attrs, 2, (sl_dtype[]){ query->dtype, query->dtype }, (sl_shape[]){ *s, lse });
 }
 
 sl_value sl_attention_cached(sl_graph *g, sl_value q, sl_value k, sl_value v, sl_value cache_k, sl_value cache_v,

@@ -78,6 +78,8 @@ sl_status sl_call_check(const sl_kernel_call *call)
     SL_TRY(check_counts(call, info));
     SL_TRY(check_dtypes(call, info));
     SL_TRY(sl_call_check_shapes(call));
+    if (!(call->attrs.p >= 0 && call->attrs.p < 1))
+        return sl_fail(SL_ERR_ARGUMENT, "%s: p is %g, not in [0, 1)", info->name, call->attrs.p);
 done:
     return status;
 }

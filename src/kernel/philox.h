@@ -28,19 +28,23 @@ static inline void sl_philox(uint32_t counter[4], uint32_t key0, uint32_t key1)
  * block e / 64 * 16 + e % 16, so that 16 neighbours are the same word of 16 blocks whatever the vector width. */
 enum { SL_PHILOX_GROUP = 64, SL_PHILOX_BLOCKS = 16 };
 
-/* One dropout call: which elements stay. */
+/* One call that drops elements: which of them stay, and times what. */
 typedef struct sl_dropout_stream {
     uint64_t first; /* global number of the call's element 0 */
     uint64_t step;
     uint32_t key0, key1;
     uint32_t threshold; /* an element is dropped where its word is below */
+    double keep;        /* 1 / (1 - p) */
 } sl_dropout_stream;
 
-static inline sl_dropout_stream sl_dropout_start(const sl_kernel_call *call)
+static inline bool sl_call_drops(const sl_kernel_call *call)
 {
-    const sl_meta *meta = &call->inputs[0].meta;
-    int64_t samples = meta->shape.dims[0];
-    uint64_t each = samples > 0 ? (uint64_t)(sl_meta_count(meta) / samples) : 0;
+    return call->rng.training && call->attrs.p > 0 && call->op != SL_OP_ATTENTION_CACHED;
+}
+
+/* `each` elements make a sample. */
+static inline sl_dropout_stream sl_dropout_start(const sl_kernel_call *call, uint64_t each)
+{
     /* Mixes seed and node so that neither can cancel the other (the finalizer of splitmix64). */
     uint64_t mix = call->rng.seed * 0x9E3779B97F4A7C15u + call->attrs.key;
     mix = (mix ^ mix >> 30) * 0xBF58476D1CE4E5B9u;
@@ -53,17 +57,33 @@ static inline sl_dropout_stream sl_dropout_start(const sl_kernel_call *call)
         .key0 = (uint32_t)mix,
         .key1 = (uint32_t)(mix >> 32),
         .threshold = threshold >= 0xffffffffu ? 0xffffffffu : (uint32_t)threshold,
+        .keep = 1 / (1 - call->attrs.p),
     };
 }
 
-static inline bool sl_dropout_keeps(const sl_dropout_stream *stream, uint64_t index)
+/* For DROPOUT, whose samples are dim 0 of its input. */
+static inline sl_dropout_stream sl_dropout_of_samples(const sl_kernel_call *call)
+{
+    int64_t samples = call->inputs[0].meta.shape.dims[0];
+    return sl_dropout_start(call, samples > 0 ? (uint64_t)(sl_meta_count(&call->inputs[0].meta) / samples) : 0);
+}
+
+/* For ATTENTION and its gradient: the elements are the weights [B,H,T,S], row = (b * H + h) * T + t. */
+static inline sl_dropout_stream sl_dropout_of_weights(const sl_kernel_call *call)
+{
+    const int64_t *q = call->inputs[0].meta.shape.dims, *k = call->inputs[1].meta.shape.dims;
+    return sl_dropout_start(call, (uint64_t)q[2] * (uint64_t)q[1] * (uint64_t)k[1]);
+}
+
+/* 0 where element `index` of the call is dropped, else value * keep. */
+static inline double sl_dropout_apply(const sl_dropout_stream *stream, uint64_t index, double value)
 {
     uint64_t element = stream->first + index;
     uint64_t block = element / SL_PHILOX_GROUP * SL_PHILOX_BLOCKS + element % SL_PHILOX_BLOCKS;
     uint32_t counter[4] = { (uint32_t)block, (uint32_t)(block >> 32), (uint32_t)stream->step,
                             (uint32_t)(stream->step >> 32) };
     sl_philox(counter, stream->key0, stream->key1);
-    return counter[element / SL_PHILOX_BLOCKS % 4] >= stream->threshold;
+    return counter[element / SL_PHILOX_BLOCKS % 4] >= stream->threshold ? value * stream->keep : 0;
 }
 
 #endif

@@ -38,11 +38,11 @@ sl_value build_dropout(builder *b, sl_value x, double p)
     return p > 0 && b->mode == SL_MODE_TRAIN ? sl_dropout(b->graph, x, p) : x;
 }
 
-sl_value build_attention(builder *b, sl_value q, sl_value k, sl_value v)
+sl_value build_attention(builder *b, sl_value q, sl_value k, sl_value v, double dropout)
 {
     sl_graph *g = b->graph;
     if (b->mode != SL_MODE_DECODE)
-        return sl_attention(g, q, k, v, 0, true);
+        return sl_attention_dropout(g, q, k, v, 0, true, b->mode == SL_MODE_TRAIN ? dropout : 0);
     sl_shape shape = sl_value_shape(g, k);
     shape.dims[1] = b->cache;
     sl_value cache_k = sl_graph_state(g, "cache_k", SL_F32, 4, shape.dims);

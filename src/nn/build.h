@@ -31,8 +31,9 @@ sl_value build_dense(builder *b, const char *name, sl_value x, const dense_optio
 sl_value build_activation(builder *b, sl_activation activation, sl_value x);
 sl_value build_dropout(builder *b, sl_value x, double p); /* x itself where p is 0 or nothing is trained */
 
-/* Causal attention over q[B, T, H, D], k and v [B, T, Hkv, D]; in DECODE through caches that it adds. */
-sl_value build_attention(builder *b, sl_value q, sl_value k, sl_value v);
+/* Causal attention over q[B, T, H, D], k and v [B, T, Hkv, D]; in DECODE through caches that it adds. dropout counts in
+ * TRAIN. */
+sl_value build_attention(builder *b, sl_value q, sl_value k, sl_value v, double dropout);
 
 /* The inputs "tokens", "position" and "positions". */
 void build_token_inputs(builder *b);

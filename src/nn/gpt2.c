@@ -37,7 +37,7 @@ static sl_value attention(builder *b, const sl_gpt2_config *config, sl_value x)
     sl_split(g, qkv, 2, (int64_t[]){ width, width, width }, 3, parts);
     for (int i = 0; i < 3; i++)
         parts[i] = sl_reshape(g, parts[i], 4, head_dims);
-    sl_value mixed = build_attention(b, parts[0], parts[1], parts[2]);
+    sl_value mixed = build_attention(b, parts[0], parts[1], parts[2], config->attn_pdrop);
     mixed = sl_reshape(g, mixed, 3, (int64_t[]){ b->batch, b->seq, width });
     mixed = dense(b, "c_proj", mixed, width, width, residual_std(config));
     mixed = build_dropout(b, mixed, config->resid_pdrop);

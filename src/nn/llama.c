@@ -45,7 +45,7 @@ static sl_value attention(builder *b, const llama *model, sl_value x)
     sl_value v = project(b, model, "v_proj", x, model->kv_heads);
     q = sl_rope(g, q, model->cos, model->sin, b->positions);
     k = sl_rope(g, k, model->cos, model->sin, b->positions);
-    sl_value mixed = build_attention(b, q, k, v);
+    sl_value mixed = build_attention(b, q, k, v, model->config->attention_dropout);
     mixed = sl_reshape(g, mixed, 3, (int64_t[]){ b->batch, b->seq, inner });
     mixed = dense(b, model, "o_proj", mixed, inner, model->config->hidden_size, model->config->attention_bias);
     sl_graph_pop(g);

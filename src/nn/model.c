@@ -3,7 +3,6 @@
 #include "nn/build.h"
 
 #include <inttypes.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,18 +24,6 @@ static sl_status check_shape(const sl_model *model, const builder *b)
     return SL_OK;
 }
 
-/* What the configuration asks for and the graph does not have; said once a process. */
-static void warn_of_dropout(const sl_model *model)
-{
-    static atomic_flag said = ATOMIC_FLAG_INIT;
-    const char *key = model->family == SL_MODEL_GPT2 ? "attn_pdrop" : "attention_dropout";
-    double rate = model->family == SL_MODEL_GPT2    ? model->gpt2.attn_pdrop
-                  : model->family == SL_MODEL_LLAMA ? model->llama.attention_dropout
-                                                    : 0;
-    if (rate > 0 && !atomic_flag_test_and_set(&said))
-        sl_log(SL_LOG_WARN, "%s is %g, but attention weights are not dropped in training", key, rate);
-}
-
 sl_status sl_model_build(const sl_model *model, sl_model_mode mode, const sl_model_shape *shape, sl_graph **out)
 {
     sl_status status = SL_OK;
@@ -46,8 +33,6 @@ sl_status sl_model_build(const sl_model *model, sl_model_mode mode, const sl_mod
     if (b.cache == 0)
         b.cache = sl_model_positions(model);
     SL_TRY(check_shape(model, &b));
-    if (mode == SL_MODE_TRAIN)
-        warn_of_dropout(model);
     SL_TRY(sl_graph_create(&b.graph));
     switch (model->family) {
     case SL_MODEL_GPT2:

@@ -29,8 +29,6 @@ static sl_status check_model(const sl_train_config *config)
     if (config->model.family == SL_MODEL_LLAMA && (config->model.n_embd / config->model.n_head) % 2 != 0)
         return sl_train_config_fail(config, "model.n_head", "llama rotates pairs: n_embd / n_head = %" PRId64 " is odd",
                                     config->model.n_embd / config->model.n_head);
-    if (config->model.family == SL_MODEL_LLAMA && config->model.dropout > 0)
-        return sl_train_config_fail(config, "model.dropout", "llama has no dropout");
     if (config->model.n_positions != 0 && config->model.n_positions < config->batch.seq)
         return sl_train_config_fail(config, "batch.seq", "%" PRId64 " tokens do not fit model.n_positions %" PRId64,
                                     config->batch.seq, config->model.n_positions);

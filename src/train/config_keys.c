@@ -43,7 +43,7 @@ const config_key sl_config_keys[] = {
     INT(model, n_inner, 0, 1 << 18, "0", "width inside the MLP; 0: 4 x width (gpt2), 8/3 x width (llama)"),
     INT(model, vocab, 0, 1 << 24, "0", "vocabulary; 0: 256 for text, else what the token file needs"),
     INT(model, n_positions, 0, 1 << 24, "0", "longest sequence; 0: batch.seq"),
-    REAL(model, dropout, 0, 0.999, "0", "dropout (gpt2)"),
+    REAL(model, dropout, 0, 0.999, "0", "dropout (llama: of attention weights alone)"),
     BOOL(model, tie, "true", "the output layer shares the embedding's weights"),
 
     TEXT(data, tokens, NULL, "token file: raw uint16 (nanoGPT) or llm.c's format"),

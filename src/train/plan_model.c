@@ -35,8 +35,6 @@ static void set_gpt2_sizes(const sl_train_config *config, int64_t vocab, int64_t
     out->n_layer = config->model.n_layer;
     out->n_head = config->model.n_head;
     out->n_inner = config->model.n_inner;
-    out->embd_pdrop = out->resid_pdrop = config->model.dropout;
-    out->attn_pdrop = 0;
     out->tie_word_embeddings = config->model.tie;
     out->bos_token_id = out->eos_token_id = -1; /* the data has none that we know of */
 }
@@ -56,6 +54,15 @@ static void set_llama_sizes(const sl_train_config *config, int64_t vocab, int64_
     out->bos_token_id = out->eos_token_id = -1;
 }
 
+/* Llama has dropout in its attention alone. */
+static void set_dropout(double rate, sl_model *model)
+{
+    if (model->family == SL_MODEL_GPT2)
+        model->gpt2.embd_pdrop = model->gpt2.resid_pdrop = model->gpt2.attn_pdrop = rate;
+    else if (model->family == SL_MODEL_LLAMA)
+        model->llama.attention_dropout = rate;
+}
+
 /* Sets the model as it is saved, and as it is built. */
 static sl_status choose(sl_train_plan *plan)
 {
@@ -64,14 +71,15 @@ static sl_status choose(sl_train_plan *plan)
     if (config->model.init) {
         if (sl_model_load_config(config->model.init, &plan->model) != SL_OK)
             return sl_train_config_fail(config, "model.init", "%s", sl_error_message());
-        if (plan->model.family == SL_MODEL_GPT2 && config->model.dropout > 0)
-            plan->model.gpt2.embd_pdrop = plan->model.gpt2.resid_pdrop = config->model.dropout;
+        if (config->model.dropout > 0)
+            set_dropout(config->model.dropout, &plan->model);
     } else {
         plan->model = sl_model_default((sl_model_family)config->model.family);
         if (plan->model.family == SL_MODEL_GPT2)
             set_gpt2_sizes(config, vocab_for(plan), positions, &plan->model.gpt2);
         else
             set_llama_sizes(config, vocab_for(plan), positions, &plan->model.llama);
+        set_dropout(config->model.dropout, &plan->model);
     }
     sl_status status = sl_model_check(&plan->model);
     if (status != SL_OK)

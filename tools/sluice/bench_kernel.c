@@ -159,7 +159,7 @@ static sl_status measure_case(const sizes *s, sl_stream *stream, const kernel_ca
                             .attrs = { .causal = true,
                                        .scale = 0.125,
                                        .eps = 1e-5,
-                                       .p = 0.1,
+                                       .p = c->op == SL_OP_DROPOUT ? 0.1 : 0,
                                        .ignore_index = -1,
                                        .optim = { .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .t = 1 } },
                             .inputs = inputs,

@@ -13,10 +13,19 @@ typedef struct job {
     int64_t h_size, kv_size, d_size;
     int64_t before; /* keys that query 0 sees beside its own */
     bool causal;
+    bool drops; /* some of the weights, by the stream */
+    sl_dropout_stream stream;
     float scale;
     float *scratch;
     int64_t scratch_floats; /* of one thread */
 } job;
+
+/* One query head and the key/value head it uses. */
+typedef struct heads {
+    sl_head q, v, o;
+    const float *keys; /* packed, times scale */
+    int64_t row;       /* of query 0 among all rows of lse and of the weights */
+} heads;
 
 void sl_pack_head(const sl_simd *simd, const sl_head *head, int64_t rows, int64_t size, float scale, float *packed)
 {
@@ -58,12 +67,12 @@ static void update_row(const job *j, running *r, int64_t i, float *scores, int64
     r->sum[i] += sum;
 }
 
-/* Queries first..first+count of head h against all keys they see. */
-static void attend_block(const job *j, const sl_head *q, const float *keys, const sl_head *v, const sl_head *o,
-                         float *lse, int64_t lse_step, int64_t first, int64_t count)
+/* Queries first..first+count of a head against all keys they see. */
+static void attend_block(const job *j, const heads *x, int64_t first, int64_t count)
 {
     float scores[SL_QUERIES][SL_KEYS];
     running r;
+    const sl_head *q = &x->q, *v = &x->v, *o = &x->o;
     int64_t limit = visible(j, first + count - 1);
     for (int64_t i = 0; i < count; i++) {
         r.max[i] = -INFINITY;
@@ -78,14 +87,18 @@ static void attend_block(const job *j, const sl_head *q, const float *keys, cons
                                   .a = sl_head_row(q, first),
                                   .a_row = q->step,
                                   .a_column = 1,
-                                  .b = sl_packed_block(keys, j->d_size, key),
+                                  .b = sl_packed_block(x->keys, j->d_size, key),
                                   .b_row = SL_KEYS,
                                   .c = scores[0],
                                   .c_row = SL_KEYS };
         j->simd->small_gemm(&product);
         for (int64_t i = 0; i < count; i++) {
             int64_t seen = visible(j, first + i) - key;
-            update_row(j, &r, i, scores[i], seen < 0 ? 0 : sl_least(seen, n), n, sl_head_row(o, first + i));
+            seen = seen < 0 ? 0 : sl_least(seen, n);
+            update_row(j, &r, i, scores[i], seen, n, sl_head_row(o, first + i));
+            if (j->drops)
+                j->simd->dropout(&j->stream, scores[i], scores[i], seen,
+                                 (uint64_t)((x->row + first + i) * j->keys + key), false);
         }
         sl_small_gemm weigh = { .m = count,
                                 .n = j->d_size,
@@ -104,8 +117,8 @@ static void attend_block(const job *j, const sl_head *q, const float *keys, cons
         float *row = sl_head_row(o, first + i);
         if (r.sum[i] != 0)
             j->simd->unary(SL_OP_SCALE, 1 / r.sum[i], 0, row, NULL, row, j->d_size, false);
-        if (lse)
-            lse[(first + i) * lse_step] = r.sum[i] != 0 ? r.max[i] + logf(r.sum[i]) : -INFINITY;
+        if (j->lse.data)
+            *sl_rows_at(&j->lse, x->row + first + i) = r.sum[i] != 0 ? r.max[i] + logf(r.sum[i]) : -INFINITY;
     }
 }
 
@@ -118,15 +131,15 @@ static void attend_part(void *context, int part, int parts)
     sl_chunk_range(j->q->meta.shape.dims[0] * j->kv_size, parts, part, &start, &length);
     for (int64_t item = start; item < start + length; item++) {
         int64_t b = item / j->kv_size, g = item % j->kv_size;
-        sl_head k = sl_head_of(j->k, b, g), v = sl_head_of(j->v, b, g);
+        sl_head k = sl_head_of(j->k, b, g);
+        heads x = { .v = sl_head_of(j->v, b, g), .keys = keys };
         sl_pack_head(j->simd, &k, j->keys, j->d_size, j->scale, keys);
         for (int64_t h = g * group; h < (g + 1) * group; h++) {
-            sl_head q = sl_head_of(j->q, b, h), o = sl_head_of(j->o, b, h);
-            int64_t lse_row = (b * j->h_size + h) * j->t_size;
-            float *lse = j->lse.data ? sl_rows_at(&j->lse, lse_row) : NULL;
-            int64_t lse_step = j->lse.data && j->t_size > 1 ? sl_rows_at(&j->lse, lse_row + 1) - lse : 1;
+            x.q = sl_head_of(j->q, b, h);
+            x.o = sl_head_of(j->o, b, h);
+            x.row = (b * j->h_size + h) * j->t_size;
             for (int64_t first = 0; first < j->t_size; first += SL_QUERIES)
-                attend_block(j, &q, keys, &v, &o, lse, lse_step, first, sl_least(j->t_size - first, SL_QUERIES));
+                attend_block(j, &x, first, sl_least(j->t_size - first, SL_QUERIES));
         }
     }
 }
@@ -152,6 +165,8 @@ static job make_job(const sl_cpu *cpu, const sl_kernel_call *call, const sl_view
               .kv_size = k->meta.shape.dims[2],
               .d_size = q->meta.shape.dims[3],
               .causal = call->attrs.causal,
+              .drops = sl_call_drops(call),
+              .stream = sl_dropout_of_weights(call),
               .scale = (float)call->attrs.scale,
               .scratch = call->scratch };
     j.scratch_floats = sl_packed_head_size(k->meta.shape.dims[1], j.d_size);

@@ -9,6 +9,8 @@ typedef struct job {
     sl_rows lse;
     int64_t t_size, keys, h_size, kv_size, d_size;
     bool causal;
+    bool drops; /* some of the weights, by the stream */
+    sl_dropout_stream stream;
     uint32_t add;
     float scale;
     float *scratch;
@@ -24,10 +26,18 @@ static int64_t visible(const job *j, int64_t t)
 typedef struct heads {
     sl_head q, k, v, o, d_o, dq, dk, dv;
     const float *keys, *values; /* packed; the keys times scale */
-    int64_t lse_row;
+    int64_t row;                /* of query 0 among all rows of lse and of the weights */
 } heads;
 
-/* Scores and their gradients of `count` queries against n keys from `key` on: p and ds, 0 where not visible. */
+/* The n weights of row t from `key` on, or their gradients. */
+static void drop(const job *j, const heads *x, int64_t t, int64_t key, int64_t n, float *weights)
+{
+    if (j->drops)
+        j->simd->dropout(&j->stream, weights, weights, n, (uint64_t)((x->row + t) * j->keys + key), false);
+}
+
+/* Weights of `count` queries against n keys from `key` on, and gradients of the scores: p and ds, 0 where not visible.
+ */
 static void weights_of(const job *j, const heads *x, int64_t first, int64_t count, int64_t key, int64_t n,
                        const float *delta, float (*p)[SL_KEYS], float (*ds)[SL_KEYS])
 {
@@ -56,8 +66,9 @@ static void weights_of(const job *j, const heads *x, int64_t first, int64_t coun
     for (int64_t i = 0; i < count; i++) {
         int64_t seen = visible(j, first + i) - key;
         seen = seen < 0 ? 0 : sl_least(seen, n);
-        j->simd->attention_row_grad(p[i], ds[i], j->scale, *sl_rows_at(&j->lse, x->lse_row + first + i), delta[i],
-                                    seen);
+        drop(j, x, first + i, key, seen, ds[i]);
+        j->simd->attention_row_grad(p[i], ds[i], j->scale, *sl_rows_at(&j->lse, x->row + first + i), delta[i], seen);
+        drop(j, x, first + i, key, seen, p[i]);
         if (seen < n) {
             memset(p[i] + seen, 0, (size_t)(n - seen) * sizeof **p);
             memset(ds[i] + seen, 0, (size_t)(n - seen) * sizeof **ds);
@@ -145,7 +156,7 @@ static void grad_part(void *context, int part, int parts)
             x.o = sl_head_of(j->o, b, h);
             x.d_o = sl_head_of(j->d_o, b, h);
             x.dq = sl_head_of(j->dq, b, h);
-            x.lse_row = (b * j->h_size + h) * j->t_size;
+            x.row = (b * j->h_size + h) * j->t_size;
             if (!(j->add & 1))
                 clear_head(&x.dq, j->t_size, j->d_size);
             for (int64_t first = 0; first < j->t_size; first += SL_QUERIES)
@@ -180,6 +191,8 @@ static sl_status run_attention_grad(const sl_cpu *cpu, const sl_kernel_call *cal
               .kv_size = k->meta.shape.dims[2],
               .d_size = q->meta.shape.dims[3],
               .causal = call->attrs.causal,
+              .drops = sl_call_drops(call),
+              .stream = sl_dropout_of_weights(call),
               .add = call->accumulate,
               .scale = (float)call->attrs.scale,
               .scratch = call->scratch };

@@ -120,7 +120,7 @@ static void run_part(void *context, int part, int parts)
 {
     const split *s = context;
     sl_gemm own = part_of(s->g, s->rows, part, parts);
-    sl_gemm_run(s->simd, &own, s->scratch + (size_t)part * s->bytes);
+    sl_gemm_run(s->simd, &own, s->bytes ? s->scratch + (size_t)part * s->bytes : NULL);
 }
 
 static int parts_of(const sl_cpu *cpu, const sl_gemm *g, bool *rows)

@@ -1,6 +1,5 @@
 /* Copies, casts, fills, concat and dropout. */
 #include "kernel/cpu/cpu.h"
-#include "kernel/philox.h"
 
 #include <string.h>
 
@@ -56,7 +55,7 @@ static sl_status run_concat(const sl_cpu *cpu, const sl_kernel_call *call)
 typedef struct job {
     const sl_simd *simd;
     sl_dropout_stream stream;
-    float value; /* FILL: the value; DROPOUT: 1 / (1 - p) */
+    float value; /* FILL */
     bool add;
 } job;
 
@@ -81,20 +80,15 @@ static sl_status run_fill(const sl_cpu *cpu, const sl_kernel_call *call)
 static void dropout_body(const void *context, float *const *args, int64_t first, int64_t n)
 {
     const job *j = context;
-    const sl_dropout_stream *s = &j->stream;
-    j->simd->dropout(args[0], args[1], n, s->first + (uint64_t)first, s->step, s->key0, s->key1, s->threshold, j->value,
-                     j->add);
+    j->simd->dropout(&j->stream, args[0], args[1], n, (uint64_t)first, j->add);
 }
 
 static sl_status run_dropout(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     const sl_view *x = sl_call_input(call, 0), *y = sl_call_output(call, 0);
-    if (!call->rng.training || call->attrs.p <= 0)
+    if (!sl_call_drops(call))
         return run_copy(cpu, call);
-    job j = { .simd = cpu->simd,
-              .stream = sl_dropout_start(call),
-              .value = (float)(1 / (1 - call->attrs.p)),
-              .add = sl_call_accumulates(call, 0) };
+    job j = { .simd = cpu->simd, .stream = sl_dropout_of_samples(call), .add = sl_call_accumulates(call, 0) };
     sl_loop loop;
     sl_loop_start(&loop, &y->meta.shape);
     sl_loop_add(&loop, x, SL_LOOP_READ);

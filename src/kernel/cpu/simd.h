@@ -3,7 +3,7 @@
 #ifndef SL_KERNEL_CPU_SIMD_H
 #define SL_KERNEL_CPU_SIMD_H
 
-#include <sluice/kernel.h>
+#include "kernel/philox.h"
 
 /* C[m,n] (+)= A[m,k] B[k,n]. A may lie anyhow (element (i, l) at a[i * a_row + l * a_column]); rows of B and C are
  * contiguous. */
@@ -76,9 +76,8 @@ typedef struct sl_simd {
     void (*to_half)(sl_dtype dtype, const float *x, uint16_t *y, int64_t n); /* BF16 or F16 */
     void (*from_half)(sl_dtype dtype, const uint16_t *x, float *y, int64_t n);
 
-    /* Elements first.. of the stream; threshold and keys as in philox.h. */
-    void (*dropout)(const float *x, float *y, int64_t n, uint64_t first, uint64_t step, uint32_t key0, uint32_t key1,
-                    uint32_t threshold, float keep, bool add);
+    /* Elements index.. of the call that the stream is for. */
+    void (*dropout)(const sl_dropout_stream *s, const float *x, float *y, int64_t n, uint64_t index, bool add);
 
     void (*adamw)(const sl_adamw_factors *f, const float *g, float *p, float *m, float *v, int64_t n);
     void (*sgd)(const sl_sgd_factors *f, const float *g, float *p, float *m, int64_t n); /* m may be NULL */

@@ -1,4 +1,5 @@
 /* Attention from its definition, one query at a time, so that no T x T matrix exists; rotary embedding. */
+#include "kernel/philox.h"
 #include "kernel/reference/reference.h"
 
 #include "base/alloc.h"
@@ -25,7 +26,17 @@ static double dot(const sl_view *x, int64_t b, int64_t t, int64_t h, const sl_vi
     return sum;
 }
 
-/* One query against `visible` keys: probabilities into p, o[b,t,h,:] written; returns log-sum-exp of the scores. */
+/* A number that belongs to the weight of key s for query (b, t, h), where such weights are dropped. */
+static double drop(const sl_kernel_call *call, int64_t b, int64_t t, int64_t h, int64_t s, double value)
+{
+    const int64_t *q = sl_call_input(call, 0)->meta.shape.dims, *k = sl_call_input(call, 1)->meta.shape.dims;
+    if (!sl_call_drops(call))
+        return value;
+    sl_dropout_stream stream = sl_dropout_of_weights(call);
+    return sl_dropout_apply(&stream, (uint64_t)(((b * q[2] + h) * q[1] + t) * k[1] + s), value);
+}
+
+/* One query against `visible` keys: weights into p, o[b,t,h,:] written; returns log-sum-exp of the scores. */
 static double attend(const sl_kernel_call *call, const sl_view *q, const sl_view *k, const sl_view *v, int64_t b,
                      int64_t t, int64_t h, int64_t visible, double *p)
 {
@@ -38,10 +49,12 @@ static double attend(const sl_kernel_call *call, const sl_view *q, const sl_view
     }
     for (int64_t s = 0; s < visible; s++)
         sum += p[s] = exp(p[s] - max);
+    for (int64_t s = 0; s < visible; s++)
+        p[s] = drop(call, b, t, h, s, p[s] / sum);
     for (int64_t d = 0; d < q->meta.shape.dims[3]; d++) {
         double value = 0;
         for (int64_t s = 0; s < visible; s++)
-            value += p[s] / sum * at(v, b, s, g, d);
+            value += p[s] * at(v, b, s, g, d);
         sl_put(o, place(o, b, t, h, d), value, false);
     }
     return visible > 0 ? max + log(sum) : -INFINITY;
@@ -86,11 +99,12 @@ static void attend_grad(const sl_kernel_call *call, int64_t b, int64_t t, int64_
     double delta = dot(d_o, b, t, h, o, t, h);
     for (int64_t s = 0; s < visible_keys(call, t, k->meta.shape.dims[1]); s++) {
         double p = exp(call->attrs.scale * dot(q, b, t, h, k, s, g) - lse);
-        double ds = call->attrs.scale * p * (dot(d_o, b, t, h, v, s, g) - delta);
+        double dp = drop(call, b, t, h, s, dot(d_o, b, t, h, v, s, g)), ds = call->attrs.scale * p * (dp - delta);
+        double used = drop(call, b, t, h, s, p);
         for (int64_t d = 0; d < dims[3]; d++) {
             sl_put(dq, place(dq, b, t, h, d), ds * at(k, b, s, g, d), true);
             sl_put(dk, place(dk, b, s, g, d), ds * at(q, b, t, h, d), true);
-            sl_put(dv, place(dv, b, s, g, d), p * at(d_o, b, t, h, d), true);
+            sl_put(dv, place(dv, b, s, g, d), used * at(d_o, b, t, h, d), true);
         }
     }
 }

@@ -78,12 +78,11 @@ sl_status sl_reference_concat(const sl_kernel_call *call)
 sl_status sl_reference_dropout(const sl_kernel_call *call)
 {
     const sl_view *x = sl_call_input(call, 0), *y = sl_call_output(call, 0);
-    sl_dropout_stream stream = sl_dropout_start(call);
-    double keep = 1 / (1 - call->attrs.p);
+    sl_dropout_stream stream = sl_dropout_of_samples(call);
     for (int64_t i = 0; i < sl_meta_count(&x->meta); i++) {
         double value = sl_get(x, sl_row_offset(&x->meta, i, 0));
-        if (call->rng.training && call->attrs.p > 0)
-            value = sl_dropout_keeps(&stream, (uint64_t)i) ? value * keep : 0;
+        if (sl_call_drops(call))
+            value = sl_dropout_apply(&stream, (uint64_t)i, value);
         sl_put(y, sl_row_offset(&y->meta, i, 0), value, sl_call_accumulates(call, 0));
     }
     return SL_OK;

@@ -169,6 +169,12 @@ static sl_value op_attention_qkv(sl_graph *g)
     return sl_attention(g, parts[0], parts[1], parts[2], 0, true);
 }
 
+static sl_value op_attention_dropout(sl_graph *g)
+{
+    sl_value q = sl_graph_input_differentiable(g, "x", SL_F64, DIMS(2, 3, 4, 2));
+    return sl_attention_dropout(g, q, param(g, "k", DIMS(2, 5, 2, 2)), param(g, "v", DIMS(2, 5, 2, 2)), 0, false, 0.4);
+}
+
 static sl_value op_attention_same(sl_graph *g)
 {
     sl_value x = sl_graph_input_differentiable(g, "x", SL_F64, DIMS(2, 3, 2, 2));
@@ -343,6 +349,7 @@ static const struct {
     OP(attention),
     OP(attention_qkv),
     OP(attention_same),
+    OP(attention_dropout),
     OP(rope),
     OP(embedding),
     OP(cross_entropy),

@@ -63,6 +63,15 @@ static const rule rules[] = {
       "i0 i1 i2",
       { .scale = 0.7 },
       false },
+    { SL_OP_ATTENTION, /* the mask stays while the numbers move */
+      "2x5x4x3 2x5x2x3 2x5x2x3",
+      "2x5x4x3 2x4x5",
+      SL_OP_ATTENTION_GRAD,
+      "i0 i1 i2 o0 o1 d",
+      "i0 i1 i2",
+      { .scale = 0.5, .causal = true, .p = 0.4, .key = 7 },
+      false },
+    { SL_OP_DROPOUT, "3x4x5", "3x4x5", SL_OP_DROPOUT, "d", "i0", { .p = 0.4, .key = 7 }, false },
     { SL_OP_ROPE, "2x3x2x6 5x3 5x3", "2x3x2x6", SL_OP_ROPE, "d i1 i2", "i0", { .inverse = true }, true },
     { SL_OP_EMBEDDING, "i5:2x3 5x4", "2x3x4", SL_OP_EMBEDDING_GRAD, "i0 d", "i1", { 0 }, false },
     { SL_OP_CROSS_ENTROPY,
@@ -78,6 +87,8 @@ static const rule rules[] = {
     { SL_OP_MATMUL, "2x3x5 2x5x4", "2x3x4", SL_OP_MATMUL, "i0 d", "i1", { .transpose_a = true }, true },
 };
 
+static const sl_rng rng = { .seed = 3, .step = 4, .sample_offset = 5, .training = true };
+
 static void run_forward(const rule *r, args *inputs, args *outputs)
 {
     sl_kernel_call call = { .op = r->forward,
@@ -85,7 +96,8 @@ static void run_forward(const rule *r, args *inputs, args *outputs)
                             .inputs = inputs->views,
                             .input_count = inputs->count,
                             .outputs = outputs->views,
-                            .output_count = outputs->count };
+                            .output_count = outputs->count,
+                            .rng = rng };
     assert_int_equal(run_call(call), SL_OK);
 }
 
@@ -147,7 +159,8 @@ static void check_rule(const rule *r)
                             .inputs = arguments,
                             .input_count = argument_count,
                             .outputs = gradients.views,
-                            .output_count = of_count };
+                            .output_count = of_count,
+                            .rng = rng };
     assert_int_equal(run_call(call), SL_OK);
     for (int i = 0; i < of_count; i++)
         check_against_differences(r, &inputs, &outputs, &d, of[i], &gradients.views[i]);

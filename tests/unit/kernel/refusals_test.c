@@ -48,6 +48,8 @@ static const refusal refusals[] = {
     { SL_OP_COPY, "2x3", "d:2x3", { 0 }, 0, "copy: input 0 is f32 [2, 3], expected f64" },
     { SL_OP_SQUARE_SUM, "2x3", "s", { 0 }, 0, "square_sum: output 0 is f32 [], expected f64" },
     { SL_OP_ADD, "2 2", "2 2", { 0 }, 0, "add: has 1 outputs, given 2" },
+    { SL_OP_DROPOUT, "2", "2", { .p = 1 }, 0, "dropout: p is 1, not in [0, 1)" },
+    { SL_OP_ATTENTION, "1x4x2x2 1x4x2x2 1x4x2x2", "1x4x2x2 1x2x4", { .p = -0.5 }, 0, "attention: p is -0.5" },
     { SL_OP_COUNT, "2", "2", { 0 }, 0, "there is no op" },
 };
 

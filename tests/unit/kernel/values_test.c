@@ -289,6 +289,75 @@ static void dropout_keeps_the_mean_and_changes_with_seed_step_and_node(void **st
     assert_memory_not_equal(first, other, sizeof first);
 }
 
+enum { HEADS = 2, PLACES = 70, HEAD = 8, WEIGHTS = SAMPLES * HEADS * PLACES * PLACES };
+
+/* o of samples first..first+count, q, k and v being `x` [SAMPLES, PLACES, HEADS, HEAD]. */
+static void attend_dropped(const float *x, int64_t first, int64_t count, const sl_op_attrs *attrs, float *o)
+{
+    static float lse[SAMPLES * HEADS * PLACES];
+    sl_meta meta = sl_meta_make(SL_F32, 4, (int64_t[]){ count, PLACES, HEADS, HEAD });
+    sl_view in = { (float *)x + first * PLACES * HEADS * HEAD, meta };
+    sl_view out[2] = { { o + first * PLACES * HEADS * HEAD, meta },
+                       { lse, sl_meta_make(SL_F32, 3, (int64_t[]){ count, HEADS, PLACES }) } };
+    sl_kernel_call call = { .op = SL_OP_ATTENTION,
+                            .attrs = *attrs,
+                            .inputs = (sl_view[]){ in, in, in },
+                            .input_count = 3,
+                            .outputs = out,
+                            .output_count = 2,
+                            .rng = { .seed = 3, .step = 4, .sample_offset = 10 + first, .training = true } };
+    assert_int_equal(run_call(call), SL_OK);
+}
+
+static void run_step(sl_op op, const sl_op_attrs *attrs, const sl_view *inputs, int count, const sl_view *y)
+{
+    sl_kernel_call call = { .op = op,
+                            .attrs = *attrs,
+                            .inputs = inputs,
+                            .input_count = count,
+                            .outputs = y,
+                            .output_count = 1,
+                            .rng = { .seed = 3, .step = 4, .sample_offset = 10, .training = true } };
+    assert_int_equal(run_call(call), SL_OK);
+}
+
+/* The same step by step, the weights in full: softmax(scale q k'), dropout, times v. */
+static void attend_in_full(float *x, const sl_op_attrs *attrs, float *o)
+{
+    static float weights[WEIGHTS];
+    sl_meta heads = sl_meta_make(SL_F32, 4, (int64_t[]){ SAMPLES, PLACES, HEADS, HEAD });
+    assert_int_equal(sl_meta_permute(&heads, (int[]){ 0, 2, 1, 3 }, &heads), SL_OK);
+    sl_view in = { x, heads }, out = { o, heads };
+    sl_view full = { weights, sl_meta_make(SL_F32, 4, (int64_t[]){ SAMPLES, HEADS, PLACES, PLACES }) };
+    run_step(SL_OP_MATMUL, &(sl_op_attrs){ .transpose_b = true }, (sl_view[]){ in, in }, 2, &full);
+    run_step(SL_OP_SCALE, &(sl_op_attrs){ .alpha = attrs->scale }, &full, 1, &full);
+    run_step(SL_OP_SOFTMAX, &(sl_op_attrs){ 0 }, &full, 1, &full);
+    run_step(SL_OP_DROPOUT, attrs, &full, 1, &full);
+    run_step(SL_OP_MATMUL, &(sl_op_attrs){ 0 }, (sl_view[]){ full, in }, 2, &out);
+}
+
+static void attention_drops_the_weights_that_dropout_would(void **state)
+{
+    (void)state;
+    enum { COUNT = SAMPLES * PLACES * HEADS * HEAD };
+    static float x[COUNT], o[COUNT], parts[COUNT], full[COUNT];
+    const sl_op_attrs attrs = { .scale = 0.1, .p = 0.4, .key = 5 };
+    for (int i = 0; i < COUNT; i++)
+        x[i] = (float)normal();
+    for (int isa = 0; isa < ISAS; isa++) {
+        if (!sl_isa_set(isas[isa]))
+            continue;
+        attend_dropped(x, 0, SAMPLES, &attrs, o);
+        attend_dropped(x, 0, 1, &attrs, parts);
+        attend_dropped(x, 1, SAMPLES - 1, &attrs, parts);
+        assert_memory_equal(o, parts, sizeof o);
+        attend_in_full(x, &attrs, full);
+        for (int i = 0; i < COUNT; i++)
+            assert_true(fabsf(o[i] - full[i]) <= 2e-6f);
+    }
+    sl_isa_set(sl_isa_best());
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -302,6 +371,7 @@ int main(void)
         cmocka_unit_test(philox_gives_the_published_numbers),
         cmocka_unit_test(dropout_depends_on_the_element_not_on_the_split),
         cmocka_unit_test(dropout_keeps_the_mean_and_changes_with_seed_step_and_node),
+        cmocka_unit_test(attention_drops_the_weights_that_dropout_would),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -217,28 +217,6 @@ static void rotary_angles_follow_their_definition(void **state)
     }
 }
 
-static int warnings;
-static void count_warning(void *user, sl_log_level level, const char *line)
-{
-    (void)user;
-    warnings += level == SL_LOG_WARN && strstr(line, "attn_pdrop") != NULL;
-}
-
-static void dropout_of_attention_weights_is_warned_of_once(void **state)
-{
-    (void)state;
-    sl_model model = load("gpt2-tiny");
-    sl_graph *graph = NULL;
-    model.gpt2.attn_pdrop = 0.1;
-    sl_log_set_callback(count_warning, NULL);
-    for (int i = 0; i < 3; i++) {
-        ok(sl_model_build(&model, i ? SL_MODE_TRAIN : SL_MODE_LOGITS, &(sl_model_shape){ 1, 8, 0 }, &graph));
-        sl_graph_destroy(graph);
-        assert_int_equal(warnings, i ? 1 : 0);
-    }
-    sl_log_set_callback(NULL, NULL);
-}
-
 /* ---- Folders --------------------------------------------------------------------------------- */
 
 enum { MOST = 64 };
@@ -410,7 +388,6 @@ int main(void)
         cmocka_unit_test(initial_weights_depend_on_seed_name_and_place_alone),
         cmocka_unit_test(gpt2_scales_what_feeds_the_residual_stream),
         cmocka_unit_test(rotary_angles_follow_their_definition),
-        cmocka_unit_test(dropout_of_attention_weights_is_warned_of_once),
         cmocka_unit_test(a_saved_folder_reads_back_bit_equal),
         cmocka_unit_test(half_precision_weights_are_read_as_f32),
         cmocka_unit_test(names_without_root_and_old_buffers_are_understood),

@@ -138,7 +138,8 @@ static void dropout_does_not_depend_on_the_cut(void **state)
                                    .layer_norm_epsilon = 1e-5,
                                    .initializer_range = 0.2,
                                    .embd_pdrop = 0.2,
-                                   .resid_pdrop = 0.3 };
+                                   .resid_pdrop = 0.3,
+                                   .attn_pdrop = 0.4 };
     const sl_split_point points[] = { { "transformer.h.1", false }, { "transformer.h.2.mlp", false } };
     int32_t tokens[BATCH * SEQ];
     for (int i = 0; i < BATCH * SEQ; i++)

@@ -56,15 +56,15 @@ static void simd_from_half(sl_dtype dtype, const uint16_t *x, float *y, int64_t 
 
 /* The words of VW counter blocks from `block` on, in the order of the elements they serve: word w of block b goes to
  * words[w * SL_PHILOX_BLOCKS + b]. */
-V_INLINE void philox_blocks(uint64_t block, uint64_t step, uint32_t key0, uint32_t key1, uint32_t *words)
+V_INLINE void philox_blocks(const sl_dropout_stream *s, uint64_t block, uint32_t *words)
 {
     uint32_t low[VW], high[VW];
     for (int i = 0; i < VW; i++) {
         low[i] = (uint32_t)(block + (uint64_t)i);
         high[i] = (uint32_t)((block + (uint64_t)i) >> 32);
     }
-    vi c0 = vi_load(low), c1 = vi_load(high), c2 = vi_set((uint32_t)step), c3 = vi_set((uint32_t)(step >> 32));
-    vi k0 = vi_set(key0), k1 = vi_set(key1);
+    vi c0 = vi_load(low), c1 = vi_load(high), c2 = vi_set((uint32_t)s->step), c3 = vi_set((uint32_t)(s->step >> 32));
+    vi k0 = vi_set(s->key0), k1 = vi_set(s->key1);
     for (int round = 0; round < SL_PHILOX_ROUNDS; round++) {
         vi low0, high0, low1, high1;
         vi_multiply(vi_set(SL_PHILOX_M0), c0, &low0, &high0);
@@ -83,22 +83,22 @@ V_INLINE void philox_blocks(uint64_t block, uint64_t step, uint32_t key0, uint32
 }
 
 /* A group of elements at a time, or the part of one that the run begins or ends in. */
-static void simd_dropout(const float *x, float *y, int64_t n, uint64_t first, uint64_t step, uint32_t key0,
-                         uint32_t key1, uint32_t threshold, float keep, bool add)
+static void simd_dropout(const sl_dropout_stream *s, const float *x, float *y, int64_t n, uint64_t index, bool add)
 {
     uint32_t words[SL_PHILOX_GROUP];
-    vi limit = vi_set(threshold);
+    float keep = (float)s->keep;
+    vi limit = vi_set(s->threshold);
     vf factor = v_set(keep);
     for (int64_t i = 0, count; i < n; i += count) {
-        uint64_t element = first + (uint64_t)i;
+        uint64_t element = s->first + index + (uint64_t)i;
         int64_t skip = (int64_t)(element % SL_PHILOX_GROUP), left = SL_PHILOX_GROUP - skip, j = 0;
         count = left < n - i ? left : n - i;
         for (int b = 0; b < SL_PHILOX_BLOCKS; b += VW)
-            philox_blocks(element / SL_PHILOX_GROUP * SL_PHILOX_BLOCKS + (uint64_t)b, step, key0, key1, words + b);
+            philox_blocks(s, element / SL_PHILOX_GROUP * SL_PHILOX_BLOCKS + (uint64_t)b, words + b);
         for (; j + VW <= count; j += VW)
             v_emit(y + i + j, v_keep(v_mul(factor, v_load(x + i + j)), vi_load(words + skip + j), limit), add);
         for (; j < count; j++) {
-            float value = words[skip + j] >= threshold ? x[i + j] * keep : 0;
+            float value = words[skip + j] >= s->threshold ? x[i + j] * keep : 0;
             y[i + j] = add ? y[i + j] + value : value;
         }
     }

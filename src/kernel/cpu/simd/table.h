@@ -1,6 +1,5 @@
 /* The table of one instruction set; simd_*.c gives its name and includes the vectors before this. */
 #include "kernel/cpu/simd.h"
-#include "kernel/philox.h"
 
 #include <math.h>
 
