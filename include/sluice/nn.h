@@ -114,8 +114,8 @@ typedef struct sl_model_shape {
 SL_API SL_MUST_CHECK sl_status sl_model_build(const sl_model *model, sl_model_mode mode, const sl_model_shape *shape,
                                               sl_graph **out);
 
-/* The full path of a module for split points: "h.3" becomes "transformer.h.3", "layers.3" "model.layers.3"; full paths
- * stay. Whether there is such a module shows when the graph is cut. */
+/* The full path of a module or node: "h.3" becomes "transformer.h.3", "layers.3" "model.layers.3"; full paths stay.
+ * Whether there is such a module shows when the graph is cut. */
 SL_API SL_MUST_CHECK sl_status sl_model_module(const sl_model *model, const char *name, char *text, size_t size);
 
 /* ---- Parameters ------------------------------------------------------------------------------ */

@@ -31,7 +31,7 @@ sl_status sl_parse_double(const char *what, const char *text, double min, double
     if (text[0] == '\0' || isspace((unsigned char)text[0]) || *end != '\0' || isnan(value))
         return sl_fail(SL_ERR_ARGUMENT, "%s: '%.100s' is not a number", what, text);
     if (value < min || value > max)
-        return sl_fail(SL_ERR_ARGUMENT, "%s: %.100s is outside %g to %g", what, text, min, max);
+        return sl_fail(SL_ERR_ARGUMENT, "%s: %.100s is outside %.9g to %.9g", what, text, min, max);
     *out = value;
     return SL_OK;
 }

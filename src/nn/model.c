@@ -57,13 +57,16 @@ done:
 
 sl_status sl_model_module(const sl_model *model, const char *name, char *text, size_t size)
 {
-    static const struct {
-        const char *root, *list; /* "transformer" and the list of layers inside it */
-    } names[] = { [SL_MODEL_GPT2] = { "transformer.", "h." }, [SL_MODEL_LLAMA] = { "model.", "layers." } };
-    const char *root = "";
-    if (model->family != SL_MODEL_MLP &&
-        strncmp(name, names[model->family].list, strlen(names[model->family].list)) == 0)
-        root = names[model->family].root;
+    static const char *const roots[] = {
+        [SL_MODEL_GPT2] = "transformer.", [SL_MODEL_LLAMA] = "model.", [SL_MODEL_MLP] = ""
+    };
+    static const char *const outside[] = { "lm_head", "cross_entropy" };
+    const char *root = roots[model->family];
+    bool full = strncmp(name, root, strlen(root)) == 0;
+    for (size_t i = 0; i < sizeof outside / sizeof *outside; i++)
+        full = full || strncmp(name, outside[i], strlen(outside[i])) == 0;
+    if (full)
+        root = "";
     if ((size_t)snprintf(text, size, "%s%s", root, name) >= size)
         return sl_fail(SL_ERR_ARGUMENT, "the module name '%.40s...' is too long", name);
     return SL_OK;

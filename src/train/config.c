@@ -154,6 +154,14 @@ static sl_status set_override(sl_train_config *config, const char *override)
     return sl_arena_strdup(config->own->arena, override, (char **)(void *)&origin->override);
 }
 
+/* Defaults that follow from other values. */
+static void adapt_defaults(sl_train_config *config)
+{
+    int64_t rows = config->batch.size / config->parallel.dp;
+    if (!sl_train_config_given(config, "batch.microbatches") && rows > 0 && rows < config->batch.microbatches)
+        config->batch.microbatches = rows;
+}
+
 sl_status sl_train_config_load(const char *path, const char *const *overrides, int override_count, sl_train_config *out)
 {
     sl_status status = SL_OK;
@@ -165,6 +173,7 @@ sl_status sl_train_config_load(const char *path, const char *const *overrides, i
         SL_TRY(sl_config_read_yaml(&config, path));
     for (int i = 0; i < override_count; i++)
         SL_TRY(set_override(&config, overrides[i]));
+    adapt_defaults(&config);
     SL_TRY(sl_config_check(&config));
     *out = config;
     config.own = NULL;

@@ -52,7 +52,8 @@ const config_key sl_config_keys[] = {
 
     INT(batch, size, 1, MILLION, "8", "rows a step, over all replicas"),
     INT(batch, seq, 1, 1 << 24, "128", "tokens a row"),
-    INT(batch, microbatches, 1, MILLION, "4", "parts into which a replica's rows are cut"),
+    INT(batch, microbatches, 1, MILLION, "4",
+        "parts into which a replica's rows are cut; by default no more than there are rows"),
 
     WORD(optimizer, name, "adamw|sgd", "adamw", "optimizer"),
     REAL(optimizer, lr, 0, 1e6, "3e-4", "learning rate after the warm-up"),
@@ -71,8 +72,8 @@ const config_key sl_config_keys[] = {
     TEXT(parallel, schedule, "1F1B",
          "GPipe, 1F1B, Interleaved1F1B, LoopedBFS, InterleavedZeroBubble, ZBVZeroBubble, DualPipeV, or a CSV file"),
     INT(parallel, stages_per_rank, 0, 256, "0", "stages a rank; 0: what the schedule needs"),
-    TEXTS(parallel, split, "modules before which a stage begins; none: cut by cost"),
-    TEXTS(parallel, recompute, "modules whose activations are computed again in the backward pass"),
+    TEXTS(parallel, split, "modules before which a stage begins, such as h.2; none: cut by cost"),
+    TEXTS(parallel, recompute, "modules whose activations are computed again in the backward pass, such as h.0"),
     INT(parallel, threads, 1, 1024, "1", "threads a rank"),
     REAL(parallel, memory_gb, 0, 1e6, "0", "memory a rank may use; 0: its share of the machine's"),
 

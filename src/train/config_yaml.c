@@ -24,8 +24,10 @@ typedef struct line_map {
     const char *path;
     yaml_parser_t parser;
     yaml_event_t event;
+    const char *text; /* of the file */
     key_line *lines;
     size_t count, capacity;
+    bool empty; /* nothing but comments between the marks of a document */
 } line_map;
 
 static int event_line(const line_map *map)
@@ -33,12 +35,24 @@ static int event_line(const line_map *map)
     return (int)map->event.start_mark.line + 1;
 }
 
+/* Of bytes that are no text libyaml gives the offset, not the line. */
+static size_t problem_line(const line_map *map)
+{
+    size_t line = map->parser.problem_mark.line + 1;
+    if (map->parser.error != YAML_READER_ERROR)
+        return line;
+    line = 1;
+    for (size_t i = 0; i < map->parser.problem_offset; i++)
+        line += map->text[i] == '\n';
+    return line;
+}
+
 /* Replaces map->event by the next one. */
 static sl_status next_event(line_map *map)
 {
     yaml_event_delete(&map->event);
     if (!yaml_parser_parse(&map->parser, &map->event))
-        return sl_fail(SL_ERR_FORMAT, "%s:%zu: %s", map->path, map->parser.problem_mark.line + 1,
+        return sl_fail(SL_ERR_FORMAT, "%s:%zu: %s", map->path, problem_line(map),
                        map->parser.problem ? map->parser.problem : "this is not YAML");
     if (map->event.type == YAML_ALIAS_EVENT)
         return sl_fail(SL_ERR_FORMAT, "%s:%d: aliases are not supported here", map->path, event_line(map));
@@ -99,8 +113,10 @@ done:
 static sl_status note_document(line_map *map)
 {
     sl_status status = SL_OK;
-    if (map->event.type == YAML_SCALAR_EVENT && map->event.data.scalar.length == 0)
-        return next_event(map); /* nothing but comments */
+    if (map->event.type == YAML_SCALAR_EVENT && map->event.data.scalar.length == 0) {
+        map->empty = true;
+        return next_event(map);
+    }
     if (map->event.type != YAML_MAPPING_START_EVENT)
         return sl_fail(SL_ERR_FORMAT, "%s:%d: sections such as 'model:' are expected here", map->path, event_line(map));
     for (;;) {
@@ -353,13 +369,14 @@ done:
 sl_status sl_config_parse_yaml(sl_train_config *config, const char *path, const char *text, size_t length)
 {
     sl_status status = SL_OK;
-    line_map map = { .path = path };
+    line_map map = { .path = path, .text = text };
     if (!yaml_parser_initialize(&map.parser))
         return sl_fail(SL_ERR_MEMORY, "read %s: out of memory", path);
     SL_TRY(sl_arena_strdup(config->own->arena, path, (char **)(void *)&config->own->path));
     yaml_parser_set_input_string(&map.parser, (const unsigned char *)text, length);
     SL_TRY(note_lines(&map));
-    SL_TRY(load_text(config, &map, text, length));
+    if (!map.empty)
+        SL_TRY(load_text(config, &map, text, length));
 done:
     yaml_event_delete(&map.event);
     yaml_parser_delete(&map.parser);

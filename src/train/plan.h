@@ -29,6 +29,7 @@ struct sl_train_plan {
 
     sl_schedule *schedule; /* compute order of one pipeline */
     int stage_count;
+    sl_texts split, recompute;   /* of the configuration, by their names in the graph */
     sl_partition *partitions[2]; /* for sizes[] */
     sl_edge *edges;              /* between stages, each pair once */
     double *edge_bytes;          /* one an edge */

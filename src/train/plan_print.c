@@ -3,6 +3,7 @@
 #include "train/plan.h"
 
 #include <inttypes.h>
+#include <string.h>
 #include <unistd.h>
 
 static void print_run(const sl_train_plan *plan, FILE *file)
@@ -27,6 +28,16 @@ static void print_run(const sl_train_plan *plan, FILE *file)
             config->parallel.pp);
 }
 
+/* Without the root that parallel.split does not need either. */
+static const char *short_name(const sl_train_plan *plan, const char *name)
+{
+    char full[512];
+    const char *dot = strchr(name, '.');
+    if (!dot || sl_model_module(&plan->model, dot + 1, full, sizeof full) != SL_OK)
+        return name;
+    return strcmp(full, name) == 0 ? dot + 1 : name;
+}
+
 static void print_stages(const sl_train_plan *plan, FILE *file)
 {
     fprintf(file, "stage  rank  parameters  GFLOP   ms       slots  from .. to\n");
@@ -35,7 +46,7 @@ static void print_stages(const sl_train_plan *plan, FILE *file)
         char params[32];
         fprintf(file, "%-5d  %-4d  %-10s  %-6.3g  %-7.4g  %-5d  %s .. %s\n", s, stage->rank,
                 sl_count_text((double)stage->params, params, sizeof params), stage->cost.flops * 1e-9,
-                stage->seconds * 1e3, stage->slots, stage->first, stage->last);
+                stage->seconds * 1e3, stage->slots, short_name(plan, stage->first), short_name(plan, stage->last));
     }
     fprintf(file, "(GFLOP and ms: one microbatch, forward and backward)\n\n");
 }

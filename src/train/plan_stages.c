@@ -30,8 +30,6 @@ static sl_status load_schedule(sl_train_plan *plan)
         return sl_train_config_fail(config, "parallel.schedule",
                                     "it has %d microbatches, batch.microbatches is %" PRId64, microbatches,
                                     config->batch.microbatches);
-    if (!sl_schedule_has_backward(plan->schedule))
-        return sl_train_config_fail(config, "parallel.schedule", "it has no backward actions");
     return SL_OK;
 }
 
@@ -64,7 +62,13 @@ sl_status sl_plan_make_schedule(sl_train_plan *plan)
         known |= sl_case_compare(sl_generator_name(i), config->parallel.schedule, SIZE_MAX) == 0;
     SL_TRY(!known && is_file_name(config->parallel.schedule) ? load_schedule(plan) : generate_schedule(plan));
     plan->stage_count = sl_schedule_stages(plan->schedule);
-    int64_t points = config->parallel.split.count;
+    int64_t points = config->parallel.split.count, per_rank = config->parallel.stages_per_rank;
+    if (!sl_schedule_has_backward(plan->schedule))
+        SL_TRY(sl_train_config_fail(config, "parallel.schedule", "it has no backward actions"));
+    if (per_rank > 0 && per_rank * config->parallel.pp != plan->stage_count)
+        SL_TRY(sl_train_config_fail(config, "parallel.stages_per_rank",
+                                    "the schedule has %d stages on %" PRId64 " ranks", plan->stage_count,
+                                    config->parallel.pp));
     if (points > 0 && points + 1 != plan->stage_count)
         SL_TRY(sl_train_config_fail(config, "parallel.split",
                                     "%" PRId64 " points make %" PRId64 " stages, the schedule has %d", points,
@@ -85,10 +89,25 @@ static void choose_sizes(sl_train_plan *plan)
     plan->size_count = plan->sizes[0] == plan->sizes[1] ? 1 : 2;
 }
 
+/* Modules by their names in the graph: "h.1" stands for "transformer.h.1". */
+static sl_status complete_names(sl_train_plan *plan, const sl_texts *given, sl_texts *out)
+{
+    sl_status status = SL_OK;
+    SL_TRY(SL_ARENA_ARRAY(plan->arena, out->items, given->count + 1));
+    for (int64_t i = 0; i < given->count; i++) {
+        char full[512];
+        SL_TRY(sl_model_module(&plan->model, given->items[i], full, sizeof full));
+        SL_TRY(sl_arena_strdup(plan->arena, full, (char **)(void *)&out->items[i]));
+    }
+    out->count = given->count;
+done:
+    return status;
+}
+
 static sl_status cut_first(sl_train_plan *plan, const sl_graph *graph)
 {
     sl_status status = SL_OK;
-    const sl_texts *split = &plan->config->parallel.split;
+    const sl_texts *split = &plan->split;
     sl_split_point *points = NULL;
     sl_split_spec spec = { .kind = SL_SPLIT_EQUAL, .stages = plan->stage_count };
     SL_TRY(SL_NEW_ARRAY(points, split->count + 1));
@@ -178,6 +197,8 @@ sl_status sl_plan_cut(sl_train_plan *plan)
     choose_sizes(plan);
     sl_model_shape shape = { .batch = plan->sizes[0], .seq = plan->config->batch.seq };
     SL_TRY(sl_model_build(&plan->graph_model, SL_MODE_TRAIN, &shape, &graph));
+    SL_TRY(complete_names(plan, &plan->config->parallel.split, &plan->split));
+    SL_TRY(complete_names(plan, &plan->config->parallel.recompute, &plan->recompute));
     SL_TRY(cut_first(plan, graph));
     if (plan->size_count == 2) {
         shape.batch = plan->sizes[1];

@@ -11,8 +11,8 @@ static sl_status build_stages(sl_trainer *trainer)
 {
     sl_status status = SL_OK;
     const sl_train_plan *plan = trainer->plan;
-    const sl_program_options options = { .recompute = plan->config->parallel.recompute.items,
-                                         .recompute_count = (int)plan->config->parallel.recompute.count };
+    const sl_program_options options = { .recompute = plan->recompute.items,
+                                         .recompute_count = (int)plan->recompute.count };
     SL_TRY(SL_NEW_ARRAY(trainer->stages, plan->stage_count));
     for (int s = 0; s < plan->stage_count; s++) {
         if (plan->stages[s].rank != trainer->pp_rank)

@@ -28,6 +28,9 @@ refused '--batch.size=7: 7 rows cannot be shared equally by 2 replicas' --data.t
 refused '--batch.microbatches=9: 9 microbatches, but a replica has only 8 rows' --data.text=text.txt \
     --batch.microbatches=9
 refused '-n 3: the ranks are parallel.pp 2 x parallel.dp 1' --data.text=text.txt --parallel.pp=2 -n 3
+refused '-n 3: the ranks are parallel.pp 1 x parallel.dp 2' --data.text=text.txt --parallel.dp=2 -n 3
+refused '--parallel.schedule=ForwardOnly: it has no backward actions' --data.text=text.txt \
+    --parallel.schedule=ForwardOnly
 refused '--parallel.schedule=2F2B: ' --data.text=text.txt --parallel.schedule=2F2B
 refused '--parallel.pp=1000: the model cannot be cut into 1000 stages' --data.text=text.txt --parallel.pp=1000 \
     --parallel.schedule=GPipe
@@ -53,6 +56,10 @@ refused '--parallel.schedule=one.csv: it has 1 microbatches, batch.microbatches 
 printf '0B0,0F0\n' >wrong.csv
 refused '--parallel.schedule=wrong.csv: ' --data.text=text.txt --parallel.schedule=wrong.csv --batch.microbatches=1
 
+printf '0F0,1F0,1B0,0B0\n' >two.csv
+refused '--parallel.stages_per_rank=3: the schedule has 2 stages on 1 ranks' --data.text=text.txt \
+    --parallel.schedule=two.csv --batch.microbatches=1 --parallel.stages_per_rank=3
+
 # The file: line and key.
 cat >run.yaml <<'YAML'
 data:
@@ -67,6 +74,22 @@ refused "run.yaml:5: batch.microbatches: 'two' is not a whole number" -c run.yam
 sed -i 's/two$/7/' run.yaml
 refused 'run.yaml:5: batch.microbatches: 7 microbatches, but a replica has only 6 rows' -c run.yaml
 refused 'open nowhere.yaml: No such file or directory' -c nowhere.yaml
+
+printf 'data:\n  text: "\xff"\n' >bytes.yaml
+refused 'bytes.yaml:2: invalid leading UTF-8 octet' -c bytes.yaml
+printf -- '---\n# nothing\n...\n' >nothing.yaml
+refused 'no data: give data.tokens or data.text' -c nothing.yaml
+
+# Defaults fit what is given: microbatches the rows, the pipeline the ranks.
+run 0 "$SLUICE" train --data.text=text.txt --batch.size=6 --parallel.dp=2 -n 4 --dry-run
+prints '2 replicas x 3 microbatches of 1 rows'
+prints 'schedule  1F1B, 2 stages on 2 ranks'
+
+# Modules may be named without what all names begin with, as the plan prints them.
+for module in h.1 transformer.h.1; do
+    run 0 "$SLUICE" train --data.text=text.txt -n 2 --parallel.split=$module --parallel.recompute=h.0 --dry-run
+    grep -qE '^1 +1 .* h\.1\.ln_1\.layernorm \.\. ' "$out" || fail "the second stage does not begin at $module"
+done
 
 # The plan of what does work, without a trace of it on disk.
 sed -i 's/7$/2/' run.yaml

@@ -76,7 +76,8 @@ static void fill_options(train_arguments *arguments, cli_option *options, char n
           .integer = &arguments->ranks,
           .min = 1,
           .max = 4096,
-          .help = "Ranks to start; parallel.pp x parallel.dp by default. Sets parallel.pp where neither is given." },
+          .help = "Ranks to start; parallel.pp x parallel.dp by default. Where parallel.pp is not given it is N / "
+                  "parallel.dp." },
         { .name = "dry-run",
           .flag = &arguments->dry_run,
           .help = "Print the plan (stages, schedule, predicted step time, bubble and memory) and stop." },
@@ -243,23 +244,23 @@ static int run(const train_arguments *arguments, const sl_train_config *config, 
     return code;
 }
 
-/* -n alone makes a pipeline of as many ranks; beside parallel.* it has to agree. */
+/* -n without parallel.pp makes pipelines of as many ranks as there are for a replica; beside it, it has to agree. */
 static int load_config(train_arguments *arguments, sl_train_config *config)
 {
     if (sl_train_config_load(arguments->config, (const char *const *)arguments->overrides, arguments->override_count,
                              config) != SL_OK)
         return refuse();
-    int64_t ranks = config->parallel.pp * config->parallel.dp;
-    if (arguments->ranks == 0 || arguments->ranks == ranks)
+    int64_t dp = config->parallel.dp;
+    if (arguments->ranks == 0 || arguments->ranks == config->parallel.pp * dp)
         return EXIT_OK;
-    if (sl_train_config_given(config, "parallel.pp") || sl_train_config_given(config, "parallel.dp")) {
+    if (sl_train_config_given(config, "parallel.pp") || arguments->ranks % dp != 0) {
         sl_fail(SL_ERR_ARGUMENT, "-n %d: the ranks are parallel.pp %" PRId64 " x parallel.dp %" PRId64,
                 arguments->ranks, config->parallel.pp, config->parallel.dp);
         sl_train_config_destroy(config);
         return refuse();
     }
     char pp[32];
-    snprintf(pp, sizeof pp, "%d", arguments->ranks);
+    snprintf(pp, sizeof pp, "%" PRId64, arguments->ranks / dp);
     sl_train_config_destroy(config);
     if (take_override("--parallel.pp", pp, arguments) != SL_OK ||
         sl_train_config_load(arguments->config, (const char *const *)arguments->overrides, arguments->override_count,

@@ -91,9 +91,13 @@ static void split_points_may_leave_the_root_out(void **state)
     static const struct {
         const char *model, *point, *full;
     } cases[] = {
-        { "gpt2-tiny", "h.2", "transformer.h.2" },      { "gpt2-tiny", "transformer.h.2", "transformer.h.2" },
-        { "llama-tiny", "layers.1", "model.layers.1" }, { "llama-tiny", "model.layers.1.mlp", "model.layers.1.mlp" },
+        { "gpt2-tiny", "h.2", "transformer.h.2" },
+        { "gpt2-tiny", "transformer.h.2", "transformer.h.2" },
+        { "llama-tiny", "layers.1", "model.layers.1" },
+        { "llama-tiny", "model.layers.1.mlp", "model.layers.1.mlp" },
         { "llama-tiny", "lm_head", "lm_head" },
+        { "llama-tiny", "norm", "model.norm" },
+        { "gpt2-tiny", "cross_entropy", "cross_entropy" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         sl_model model = load(cases[i].model);
