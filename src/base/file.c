@@ -118,11 +118,7 @@ static sl_status sync_folder_of(const char *path)
         return status;
     if (slash)
         folder[slash == path ? 1 : slash - path] = '\0';
-    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0 || (fsync(fd) != 0 && errno != EINVAL)) /* EINVAL: a file system that cannot sync folders */
-        status = sl_fail(SL_ERR_IO, "sync %s: %s", folder, strerror(errno));
-    if (fd >= 0)
-        close(fd);
+    status = sl_folder_sync(folder);
     sl_free(folder);
     return status;
 }

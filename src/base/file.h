@@ -43,4 +43,8 @@ void sl_file_map_close(sl_file_map *map); /* leaves it empty; an empty one is fi
 /* "folder/name"; the caller frees it. */
 SL_MUST_CHECK sl_status sl_path_join(const char *folder, const char *name, char **out);
 
+SL_MUST_CHECK sl_status sl_folder_make(const char *path); /* with its parents; an existing one is fine */
+/* Returns once the folder's entries (names that were made, renamed or removed) are on disk. */
+SL_MUST_CHECK sl_status sl_folder_sync(const char *path);
+
 #endif

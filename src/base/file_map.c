@@ -1,7 +1,5 @@
-/* Memory maps of files, and paths. */
+/* Memory maps of files. */
 #include "base/file.h"
-
-#include "base/alloc.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -52,18 +50,4 @@ void sl_file_map_close(sl_file_map *map)
     if (map->data)
         munmap((void *)(uintptr_t)map->data, map->size);
     *map = (sl_file_map){ 0 };
-}
-
-sl_status sl_path_join(const char *folder, const char *name, char **out)
-{
-    size_t folder_length = strlen(folder);
-    const char *slash = folder_length > 0 && folder[folder_length - 1] == '/' ? "" : "/";
-    size_t size = folder_length + strlen(name) + 2;
-    char *path = NULL;
-    sl_status status = SL_NEW_ARRAY(path, size);
-    if (status != SL_OK)
-        return status;
-    snprintf(path, size, "%s%s%s", folder, slash, name);
-    *out = path;
-    return SL_OK;
 }

@@ -2,11 +2,10 @@
 #include "device/pool.h"
 
 #include "base/alloc.h"
+#include "base/thread.h"
 
-#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <string.h>
 
 enum { SPINS = 2000 }; /* a few tens of microseconds: about the gap between two kernels */
 
@@ -96,11 +95,7 @@ sl_status sl_pool_create(int threads, sl_pool **out)
     SL_TRY(SL_NEW_ARRAY(pool->workers, threads - 1));
     for (int i = 0; i < threads - 1; i++) {
         pool->workers[i] = (worker){ .pool = pool, .index = i };
-        int error = pthread_create(&pool->workers[i].thread, NULL, work, &pool->workers[i]);
-        if (error) {
-            status = sl_fail(SL_ERR_MEMORY, "start thread %d of %d: %s", i + 1, threads, strerror(error));
-            goto done;
-        }
+        SL_TRY(sl_thread_start("a thread of the cpu", work, &pool->workers[i], &pool->workers[i].thread));
         pool->started++;
     }
     *out = pool;

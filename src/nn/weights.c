@@ -4,10 +4,8 @@
 #include "base/alloc.h"
 #include "base/file.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 struct sl_model_weights {
     sl_param_list *params;
@@ -233,10 +231,7 @@ sl_status sl_model_save(const sl_model *model, const sl_tensor_entry *entries, i
     SL_TRY(arrange(params, entries, count, sorted));
     if (dtype != SL_F32)
         SL_TRY(convert(sorted, param_count, dtype, &buffer));
-    if (mkdir(folder, 0777) != 0 && errno != EEXIST) {
-        status = sl_fail(SL_ERR_IO, "make folder %s: %s", folder, strerror(errno));
-        goto done;
-    }
+    SL_TRY(sl_folder_make(folder));
     SL_TRY(sl_model_save_config(model, dtype, folder));
     SL_TRY(sl_weights_save(folder, sorted, param_count, shard_bytes));
 done:

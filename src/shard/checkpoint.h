@@ -19,8 +19,6 @@ char *sl_checkpoint_part_name(int rank, char *text, size_t size);
 SL_MUST_CHECK sl_status sl_checkpoint_list(const char *folder, int64_t **out, int *count);
 bool sl_checkpoint_has_manifest(const char *folder, int64_t step);
 
-SL_MUST_CHECK sl_status sl_folder_make(const char *path); /* with its parents; an existing one is fine */
-SL_MUST_CHECK sl_status sl_folder_sync(const char *path); /* its entries are on disk */
 /* The folder and the plain files in it; the manifest goes first, so that no half of a checkpoint looks whole. */
 SL_MUST_CHECK sl_status sl_checkpoint_remove(const char *path);
 /* Removes complete checkpoints but the newest `keep`. */

@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -92,41 +91,6 @@ bool sl_checkpoint_has_manifest(const char *folder, int64_t step)
 
 /* ---- Folders --------------------------------------------------------------------------------- */
 
-sl_status sl_folder_make(const char *path)
-{
-    char *copy = NULL;
-    sl_status status = sl_strdup(path, &copy);
-    if (status != SL_OK)
-        return status;
-    for (char *slash = strchr(copy + 1, '/'); status == SL_OK; slash = strchr(slash + 1, '/')) {
-        if (slash)
-            *slash = '\0';
-        if (mkdir(copy, 0777) != 0 && errno != EEXIST)
-            status = sl_fail(SL_ERR_IO, "make folder %s: %s", copy, strerror(errno));
-        if (!slash)
-            break;
-        *slash = '/';
-    }
-    struct stat about;
-    if (status == SL_OK && (stat(path, &about) != 0 || !S_ISDIR(about.st_mode)))
-        status = sl_fail(SL_ERR_IO, "make folder %s: a file of that name stands there", path);
-    sl_free(copy);
-    return status;
-}
-
-sl_status sl_folder_sync(const char *path)
-{
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0)
-        return sl_fail(SL_ERR_IO, "open %s: %s", path, strerror(errno));
-    /* Some file systems cannot sync a folder; then there is nothing to wait for. */
-    sl_status status = SL_OK;
-    if (fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP)
-        status = sl_fail(SL_ERR_IO, "sync %s: %s", path, strerror(errno));
-    close(fd);
-    return status;
-}
-
 sl_status sl_checkpoint_remove(const char *path)
 {
     int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -135,8 +99,9 @@ sl_status sl_checkpoint_remove(const char *path)
     unlinkat(folder, "manifest.json", 0);
     DIR *dir = fdopendir(folder);
     if (!dir) {
+        sl_status status = sl_fail(SL_ERR_IO, "open %s: %s", path, strerror(errno));
         close(folder);
-        return sl_fail(SL_ERR_IO, "open %s: %s", path, strerror(errno));
+        return status;
     }
     for (struct dirent *entry; (entry = readdir(dir));) {
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)

@@ -2,9 +2,10 @@
 #include "shard/checkpoint.h"
 
 #include "base/alloc.h"
+#include "base/file.h"
+#include "base/thread.h"
 
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -132,8 +133,7 @@ sl_status sl_checkpoint_writer_create(const char *folder, int rank, sl_checkpoin
     writer->rank = rank;
     writer->part = (sl_checkpoint_part){ .step = -1, .rank = rank };
     SL_TRY(sl_strdup(folder, &writer->folder));
-    if (pthread_create(&writer->thread, NULL, writer_main, writer) != 0)
-        SL_TRY(sl_fail(SL_ERR_MEMORY, "the thread that writes checkpoints cannot start"));
+    SL_TRY(sl_thread_start("the thread that writes checkpoints", writer_main, writer, &writer->thread));
     writer->started = true;
     *out = writer;
     writer = NULL;

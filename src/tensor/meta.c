@@ -209,8 +209,9 @@ sl_status sl_meta_slice(const sl_meta *meta, int dim, int64_t start, int64_t sto
         return sl_fail(SL_ERR_ARGUMENT, "slice: %lld..%lld step %lld is not within dim %d of size %lld",
                        (long long)start, (long long)stop, (long long)step, dim, (long long)size);
     sl_meta view = *meta;
-    view.shape.dims[dim] = (stop - start + step - 1) / step;
-    view.strides[dim] = meta->strides[dim] * step;
+    view.shape.dims[dim] = stop > start ? (stop - start - 1) / step + 1 : 0;
+    if (view.shape.dims[dim] > 1) /* else the stride says nothing, and a long step could overflow it */
+        view.strides[dim] = meta->strides[dim] * step;
     *offset = view.shape.dims[dim] > 0 ? start * meta->strides[dim] : 0;
     *out = view;
     return SL_OK;

@@ -1,6 +1,7 @@
 /* Signs of life between the processes of a local run, and what follows when one gives none. */
 #include "comm/shm/monitor.h"
 #include "base/alloc.h"
+#include "base/thread.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -113,16 +114,6 @@ static void free_monitor(sl_monitor *monitor)
     sl_free(monitor);
 }
 
-static sl_status start_thread(sl_monitor *monitor)
-{
-    sigset_t all, before;
-    sigfillset(&all); /* signals are for the program's own threads */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&monitor->thread, NULL, run, monitor);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return failed ? sl_fail(SL_ERR_MEMORY, "start the monitor thread: %s", strerror(failed)) : SL_OK;
-}
-
 sl_status sl_monitor_start(sl_shm *shm, int rank, const sl_watch *watches, int count, sl_monitor **out)
 {
     sl_status status = SL_OK;
@@ -147,7 +138,7 @@ sl_status sl_monitor_start(sl_shm *shm, int rank, const sl_watch *watches, int c
     double timeout = shm->control->hang_timeout;
     monitor->interval = timeout <= 0 || timeout > 8 ? 1 : timeout < 0.08 ? 0.01 : timeout / 8;
     monitor->looked = sl_now();
-    SL_TRY(start_thread(monitor));
+    SL_TRY(sl_thread_start("the monitor thread", run, monitor, &monitor->thread));
     *out = monitor;
     monitor = NULL; /* now the caller's */
 done:

@@ -181,6 +181,39 @@ double train_one(sl_group *group)
     return loss;
 }
 
+// Threads of the library get no signals: all threads that could get a SIGINT are the program's.
+bool library_threads_block_signals()
+{
+    int open_to_signals = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    while (dirent *task = tasks ? readdir(tasks) : nullptr) {
+        if (task->d_name[0] == '.')
+            continue;
+        std::ifstream status(std::string("/proc/self/task/") + task->d_name + "/status");
+        for (std::string line; std::getline(status, line);) {
+            if (line.compare(0, 7, "SigBlk:") == 0)
+                open_to_signals += (std::stoull(line.substr(7), nullptr, 16) & 2) == 0;
+        }
+    }
+    if (tasks)
+        closedir(tasks);
+    return open_to_signals == 1;
+}
+
+void threads_are_out_of_the_way()
+{
+    sl_device *device = nullptr;
+    sl_device_options options = {};
+    options.threads = 3;
+    expect_ok(sl_device_open("cpu", &options, &device), "device");
+    sl_checkpoint_writer *writer = nullptr;
+    expect_ok(sl_checkpoint_writer_create("/tmp", 0, &writer), "writer");
+    expect(entries("/proc/self/task") == 2 + 1 + 2 + 1, "the library's threads run");
+    expect(library_threads_block_signals(), "only the program's own thread gets signals");
+    sl_checkpoint_writer_destroy(writer);
+    sl_device_close(device);
+}
+
 double round_of_training()
 {
     sl_group *groups[kRanks] = {};
@@ -288,6 +321,7 @@ int main(int argc, char **argv)
     numbers_keep_their_point(argv[1]);
     files_keep_their_point(argv[1]);
     errors_stay_in_their_thread();
+    threads_are_out_of_the_way();
     nothing_piles_up();
     launches_beside_threads();
     expect(std::localeconv()->decimal_point[0] == ',', "the program's own locale stays");

@@ -130,6 +130,24 @@ static void an_impossible_place_is_named(void **state)
     assert_non_null(strstr(sl_error_message(), "Is a directory"));
 }
 
+static void folders_are_made_with_their_parents(void **state)
+{
+    (void)state;
+    char deep[160], file[192];
+    snprintf(deep, sizeof deep, "%s/a/b/c", directory);
+    assert_int_equal(sl_folder_make(deep), SL_OK);
+    assert_int_equal(sl_folder_make(deep), SL_OK); /* it may be there */
+    assert_int_equal(sl_folder_sync(deep), SL_OK);
+    assert_int_equal(sl_folder_make(""), SL_ERR_IO);
+    snprintf(file, sizeof file, "%s/out.txt", deep);
+    put(file, "in the way");
+    assert_int_equal(sl_folder_make(file), SL_ERR_IO);
+    assert_non_null(strstr(sl_error_message(), "a file of that name stands there"));
+    assert_int_equal(unlink(file), 0);
+    for (int level = 0; level < 3; level++, *strrchr(deep, '/') = '\0')
+        assert_int_equal(rmdir(deep), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -138,6 +156,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(without_a_commit_the_old_file_stays, enter_directory, leave_directory),
         cmocka_unit_test_setup_teardown(a_link_is_followed, enter_directory, leave_directory),
         cmocka_unit_test_setup_teardown(an_impossible_place_is_named, enter_directory, leave_directory),
+        cmocka_unit_test_setup_teardown(folders_are_made_with_their_parents, enter_directory, leave_directory),
         cmocka_unit_test(a_full_device_is_reported_and_stays_a_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

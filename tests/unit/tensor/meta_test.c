@@ -85,6 +85,9 @@ static void slices_and_permutations_check_their_arguments(void **state)
     assert_int_equal(sl_meta_slice(&meta, 1, 1, 5, 2, &view, &offset), SL_OK);
     assert_int_equal(view.shape.dims[1], 2);
     assert_int_equal(view.strides[1], 2);
+    assert_int_equal(sl_meta_slice(&meta, 1, 1, 5, INT64_MAX, &view, &offset), SL_OK); /* past the end: the first one */
+    assert_int_equal(view.shape.dims[1], 1);
+    assert_int_equal(offset, 1);
     offset = -1;
     assert_int_equal(sl_meta_slice(&meta, 2, 0, 1, 1, &view, &offset), SL_ERR_ARGUMENT);
     assert_int_equal(sl_meta_slice(&meta, 1, 0, 6, 1, &view, &offset), SL_ERR_ARGUMENT);
