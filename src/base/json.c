@@ -17,22 +17,40 @@ static void separate(sl_json *json)
     json->newline = false;
 }
 
+/* Writes one character that needs a look; returns how many bytes it takes in the text. */
+static int quote_special(FILE *file, const char *text)
+{
+    unsigned char c = (unsigned char)*text;
+    int length = sl_utf8_length(text);
+    if (c == '"' || c == '\\')
+        fprintf(file, "\\%c", c);
+    else if (c == '\n')
+        fputs("\\n", file);
+    else if (c < 0x20 || c == '<') /* '<': the text may stand in a <script> of a page */
+        fprintf(file, "\\u%04x", c);
+    else if (length == 0)
+        fputs("\\ufffd", file);
+    else
+        fwrite(text, 1, (size_t)length, file);
+    return length ? length : 1;
+}
+
+static bool is_plain(char c)
+{
+    return c >= 0x20 && c < 0x7f && c != '"' && c != '\\' && c != '<';
+}
+
 static void quote(FILE *file, const char *text)
 {
     fputc('"', file);
-    for (const unsigned char *c = (const unsigned char *)text; *c;) {
-        int length = sl_utf8_length((const char *)c);
-        if (*c == '"' || *c == '\\')
-            fprintf(file, "\\%c", *c);
-        else if (*c == '\n')
-            fputs("\\n", file);
-        else if (*c < 0x20 || *c == '<') /* '<': the text may stand in a <script> of a page */
-            fprintf(file, "\\u%04x", *c);
-        else if (length == 0)
-            fputs("\\ufffd", file);
-        else
-            fwrite(c, 1, (size_t)length, file);
-        c += length ? length : 1;
+    while (*text) {
+        size_t plain = 0;
+        while (is_plain(text[plain]))
+            plain++;
+        fwrite(text, 1, plain, file);
+        text += plain;
+        if (*text)
+            text += quote_special(file, text);
     }
     fputc('"', file);
 }

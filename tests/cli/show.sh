@@ -76,6 +76,12 @@ complains "empty/x.html"
 complains "File too large"
 [ -z "$(ls -A empty)" ] || fail "a half-written file was left behind"
 
+# A page has its limit, and says what has none.
+run 1 "$SLUICE" show --schedule GPipe --ranks 8 --microbatches 30000 -o empty/large.html
+complains "too many for a page"
+complains ".svg"
+[ -z "$(ls -A empty)" ] || fail "a page that was refused is there"
+
 # A wrong schedule is shown as check shows it.
 sed '2s/1B0/1B1/' plan.csv >bad.csv
 run 1 "$SLUICE" show bad.csv -o bad.svg

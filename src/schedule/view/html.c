@@ -178,8 +178,10 @@ sl_status sl_view_write_html(const sl_view *view, const sl_view_options *options
     (void)options;
     int64_t size = sl_schedule_size(view->schedule);
     if (size > MOST_ACTIONS)
-        return sl_fail(SL_ERR_UNSUPPORTED, "%" PRId64 " actions are too many for a page (at most %d)", size,
-                       MOST_ACTIONS);
+        return sl_fail(SL_ERR_UNSUPPORTED,
+                       "%" PRId64 " actions are too many for a page (at most %d): .svg, .png and .pdf take any "
+                       "number, .json opens in Perfetto",
+                       size, MOST_ACTIONS);
     const char *rest = page_html;
     write_until("@TITLE@", &rest, file);
     write_title(view->title, file);

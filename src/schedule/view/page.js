@@ -7,6 +7,7 @@ const element = id => document.getElementById(id);
 const canvas = element("chart"), context = canvas.getContext("2d"), tip = element("tip");
 const FIELDS = 5, COMPUTE = 0;
 const LEFT = 74, RIGHT = 176, TOP = 26, MOST_LISTED = 4000;
+const FONT = "system-ui, 'DejaVu Sans', sans-serif";
 
 /* ---- The model: actions as objects, compute and communication apart, found by their text ---- */
 
@@ -129,13 +130,24 @@ const luminance = color => {
 };
 const colorOf = part => part.kind.colors[data.chunks[part.stage] % part.kind.colors.length];
 
+/* Width of a text in font sizes. Digits are all as wide as one another. */
+const widths = new Map();
+function widthOf(text) {
+  const form = text.replace(/\d/g, "0");
+  if (!widths.has(form)) {
+    context.font = `100px ${FONT}`;
+    widths.set(form, context.measureText(form).width / 100);
+  }
+  return widths.get(form);
+}
+
 function drawLabel(part, x, y, boxWidth, boxHeight, color) {
   const full = textOf(part.kind, part.stage, part.microbatch), size = Math.min(12, boxHeight * 0.8);
   if (size < 6) return;
-  for (const [text, least] of [[full, 9], [String(part.microbatch), 6]]) {
-    const fits = Math.min(size, (boxWidth - 3) / (0.62 * text.length));
+  for (const [text, least] of [[full, 8], [String(part.microbatch), 6]]) {
+    const fits = Math.min(size, (boxWidth - 2) / widthOf(text));
     if (fits < Math.min(least, size)) continue;
-    context.font = fits.toFixed(1) + "px system-ui, 'DejaVu Sans', sans-serif";
+    context.font = `${fits.toFixed(1)}px ${FONT}`;
     context.fillStyle = luminance(color) > 140 ? "#000000" : "#ffffff";
     context.fillText(text, x + boxWidth / 2, y + boxHeight / 2 + 0.5);
     return;
@@ -231,7 +243,7 @@ function drawGround(firstRow, lastRow) {
 
 function drawAxis() {
   context.textAlign = "center";
-  context.font = "11px system-ui, 'DejaVu Sans', sans-serif";
+  context.font = `11px ${FONT}`;
   context.fillStyle = style.soft;
   eachTick((time, x) => context.fillText(number(time), x, TOP - 13));
 }
@@ -242,7 +254,7 @@ function drawFrame(firstRow, lastRow) {
   context.fillStyle = style.back;
   context.fillRect(0, 0, LEFT, height);
   context.fillRect(right, 0, RIGHT, height);
-  context.font = "11px system-ui, 'DejaVu Sans', sans-serif";
+  context.font = `11px ${FONT}`;
   context.textAlign = "right";
   context.fillStyle = style.soft;
   [[58, "bubble"], [102, "slots"], [164, "memory"]].forEach(([at, name]) => context.fillText(name, right + at, TOP - 13));

@@ -57,17 +57,21 @@ static void write_names(sl_json *json, const sl_view *view, int rank)
     write_order(json, "thread_sort_index", rank, TRACK_COMMUNICATION, TRACK_COMMUNICATION);
 }
 
+/* How long the span is drawn: rounding must not make neighbours overlap. */
+static double drawn_length(sl_span drawn)
+{
+    double length = drawn.end - drawn.start;
+    return drawn.start + length > drawn.end ? nextafter(length, 0) : length;
+}
+
 /* drawn is the span on the track; the action's own goes into the arguments. */
 static void write_action(sl_json *json, int rank, int track, sl_action action, sl_span drawn, sl_span span)
 {
     char text[SL_ACTION_TEXT_SIZE];
-    double length = drawn.end - drawn.start;
-    if (drawn.start + length > drawn.end) /* rounding must not make neighbours overlap */
-        length = nextafter(length, 0);
     begin_event(json, "X", sl_action_text(action, text, sizeof text), rank, track);
     sl_json_put_string(json, "cat", sl_kind_name(action.kind));
     sl_json_put_double(json, "ts", drawn.start);
-    sl_json_put_double(json, "dur", length);
+    sl_json_put_double(json, "dur", drawn_length(drawn));
     sl_json_key(json, "args");
     sl_json_begin(json, '{');
     sl_json_put_int(json, "stage", action.stage);
@@ -101,7 +105,7 @@ static void write_flow(sl_json *json, const sl_view *view, int rank, sl_action a
     begin_event(json, sends ? "s" : "f", "message", rank, TRACK_COMMUNICATION);
     sl_json_put_string(json, "cat", "message");
     sl_json_put_int(json, "id", flow_id(view, sends ? action : partner));
-    sl_json_put_double(json, "ts", sends ? drawn.start : drawn.end);
+    sl_json_put_double(json, "ts", sends ? drawn.start : drawn.start + drawn_length(drawn));
     if (!sends)
         sl_json_put_string(json, "bp", "e");
     sl_json_end(json, '}');
