@@ -40,6 +40,9 @@ typedef struct sl_progress {
     int64_t every;  /* steps between lines where not in place */
     double seconds; /* smoothed time of a step */
     bool line_open; /* the terminal line has no newline yet */
+    sl_step_report last;
+    bool last_shown; /* whether the line is that of `last` */
+    double shown;    /* when the line was last written */
 } sl_progress;
 
 void sl_progress_begin(sl_progress *progress, FILE *stream, const sl_train_config *config);

@@ -66,48 +66,115 @@ static size_t columns(const sl_progress *progress)
     return 80;
 }
 
-static void format_line(const sl_progress *progress, const sl_step_report *report, char *line, size_t size)
+/* ---- The line -------------------------------------------------------------------------------- */
+
+enum { STEP, LOSS, NORM, RATE_OF_LEARNING, TIME, TOKENS, MFU, MEMORY, LEFT, FIELD_COUNT, FIELD_BYTES = 64 };
+
+/* Numbers of a run that has gone astray stay short too. */
+static void put_number(char *text, const char *name, int decimals, double value)
 {
-    char rate[32], memory[32], left[32], mfu[32] = "N/A";
-    if (isfinite(report->mfu))
-        snprintf(mfu, sizeof mfu, "%.1f%%", 100 * report->mfu);
-    snprintf(line, size,
-             "step %" PRId64 "/%" PRId64 "  loss %.4f  norm %.3f  lr %.3g  %.0f ms  %s tok/s  MFU %s  mem %s  left %s",
-             report->step, report->steps, report->loss, report->grad_norm, report->lr, report->seconds * 1e3,
-             sl_count_text(report->tokens_per_s, rate, sizeof rate), mfu,
-             sl_bytes_text(report->peak_memory, memory, sizeof memory),
-             sl_duration_text(progress->seconds * (double)(report->steps - report->step), left, sizeof left));
+    if (fabs(value) < 1e5)
+        snprintf(text, FIELD_BYTES, "%s %.*f", name, decimals, value);
+    else
+        snprintf(text, FIELD_BYTES, "%s %.4g", name, value);
 }
 
-static void rewrite(sl_progress *progress, const sl_step_report *report, const char *line)
+static void format_fields(const sl_progress *progress, const sl_step_report *report, char fields[][FIELD_BYTES])
 {
-    enum { BAR = 20 };
-    char bar[BAR * 4] = "";
-    int64_t full = report->steps > 0 ? report->step * BAR / report->steps : 0;
-    for (int64_t i = 0; i < BAR; i++)
-        strcat(bar, i < full ? "\xe2\x94\x81" : "\xe2\x94\x80"); /* heavy and light line */
-    int room = (int)columns(progress) - BAR - 2;
-    fprintf(progress->stream, "\r\033[K%s%s%s %.*s", progress->colour ? "\033[32m" : "", bar,
-            progress->colour ? "\033[0m" : "", room > 0 ? room : 0, line);
+    char text[32];
+    snprintf(fields[STEP], FIELD_BYTES, "step %" PRId64 "/%" PRId64, report->step, report->steps);
+    put_number(fields[LOSS], "loss", 4, report->loss);
+    put_number(fields[NORM], "norm", 3, report->grad_norm);
+    snprintf(fields[RATE_OF_LEARNING], FIELD_BYTES, "lr %.3g", report->lr);
+    snprintf(fields[TIME], FIELD_BYTES, "%.0f ms", report->seconds * 1e3);
+    snprintf(fields[TOKENS], FIELD_BYTES, "%s tok/s", sl_count_text(report->tokens_per_s, text, sizeof text));
+    if (isfinite(report->mfu))
+        snprintf(fields[MFU], FIELD_BYTES, "MFU %.1f%%", 100 * report->mfu);
+    else
+        snprintf(fields[MFU], FIELD_BYTES, "MFU N/A");
+    snprintf(fields[MEMORY], FIELD_BYTES, "mem %s", sl_bytes_text(report->peak_memory, text, sizeof text));
+    double left = progress->seconds * (double)(report->steps - report->step);
+    snprintf(fields[LEFT], FIELD_BYTES, "left %s", sl_duration_text(left, text, sizeof text));
+}
+
+/* Fields that are not empty, two blanks between them. Returns the line's length. */
+static size_t join(char fields[][FIELD_BYTES], char *line, size_t size)
+{
+    size_t used = 0;
+    line[0] = '\0';
+    for (int i = 0; i < FIELD_COUNT; i++) {
+        if (fields[i][0])
+            used += (size_t)snprintf(line + used, size - used, "%s%s", used ? "  " : "", fields[i]);
+    }
+    return used;
+}
+
+/* Leaves out what matters least until bar and line fit the terminal. Returns the length of the bar. */
+static int fit(char fields[][FIELD_BYTES], size_t room, char *line, size_t size)
+{
+    static const struct {
+        int bar, left_out;
+    } narrower[] = { { 10, FIELD_COUNT }, { 10, MFU }, { 10, MEMORY }, { 10, RATE_OF_LEARNING },
+                     { 0, FIELD_COUNT },  { 0, NORM }, { 0, TIME },    { 0, TOKENS },
+                     { 0, LEFT } };
+    int bar = 20;
+    for (size_t i = 0; i < sizeof narrower / sizeof *narrower; i++) {
+        if (join(fields, line, size) + (bar ? (size_t)bar + 1 : 0) < room)
+            return bar;
+        bar = narrower[i].bar;
+        if (narrower[i].left_out < FIELD_COUNT)
+            fields[narrower[i].left_out][0] = '\0';
+    }
+    join(fields, line, size);
+    return bar;
+}
+
+static void rewrite(sl_progress *progress, const sl_step_report *report, char fields[][FIELD_BYTES])
+{
+    char line[FIELD_COUNT * FIELD_BYTES];
+    size_t room = columns(progress);
+    int bar = fit(fields, room, line, sizeof line);
+    int64_t full = report->steps > 0 ? report->step * bar / report->steps : 0;
+    fprintf(progress->stream, "\r\033[K%s", bar && progress->colour ? "\033[32m" : "");
+    for (int i = 0; i < bar; i++)
+        fputs(i < full ? "\xe2\x94\x81" : "\xe2\x94\x80", progress->stream); /* heavy and light line */
+    fprintf(progress->stream, "%s%s%.*s", bar && progress->colour ? "\033[0m" : "", bar ? " " : "", (int)room - 1,
+            line);
     progress->line_open = true;
+}
+
+static void show(sl_progress *progress)
+{
+    char fields[FIELD_COUNT][FIELD_BYTES], line[FIELD_COUNT * FIELD_BYTES];
+    format_fields(progress, &progress->last, fields);
+    if (progress->in_place) {
+        rewrite(progress, &progress->last, fields);
+    } else {
+        join(fields, line, sizeof line);
+        fprintf(progress->stream, "%s\n", line);
+    }
+    fflush(progress->stream);
+    progress->shown = sl_now();
+    progress->last_shown = true;
 }
 
 void sl_progress_step(sl_progress *progress, const sl_step_report *report)
 {
-    char line[512];
+    const double often = 0.05; /* seconds; a terminal that is written to more often is no better to read */
     progress->seconds = progress->seconds > 0 ? 0.9 * progress->seconds + 0.1 * report->seconds : report->seconds;
+    progress->last = *report;
+    progress->last_shown = false;
     if (progress->off)
         return;
-    format_line(progress, report, line, sizeof line);
-    if (progress->in_place)
-        rewrite(progress, report, line);
-    else if (report->step % progress->every == 0 || report->step == report->steps)
-        fprintf(progress->stream, "%s\n", line);
-    fflush(progress->stream);
+    if (progress->in_place ? sl_now() - progress->shown >= often
+                           : report->step % progress->every == 0 || report->step == report->steps)
+        show(progress);
 }
 
 void sl_progress_end(sl_progress *progress)
 {
+    if (progress->line_open && !progress->last_shown)
+        show(progress);
     if (progress->line_open)
         fputc('\n', progress->stream);
     progress->line_open = false;

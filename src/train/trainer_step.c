@@ -1,6 +1,8 @@
 /* One step: batch, pipeline, tied gradients, norm over all parameters, update. */
 #include "train/trainer.h"
 
+#include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 /* The gradient of a tied parameter is that of the embedding plus that of the head, in this order wherever they are. */
@@ -81,6 +83,10 @@ sl_status sl_trainer_step(sl_trainer *trainer, const char *save_grads, sl_step_r
     SL_TRY(run_pipeline(trainer, &report->loss));
     SL_TRY(add_tied(trainer));
     SL_TRY(global_norm(trainer, &report->grad_norm));
+    if (!isfinite(report->grad_norm)) /* the same on all ranks; an update would spoil the weights and what is saved */
+        SL_TRY(sl_fail(SL_ERR_ARGUMENT,
+                       "step %" PRId64 ": the norm of the gradients is %g (a lower optimizer.lr may help)",
+                       trainer->step + 1, report->grad_norm));
     if (save_grads)
         SL_TRY(sl_trainer_save_grads(trainer, save_grads));
     report->lr = sl_lr_at(&schedule, trainer->step);

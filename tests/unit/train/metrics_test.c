@@ -7,10 +7,12 @@
 #include <stddef.h>
 #include <cmocka.h>
 #include <dirent.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 static char folder[64], path[128];
@@ -214,6 +216,50 @@ static void numbers_for_people(void **state)
     assert_string_equal(sl_bytes_text(1234567, text, sizeof text), "1.23 MB");
 }
 
+/* What one step writes to a terminal of so many columns. */
+static void show_on_terminal(unsigned short columns, char *text, size_t size)
+{
+    const struct winsize window = { .ws_row = 24, .ws_col = columns };
+    sl_train_config config = { .log = { .every = 1, .progress = SL_PROGRESS_AUTO } };
+    sl_step_report report = report_of(50);
+    sl_progress progress;
+    int master = posix_openpt(O_RDWR | O_NOCTTY);
+    assert_true(master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0);
+    FILE *file = fopen(ptsname(master), "w");
+    assert_non_null(file);
+    assert_int_equal(ioctl(fileno(file), TIOCSWINSZ, &window), 0);
+    assert_int_equal(setenv("TERM", "xterm", 1) | setenv("NO_COLOR", "1", 1), 0);
+    sl_progress_begin(&progress, file, &config);
+    sl_progress_step(&progress, &report);
+    ssize_t got = read(master, text, size - 1);
+    assert_true(got > 0);
+    text[got] = '\0';
+    fclose(file);
+    close(master);
+}
+
+/* Columns of "\r\033[K" and UTF-8 text. */
+static size_t columns_of(const char *text)
+{
+    size_t columns = 0;
+    for (; *text; text++)
+        columns += ((unsigned char)*text & 0xc0) != 0x80;
+    return columns - 4;
+}
+
+static void the_line_leaves_out_what_a_narrow_terminal_has_no_room_for(void **state)
+{
+    (void)state;
+    char text[1024];
+    for (unsigned short columns = 10; columns <= 140; columns++) {
+        show_on_terminal(columns, text, sizeof text);
+        assert_true(columns_of(text) < columns);
+        assert_true(columns < 40 || strstr(text, "left 6s"));
+        assert_true(columns < 80 || (strstr(text, "step 50/100") && strstr(text, "norm") && strstr(text, "tok/s")));
+        assert_true(columns < 130 || strstr(text, "lr 0.0003  125 ms  8.19k tok/s  MFU N/A  mem 123 MB  left 6s"));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -222,6 +268,7 @@ int main(void)
         cmocka_unit_test(crc_of_the_standard_check_string),
         cmocka_unit_test_setup_teardown(tensorboard_files_hold_events, enter, leave),
         cmocka_unit_test_setup_teardown(progress_in_a_pipe_is_plain_lines, enter, leave),
+        cmocka_unit_test(the_line_leaves_out_what_a_narrow_terminal_has_no_room_for),
         cmocka_unit_test(numbers_for_people),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
