@@ -18,12 +18,11 @@ static sl_status wait_for(sl_runtime *runtime, const sl_instr *instr, bool recei
 {
     sl_channel *channel = runtime->channels[instr->index];
     sl_message message = message_of(runtime, instr);
-    double start = runtime->trace.capacity ? sl_now() : 0;
+    uint64_t start = runtime->trace.capacity ? sl_trace_start(&runtime->trace) : 0;
     sl_status status = receive ? sl_channel_receive(channel, &message, NULL, instr->cell)
                                : sl_channel_reserve(channel, &message, instr->cell);
     if (runtime->trace.capacity)
         sl_trace_add(&runtime->trace, (sl_trace_event){ .start = start,
-                                                        .end = sl_now(),
                                                         .step = runtime->context.step,
                                                         .microbatch = instr->microbatch,
                                                         .kind = receive ? SL_TRACE_RECEIVE : SL_TRACE_RESERVE,
@@ -70,13 +69,12 @@ static sl_stage *stage_of(const sl_runtime *runtime, const sl_instr *instr)
 static sl_status run(sl_runtime *runtime, const sl_instr *instr)
 {
     sl_status status = SL_OK;
-    double start = runtime->trace.capacity ? sl_now() : 0;
+    uint64_t start = runtime->trace.capacity ? sl_trace_start(&runtime->trace) : 0;
     SL_TRY(sl_stage_run(stage_of(runtime, instr), (sl_phase)instr->phase, instr->frame, &runtime->context));
     if (!runtime->trace.capacity)
         return SL_OK;
     SL_TRY(sl_stream_synchronize(runtime->stream));
     sl_trace_add(&runtime->trace, (sl_trace_event){ .start = start,
-                                                    .end = sl_now(),
                                                     .step = runtime->context.step,
                                                     .microbatch = instr->microbatch,
                                                     .stage = (uint16_t)instr->stage,
@@ -107,13 +105,11 @@ static sl_status watch_loss(const sl_runtime *runtime, const sl_instr *instr)
 
 /* ---- Actions --------------------------------------------------------------------------------- */
 
-static sl_status run_instr(sl_runtime *runtime, const sl_instr *instr)
+/* What is not in the trace by itself. */
+static sl_status run_between(sl_runtime *runtime, const sl_instr *instr)
 {
+    sl_trace_break(&runtime->trace);
     switch ((sl_code)instr->code) {
-    case SL_CODE_RECEIVE:
-        return wait_for(runtime, instr, true);
-    case SL_CODE_RESERVE:
-        return wait_for(runtime, instr, false);
     case SL_CODE_RELEASE:
         return sl_channel_release(runtime->channels[instr->index], *instr->cell);
     case SL_CODE_COMMIT:
@@ -124,14 +120,27 @@ static sl_status run_instr(sl_runtime *runtime, const sl_instr *instr)
         return copy_message(runtime, instr, SL_COPY_HOST_TO_DEVICE);
     case SL_CODE_ADD:
         return add(runtime, instr);
-    case SL_CODE_RUN:
-        return run(runtime, instr);
     case SL_CODE_LOSS:
         return watch_loss(runtime, instr);
     case SL_CODE_OUTPUT:
         return sl_runtime_deliver(runtime, instr);
+    default:
+        return sl_fail(SL_ERR_INTERNAL, "instruction %d is unknown", instr->code);
     }
-    return sl_fail(SL_ERR_INTERNAL, "instruction %d is unknown", instr->code);
+}
+
+static sl_status run_instr(sl_runtime *runtime, const sl_instr *instr)
+{
+    switch ((sl_code)instr->code) {
+    case SL_CODE_RECEIVE:
+        return wait_for(runtime, instr, true);
+    case SL_CODE_RESERVE:
+        return wait_for(runtime, instr, false);
+    case SL_CODE_RUN:
+        return run(runtime, instr);
+    default:
+        return run_between(runtime, instr);
+    }
 }
 
 static sl_status run_weights(sl_runtime *runtime, sl_action action)
@@ -166,18 +175,25 @@ sl_status sl_runtime_run_action(sl_runtime *runtime, sl_action action)
     return run_current(runtime);
 }
 
+static sl_status run_custom(sl_runtime *runtime, sl_action action)
+{
+    sl_trace_break(&runtime->trace);
+    sl_status status = runtime->custom[action.kind].fn(runtime->custom[action.kind].user, runtime, action);
+    sl_trace_break(&runtime->trace);
+    return status;
+}
+
 /* The current action by whoever runs its kind. Phases and messages are traced one by one where they happen. */
 static sl_status run_action(sl_runtime *runtime, sl_action action)
 {
     sl_kind kind = (sl_kind)action.kind;
+    bool custom = runtime->custom[kind].fn != NULL;
     bool traced = runtime->trace.capacity && sl_kind_class_of(kind) == SL_CLASS_WEIGHTS &&
-                  (runtime->custom[kind].fn || (kind == SL_KIND_REDUCE_GRAD && runtime->replicas));
-    double start = traced ? sl_now() : 0;
-    sl_status status = runtime->custom[kind].fn ? runtime->custom[kind].fn(runtime->custom[kind].user, runtime, action)
-                                                : run_current(runtime);
+                  (custom || (kind == SL_KIND_REDUCE_GRAD && runtime->replicas));
+    uint64_t start = traced ? sl_trace_start(&runtime->trace) : 0;
+    sl_status status = custom ? run_custom(runtime, action) : run_current(runtime);
     if (traced)
         sl_trace_add(&runtime->trace, (sl_trace_event){ .start = start,
-                                                        .end = sl_now(),
                                                         .step = runtime->context.step,
                                                         .microbatch = -1,
                                                         .stage = action.stage,
@@ -191,6 +207,7 @@ sl_status sl_runtime_execute(sl_runtime *runtime, const sl_program *program)
     sl_status status = SL_OK;
     int at = snprintf(runtime->note, sizeof runtime->note, "step %lld ", (long long)runtime->context.step);
     runtime->running = program;
+    sl_trace_break(&runtime->trace);
     for (int64_t i = 0; i < program->action_count && status == SL_OK; i++) {
         const sl_program_action *each = &program->actions[i];
         runtime->current = i;

@@ -49,6 +49,8 @@ static sl_status take_options(sl_runtime *runtime, const sl_runtime_options *opt
     runtime->context.stream = runtime->stream;
     runtime->trace.capacity = options->trace_events > 0 ? options->trace_events : 0;
     SL_TRY(SL_NEW_ARRAY(runtime->trace.events, runtime->trace.capacity));
+    if (runtime->trace.capacity)
+        sl_clock_start(&runtime->trace.clock);
 done:
     return status;
 }

@@ -151,17 +151,15 @@ done:
 static sl_status finish(sl_runtime *runtime, bool training, sl_step_result *result)
 {
     sl_status status = SL_OK;
-    double start = runtime->trace.capacity ? sl_now() : 0;
+    uint64_t start = runtime->trace.capacity ? sl_trace_start(&runtime->trace) : 0;
     SL_TRY(sl_stream_synchronize(runtime->stream));
     if (training && !runtime->grads_partial)
         SL_TRY(sl_ties_sum(runtime, runtime->context.step));
     SL_TRY(share_losses(runtime, result));
     if (runtime->trace.capacity)
-        sl_trace_add(&runtime->trace, (sl_trace_event){ .start = start,
-                                                        .end = sl_now(),
-                                                        .step = runtime->context.step,
-                                                        .microbatch = -1,
-                                                        .kind = SL_TRACE_END });
+        sl_trace_add(
+            &runtime->trace,
+            (sl_trace_event){ .start = start, .step = runtime->context.step, .microbatch = -1, .kind = SL_TRACE_END });
 done:
     return status;
 }

@@ -5,9 +5,13 @@
 #include "base/file.h"
 #include "base/json.h"
 
+#include <math.h>
+
 void sl_runtime_clear_trace(sl_runtime *runtime)
 {
-    runtime->trace.count = 0;
+    runtime->trace.count = runtime->trace.next = 0;
+    if (runtime->trace.capacity)
+        sl_clock_start(&runtime->trace.clock);
 }
 
 /* Events that are still there, oldest first: the i-th. */
@@ -18,7 +22,7 @@ static int64_t kept_count(const sl_trace *trace)
 
 static const sl_trace_event *kept_event(const sl_trace *trace, int64_t i)
 {
-    return &trace->events[(trace->count - kept_count(trace) + i) % trace->capacity];
+    return &trace->events[(trace->next - kept_count(trace) + i + trace->capacity) % trace->capacity];
 }
 
 static sl_status need_trace(const sl_runtime *runtime)
@@ -38,11 +42,12 @@ sl_status sl_runtime_measure_costs(sl_runtime *runtime, sl_stage_cost *out)
     int cells = stages * SL_PHASE_COUNT;
     SL_TRY(need_trace(runtime));
     SL_TRY(SL_NEW_ARRAY(sums, 2 * cells));
+    double rate = sl_clock_measure(&runtime->trace.clock).rate;
     for (int64_t i = 0; i < kept_count(&runtime->trace); i++) {
         const sl_trace_event *event = kept_event(&runtime->trace, i);
         if (event->kind != SL_TRACE_PHASE)
             continue;
-        sums[event->stage * SL_PHASE_COUNT + event->what] += event->end - event->start;
+        sums[event->stage * SL_PHASE_COUNT + event->what] += (double)(event->end - event->start) * rate;
         sums[cells + event->stage * SL_PHASE_COUNT + event->what] += 1;
     }
     SL_TRY(sl_group_all_reduce(runtime->group, sums, 2 * cells, SL_F64, SL_REDUCE_SUM));
@@ -62,6 +67,12 @@ done:
 /* ---- The file -------------------------------------------------------------------------------- */
 
 enum { TRACK_COMPUTE, TRACK_MESSAGES };
+
+/* An event as ranks tell each other of it. */
+typedef struct timed_event {
+    double start, end; /* seconds on rank 0's clock */
+    sl_trace_event event;
+} timed_event;
 
 typedef struct writer {
     sl_json json;
@@ -89,9 +100,10 @@ static void put_name(writer *out, const char *kind, int rank, int track, const c
     sl_json_end(&out->json, '}');
 }
 
+/* Whole nanoseconds, so that an event ends exactly where the next one starts. */
 static double microseconds(const writer *out, double time)
 {
-    return (time - out->origin) * 1e6;
+    return round((time - out->origin) * 1e9) / 1e3;
 }
 
 /* The action that an event belongs to. */
@@ -128,8 +140,9 @@ static void put_flow(writer *out, const char *phase, int rank, int track, int64_
 }
 
 /* The messages that a phase makes start at its end. */
-static void put_sends(writer *out, int rank, const sl_trace_event *event)
+static void put_sends(writer *out, int rank, const timed_event *timed)
 {
+    const sl_trace_event *event = &timed->event;
     const sl_runtime *runtime = out->runtime;
     bool grads = event->what == SL_PHASE_I || event->what == SL_PHASE_B;
     for (int r = 0; r < runtime->routes.count; r++) {
@@ -138,12 +151,13 @@ static void put_sends(writer *out, int rank, const sl_trace_event *event)
         bool made =
             route->grad ? grads && edge->to == event->stage : event->what == SL_PHASE_F && edge->from == event->stage;
         if (made)
-            put_flow(out, "s", rank, TRACK_COMPUTE, flow_id(runtime, r, event), event->end);
+            put_flow(out, "s", rank, TRACK_COMPUTE, flow_id(runtime, r, event), timed->end);
     }
 }
 
-static void put_event(writer *out, int rank, const sl_trace_event *event)
+static void put_event(writer *out, int rank, const timed_event *timed)
 {
+    const sl_trace_event *event = &timed->event;
     char text[SL_ACTION_TEXT_SIZE] = "end of step";
     bool compute = event->kind == SL_TRACE_PHASE, named = event->kind != SL_TRACE_END;
     sl_action action = { .microbatch = -1 };
@@ -153,8 +167,9 @@ static void put_event(writer *out, int rank, const sl_trace_event *event)
     }
     put_head(out, "X", text, rank, compute ? TRACK_COMPUTE : TRACK_MESSAGES);
     sl_json_put_string(&out->json, "cat", named ? sl_kind_name((sl_kind)action.kind) : "end");
-    sl_json_put_double(&out->json, "ts", microseconds(out, event->start));
-    sl_json_put_double(&out->json, "dur", (event->end - event->start) * 1e6);
+    double start = microseconds(out, timed->start), end = microseconds(out, timed->end);
+    sl_json_put_double(&out->json, "ts", start);
+    sl_json_put_double(&out->json, "dur", round((end - start) * 1e3) / 1e3);
     sl_json_key(&out->json, "args");
     sl_json_begin(&out->json, '{');
     sl_json_put_int(&out->json, "step", event->step);
@@ -165,9 +180,9 @@ static void put_event(writer *out, int rank, const sl_trace_event *event)
     sl_json_end(&out->json, '}');
     sl_json_end(&out->json, '}');
     if (compute)
-        put_sends(out, rank, event);
+        put_sends(out, rank, timed);
     else if (event->kind == SL_TRACE_RECEIVE)
-        put_flow(out, "f", rank, TRACK_MESSAGES, flow_id(out->runtime, event->route, event), event->end);
+        put_flow(out, "f", rank, TRACK_MESSAGES, flow_id(out->runtime, event->route, event), timed->end);
 }
 
 /* Times of all ranks on rank 0's clock; the earliest is 0. */
@@ -176,7 +191,7 @@ static double find_origin(const sl_blobs *blobs)
     double origin = 0;
     bool any = false;
     for (int rank = 0; rank < blobs->count; rank++) {
-        const sl_trace_event *events = blobs->data[rank];
+        const timed_event *events = blobs->data[rank];
         for (size_t i = 0; i < blobs->bytes[rank] / sizeof *events; i++) {
             if (!any || events[i].start < origin)
                 origin = events[i].start;
@@ -195,7 +210,7 @@ static void write_all(const sl_runtime *runtime, const sl_blobs *blobs, FILE *fi
     sl_json_begin(&out.json, '[');
     for (int rank = 0; rank < blobs->count; rank++) {
         char name[32];
-        const sl_trace_event *events = blobs->data[rank];
+        const timed_event *events = blobs->data[rank];
         snprintf(name, sizeof name, "rank %d", rank);
         put_name(&out, "process_name", rank, TRACK_COMPUTE, name);
         put_name(&out, "thread_name", rank, TRACK_COMPUTE, "compute");
@@ -211,15 +226,16 @@ static void write_all(const sl_runtime *runtime, const sl_blobs *blobs, FILE *fi
 static sl_status gather_events(sl_runtime *runtime, sl_blobs **out)
 {
     sl_status status = SL_OK;
-    sl_trace_event *events = NULL;
+    timed_event *events = NULL;
     double offset = 0;
     int64_t count = kept_count(&runtime->trace);
     SL_TRY(sl_group_clock_offset(runtime->group, &offset));
     SL_TRY(SL_NEW_ARRAY(events, count));
+    sl_clock_scale scale = sl_clock_measure(&runtime->trace.clock);
     for (int64_t i = 0; i < count; i++) {
-        events[i] = *kept_event(&runtime->trace, i);
-        events[i].start += offset;
-        events[i].end += offset;
+        const sl_trace_event *event = kept_event(&runtime->trace, i);
+        events[i] = (timed_event){ sl_clock_seconds(&scale, event->start) + offset,
+                                   sl_clock_seconds(&scale, event->end) + offset, *event };
     }
     SL_TRY(sl_group_gather_blobs(runtime->group, events, (size_t)count * sizeof *events, out));
 done:

@@ -10,6 +10,9 @@ json_is cases.0.schedule 1F1B
 json_is cases.0.ranks 2
 json_is cases.1.stages_per_rank 2
 json_has cases.2.us_per_microbatch_stage
+json_has cases.2.traced_us_per_microbatch_stage
+json_is trace.stage_us 100
+json_has trace.overhead
 
 run 0 "$SLUICE" bench pipeline --schedule 1f1b --embd 16 --layers 2 --heads 2 --seq 8 --vocab 32 --steps 1 --format json
 silent

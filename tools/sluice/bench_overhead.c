@@ -3,6 +3,7 @@
 #include "command.h"
 #include "options.h"
 
+#include "base/alloc.h"
 #include "base/json.h"
 #include <sluice/runtime.h>
 
@@ -11,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { MAX_LOCAL_STAGES = 8, MAX_CASES = 12 };
+enum { MAX_LOCAL_STAGES = 8, MAX_CASES = 12, WORK_US = 100, WORK_MICROBATCHES = 1 };
 
 static const cli_usage usage = {
     .command = "bench overhead",
@@ -19,7 +20,9 @@ static const cli_usage usage = {
     .description =
         "Runs pipelines of stages that do nothing on local ranks and prints the time of a training step for "
         "each microbatch and stage (of all ranks): what messages, waiting and book-keeping take, without and "
-        "with a trace. The best of several rounds counts.",
+        "with a trace; the best of several rounds. Then one microbatch through stages whose forward and backward take "
+        "100 us each: 'trace' says by what share the step takes longer because it is traced; the lower quartile of "
+        "ten times as many rounds. Rounds with and without a trace take turns.",
     .examples = "sluice bench overhead --format json",
 };
 
@@ -27,27 +30,30 @@ typedef struct bench_case {
     const char *schedule;
     int ranks;
     int stages_per_rank;
-    double us;        /* per microbatch and stage, the best round */
-    double traced_us; /* the same with a trace */
+    int work_us;  /* that a stage's forward or backward takes */
+    double us[2]; /* per microbatch and stage, the best round; without and with a trace */
 } bench_case;
 
 /* What the forked ranks work on; in memory that all share. */
 typedef struct overhead {
     int microbatches, steps, rounds;
-    bool trace;
     bench_case current;
     char error[512];
 } overhead;
 
-/* ---- A stage that does nothing --------------------------------------------------------------- */
+/* ---- A stage that does nothing, or nothing for some time ------------------------------------- */
 
 static sl_status do_nothing(void *user, const sl_stage_call *call)
 {
-    (void)user, (void)call;
+    const int *work_us = user;
+    double end = *work_us ? sl_now() + *work_us * 1e-6 : 0;
+    (void)call;
+    while (end > 0 && sl_now() < end)
+        ;
     return SL_OK;
 }
 
-static sl_status create_stage(int index, int count, sl_stage **out)
+static sl_status create_stage(int index, int count, int *work_us, sl_stage **out)
 {
     char input_name[16], output_name[16];
     sl_meta meta = sl_meta_make(SL_F32, 1, (int64_t[]){ 1 });
@@ -67,70 +73,112 @@ static sl_status create_stage(int index, int count, sl_stage **out)
         .backward_input = do_nothing,
         .backward_weight = do_nothing,
         .backward = do_nothing,
+        .user = work_us,
     };
     return sl_stage_create(&options, out);
 }
 
 /* ---- One rank -------------------------------------------------------------------------------- */
 
-static sl_status time_rounds(overhead *shared, sl_runtime *runtime, int stages)
+/* A pipeline and its like with a trace. */
+typedef struct rank_state {
+    sl_group *group;
+    sl_device *device;
+    sl_schedule *schedule;
+    sl_stage *stages[2][MAX_LOCAL_STAGES];
+    int stage_count[2];
+    sl_runtime *runtimes[2];
+} rank_state;
+
+static sl_status create_runtime(overhead *shared, rank_state *state, int traced)
 {
     sl_status status = SL_OK;
-    double best = 0;
-    for (int round = 0; round <= shared->rounds; round++) {
-        SL_TRY(sl_group_barrier(sl_runtime_group(runtime)));
-        double start = sl_now();
-        for (int step = 0; step < shared->steps; step++)
-            SL_TRY(sl_runtime_step(runtime, &(sl_step){ .number = step }, NULL));
-        SL_TRY(sl_group_barrier(sl_runtime_group(runtime)));
-        double each = (sl_now() - start) / shared->steps / shared->microbatches / stages;
-        if (round > 0 && (best == 0 || each < best)) /* round 0 warms up */
-            best = each;
+    int total = sl_schedule_stages(state->schedule), *count = &state->stage_count[traced];
+    for (int s = 0; s < total && *count < MAX_LOCAL_STAGES; s++) {
+        if (sl_schedule_rank_of(state->schedule, s) != sl_group_rank(state->group))
+            continue;
+        SL_TRY(create_stage(s, total, &shared->current.work_us, &state->stages[traced][*count]));
+        (*count)++;
     }
-    if (sl_group_rank(sl_runtime_group(runtime)) == 0)
-        *(shared->trace ? &shared->current.traced_us : &shared->current.us) = best * 1e6;
+    sl_runtime_options options = { .group = state->group,
+                                   .device = state->device,
+                                   .schedule = state->schedule,
+                                   .stages = state->stages[traced],
+                                   .stage_count = *count,
+                                   .trace_events = traced ? 10000 : 0 };
+    SL_TRY(sl_runtime_create(&options, &state->runtimes[traced]));
 done:
+    return status;
+}
+
+static sl_status time_round(const overhead *shared, const rank_state *state, int traced, double *us)
+{
+    sl_status status = SL_OK;
+    SL_TRY(sl_group_barrier(state->group));
+    double start = sl_now();
+    for (int step = 0; step < shared->steps; step++)
+        SL_TRY(sl_runtime_step(state->runtimes[traced], &(sl_step){ .number = step }, NULL));
+    SL_TRY(sl_group_barrier(state->group));
+    *us = (sl_now() - start) * 1e6 / shared->steps / shared->microbatches / sl_schedule_stages(state->schedule);
+done:
+    return status;
+}
+
+static int by_size(const void *left, const void *right)
+{
+    double a = *(const double *)left, b = *(const double *)right;
+    return (a > b) - (a < b);
+}
+
+static sl_status time_rounds(overhead *shared, const rank_state *state)
+{
+    sl_status status = SL_OK;
+    int rounds = shared->rounds;
+    double *us[2] = { NULL, NULL }, warm;
+    for (int traced = 0; traced < 2; traced++) {
+        SL_TRY(SL_NEW_ARRAY(us[traced], rounds));
+        SL_TRY(time_round(shared, state, traced, &warm));
+    }
+    for (int round = 0; round < rounds; round++) {
+        for (int traced = 0; traced < 2; traced++)
+            SL_TRY(time_round(shared, state, traced, &us[traced][round]));
+    }
+    for (int traced = 0; traced < 2; traced++) {
+        qsort(us[traced], (size_t)rounds, sizeof(double), by_size);
+        if (sl_group_rank(state->group) == 0)
+            shared->current.us[traced] = us[traced][shared->current.work_us ? rounds / 4 : 0]; /* luck is no measure */
+    }
+done:
+    sl_free(us[0]);
+    sl_free(us[1]);
     return status;
 }
 
 static sl_status run_rank(overhead *shared)
 {
     sl_status status = SL_OK;
-    sl_group *group = NULL;
-    sl_device *device = NULL;
-    sl_schedule *schedule = NULL;
-    sl_stage *stages[MAX_LOCAL_STAGES] = { NULL };
-    sl_runtime *runtime = NULL;
-    int count = 0;
+    rank_state state = { 0 };
     sl_generate_options options = { .name = shared->current.schedule,
                                     .ranks = shared->current.ranks,
                                     .microbatches = shared->microbatches,
                                     .stages_per_rank = shared->current.stages_per_rank };
-    SL_TRY(sl_group_open(NULL, &group));
-    SL_TRY(sl_device_open("cpu", NULL, &device));
-    SL_TRY(sl_schedule_generate(&options, &schedule));
-    int total = sl_schedule_stages(schedule);
-    for (int s = 0; s < total && count < MAX_LOCAL_STAGES; s++) {
-        if (sl_schedule_rank_of(schedule, s) == sl_group_rank(group))
-            SL_TRY(create_stage(s, total, &stages[count++]));
-    }
-    sl_runtime_options what = { .group = group,
-                                .device = device,
-                                .schedule = schedule,
-                                .stages = stages,
-                                .stage_count = count,
-                                .trace_events = shared->trace ? 10000 : 0 };
-    SL_TRY(sl_runtime_create(&what, &runtime));
-    SL_TRY(time_rounds(shared, runtime, total));
+    SL_TRY(sl_group_open(NULL, &state.group));
+    SL_TRY(sl_device_open("cpu", NULL, &state.device));
+    SL_TRY(sl_schedule_generate(&options, &state.schedule));
+    for (int traced = 0; traced < 2; traced++)
+        SL_TRY(create_runtime(shared, &state, traced));
+    SL_TRY(time_rounds(shared, &state));
 done:
     if (status != SL_OK)
         snprintf(shared->error, sizeof shared->error, "%s", sl_error_message());
-    sl_runtime_destroy(runtime);
-    for (int i = 0; i < count; i++)
-        sl_stage_destroy(stages[i]);
-    sl_schedule_destroy(schedule);
-    sl_device_close(device);
-    sl_group_close(group);
+    for (int traced = 0; traced < 2; traced++) {
+        sl_runtime_destroy(state.runtimes[traced]);
+        for (int i = 0; i < state.stage_count[traced]; i++)
+            sl_stage_destroy(state.stages[traced][i]);
+    }
+    sl_schedule_destroy(state.schedule);
+    sl_device_close(state.device);
+    sl_group_close(state.group);
     return status;
 }
 
@@ -142,22 +190,37 @@ static int rank_main(void *user, int rank)
 
 /* ---- All cases ------------------------------------------------------------------------------- */
 
-static sl_status measure(overhead *shared, bench_case *cases, int count)
+static sl_status measure(overhead *shared, bench_case *each)
 {
     sl_status status = SL_OK;
-    for (int i = 0; i < count; i++) {
-        sl_launch_options launch = { .ranks = cases[i].ranks, .run = rank_main, .user = shared };
-        sl_launch_result result;
-        shared->current = cases[i];
-        for (int traced = 0; traced < 2; traced++) {
-            shared->trace = traced;
-            SL_TRY(sl_launch(&launch, &result));
-            if (result.exit_code != 0)
-                return sl_fail(SL_ERR_PEER, "%s with %d ranks: %s", cases[i].schedule, cases[i].ranks,
-                               *shared->error ? shared->error : result.report);
-        }
-        cases[i] = shared->current;
-    }
+    sl_launch_options launch = { .ranks = each->ranks, .run = rank_main, .user = shared };
+    sl_launch_result result;
+    shared->current = *each;
+    SL_TRY(sl_launch(&launch, &result));
+    if (result.exit_code != 0)
+        return sl_fail(SL_ERR_PEER, "%s with %d ranks: %s", each->schedule, each->ranks,
+                       *shared->error ? shared->error : result.report);
+    *each = shared->current;
+done:
+    return status;
+}
+
+static int core_count(void)
+{
+    return (int)sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+/* All cases, and what a trace costs stages that work. */
+static sl_status measure_all(overhead *shared, bench_case *cases, int count, bench_case *working)
+{
+    sl_status status = SL_OK;
+    for (int i = 0; i < count; i++)
+        SL_TRY(measure(shared, &cases[i]));
+    /* One microbatch keeps one rank busy at a time, and a round short: also on a busy machine some are undisturbed. */
+    shared->microbatches = WORK_MICROBATCHES;
+    shared->steps = 1;
+    shared->rounds *= 10;
+    SL_TRY(measure(shared, working));
 done:
     return status;
 }
@@ -165,47 +228,67 @@ done:
 /* The three schedules with as many ranks as asked for, and with as many as there are cores where those are fewer. */
 static int list_cases(int ranks, bench_case *cases)
 {
-    int count = 0, cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    int count = 0, cores = core_count();
     for (int few = 0; few < 2; few++) {
         int each = few ? cores : ranks;
         if (few && (cores >= ranks || cores < 2))
             continue;
-        cases[count++] = (bench_case){ "1F1B", each, 1, 0, 0 };
-        cases[count++] = (bench_case){ "Interleaved1F1B", each, 2, 0, 0 };
-        cases[count++] = (bench_case){ "InterleavedZeroBubble", each, 2, 0, 0 };
+        cases[count++] = (bench_case){ .schedule = "1F1B", .ranks = each, .stages_per_rank = 1 };
+        cases[count++] = (bench_case){ .schedule = "Interleaved1F1B", .ranks = each, .stages_per_rank = 2 };
+        cases[count++] = (bench_case){ .schedule = "InterleavedZeroBubble", .ranks = each, .stages_per_rank = 2 };
     }
     return count;
 }
 
-static void print_json(const bench_case *cases, int count, int microbatches)
+static double trace_overhead(const bench_case *each)
+{
+    return each->us[1] / each->us[0] - 1;
+}
+
+static void put_case(sl_json *json, const bench_case *each)
+{
+    sl_json_begin(json, '{');
+    sl_json_put_string(json, "schedule", each->schedule);
+    sl_json_put_int(json, "ranks", each->ranks);
+    sl_json_put_int(json, "stages_per_rank", each->stages_per_rank);
+    if (each->work_us)
+        sl_json_put_int(json, "stage_us", each->work_us);
+    sl_json_put_double(json, "us_per_microbatch_stage", each->us[0]);
+    sl_json_put_double(json, "traced_us_per_microbatch_stage", each->us[1]);
+    if (each->work_us)
+        sl_json_put_double(json, "overhead", trace_overhead(each));
+    sl_json_end(json, '}');
+}
+
+static void print_json(const bench_case *cases, int count, const bench_case *working, int microbatches)
 {
     sl_json json = { .file = stdout };
     sl_json_begin(&json, '{');
     sl_json_put_int(&json, "microbatches", microbatches);
-    sl_json_put_int(&json, "cores", (int64_t)sysconf(_SC_NPROCESSORS_ONLN));
+    sl_json_put_int(&json, "cores", core_count());
     sl_json_key(&json, "cases");
     sl_json_begin(&json, '[');
     for (int i = 0; i < count; i++) {
         sl_json_newline(&json);
-        sl_json_begin(&json, '{');
-        sl_json_put_string(&json, "schedule", cases[i].schedule);
-        sl_json_put_int(&json, "ranks", cases[i].ranks);
-        sl_json_put_int(&json, "stages_per_rank", cases[i].stages_per_rank);
-        sl_json_put_double(&json, "us_per_microbatch_stage", cases[i].us);
-        sl_json_put_double(&json, "traced_us_per_microbatch_stage", cases[i].traced_us);
-        sl_json_end(&json, '}');
+        put_case(&json, &cases[i]);
     }
     sl_json_end(&json, ']');
+    sl_json_newline(&json);
+    sl_json_key(&json, "trace");
+    put_case(&json, working);
     sl_json_end(&json, '}');
     putchar('\n');
 }
 
-static void print_text(const bench_case *cases, int count)
+static void print_text(const bench_case *cases, int count, const bench_case *working)
 {
     printf("%-24s %5s %11s %24s %10s\n", "schedule", "ranks", "stages/rank", "us/(microbatch, stage)", "traced");
     for (int i = 0; i < count; i++)
         printf("%-24s %5d %11d %24.2f %10.2f\n", cases[i].schedule, cases[i].ranks, cases[i].stages_per_rank,
-               cases[i].us, cases[i].traced_us);
+               cases[i].us[0], cases[i].us[1]);
+    printf("%-24s %5d %11d %24.2f %10.2f  forward and backward of %d us: tracing costs %.2f %%\n", working->schedule,
+           working->ranks, working->stages_per_rank, working->us[0], working->us[1], working->work_us,
+           100 * trace_overhead(working));
 }
 
 int bench_overhead(int argc, char **argv)
@@ -231,7 +314,10 @@ int bench_overhead(int argc, char **argv)
     };
     if (!options_parse(&usage, options, &argc, argv, &code))
         return code;
-    bench_case cases[MAX_CASES];
+    int cores = core_count();
+    bench_case cases[MAX_CASES], working = {
+        .schedule = "1F1B", .ranks = ranks < cores ? ranks : cores, .stages_per_rank = 1, .work_us = WORK_US
+    };
     int count = list_cases(ranks, cases);
     overhead *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) {
@@ -239,11 +325,11 @@ int bench_overhead(int argc, char **argv)
         return failure("bench overhead");
     }
     *shared = (overhead){ .microbatches = microbatches, .steps = steps, .rounds = rounds };
-    sl_status status = measure(shared, cases, count);
+    sl_status status = measure_all(shared, cases, count, &working);
     if (status == SL_OK && format == FORMAT_JSON)
-        print_json(cases, count, microbatches);
+        print_json(cases, count, &working, microbatches);
     else if (status == SL_OK)
-        print_text(cases, count);
+        print_text(cases, count, &working);
     munmap(shared, sizeof *shared);
     return status == SL_OK ? EXIT_OK : failure("bench overhead");
 }

@@ -5,6 +5,7 @@
 #include "runtime/runtime.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -451,6 +452,7 @@ static void the_trace_has_every_action_of_every_rank(void **state)
     run(&made);
     json_t *root = json_load_file(seen.path, 0, &error);
     assert_non_null(root);
+    long long ended[2][2] = { { 0 } }; /* nanoseconds, of each rank's two tracks */
     json_array_foreach(json_object_get(root, "traceEvents"), i, event)
     {
         const char *kind = json_string_value(json_object_get(event, "ph"));
@@ -459,8 +461,12 @@ static void the_trace_has_every_action_of_every_rank(void **state)
         ends += *kind == 'f';
         if (*kind != 'X')
             continue;
-        assert_true(json_number_value(json_object_get(event, "dur")) >= 0);
-        assert_true(json_number_value(json_object_get(event, "ts")) >= 0);
+        long long *track = &ended[json_integer_value(json_object_get(event, "pid"))]
+                                 [json_integer_value(json_object_get(event, "tid"))];
+        long long start = llround(json_number_value(json_object_get(event, "ts")) * 1e3);
+        long long took = llround(json_number_value(json_object_get(event, "dur")) * 1e3);
+        assert_true(start >= *track && took >= 0); /* no two on one track overlap */
+        *track = start + took;
         for (int k = 0; k < 4; k++)
             phases[k] += strcmp(category, sl_kind_name((sl_kind)(SL_KIND_F + k))) == 0;
         waits += strncmp(category, "RECV", 4) == 0;
