@@ -41,7 +41,7 @@ sl_status tokenizer_add_token(sl_tokenizer *tokenizer, const char *text, int64_t
     SL_TRY(sl_arena_copy(tokenizer->arena, text, length + 1, (void **)&bytes));
     if (!alphabet_decode(text, bytes, &length)) { /* outside the alphabet: stands for itself */
         length = strlen(text);
-        memcpy(bytes, text, length);
+        memcpy(bytes, text, length + 1);
     }
     *entry = (token){ .bytes = bytes, .length = (uint32_t)length };
     if (length == 1)

@@ -51,7 +51,7 @@ sl_status sl_token_format_parse(const char *text, sl_token_format *out)
 static int32_t word_at(const unsigned char *data, int index)
 {
     int32_t word;
-    memcpy(&word, data + 4 * index, sizeof word);
+    memcpy(&word, data + 4 * (size_t)index, sizeof word);
     return word;
 }
 

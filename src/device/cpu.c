@@ -7,7 +7,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { MAX_THREADS = 1024, HUGE_PAGE = 2 << 20 };
+enum { MAX_THREADS = 1024 };
+
+#define HUGE_PAGE ((size_t)2 << 20) /* bytes */
 
 typedef struct cpu_device {
     sl_device head;

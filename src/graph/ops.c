@@ -274,7 +274,7 @@ sl_value sl_rope(sl_graph *g, sl_value x, sl_value cos, sl_value sin, sl_value p
     if (table->requires_grad || sl_build_input(&build, 2)->requires_grad)
         return sl_build_refuse(&build, "cos and sin have no gradient and cannot be trained");
     if (value->shape.dims[3] != 2 * table->shape.dims[1])
-        return sl_build_refuse(&build, "the table is for heads of %lld", (long long)(2 * table->shape.dims[1]));
+        return sl_build_refuse(&build, "the table is for heads of %lld", 2 * (long long)table->shape.dims[1]);
     if (positions.id == 0 && value->shape.dims[1] > table->shape.dims[0])
         return sl_build_refuse(&build, "the table ends at position %lld", (long long)table->shape.dims[0]);
     if (positions.id != 0 && (at->dtype != SL_I32 || !is_vector(&build, 3, value->shape.dims[1])))

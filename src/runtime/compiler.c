@@ -67,7 +67,7 @@ static sl_status make_frames(sl_compiler *compiler)
                 .inputs = cells,
                 .outputs = cells + ins,
                 .output_grads = cells + ins + outs,
-                .input_grads = cells + ins + 2 * outs,
+                .input_grads = cells + ins + outs + outs,
             };
         }
     }

@@ -223,9 +223,9 @@ static void place_scalars(sl_runtime *runtime, const sl_program *program)
         if (runtime->stages[k]->index != s)
             continue;
         for (int m = 0; m < count; m++) {
-            sl_frame *frame = &program->frames[k * count + m];
-            frame->outputs[runtime->wiring->loss_output] = losses + m * SL_SCALAR_STRIDE;
-            frame->output_grads[runtime->wiring->loss_output] = losses + (count + m) * SL_SCALAR_STRIDE;
+            sl_frame *frame = &program->frames[(size_t)k * (size_t)count + (size_t)m];
+            frame->outputs[runtime->wiring->loss_output] = losses + (size_t)m * SL_SCALAR_STRIDE;
+            frame->output_grads[runtime->wiring->loss_output] = losses + ((size_t)count + (size_t)m) * SL_SCALAR_STRIDE;
         }
     }
 }
@@ -237,7 +237,7 @@ static sl_status make_tables(sl_runtime *runtime)
     size_t largest = 0;
     SL_TRY(SL_NEW_ARRAY(runtime->weights, count));
     SL_TRY(SL_NEW_ARRAY(runtime->losses, count));
-    SL_TRY(SL_NEW_ARRAY(runtime->scalars, count * SL_SCALAR_STRIDE));
+    SL_TRY(SL_NEW_ARRAY(runtime->scalars, (size_t)count * SL_SCALAR_STRIDE));
     SL_TRY(SL_NEW_ARRAY(runtime->first_output, runtime->wiring->stage_count));
     for (int k = 0; k < runtime->stage_count; k++) {
         runtime->first_output[runtime->stages[k]->index] = outputs;

@@ -179,7 +179,8 @@ sl_status sl_microbatch_split_args(const sl_arg *args, const sl_chunk_spec *spec
         const sl_chunk_spec *spec = specs ? &specs[a] : &by_default;
         const char *name = args[a].name ? args[a].name : "argument";
         for (int m = 0; m < count; m++) {
-            sl_status status = sl_microbatch_part_view(&args[a].view, spec, count, m, &parts[m * arg_count + a]);
+            sl_status status = sl_microbatch_part_view(&args[a].view, spec, count, m,
+                                                       &parts[(size_t)m * (size_t)arg_count + (size_t)a]);
             if (status != SL_OK)
                 return sl_fail_context(status, "%s", name);
         }

@@ -6,7 +6,7 @@
 #include "runtime/trace.h"
 
 /* Losses and seeds lie this many bytes apart, enough for f64. */
-#define SL_SCALAR_STRIDE 8
+#define SL_SCALAR_STRIDE ((size_t)8)
 
 /* Device memory, one block each. */
 typedef struct sl_blocks {

@@ -44,9 +44,9 @@ static sl_status write_seeds(sl_runtime *runtime, const sl_step *step)
         double seed = runtime->weights[m] * scale;
         float single = (float)seed;
         if (loss_dtype(runtime) == SL_F64)
-            memcpy(runtime->scalars + m * SL_SCALAR_STRIDE, &seed, sizeof seed);
+            memcpy(runtime->scalars + (size_t)m * SL_SCALAR_STRIDE, &seed, sizeof seed);
         else
-            memcpy(runtime->scalars + m * SL_SCALAR_STRIDE, &single, sizeof single);
+            memcpy(runtime->scalars + (size_t)m * SL_SCALAR_STRIDE, &single, sizeof single);
     }
     SL_TRY(sl_stream_copy(runtime->stream, SL_COPY_HOST_TO_DEVICE, (char *)runtime->blocks.scalars + bytes,
                           runtime->scalars, bytes));
@@ -64,10 +64,10 @@ static sl_status read_losses(sl_runtime *runtime)
     SL_TRY(sl_stream_synchronize(runtime->stream));
     for (int m = 0; m < count; m++) {
         double wide;
-        memcpy(&runtime->losses[m], runtime->scalars + m * SL_SCALAR_STRIDE, sizeof *runtime->losses);
+        memcpy(&runtime->losses[m], runtime->scalars + (size_t)m * SL_SCALAR_STRIDE, sizeof *runtime->losses);
         if (loss_dtype(runtime) != SL_F64)
             continue;
-        memcpy(&wide, runtime->scalars + m * SL_SCALAR_STRIDE, sizeof wide);
+        memcpy(&wide, runtime->scalars + (size_t)m * SL_SCALAR_STRIDE, sizeof wide);
         runtime->losses[m] = (float)wide;
     }
     for (int m = 0; runtime->watch_loss && m < count; m++) {

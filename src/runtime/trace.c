@@ -50,11 +50,11 @@ sl_status sl_runtime_measure_costs(sl_runtime *runtime, sl_stage_cost *out)
         sums[event->stage * SL_PHASE_COUNT + event->what] += (double)(event->end - event->start) * rate;
         sums[cells + event->stage * SL_PHASE_COUNT + event->what] += 1;
     }
-    SL_TRY(sl_group_all_reduce(runtime->group, sums, 2 * cells, SL_F64, SL_REDUCE_SUM));
+    SL_TRY(sl_group_all_reduce(runtime->group, sums, (int64_t)2 * cells, SL_F64, SL_REDUCE_SUM));
     for (int i = 0; i < cells; i++)
         sums[i] = sums[cells + i] > 0 ? sums[i] / sums[cells + i] : 0;
     for (int s = 0; s < stages; s++) {
-        const double *mean = &sums[s * SL_PHASE_COUNT];
+        const double *mean = &sums[(size_t)s * SL_PHASE_COUNT];
         out[s] = (sl_stage_cost){
             .f = mean[SL_PHASE_F], .i = mean[SL_PHASE_I], .w = mean[SL_PHASE_W], .b = mean[SL_PHASE_B]
         };

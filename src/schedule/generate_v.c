@@ -156,7 +156,7 @@ sl_status sl_generate_dual_pipe_v(const sl_plan *plan, int rank, sl_action_list 
     if (plan->microbatches < fills)
         return sl_generate_zbv(plan, rank, out);
 
-    REPEAT(&v, 2 * after, F0);
+    REPEAT(&v, (int64_t)2 * after, F0);
     REPEAT(&v, rank + 1, F0, F1);
     REPEAT(&v, after, I1, W_OLDEST, F1);
 
@@ -175,7 +175,7 @@ sl_status sl_generate_dual_pipe_v(const sl_plan *plan, int rank, sl_action_list 
         REPEAT(&v, 1, B1, I0);
     REPEAT(&v, half, I1, I0);
     REPEAT(&v, after, W_OLDEST, I0);
-    REPEAT(&v, 2 * plan->ranks, W_OLDEST);
+    REPEAT(&v, (int64_t)2 * plan->ranks, W_OLDEST);
 done:
     return status;
 }

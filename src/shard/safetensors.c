@@ -326,8 +326,8 @@ const sl_tensor_entry *sl_safetensors_find(const sl_safetensors *file, const cha
 const char *sl_safetensors_metadata(const sl_safetensors *file, const char *key)
 {
     for (int i = 0; i < file->metadata_count; i++) {
-        if (strcmp(file->metadata[2 * i], key) == 0)
-            return file->metadata[2 * i + 1];
+        if (strcmp(file->metadata[2 * (size_t)i], key) == 0)
+            return file->metadata[2 * (size_t)i + 1];
     }
     return NULL;
 }

@@ -127,7 +127,7 @@ static json_t *describe(const declared *tensor)
     for (int i = 0; i < tensor->shape.rank; i++)
         json_array_append_new(shape, json_integer(tensor->shape.dims[i]));
     return json_pack("{s:s, s:o, s:[I, I]}", "dtype", safetensors_dtype_name(tensor->dtype), "shape", shape,
-                     "data_offsets", (json_int_t)tensor->begin, (json_int_t)(tensor->begin + tensor->bytes));
+                     "data_offsets", (json_int_t)tensor->begin, (json_int_t)tensor->begin + (json_int_t)tensor->bytes);
 }
 
 /* The header's JSON; the caller frees it with free(). */

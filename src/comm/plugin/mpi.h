@@ -55,8 +55,8 @@ typedef struct mpi_link {
 sl_status mpi_check(int error, const char *call);
 
 /* ---- Wires (mpi_wire.c) ---- */
-uint32_t mpi_new_port(sl_link *link);
-sl_status mpi_open_wires(sl_link *link, const sl_wire_plan *plan, int count, uint64_t token, int members,
+uint32_t mpi_new_port(sl_link *base);
+sl_status mpi_open_wires(sl_link *base, const sl_wire_plan *plan, int count, uint64_t token, int members,
                          sl_wire **wires);
 void mpi_close_wire(sl_wire *wire);
 sl_status mpi_peek_slot(sl_wire *wire, sl_envelope **out);
@@ -70,11 +70,11 @@ bool mpi_peer_closed(sl_wire *wire);
 void mpi_sweep(mpi_link *link);
 
 /* ---- Failures and signs of life (mpi_monitor.c) ---- */
-void mpi_fail(sl_link *link, int rank, sl_status code, const char *text);
+void mpi_fail(sl_link *base, int rank, sl_status code, const char *text);
 /* Takes in a failure that another rank sent; with the lock held. */
 void mpi_look_for_failure(mpi_link *link);
 sl_status mpi_monitor_start(mpi_link *link);
 void mpi_monitor_stop(mpi_link *link);
-void mpi_note(sl_link *link, const char *text);
+void mpi_note(sl_link *base, const char *text);
 
 #endif

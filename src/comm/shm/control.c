@@ -17,7 +17,7 @@
 #define MAGIC 0x534c554943453031u /* "SLUICE01" */
 #define VERSION 1u
 #define FILE_BYTES ((uint64_t)1 << 44) /* room for offsets, where no limit is set; only what is touched takes memory */
-#define PAGE 4096u
+#define PAGE ((uint64_t)4096)
 
 static uint64_t round_to_page(uint64_t bytes)
 {

@@ -15,11 +15,11 @@ typedef struct sl_shm_link {
 /* Takes part of rank `rank` in the run; on success the link holds a reference to shm. */
 sl_status sl_shm_link_new(const sl_transport *transport, sl_shm *shm, int rank, const sl_group_options *options,
                           sl_shm_link **out);
-void sl_shm_link_close(sl_link *link);
+void sl_shm_link_close(sl_link *base);
 
 /* Entries of the tables of all three. */
 sl_status sl_shm_new_token(sl_link *link, const sl_wire_plan *plan, int count, uint64_t *token);
-sl_status sl_shm_open_wires(sl_link *link, const sl_wire_plan *plan, int count, uint64_t token, int members,
+sl_status sl_shm_open_wires(sl_link *base, const sl_wire_plan *plan, int count, uint64_t token, int members,
                             sl_wire **wires);
 void sl_shm_close_wire(sl_wire *wire);
 sl_status sl_shm_peek_slot(sl_wire *wire, sl_envelope **out);
@@ -29,10 +29,10 @@ sl_status sl_shm_peek_message(sl_wire *wire, sl_envelope **out);
 void sl_shm_take_message(sl_wire *wire);
 sl_status sl_shm_release(sl_wire *wire, sl_envelope *envelope);
 bool sl_shm_peer_closed(sl_wire *wire);
-sl_status sl_shm_pause(sl_link *link, sl_pause *pause);
-void sl_shm_resume(sl_link *link, sl_pause *pause);
-void sl_shm_link_fail(sl_link *link, int rank, sl_status code, const char *text);
-void sl_shm_link_note(sl_link *link, const char *text);
+sl_status sl_shm_pause(sl_link *base, sl_pause *pause);
+void sl_shm_resume(sl_link *base, sl_pause *pause);
+void sl_shm_link_fail(sl_link *base, int rank, sl_status code, const char *text);
+void sl_shm_link_note(sl_link *base, const char *text);
 
 /* The links of a run whose ranks are threads of this process: out[r] for rank r. */
 sl_status sl_shm_open_threads(int size, const sl_group_options *options, sl_link **out);

@@ -135,7 +135,7 @@ static void grad_part(void *context, int part, int parts)
 {
     const job *j = context;
     int64_t start, length, group = j->h_size / j->kv_size;
-    float *keys = j->scratch + 2 * part * j->packed, *values = keys + j->packed;
+    float *keys = j->scratch + (int64_t)2 * part * j->packed, *values = keys + j->packed;
     sl_chunk_range(j->q->meta.shape.dims[0] * j->kv_size, parts, part, &start, &length);
     for (int64_t item = start; item < start + length; item++) {
         int64_t b = item / j->kv_size, g = item % j->kv_size;

@@ -233,7 +233,7 @@ static sl_status print_condensed(text_grid *grid)
             }
             if (sum < 0.5)
                 continue;
-            grid->line.chars[column] = best == SL_KIND_OVERLAP_F_B ? '+' : sl_kind_name((sl_kind)best)[0];
+            grid->line.chars[column] = (best == SL_KIND_OVERLAP_F_B ? "+" : sl_kind_name((sl_kind)best))[0];
             grid->line.colors[column] =
                 sl_view_color(grid->view, best == SL_KIND_OVERLAP_F_B ? SL_KIND_F : (sl_kind)best, -1);
         }
