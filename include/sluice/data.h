@@ -44,8 +44,9 @@ SL_API SL_MUST_CHECK sl_status sl_tokens_save(const char *path, sl_token_format 
 
 /* The file is cut into windows of seq tokens (and the one after them, the last target): window w starts at token
  * w * seq, and there are (count - 1) / seq of them. Row r of step s reads window number s * batch + r; past the last
- * window a new epoch begins at the first. Shuffled, every epoch visits all windows in an order of its own that seed
- * decides. Nothing is remembered between reads: the step is the position. */
+ * window a new epoch begins at the first. Shuffled, every epoch visits its windows once, in an order of its own and
+ * from a first token of its own (below seq; there may be one window less for that), which seed decides. Nothing is
+ * remembered between reads: the step is the position. */
 typedef struct sl_batch_options {
     int64_t batch, seq;
     bool shuffled;

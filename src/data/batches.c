@@ -11,8 +11,24 @@
 struct sl_batches {
     const sl_tokens *tokens;
     sl_batch_options options;
-    int64_t windows;
+    int64_t windows; /* of an epoch */
+    int64_t shifts;  /* how many places the first window of an epoch may start at; 1: only at 0 */
 };
+
+/* Shuffled epochs start at different tokens, so that the same text is cut differently every time: a window fewer leaves
+ * room for any shift below seq. */
+static void choose_windows(sl_batches *batches, int64_t count)
+{
+    int64_t seq = batches->options.seq;
+    batches->windows = (count - 1) / seq;
+    batches->shifts = 1;
+    if (!batches->options.shuffled)
+        return;
+    if (batches->windows > 1)
+        batches->windows = (count - seq) / seq;
+    int64_t spare = count - 1 - batches->windows * seq;
+    batches->shifts = spare < seq ? spare + 1 : seq;
+}
 
 sl_status sl_batches_create(const sl_tokens *tokens, const sl_batch_options *options, sl_batches **out)
 {
@@ -29,7 +45,7 @@ sl_status sl_batches_create(const sl_tokens *tokens, const sl_batch_options *opt
         return status;
     batches->tokens = tokens;
     batches->options = *options;
-    batches->windows = (sl_tokens_count(tokens) - 1) / options->seq;
+    choose_windows(batches, sl_tokens_count(tokens));
     *out = batches;
     return SL_OK;
 }
@@ -48,9 +64,12 @@ int64_t sl_batches_start(const sl_batches *batches, int64_t step, int64_t row)
 {
     uint64_t number = (uint64_t)step * (uint64_t)batches->options.batch + (uint64_t)row;
     uint64_t windows = (uint64_t)batches->windows, epoch = number / windows, window = number % windows;
-    if (batches->options.shuffled)
-        window = sl_permute_index(window, windows, batches->options.seed, epoch);
-    return (int64_t)window * batches->options.seq;
+    uint64_t seed = batches->options.seed, shift = 0;
+    if (batches->options.shuffled) {
+        window = sl_permute_index(window, windows, seed, epoch);
+        shift = sl_permute_index(0, (uint64_t)batches->shifts, ~seed, epoch);
+    }
+    return (int64_t)(window * (uint64_t)batches->options.seq + shift);
 }
 
 sl_status sl_batches_read(const sl_batches *batches, int64_t step, int64_t row, int64_t rows, int32_t *inputs,
@@ -83,7 +102,7 @@ sl_status sl_batches_check(const sl_batches *batches, int64_t first, int64_t ste
     if (options->vocab <= 0 || steps <= 0)
         return SL_OK;
     if (__builtin_mul_overflow(steps, options->batch, &rows) || rows >= batches->windows)
-        return sl_tokens_check(batches->tokens, 0, batches->windows * options->seq + 1, options->vocab);
+        return sl_tokens_check(batches->tokens, 0, batches->windows * options->seq + batches->shifts, options->vocab);
     for (int64_t i = 0; i < rows; i++) {
         int64_t start = sl_batches_start(batches, first, i);
         SL_TRY(sl_tokens_check(batches->tokens, start, options->seq + 1, options->vocab));

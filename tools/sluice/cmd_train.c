@@ -151,7 +151,7 @@ static void print_result(const sl_train_config *config, const train_arguments *a
     if (result->last_step == result->first_step)
         printf(": nothing was left to do, run.steps is %" PRId64, config->run.steps);
     else
-        printf(": loss %.4f -> %.4f in %.1f s", result->first_loss, result->last_loss, result->seconds);
+        printf(": loss %.5g -> %.5g in %.1f s", result->first_loss, result->last_loss, result->seconds);
     printf("\nmetrics     %s/metrics.jsonl\n", config->run.out);
     if (result->checkpoint[0])
         printf("checkpoint  %s\n", result->checkpoint);

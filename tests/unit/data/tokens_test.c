@@ -134,6 +134,32 @@ static void rows_of_a_step_follow_each_other_and_wrap_by_epochs(void **state)
     sl_tokens_close(tokens);
 }
 
+/* A text that is shorter than many batches is not cut at the same places in every epoch. */
+static void shuffled_epochs_start_at_different_tokens(void **state)
+{
+    (void)state;
+    enum { COUNT = 5121, SEQ = 32, EPOCHS = 400 };
+    sl_tokens *tokens = open_tokens(data_path("models/gpt2-tiny/tokens.bin"), SL_TOKENS_AUTO);
+    sl_batches *batches = NULL;
+    sl_batch_options options = { .batch = 1, .seq = SEQ, .shuffled = true, .seed = 3 };
+    assert_int_equal(sl_batches_create(tokens, &options, &batches), SL_OK);
+    int64_t windows = sl_batches_windows(batches);
+    bool seen[SEQ] = { false };
+    int64_t last = 0;
+    assert_int_equal(windows, (COUNT - SEQ) / SEQ);
+    for (int64_t i = 0; i < EPOCHS * windows; i++) {
+        int64_t start = sl_batches_start(batches, i, 0);
+        assert_true(start >= 0 && start + SEQ + 1 <= COUNT);
+        seen[start % SEQ] = true;
+        last = start > last ? start : last;
+    }
+    for (int s = 0; s < SEQ; s++)
+        assert_true(seen[s]);
+    assert_true(last + SEQ + 1 > COUNT - SEQ); /* the end of the text is read too */
+    sl_batches_destroy(batches);
+    sl_tokens_close(tokens);
+}
+
 static void a_shuffled_epoch_visits_every_window_once(void **state)
 {
     (void)state;
@@ -151,12 +177,13 @@ static void a_shuffled_epoch_visits_every_window_once(void **state)
         int64_t windows = sl_batches_windows(batches);
         for (int epoch = 0; epoch < 3; epoch++) {
             char seen[2001] = { 0 };
+            int64_t first = sl_batches_start(batches, epoch * windows, 0) % seq;
             for (int64_t i = 0; i < windows; i++) {
                 int64_t start = sl_batches_start(batches, epoch * windows + i, 0);
-                assert_int_equal(start % seq, 0);
+                assert_int_equal(start % seq, first);
                 assert_true(start + seq < 2001);
                 assert_int_equal(seen[start / seq]++, 0);
-                moved += start != i * seq;
+                moved += start != i * seq + first;
                 same_order += windows > 100 && start == sl_batches_start(other, epoch * windows + i, 0);
                 same_order += windows > 100 && start == sl_batches_start(batches, (epoch + 1) * windows + i, 0);
             }
@@ -191,6 +218,7 @@ int main(void)
         cmocka_unit_test(a_token_past_the_vocabulary_is_named_with_file_and_offset),
         cmocka_unit_test(rows_of_a_step_follow_each_other_and_wrap_by_epochs),
         cmocka_unit_test(a_shuffled_epoch_visits_every_window_once),
+        cmocka_unit_test(shuffled_epochs_start_at_different_tokens),
         cmocka_unit_test(the_reference_tokens_are_twenty_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
