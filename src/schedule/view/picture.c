@@ -8,15 +8,15 @@
 
 #define FONT 11.0
 #define SMALLEST_FONT 5.5
-#define DIGIT 0.64 /* width of a digit as a share of the font size; a W is as wide as an em */
+#define FULL_LABEL_FONT 7.7 /* smallest in which an action has its whole label */
+#define DIGIT 0.64          /* width of a digit as a share of the font size; a W is as wide as an em */
 #define MARGIN 16.0
-#define RIGHT 196.0       /* of the chart: three columns of figures */
-#define SHORTEST_BOX 21.0 /* width of the shortest action where the picture may be as wide as it likes */
-#define NARROWEST 760.0   /* of the chart */
-#define WIDEST 6000.0     /* of the chart */
-#define TALLEST 24000.0   /* of all rows */
-#define SEAM 0.4          /* by this neighbours of one colour overlap, so that nothing shines through */
-#define THINNEST_BOX 0.3  /* boxes that end within this distance of the last are not drawn: nobody would see them */
+#define RIGHT 196.0      /* of the chart: three columns of figures */
+#define NARROWEST 760.0  /* of the chart */
+#define WIDEST 6000.0    /* of the chart */
+#define TALLEST 24000.0  /* of all rows */
+#define SEAM 0.4         /* by this neighbours of one colour overlap, so that nothing shines through */
+#define THINNEST_BOX 0.3 /* boxes that end within this distance of the last are not drawn: nobody would see them */
 #define MOST_BOXES                                                                                                     \
     200000.0 /* about; beyond it the distance grows, so that a file stays of a size that can be opened                 \
               */
@@ -24,9 +24,27 @@
 static const sl_rgb black = { 0x1a, 0x1a, 0x1a }, gray = { 0x66, 0x66, 0x66 }, faint = { 0xe4, 0xe4, 0xe4 },
                     idle = { 0xf4, 0xf4, 0xf4 }, memory_color = { 0xb8, 0xb0, 0xcc };
 
+/* Width of the text of an action as a share of the font size. */
+static double em_width(const char *text)
+{
+    double width = 0;
+    for (; *text; text++)
+        width += *text == 'W' ? 1 : DIGIT;
+    return width;
+}
+
+/* Width of the shortest action where the picture may be as wide as it likes: the last of the labels fits in. */
+static double shortest_box(const sl_view *view)
+{
+    char text[SL_ACTION_TEXT_SIZE];
+    sl_kind kind = sl_schedule_has_kind(view->schedule, SL_KIND_W) ? SL_KIND_W : SL_KIND_F;
+    sl_action last = sl_action_make(kind, view->stages - 1, sl_schedule_microbatches(view->schedule) - 1);
+    return fmax(21, em_width(sl_action_text(last, text, sizeof text)) * FULL_LABEL_FONT + 3);
+}
+
 void sl_picture_init(sl_picture *picture, const sl_view *view)
 {
-    double wanted = view->shortest > 0 ? view->makespan / view->shortest * SHORTEST_BOX : NARROWEST;
+    double wanted = view->shortest > 0 ? view->makespan / view->shortest * shortest_box(view) : NARROWEST;
     double full_pitch = 24 + (view->messages_take_time ? 8 : 0) + 12 + 6;
     *picture = (sl_picture){ .view = view, .compute_height = 24, .memory_height = 12, .label_every = 1 };
     picture->message_height = view->messages_take_time ? 8 : 0;
@@ -43,15 +61,6 @@ void sl_picture_init(sl_picture *picture, const sl_view *view)
     picture->top = MARGIN + 62;
     picture->width = picture->left + picture->chart_width + RIGHT + MARGIN;
     picture->height = picture->top + picture->pitch * view->ranks + 40 + MARGIN;
-}
-
-/* Width of the text of an action as a share of the font size. */
-static double em_width(const char *text)
-{
-    double width = 0;
-    for (; *text; text++)
-        width += *text == 'W' ? 1 : DIGIT;
-    return width;
 }
 
 static double x_of(const sl_picture *picture, double time)
@@ -79,7 +88,7 @@ static void draw_label(sl_canvas *canvas, sl_action part, double x, double y, do
     snprintf(number, sizeof number, "%d", part.microbatch);
     const char *const texts[] = { sl_action_text(part, full, sizeof full), number };
     for (int i = 0; i < 2; i++) {
-        double least = i == 0 ? FONT * 0.7 : SMALLEST_FONT;
+        double least = i == 0 ? FULL_LABEL_FONT : SMALLEST_FONT;
         double size = fmin(fmin(FONT, height * 0.8), (width - 2) / em_width(texts[i]));
         if (size < least)
             continue;
