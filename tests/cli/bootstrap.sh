@@ -40,7 +40,8 @@ grep -qE '^install .*\bcmake\b' "$scratch/apt.log" || fail "sudo does not instal
 machine 0 none
 printf '#!/usr/bin/bash\nexit 100\n' >"$scratch/bin/apt-get"
 bootstrap 1 build
-complains "apt-get could not install"
+complains "could not be installed"
+grep -qE '^ +apt-get install -y --no-install-recommends .*\bcmake\b' "$err" || fail "a failed installation prints no apt line"
 
 for wrong in "" frobnicate --help; do
     bootstrap 2 $wrong

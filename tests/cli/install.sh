@@ -29,6 +29,11 @@ prints "sluice $(pkg-config --modversion sluice)"
 g++ -std=c++17 -Wall -Wextra -Wpedantic -Werror -o "$scratch/cxx" -x c++ "$consumer/main.c" "${flags[@]}"
 run 0 "$scratch/cxx"
 
+# The static library needs what the .pc file says with --static, and no libsluice.so.
+read -ra flags < <(pkg-config --cflags --libs --static sluice)
+gcc -std=c11 -o "$scratch/static" "$consumer/main.c" "${flags[@]/#-lsluice/"$SLUICE_BUILD/src/libsluice.a"}"
+LD_LIBRARY_PATH='' run 0 "$scratch/static"
+
 cmake -G Ninja -S "$consumer" -B "$scratch/build" -DCMAKE_PREFIX_PATH="$prefix" >"$out" 2>"$err" || fail "find_package(sluice)"
 cmake --build "$scratch/build" >"$out" 2>"$err" || fail "building with sluice::sluice"
 unset LD_LIBRARY_PATH

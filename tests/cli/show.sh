@@ -57,6 +57,10 @@ for action in 0F0 0F2 1B2; do
     grep -q ">$action</text>" drawn.svg || fail "drawn.svg lacks $action"
     grep -q "<title>$action on rank" drawn.svg || fail "drawn.svg does not describe $action"
 done
+run 0 "$SLUICE" show --schedule InterleavedZeroBubble --ranks 4 --microbatches 8 --stages-per-rank 4 -o wide.svg
+for action in 0F0 12F3 15W7; do
+    grep -q ">$action</text>" wide.svg || fail "wide.svg has no room for $action"
+done
 grep -q 'SEND_F' drawn.svg || fail "drawn.svg has no messages although they take time"
 head -1 drawn.html | grep -q '<!DOCTYPE html>' || fail "drawn.html is no page"
 ! grep -oE '(src|href)="?https?:' drawn.html || fail "drawn.html reaches into the network"
