@@ -2,19 +2,18 @@
 
 #define V_INLINE static inline __attribute__((always_inline))
 
-/* e^x: x = n ln 2 + r, |r| <= ln 2 / 2, Taylor series of e^r, then times 2^n. Overflows to infinity, NaN stays. */
+/* e^x: x = n ln 2 + r, |r| <= ln 2 / 2, a polynomial fitted to e^r (relative error 1e-7, exact at 0), then times 2^n.
+ * Overflows to infinity, NaN stays. */
 V_INLINE vf v_exp(vf x)
 {
     x = v_min(v_set(89.0f), v_max(v_set(-104.0f), x)); /* operands in this order keep NaN */
     vf n = v_round(v_mul(x, v_set(1.442695041f)));
     vf r = v_fnma(n, v_set(0.693145752f), x); /* ln 2 in two parts: the first has trailing zeros, n times it is exact */
     r = v_fnma(n, v_set(1.428606820e-6f), r);
-    vf sum = v_set(1.0f / 5040);
-    sum = v_fma(sum, r, v_set(1.0f / 720));
-    sum = v_fma(sum, r, v_set(1.0f / 120));
-    sum = v_fma(sum, r, v_set(1.0f / 24));
-    sum = v_fma(sum, r, v_set(1.0f / 6));
-    sum = v_fma(sum, r, v_set(0.5f));
+    vf sum = v_set(0.008312521502f);
+    sum = v_fma(sum, r, v_set(0.04189016297f));
+    sum = v_fma(sum, r, v_set(0.166671142f));
+    sum = v_fma(sum, r, v_set(0.499992311f));
     sum = v_fma(sum, r, v_set(1.0f));
     sum = v_fma(sum, r, v_set(1.0f));
     return v_scale_by_power(sum, n);
