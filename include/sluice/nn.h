@@ -13,6 +13,13 @@ extern "C" {
 
 typedef enum sl_activation { SL_ACT_GELU_TANH, SL_ACT_GELU_ERF, SL_ACT_SILU, SL_ACT_RELU, SL_ACT_TANH } sl_activation;
 
+/* One token id or a list of them; count 0: none. */
+enum { SL_TOKEN_IDS_MAX = 16 };
+typedef struct sl_token_ids {
+    int64_t count;
+    int64_t ids[SL_TOKEN_IDS_MAX];
+} sl_token_ids;
+
 /* Field names are those of config.json. */
 typedef struct sl_gpt2_config {
     int64_t vocab_size, n_positions, n_embd, n_layer, n_head;
@@ -21,7 +28,8 @@ typedef struct sl_gpt2_config {
     double layer_norm_epsilon, initializer_range;
     double embd_pdrop, resid_pdrop, attn_pdrop; /* dropout in training */
     bool tie_word_embeddings;
-    int64_t bos_token_id, eos_token_id; /* -1: none */
+    int64_t bos_token_id; /* -1: none */
+    sl_token_ids eos_token_id;
 } sl_gpt2_config;
 
 typedef enum sl_rope_kind { SL_ROPE_DEFAULT, SL_ROPE_LINEAR, SL_ROPE_LLAMA3 } sl_rope_kind;
@@ -43,7 +51,8 @@ typedef struct sl_llama_config {
     sl_rope_config rope;
     double attention_dropout; /* in training */
     bool attention_bias, mlp_bias, tie_word_embeddings;
-    int64_t bos_token_id, eos_token_id; /* -1: none */
+    int64_t bos_token_id; /* -1: none */
+    sl_token_ids eos_token_id;
 } sl_llama_config;
 
 /* x[B, input] -> layers of `hidden` -> [B, output], cross entropy with targets[B]. */

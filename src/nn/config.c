@@ -74,8 +74,8 @@ static const config_field gpt2_fields[] = {
     GPT2("resid_pdrop", CONFIG_REAL, resid_pdrop, 0, 0.999),
     GPT2("attn_pdrop", CONFIG_REAL, attn_pdrop, 0, 0.999),
     GPT2("tie_word_embeddings", CONFIG_BOOL, tie_word_embeddings, 0, 0),
-    GPT2("bos_token_id", CONFIG_TOKEN, bos_token_id, -1, INT32_MAX),
-    GPT2("eos_token_id", CONFIG_TOKEN, eos_token_id, -1, INT32_MAX),
+    GPT2("bos_token_id", CONFIG_INT_OR_NULL, bos_token_id, -1, INT32_MAX),
+    GPT2("eos_token_id", CONFIG_TOKENS, eos_token_id, 0, INT32_MAX),
 };
 
 static const config_fixed gpt2_fixed[] = {
@@ -99,8 +99,8 @@ static const config_field llama_fields[] = {
     LLAMA("attention_bias", CONFIG_BOOL, attention_bias, 0, 0),
     LLAMA("mlp_bias", CONFIG_BOOL, mlp_bias, 0, 0),
     LLAMA("tie_word_embeddings", CONFIG_BOOL, tie_word_embeddings, 0, 0),
-    LLAMA("bos_token_id", CONFIG_TOKEN, bos_token_id, -1, INT32_MAX),
-    LLAMA("eos_token_id", CONFIG_TOKEN, eos_token_id, -1, INT32_MAX),
+    LLAMA("bos_token_id", CONFIG_INT_OR_NULL, bos_token_id, -1, INT32_MAX),
+    LLAMA("eos_token_id", CONFIG_TOKENS, eos_token_id, 0, INT32_MAX),
 };
 
 static const config_field mlp_fields[] = {
@@ -205,7 +205,7 @@ sl_model sl_model_default(sl_model_family family)
                                        .attn_pdrop = 0.1,
                                        .tie_word_embeddings = true,
                                        .bos_token_id = 50256,
-                                       .eos_token_id = 50256 };
+                                       .eos_token_id = { 1, { 50256 } } };
         break;
     case SL_MODEL_LLAMA:
         model.llama = (sl_llama_config){ .vocab_size = 32000,
@@ -218,13 +218,23 @@ sl_model sl_model_default(sl_model_family family)
                                          .initializer_range = 0.02,
                                          .rope = { .kind = SL_ROPE_DEFAULT, .theta = 10000, .factor = 1 },
                                          .bos_token_id = 1,
-                                         .eos_token_id = 2 };
+                                         .eos_token_id = { 1, { 2 } } };
         break;
     case SL_MODEL_MLP:
         model.mlp = (sl_mlp_config){ .input = 32, .hidden = 64, .output = 10, .layers = 4, .activation = SL_ACT_RELU };
         break;
     }
     return model;
+}
+
+/* Fails where it is not. */
+static bool is_in_range(const config_field *field, int64_t number)
+{
+    if ((double)number >= field->min && (double)number <= field->max)
+        return true;
+    sl_fail(SL_ERR_ARGUMENT, "%s is %" PRId64 "; %.0f to %.0f are possible", field->key, number, field->min,
+            field->max);
+    return false;
 }
 
 sl_status sl_model_check(const sl_model *model)
@@ -243,11 +253,14 @@ sl_status sl_model_check(const sl_model *model)
         } else if (field->kind == CONFIG_ACTIVATION) {
             if ((unsigned)*(const sl_activation *)value > SL_ACT_TANH)
                 return sl_fail(SL_ERR_ARGUMENT, "%s is no activation", field->key);
-        } else if (field->kind != CONFIG_BOOL) {
-            int64_t number = *(const int64_t *)value;
-            if ((double)number < field->min || (double)number > field->max)
-                return sl_fail(SL_ERR_ARGUMENT, "%s is %" PRId64 "; %.0f to %.0f are possible", field->key, number,
-                               field->min, field->max);
+        } else if (field->kind == CONFIG_TOKENS) {
+            const sl_token_ids *tokens = value;
+            for (int64_t t = 0; t < tokens->count; t++) {
+                if (!is_in_range(field, tokens->ids[t]))
+                    return SL_ERR_ARGUMENT;
+            }
+        } else if (field->kind != CONFIG_BOOL && !is_in_range(field, *(const int64_t *)value)) {
+            return SL_ERR_ARGUMENT;
         }
     }
     return family->check(model);

@@ -7,7 +7,7 @@
 typedef enum config_kind {
     CONFIG_INT,
     CONFIG_INT_OR_NULL, /* null stands for the least value */
-    CONFIG_TOKEN,       /* an id; null and absence stand for -1, of a list the first counts */
+    CONFIG_TOKENS,      /* an id, a list of them, or null for none */
     CONFIG_REAL,
     CONFIG_BOOL,
     CONFIG_ACTIVATION

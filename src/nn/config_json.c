@@ -19,16 +19,19 @@ static sl_status wrong_kind(const char *label, const char *key, const char *want
     return sl_fail(SL_ERR_FORMAT, "%s: %s is not %s", label, key, wanted);
 }
 
-static sl_status read_token(const char *label, const char *key, const json_t *value, int64_t *out)
+static sl_status read_tokens(const char *label, const char *key, const json_t *value, sl_token_ids *out)
 {
-    if (json_is_array(value))
-        value = json_array_get(value, 0);
-    if (json_is_null(value))
-        *out = -1;
-    else if (json_is_integer(value))
-        *out = json_integer_value(value);
-    else
-        return wrong_kind(label, key, "a token id");
+    sl_token_ids tokens = { .count = 0 };
+    size_t count = json_is_array(value) ? json_array_size(value) : json_is_null(value) ? 0 : 1;
+    if (count > SL_TOKEN_IDS_MAX)
+        return sl_fail(SL_ERR_UNSUPPORTED, "%s: %s has %zu ids; %d are possible", label, key, count, SL_TOKEN_IDS_MAX);
+    for (size_t i = 0; i < count; i++) {
+        const json_t *id = json_is_array(value) ? json_array_get(value, i) : value;
+        if (!json_is_integer(id))
+            return wrong_kind(label, key, "a token id or a list of them");
+        tokens.ids[tokens.count++] = json_integer_value(id);
+    }
+    *out = tokens;
     return SL_OK;
 }
 
@@ -47,8 +50,8 @@ static sl_status read_field(const char *label, const config_field *field, const 
             return wrong_kind(label, field->key, "a whole number");
         *(int64_t *)target = json_integer_value(value);
         return SL_OK;
-    case CONFIG_TOKEN:
-        return read_token(label, field->key, value, target);
+    case CONFIG_TOKENS:
+        return read_tokens(label, field->key, value, target);
     case CONFIG_REAL:
         if (!json_is_number(value))
             return wrong_kind(label, field->key, "a number");
@@ -205,12 +208,23 @@ done:
 
 /* ---- Writing --------------------------------------------------------------------------------- */
 
+static json_t *tokens_json(const sl_token_ids *tokens)
+{
+    if (tokens->count <= 1)
+        return tokens->count == 0 ? json_null() : json_integer(tokens->ids[0]);
+    json_t *list = json_array();
+    for (int64_t i = 0; i < tokens->count; i++)
+        json_array_append_new(list, json_integer(tokens->ids[i]));
+    return list;
+}
+
 static json_t *field_json(const config_field *field, const void *config)
 {
     const void *source = (const char *)config + field->offset;
     switch (field->kind) {
+    case CONFIG_TOKENS:
+        return tokens_json(source);
     case CONFIG_INT_OR_NULL:
-    case CONFIG_TOKEN:
         if (*(const int64_t *)source == (int64_t)field->min)
             return json_null();
         return json_integer(*(const int64_t *)source);

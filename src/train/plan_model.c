@@ -36,7 +36,8 @@ static void set_gpt2_sizes(const sl_train_config *config, int64_t vocab, int64_t
     out->n_head = config->model.n_head;
     out->n_inner = config->model.n_inner;
     out->tie_word_embeddings = config->model.tie;
-    out->bos_token_id = out->eos_token_id = -1; /* the data has none that we know of */
+    out->bos_token_id = -1; /* the data has none that we know of */
+    out->eos_token_id.count = 0;
 }
 
 static void set_llama_sizes(const sl_train_config *config, int64_t vocab, int64_t positions, sl_llama_config *out)
@@ -51,7 +52,8 @@ static void set_llama_sizes(const sl_train_config *config, int64_t vocab, int64_
     out->num_key_value_heads = config->model.n_kv_head ? config->model.n_kv_head : config->model.n_head;
     out->head_dim = 0;
     out->tie_word_embeddings = config->model.tie;
-    out->bos_token_id = out->eos_token_id = -1;
+    out->bos_token_id = -1;
+    out->eos_token_id.count = 0;
 }
 
 /* Llama has dropout in its attention alone. */

@@ -73,7 +73,8 @@ static sl_model model_of(const step_options *options)
     model.gpt2.n_layer = options->layers;
     model.gpt2.n_head = options->heads;
     model.gpt2.embd_pdrop = model.gpt2.resid_pdrop = model.gpt2.attn_pdrop = 0;
-    model.gpt2.bos_token_id = model.gpt2.eos_token_id = -1;
+    model.gpt2.bos_token_id = -1;
+    model.gpt2.eos_token_id.count = 0;
     return model;
 }
 

@@ -99,6 +99,9 @@ static void impossible_values_are_refused_by_key(void **state)
     refused("{\"model_type\":\"llama\",\"num_key_value_heads\":5}", "no multiple of num_key_value_heads 5");
     refused("{\"model_type\":\"llama\",\"head_dim\":3}", "head_dim 3 is odd");
     refused("{\"model_type\":\"llama\",\"hidden_act\":\"gelu\"}", "hidden_act 'gelu'");
+    refused("{\"model_type\":\"llama\",\"eos_token_id\":[1,\"two\"]}", "eos_token_id is not a token id");
+    refused("{\"model_type\":\"llama\",\"eos_token_id\":[1,-5]}", "eos_token_id is -5");
+    refused("{\"model_type\":\"llama\",\"eos_token_id\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}", "has 17 ids");
     refused("{\"model_type\":\"llama\",\"rope_theta\":0}", "rope_theta 0");
     refused("{\"model_type\":\"llama\",\"rope_scaling\":7}", "rope_parameters is not an object");
     refused("{\"model_type\":\"llama\",\"rope_scaling\":{\"rope_type\":\"yarn\"}}", "unknown rope_type 'yarn'");
@@ -116,9 +119,11 @@ static void a_written_config_reads_back_equal(void **state)
     models[0].gpt2.n_inner = 100;
     models[0].gpt2.activation = SL_ACT_GELU_ERF;
     models[0].gpt2.layer_norm_epsilon = 1.0 / 3;
-    models[0].gpt2.eos_token_id = -1;
+    models[0].gpt2.eos_token_id = (sl_token_ids){ 0 };
+    models[0].gpt2.bos_token_id = -1;
     models[1].llama.tie_word_embeddings = true;
     models[1].llama.num_key_value_heads = 8;
+    models[2].llama.eos_token_id = (sl_token_ids){ 3, { 128001, 128008, 128009 } }; /* as in Llama 3 */
     models[2].llama.rope = (sl_rope_config){ SL_ROPE_LLAMA3, 5e5, 8, 1, 4, 8192 };
     for (int i = 0; i < 3; i++) {
         sl_model back;
