@@ -24,29 +24,6 @@ static void memory_is_what_the_plan_says(void **state)
     sl_graph_destroy(g);
 }
 
-static void a_step_allocates_nothing(void **state)
-{
-    (void)state;
-    sl_graph *g = NULL;
-    ASSERT_OK(sl_graph_create(&g));
-    sl_value x = sl_graph_input(g, "x", SL_F32, DIMS(4, C)), t = sl_graph_input(g, "t", SL_I32, DIMS(4));
-    x = sl_layernorm(g, x, param(g, "ln", DIMS(C)), SL_NO_VALUE, 1e-5);
-    x = sl_gelu_tanh(g, sl_linear(g, x, param(g, "w1", DIMS(2 * C, C)), param(g, "b1", DIMS(2 * C))));
-    x = sl_linear(g, sl_dropout(g, x, 0.1), param(g, "w2", DIMS(V, 2 * C)), SL_NO_VALUE);
-    sl_graph_loss(g, sl_cross_entropy(g, x, t, -100));
-    ASSERT_OK(sl_graph_finish(g));
-    sl_device *device = open_cpu();
-    sl_runner_options options = { .microbatches = 2, .split_backward = true };
-    sl_runner *runner = new_runner(g, &(sl_split_spec){ .kind = SL_SPLIT_EQUAL, .stages = 2 }, device, &options);
-    ASSERT_OK(sl_runner_step(runner, &test_rng, NULL));
-    int64_t allocations = sl_alloc_count();
-    ASSERT_OK(sl_runner_step(runner, &test_rng, NULL));
-    assert_int_equal(sl_alloc_count(), allocations);
-    sl_runner_destroy(runner);
-    sl_device_close(device);
-    sl_graph_destroy(g);
-}
-
 /* The phase that writes a storage first. */
 static sl_phase first_writer(const sl_plan *plan, int storage)
 {
@@ -240,7 +217,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_is_what_the_plan_says),
-        cmocka_unit_test(a_step_allocates_nothing),
         cmocka_unit_test(the_verifier_notices_a_broken_plan),
         cmocka_unit_test(survives_running_out_of_memory_anywhere),
         cmocka_unit_test(errors_name_stage_phase_and_node),
