@@ -32,11 +32,11 @@ COLUMNS=40 run 0 "$SLUICE" show plan.csv
 ! grep -q $'\033' "$out" || fail "colours in a pipe"
 on_terminal() { script -qec "$*" /dev/null >"$out" </dev/null; }
 if command -v script >/dev/null; then
-    on_terminal "env TERM=xterm COLUMNS=100 $SLUICE show plan.csv"
+    on_terminal "env TERM=xterm COLUMNS=100 '$SLUICE' show plan.csv"
     grep -q $'\033' "$out" || fail "no colours on a terminal"
-    on_terminal "env TERM=xterm NO_COLOR=1 $SLUICE show plan.csv"
+    on_terminal "env TERM=xterm NO_COLOR=1 '$SLUICE' show plan.csv"
     ! grep -q $'\033' "$out" || fail "NO_COLOR is not honoured"
-    on_terminal "env TERM=xterm NO_COLOR=1 COLUMNS=100 $SLUICE show --schedule 1F1B --ranks 32 --microbatches 128"
+    on_terminal "env TERM=xterm NO_COLOR=1 COLUMNS=100 '$SLUICE' show --schedule 1F1B --ranks 32 --microbatches 128"
     [ "$(grep -c '^rank 31' "$out")" -eq 2 ] || fail "a large schedule is not condensed on a terminal"
     [ "$(grep '^rank 31' "$out" | wc -L)" -le 100 ] || fail "the condensed grid is too wide"
     prints "FFF"

@@ -27,7 +27,7 @@ prints '--optimizer.betas'
 # On a terminal: in place, with colour unless NO_COLOR says otherwise.
 if command -v script >/dev/null; then
     terminal() {
-        script -qec "$1 TERM=xterm $SLUICE ${arguments[*]} --run.steps=3 --run.out=$2" /dev/null </dev/null >"$out"
+        script -qec "$1 TERM=xterm '$SLUICE' ${arguments[*]} --run.steps=3 --run.out=$2" /dev/null </dev/null >"$out"
     }
     terminal '' coloured
     grep -q $'\r\033\[K\033\[32m' "$out" || fail "no line in place"

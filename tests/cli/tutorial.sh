@@ -15,7 +15,7 @@ awk -v scratch="$scratch" '
         printf "%s\n", line
     }' docs/tutorial.md >"$commands"
 [ "$(grep -c '^sluice' "$commands")" -ge 14 ] || fail "the tutorial has lost its commands"
-sed -i "s|^build/release/examples|$SLUICE_BUILD/examples|; s|-- build/release/examples|-- $SLUICE_BUILD/examples|" "$commands"
+sed -i "s|build/release/examples|'$SLUICE_BUILD'/examples|" "$commands"
 
 document=
 while IFS= read -r line; do
