@@ -1,21 +1,8 @@
 /* The checker: what it accepts, what it refuses, and where it points. */
 #include "fixture.h"
+#include "make.h"
 
 #include "base/alloc.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-static sl_schedule *parse(const char *csv)
-{
-    sl_schedule *schedule = NULL;
-    if (sl_schedule_parse_csv(csv, strlen(csv), "x.csv", &schedule) != SL_OK)
-        fail_msg("%s", sl_error_message());
-    return schedule;
-}
 
 static void assert_valid(const char *csv, const sl_check_options *options)
 {

@@ -1,36 +1,8 @@
 /* The generators: PyTorch's compute order, the textbook's 1F1B, and what they refuse. */
 #include "fixture.h"
+#include "make.h"
 
 #include "base/alloc.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-static sl_schedule *generate(const char *name, int ranks, int microbatches, int stages_per_rank)
-{
-    sl_schedule *schedule = NULL;
-    sl_generate_options options = {
-        .name = name, .ranks = ranks, .microbatches = microbatches, .stages_per_rank = stages_per_rank
-    };
-    if (sl_schedule_generate(&options, &schedule) != SL_OK)
-        fail_msg("%s %d %d %d: %s", name, ranks, microbatches, stages_per_rank, sl_error_message());
-    return schedule;
-}
-
-static void assert_csv(sl_schedule *schedule, const char *expected)
-{
-    char *text = NULL;
-    size_t length = 0;
-    FILE *file = open_memstream(&text, &length);
-    assert_int_equal(sl_schedule_write_csv(schedule, file), SL_OK);
-    fclose(file);
-    assert_string_equal(text, expected);
-    free(text);
-    sl_schedule_destroy(schedule);
-}
 
 static void compare_with_reference(const fixture *given)
 {

@@ -1,43 +1,8 @@
 /* The lowering passes: the reference's set of actions, their limits, and no deadlock over any link. */
 #include "fixture.h"
+#include "make.h"
 
 #include "base/alloc.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-static sl_schedule *parse(const char *csv)
-{
-    sl_schedule *schedule = NULL;
-    if (sl_schedule_parse_csv(csv, strlen(csv), "x.csv", &schedule) != SL_OK)
-        fail_msg("%s", sl_error_message());
-    return schedule;
-}
-
-static sl_schedule *generate(const char *name, int ranks, int microbatches, int stages_per_rank)
-{
-    sl_schedule *schedule = NULL;
-    sl_generate_options options = { name, ranks, microbatches, stages_per_rank, false };
-    if (sl_schedule_generate(&options, &schedule) != SL_OK)
-        fail_msg("%s", sl_error_message());
-    return schedule;
-}
-
-/* Takes the schedule over. */
-static void assert_csv(sl_schedule *schedule, const char *expected)
-{
-    char *text = NULL;
-    size_t length = 0;
-    FILE *file = open_memstream(&text, &length);
-    assert_int_equal(sl_schedule_write_csv(schedule, file), SL_OK);
-    fclose(file);
-    assert_string_equal(text, expected);
-    free(text);
-    sl_schedule_destroy(schedule);
-}
 
 static int compare_actions(const void *a, const void *b)
 {

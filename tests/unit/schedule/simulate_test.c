@@ -1,31 +1,10 @@
 /* The simulator: times against the textbook's formulas and against a second, simpler model; usage of memory. */
 #include "fixture.h"
+#include "make.h"
 
 #include "base/alloc.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-static sl_schedule *parse(const char *csv)
-{
-    sl_schedule *schedule = NULL;
-    if (sl_schedule_parse_csv(csv, strlen(csv), "x.csv", &schedule) != SL_OK)
-        fail_msg("%s", sl_error_message());
-    return schedule;
-}
-
-static sl_schedule *generate(const char *name, int ranks, int microbatches, int stages_per_rank)
-{
-    sl_schedule *schedule = NULL;
-    sl_generate_options options = { name, ranks, microbatches, stages_per_rank, false };
-    if (sl_schedule_generate(&options, &schedule) != SL_OK)
-        fail_msg("%s", sl_error_message());
-    return schedule;
-}
 
 static sl_timeline *simulate(const sl_schedule *schedule, const sl_costs *costs)
 {
