@@ -38,7 +38,6 @@ extern "C" {
     X(ERR_TIMEOUT, "timed out")                                                                                        \
     X(ERR_STAGE, "a stage failed")                                                                                     \
     X(ERR_NUMERIC, "not a finite number")                                                                              \
-    X(ERR_INTERRUPTED, "interrupted")                                                                                  \
     X(ERR_INTERNAL, "internal error")
 
 typedef enum sl_status {

@@ -206,7 +206,6 @@ SL_API void sl_model_source_close(sl_model_source *source);                  /* 
 SL_API const sl_model *sl_model_source_model(const sl_model_source *source); /* borrowed */
 SL_API const char *sl_model_source_path(const sl_model_source *source);      /* where the weights were found */
 SL_API const char *sl_model_source_tokenizer(const sl_model_source *source); /* "bytes", a path, or "" */
-SL_API const sl_checkpoint *sl_model_source_checkpoint(const sl_model_source *source); /* NULL for a folder */
 /* All elements of a parameter as f32. A tied head is the embedding. */
 SL_API SL_MUST_CHECK sl_status sl_model_source_read(const sl_model_source *source, const char *param, int64_t count,
                                                     float *out);

@@ -104,11 +104,6 @@ const char *sl_model_source_tokenizer(const sl_model_source *source)
     return source->tokenizer;
 }
 
-const sl_checkpoint *sl_model_source_checkpoint(const sl_model_source *source)
-{
-    return source->checkpoint;
-}
-
 sl_status sl_model_source_read(const sl_model_source *source, const char *param, int64_t count, float *out)
 {
     if (source->weights)

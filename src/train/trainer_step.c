@@ -84,7 +84,7 @@ sl_status sl_trainer_step(sl_trainer *trainer, const char *save_grads, sl_step_r
     SL_TRY(add_tied(trainer));
     SL_TRY(global_norm(trainer, &report->grad_norm));
     if (!isfinite(report->grad_norm)) /* the same on all ranks; an update would spoil the weights and what is saved */
-        SL_TRY(sl_fail(SL_ERR_ARGUMENT,
+        SL_TRY(sl_fail(SL_ERR_NUMERIC,
                        "step %" PRId64 ": the norm of the gradients is %g (a lower optimizer.lr may help)",
                        trainer->step + 1, report->grad_norm));
     if (save_grads)

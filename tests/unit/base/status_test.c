@@ -64,6 +64,23 @@ static void shapes_are_equal_where_rank_and_dims_are(void **state)
     assert_false(sl_shape_equal(&(sl_shape){ 2, { 3, 1 } }, &(sl_shape){ 1, { 3, 1 } }));
 }
 
+static void element_types_are_found_by_their_names(void **state)
+{
+    (void)state;
+    sl_dtype dtype = SL_U8;
+    for (int i = 0; i < SL_DTYPE_COUNT; i++) {
+        assert_int_equal(sl_dtype_parse(sl_dtype_name((sl_dtype)i), &dtype), SL_OK);
+        assert_int_equal(dtype, i);
+        assert_true(sl_dtype_size(dtype) > 0);
+    }
+    dtype = SL_U8;
+    assert_int_equal(sl_dtype_parse("f33", &dtype), SL_ERR_ARGUMENT);
+    assert_non_null(strstr(sl_error_message(), "f33"));
+    assert_int_equal(dtype, SL_U8);
+    assert_string_equal(sl_dtype_name(SL_DTYPE_COUNT), "?");
+    assert_int_equal(sl_dtype_size(SL_DTYPE_COUNT), 0);
+}
+
 static void allocation_can_be_made_to_fail(void **state)
 {
     (void)state;
@@ -81,8 +98,11 @@ static void allocation_can_be_made_to_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_failure_keeps_its_message),      cmocka_unit_test(numbers_refuse_trailing_junk),
-        cmocka_unit_test(shapes_count_and_refuse_overflow), cmocka_unit_test(shapes_are_equal_where_rank_and_dims_are),
+        cmocka_unit_test(a_failure_keeps_its_message),
+        cmocka_unit_test(numbers_refuse_trailing_junk),
+        cmocka_unit_test(shapes_count_and_refuse_overflow),
+        cmocka_unit_test(shapes_are_equal_where_rank_and_dims_are),
+        cmocka_unit_test(element_types_are_found_by_their_names),
         cmocka_unit_test(allocation_can_be_made_to_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

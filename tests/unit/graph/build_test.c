@@ -67,6 +67,8 @@ static void names_carry_their_scopes_and_stay_unique(void **state)
     assert_string_equal(sl_graph_node_name(g, 0), "h.3.mlp.linear");
     assert_string_equal(sl_graph_node_name(g, 1), "h.3.mlp.relu");
     assert_string_equal(sl_graph_node_name(g, 2), "h.3.mlp.relu_2");
+    assert_string_equal(sl_graph_node_op(g, 0), "linear");
+    assert_string_equal(sl_graph_node_op(g, 2), "relu");
     sl_graph_destroy(g);
 }
 

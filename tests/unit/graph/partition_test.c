@@ -307,6 +307,25 @@ static void the_picture_has_a_box_for_each_stage_and_module(void **state)
     sl_graph_destroy(g);
 }
 
+static void the_text_has_every_stage_edge_and_tied_parameter(void **state)
+{
+    (void)state;
+    sl_graph *g = layers(false, true);
+    sl_partition *partition = cut(g, (sl_split_spec){ .kind = SL_SPLIT_MARKS });
+    char *text = NULL;
+    size_t size;
+    FILE *file = open_memstream(&text, &size);
+    sl_partition_dump(partition, file);
+    fclose(file);
+    assert_non_null(strstr(text, "stage 4: "));
+    assert_non_null(strstr(text, "'h.4.linear' to "));
+    assert_non_null(strstr(text, "edge 0 -> 1: h.0.relu, "));
+    assert_non_null(strstr(text, " each way\n"));
+    free(text);
+    sl_partition_destroy(partition);
+    sl_graph_destroy(g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -322,6 +341,7 @@ int main(void)
         cmocka_unit_test(refuses_a_state_in_two_stages),
         cmocka_unit_test(a_partition_outlives_its_graph),
         cmocka_unit_test(the_picture_has_a_box_for_each_stage_and_module),
+        cmocka_unit_test(the_text_has_every_stage_edge_and_tied_parameter),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -226,6 +226,48 @@ static void values_and_gradients_are_handed_over_without_a_copy(void **state)
     free(all);
 }
 
+/* ---- Small questions ---- */
+
+static sl_status look_at_runtime(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
+{
+    sl_status status = SL_OK;
+    int *seen = self->user, params = 0;
+    const sl_param *list = sl_runtime_params(runtime, &params), *found = NULL;
+    (void)stages;
+    seen[rank] += sl_runtime_microbatches(runtime) == self->microbatches;
+    seen[rank] += sl_schedule_has_messages(sl_runtime_schedule(runtime)); /* the one that was given has none */
+    seen[rank] += params == count;                                        /* a toy stage has one */
+    for (int i = 0; i < params; i++) {
+        SL_TRY(sl_runtime_find_param(runtime, list[i].name, &found));
+        seen[rank] += found == &list[i];
+    }
+    seen[rank] += sl_runtime_find_param(runtime, "nobody", &found) == SL_ERR_ARGUMENT;
+    const float *grad = list[0].grad.data;
+    bool any = false;
+    for (int c = 0; c < WIDTH; c++)
+        any |= grad[c] != 0;
+    seen[rank] += any;
+    SL_TRY(sl_runtime_zero_grads(runtime));
+    any = false;
+    for (int c = 0; c < WIDTH; c++)
+        any |= grad[c] != 0;
+    seen[rank] += !any;
+done:
+    return status;
+}
+
+static void a_runtime_tells_what_it_was_made_of(void **state)
+{
+    (void)state;
+    int seen[MAX_RANKS] = { 0 };
+    job made = make_job("Interleaved1F1B", 2, 2, 4, 8);
+    made.after = look_at_runtime;
+    made.user = seen;
+    run(&made);
+    assert_int_equal(seen[0], 8);
+    assert_int_equal(seen[1], 8);
+}
+
 /* ---- Arguments ---- */
 
 /* whole is [WIDTH, samples]; a part is the transpose of its columns. */
@@ -518,6 +560,7 @@ int main(void)
         cmocka_unit_test(device_memory_is_what_was_predicted),
         cmocka_unit_test(slots_are_those_that_the_schedule_needs),
         cmocka_unit_test(values_and_gradients_are_handed_over_without_a_copy),
+        cmocka_unit_test(a_runtime_tells_what_it_was_made_of),
         cmocka_unit_test(arguments_may_be_cut_and_outputs_merged_in_any_way),
         cmocka_unit_test(a_weight_runner_runs_once_a_microbatch),
         cmocka_unit_test(every_kind_of_action_can_be_replaced),

@@ -192,6 +192,55 @@ static void tensors_share_storage_until_the_last_release(void **state)
     sl_device_close(device);
 }
 
+/* What a view of the values 0 .. 5 shows, read element by element through its strides. */
+static void assert_values(sl_tensor *view, const char *meta, const float *expected)
+{
+    char text[96];
+    sl_view seen = sl_tensor_view(view);
+    assert_string_equal(sl_meta_text(sl_tensor_meta(view), text, sizeof text), meta);
+    for (int64_t i = 0; i < sl_meta_count(&seen.meta); i++) {
+        int64_t columns = seen.meta.shape.dims[1];
+        int64_t at = i / columns * seen.meta.strides[0] + i % columns * seen.meta.strides[1];
+        assert_true(((const float *)seen.data)[at] == expected[i]);
+    }
+    sl_tensor_release(view);
+}
+
+static void views_of_a_tensor_show_its_own_values(void **state)
+{
+    (void)state;
+    sl_device *device = NULL;
+    sl_tensor *tensor = NULL, *view = NULL;
+    float values[6] = { 0, 1, 2, 3, 4, 5 };
+    const sl_meta meta = make(2, 2, 3, 0);
+    const sl_shape three_two = shape(2, 3, 2, 0), stretched = shape(2, 2, 2, 0), five = shape(1, 5, 0, 0);
+    assert_int_equal(sl_device_open("cpu", NULL, &device), SL_OK);
+    assert_int_equal(sl_tensor_wrap(device, values, &meta, &tensor), SL_OK);
+    assert_ptr_equal(sl_tensor_device(tensor), device);
+    assert_ptr_equal(sl_tensor_view(tensor).data, values);
+    assert_int_equal(sl_device_get_memory(device).in_use, 0); /* the memory is ours */
+
+    assert_int_equal(sl_tensor_reshape(tensor, &three_two, &view), SL_OK);
+    assert_values(view, "f32 [3, 2]", values);
+    assert_int_equal(sl_tensor_permute(tensor, (int[]){ 1, 0 }, &view), SL_OK);
+    assert_values(view, "f32 [3, 2] strides [1, 3]", (float[]){ 0, 3, 1, 4, 2, 5 });
+    assert_int_equal(sl_tensor_slice(tensor, 1, 1, 2, 1, &view), SL_OK);
+    sl_tensor *column = view;
+    assert_int_equal(sl_tensor_expand(column, &stretched, &view), SL_OK);
+    assert_values(column, "f32 [2, 1] strides [3, 1]", (float[]){ 1, 4 });
+    assert_values(view, "f32 [2, 2] strides [3, 0]", (float[]){ 1, 1, 4, 4 });
+
+    view = NULL;
+    assert_int_equal(sl_tensor_reshape(tensor, &five, &view), SL_ERR_SHAPE);
+    assert_int_equal(sl_tensor_chunk(tensor, 0, 2, 2, &view), SL_ERR_ARGUMENT);
+    assert_null(view);
+    assert_ptr_equal(sl_tensor_retain(tensor), tensor);
+    sl_tensor_release(tensor);
+    assert_ptr_equal(sl_tensor_view(tensor).data, values); /* one owner is left */
+    sl_tensor_release(tensor);
+    sl_device_close(device);
+}
+
 static void halves_round_to_nearest_even_and_back(void **state)
 {
     (void)state;
@@ -223,6 +272,7 @@ int main(void)
         cmocka_unit_test(the_check_names_tensor_expected_and_given),
         cmocka_unit_test(chunks_follow_tensor_split),
         cmocka_unit_test(tensors_share_storage_until_the_last_release),
+        cmocka_unit_test(views_of_a_tensor_show_its_own_values),
         cmocka_unit_test(halves_round_to_nearest_even_and_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

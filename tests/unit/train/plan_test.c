@@ -1,0 +1,92 @@
+/* The plan of a run: its figures fit together before anything runs. */
+#include <sluice/train.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <string.h>
+#include "support/scratch.h"
+
+enum { LAYERS = 4, WIDTH = 32, SEQ = 16, ROWS = 8 };
+
+static void make(const char *const *more, int count, sl_train_config *config, sl_train_plan **plan)
+{
+    char text[300], out[300];
+    const char *overrides[16] = { text,
+                                  out,
+                                  "model.n_layer=4",
+                                  "model.n_head=2",
+                                  "model.n_embd=32",
+                                  "batch.seq=16",
+                                  "batch.size=8",
+                                  "batch.microbatches=4" };
+    static const char tale[] = "There was a well, and nobody knew how deep it was. A stone said: I do.\n";
+    scratch_write(scratch_path("tale.txt"), tale, sizeof tale - 1);
+    snprintf(text, sizeof text, "data.text=%s", scratch_path("tale.txt"));
+    snprintf(out, sizeof out, "run.out=%s", scratch_path("out"));
+    for (int i = 0; i < count; i++)
+        overrides[8 + i] = more[i];
+    assert_int_equal(sl_train_config_load(NULL, overrides, 8 + count, config), SL_OK);
+    assert_int_equal(sl_train_plan_create(config, plan), SL_OK);
+}
+
+static void stages_are_the_whole_model_on_the_ranks_of_the_schedule(void **state)
+{
+    (void)state;
+    sl_train_config config;
+    sl_train_plan *plan = NULL;
+    const char *more[] = { "parallel.pp=2", "parallel.dp=2", "parallel.schedule=Interleaved1F1B",
+                           "parallel.stages_per_rank=2" };
+    make(more, 4, &config, &plan);
+    assert_int_equal(sl_train_plan_ranks(plan), 4);
+    assert_int_equal(sl_train_plan_stages(plan), 4);
+    int64_t params = 0;
+    double flops = 0;
+    for (int s = 0; s < 4; s++) {
+        sl_plan_stage stage = sl_train_plan_stage(plan, s);
+        assert_int_equal(stage.rank, s % 2);
+        assert_true(strlen(stage.first) > 0 && strlen(stage.last) > 0);
+        assert_true(stage.seconds > 0);
+        assert_in_range(stage.slots, 1, 4);
+        params += stage.params;
+        flops += stage.cost.flops;
+    }
+    /* GPT-2 with a tied head: embeddings, per layer 12 C^2 + 13 C, the last norm. */
+    assert_int_equal(params, (256 + SEQ) * WIDTH + LAYERS * (12 * WIDTH * WIDTH + 13 * WIDTH) + 2 * WIDTH);
+    /* A stage's cost is that of a microbatch of one row; there are ROWS of them a step. */
+    assert_true(sl_train_plan_flops(plan) > 0.999 * flops * ROWS && sl_train_plan_flops(plan) < 1.001 * flops * ROWS);
+    assert_true(sl_train_plan_step_seconds(plan) > 0);
+    assert_true(sl_train_plan_bubble(plan) > 0 && sl_train_plan_bubble(plan) < 1);
+    sl_train_plan_destroy(plan);
+    sl_train_config_destroy(&config);
+}
+
+static void memory_is_the_sum_of_its_parts(void **state)
+{
+    (void)state;
+    sl_train_config config;
+    sl_train_plan *plan = NULL;
+    const char *more[] = { "parallel.pp=2" };
+    make(more, 1, &config, &plan);
+    for (int r = 0; r < 2; r++) {
+        sl_plan_memory memory = sl_train_plan_memory(plan, r);
+        assert_true(memory.params > 0 && memory.grads > 0 && memory.activations > 0);
+        assert_true(memory.optimizer == 2 * memory.params); /* AdamW */
+        assert_true(memory.total ==
+                    memory.params + memory.grads + memory.optimizer + memory.activations + memory.checkpoint);
+    }
+    sl_train_plan_destroy(plan);
+    sl_train_config_destroy(&config);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(stages_are_the_whole_model_on_the_ranks_of_the_schedule),
+        cmocka_unit_test(memory_is_the_sum_of_its_parts),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
