@@ -146,10 +146,11 @@ SL_API SL_MUST_CHECK sl_status sl_stage_bind_param(sl_stage *stage, const char *
 
 typedef struct sl_runtime sl_runtime; /* one rank's part of a pipeline; used by one thread at a time */
 
-/* How an argument is cut. Where microbatches differ in size, or a stage leaves a root input's metadata open, meta is
- * that of the whole batch; else shape.rank may be -1 and the stages say it. */
+/* How an argument is cut. */
 typedef struct sl_arg_spec {
     const char *name;
+    /* Of the whole batch; zero, or shape.rank -1: the stages that use it say what a microbatch is. Where microbatches
+     * differ in size, the spec of at least one split argument must give it. */
     sl_meta meta;
     sl_chunk_spec chunk;
 } sl_arg_spec;

@@ -2,6 +2,7 @@
 #include <sluice/base.h>
 
 #include "base/locale.h"
+#include "base/status.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 #define MESSAGE_SIZE 2048
 
 static _Thread_local char message[MESSAGE_SIZE];
+static _Thread_local uint64_t failures; /* messages that this thread has left */
 
 static const struct {
     const char *name;
@@ -42,6 +44,7 @@ sl_status sl_fail_v(sl_status code, const char *format, va_list args)
     vsnprintf(fresh, sizeof fresh, format, args);
     sl_locale_end(previous);
     memcpy(message, fresh, sizeof message);
+    failures++;
     return code;
 }
 
@@ -63,6 +66,23 @@ sl_status sl_fail_context(sl_status code, const char *format, ...)
     sl_fail_v(code, format, args);
     va_end(args);
     return sl_fail(code, "%s: %s", message, old);
+}
+
+uint64_t sl_fail_count(void)
+{
+    return failures;
+}
+
+sl_status sl_fail_callback(sl_status returned, uint64_t count, const char *what)
+{
+    if (returned == SL_OK)
+        return SL_OK;
+    if ((size_t)returned >= sizeof statuses / sizeof *statuses)
+        return sl_fail(SL_ERR_STAGE, "%s returned %d, which is no status", what, (int)returned);
+    if (failures == count)
+        return sl_fail(returned, "%s returned %s (%s) and left no message", what, sl_status_name(returned),
+                       sl_status_text(returned));
+    return returned;
 }
 
 const char *sl_error_message(void)

@@ -7,13 +7,29 @@
 
 /* ---- Arguments ------------------------------------------------------------------------------- */
 
+/* Appends "'name'" to a list of names, as far as there is room. */
+static void list_name(char *list, size_t size, const char *name)
+{
+    size_t used = strlen(list);
+    snprintf(list + used, size - used, "%s'%s'", used ? ", " : "", name);
+}
+
+static sl_status fail_unknown_arg(const sl_wiring *wiring, const char *name)
+{
+    char known[512] = "";
+    for (int r = 0; r < wiring->root_count; r++)
+        list_name(known, sizeof known, wiring->roots[r].name);
+    return sl_fail(SL_ERR_ARGUMENT, "no stage has an input '%s'; the batch consists of %s", name,
+                   *known ? known : "nothing");
+}
+
 /* The root input that an argument is for; position counts those without a name. */
 static sl_status find_root(const sl_runtime *runtime, const sl_arg *arg, int *position, int *out)
 {
     const sl_wiring *wiring = runtime->wiring;
     if (arg->name) {
         *out = sl_wiring_find_root(wiring, arg->name);
-        return *out >= 0 ? SL_OK : sl_fail(SL_ERR_ARGUMENT, "no stage has an input '%s'", arg->name);
+        return *out >= 0 ? SL_OK : fail_unknown_arg(wiring, arg->name);
     }
     for (int r = 0; r < wiring->root_count; r++) {
         if (wiring->roots[r].position == *position) {
@@ -78,13 +94,28 @@ done:
     return status;
 }
 
+/* Where nobody said how large the batch is, the stages' microbatches did: that may come as a surprise. */
+static sl_status check_whole(const sl_runtime *runtime, int r, const sl_meta *expected, const sl_meta *given)
+{
+    const sl_wire_root *root = &runtime->wiring->roots[r];
+    sl_status status = check_arg(runtime, r, expected, given);
+    if (status == SL_OK || !root->derived || sl_shape_equal(&expected->shape, &given->shape))
+        return status;
+    char part[128];
+    return sl_fail(
+        status,
+        "%s (%d microbatches of %s; for a batch that does not divide into equal ones, sl_runtime_options.args "
+        "must have its shape)",
+        sl_error_message(), runtime->wiring->microbatches, sl_shape_text(&root->metas[0].shape, part, sizeof part));
+}
+
 static sl_status bind_whole(sl_runtime *runtime, const sl_program *program, int r, const sl_view *whole)
 {
     sl_status status = SL_OK;
     const sl_meta *expected = &runtime->wiring->roots[r].whole;
     int count = runtime->wiring->microbatches;
     if (expected->shape.rank >= 0)
-        SL_TRY(check_arg(runtime, r, expected, &whole->meta));
+        SL_TRY(check_whole(runtime, r, expected, &whole->meta));
     for (int m = 0; m < count; m++) {
         sl_view part;
         SL_TRY(sl_microbatch_part_view(whole, &runtime->roots[r].chunk, count, m, &part));
@@ -130,14 +161,28 @@ sl_status sl_runtime_bind_args(sl_runtime *runtime, const sl_program *program, c
     }
     for (int r = 0; r < wiring->root_count; r++) {
         if (runtime->roots[r].used && !runtime->roots[r].given)
-            SL_TRY(sl_fail(SL_ERR_ARGUMENT, "the argument '%s', which stage %d uses, was not given",
-                           wiring->roots[r].name, runtime->roots[r].stage));
+            SL_TRY(sl_fail(SL_ERR_ARGUMENT,
+                           "stage %d has an input '%s', which no stage before it makes and the batch was given without",
+                           runtime->roots[r].stage, wiring->roots[r].name));
     }
 done:
     return status;
 }
 
 /* ---- Outputs --------------------------------------------------------------------------------- */
+
+static sl_status fail_unknown_output(const sl_runtime *runtime, const char *name)
+{
+    char known[512] = "";
+    for (int k = 0; k < runtime->stage_count; k++) {
+        for (int j = 0; j < runtime->stages[k]->output_count; j++) {
+            if (!runtime->stages[k]->outputs[j].loss)
+                list_name(known, sizeof known, runtime->stages[k]->outputs[j].name);
+        }
+    }
+    return sl_fail(SL_ERR_ARGUMENT, "no stage of rank %d has an output '%s'; there is %s", runtime->rank, name,
+                   *known ? known : "none");
+}
 
 sl_status sl_runtime_bind_outputs(sl_runtime *runtime, const sl_step *step)
 {
@@ -158,8 +203,7 @@ sl_status sl_runtime_bind_outputs(sl_runtime *runtime, const sl_step *step)
             }
         }
         if (!found)
-            return sl_fail(SL_ERR_ARGUMENT, "no stage of rank %d has an output '%s'", runtime->rank,
-                           step->outputs[i].name);
+            return fail_unknown_output(runtime, step->outputs[i].name);
     }
     return SL_OK;
 }

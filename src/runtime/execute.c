@@ -1,6 +1,8 @@
 /* The executor: wait for the message, run the phase, post the message, next. */
 #include "runtime/runtime.h"
 
+#include "base/status.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -177,10 +179,11 @@ sl_status sl_runtime_run_action(sl_runtime *runtime, sl_action action)
 
 static sl_status run_custom(sl_runtime *runtime, sl_action action)
 {
+    uint64_t count = sl_fail_count();
     sl_trace_break(&runtime->trace);
     sl_status status = runtime->custom[action.kind].fn(runtime->custom[action.kind].user, runtime, action);
     sl_trace_break(&runtime->trace);
-    return status;
+    return sl_fail_callback(status, count, "the function set for this action");
 }
 
 /* The current action by whoever runs its kind. Phases and messages are traced one by one where they happen. */

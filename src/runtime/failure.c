@@ -11,7 +11,8 @@ static void describe(const sl_runtime *runtime, int64_t cell, sl_action action, 
 {
     char name[SL_ACTION_TEXT_SIZE];
     if (cell < 0)
-        snprintf(text, size, "%s%d, between actions", place_mark, runtime->rank);
+        snprintf(text, size, "%s%d, %s", place_mark, runtime->rank,
+                 runtime->current < 0 ? "before the first action" : "after the last action");
     else if (action.microbatch < 0)
         snprintf(text, size, "%s%d, cell %lld, %s (stage %d)", place_mark, runtime->rank, (long long)cell,
                  sl_action_text(action, name, sizeof name), action.stage);
@@ -85,13 +86,25 @@ static void read_last_note(sl_runtime *runtime, const char *message)
     }
 }
 
+/* All ranks have heard of it: it was another's. A callback may return any status, this one, too. */
+static bool is_known(sl_runtime *runtime, sl_status status)
+{
+    char message[2048];
+    if (status != SL_ERR_PEER)
+        return false;
+    snprintf(message, sizeof message, "%s", sl_error_message());
+    bool known = sl_group_check(runtime->group) != SL_OK;
+    sl_fail(status, "%s", message);
+    return known;
+}
+
 sl_status sl_runtime_fail(sl_runtime *runtime, sl_status status, int64_t cell, sl_action action)
 {
     if (runtime->failed != SL_OK)
         return status;
     runtime->failed = status;
     runtime->failure = (sl_runtime_failure){ .rank = -1, .cell = -1 };
-    if (status == SL_ERR_PEER) {
+    if (is_known(runtime, status)) {
         read_place(runtime, sl_error_message());
         if (runtime->failure.rank < 0)
             read_last_note(runtime, sl_error_message());

@@ -1,6 +1,8 @@
 /* Microbatches: cuts arguments into parts and puts outputs together again. */
 #include "runtime/microbatch.h"
 
+#include "base/status.h"
+
 #include <string.h>
 
 static const sl_chunk_spec by_default = { .kind = SL_CHUNK_SPLIT };
@@ -42,7 +44,8 @@ sl_status sl_microbatch_part_view(const sl_view *whole, const sl_chunk_spec *spe
     if (spec->kind == SL_CHUNK_CUSTOM) {
         if (!spec->split)
             return sl_fail(SL_ERR_ARGUMENT, "a custom chunk spec without a split function cannot split");
-        SL_TRY(spec->split(spec->user, whole, count, index, &view));
+        uint64_t failures = sl_fail_count();
+        SL_TRY(sl_fail_callback(spec->split(spec->user, whole, count, index, &view), failures, "split"));
     } else if (spec->kind == SL_CHUNK_SPLIT) {
         SL_TRY(slice_part(&whole->meta, spec, count, index, &view.meta, &offset));
         if (view.data)
@@ -147,7 +150,8 @@ sl_status sl_microbatch_merge_part(const sl_view *part, const sl_chunk_spec *spe
     if (spec->kind == SL_CHUNK_CUSTOM) {
         if (!spec->merge)
             return sl_fail(SL_ERR_ARGUMENT, "a custom chunk spec without a merge function cannot merge");
-        return spec->merge(spec->user, part, count, index, whole);
+        uint64_t failures = sl_fail_count();
+        return sl_fail_callback(spec->merge(spec->user, part, count, index, whole), failures, "merge");
     }
     SL_TRY(sl_microbatch_part_view(whole, spec, count, index, &place));
     SL_TRY(sl_microbatch_copy(part, &place));

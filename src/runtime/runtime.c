@@ -229,6 +229,19 @@ done:
     return status;
 }
 
+/* Every rank has found the same error, or hears of it now: none leaves before all have, for one that is gone is an error
+ * of its own to those who wait for it. */
+static void fail_together(sl_runtime *runtime, sl_status status)
+{
+    char message[2048];
+    snprintf(message, sizeof message, "%s", sl_error_message());
+    if (status == SL_ERR_MEMORY) /* one rank's own, which may have kept it from telling the others */
+        sl_group_fail(runtime->group, status);
+    else
+        (void)!sl_group_barrier(runtime->group);
+    sl_fail(status, "%s", message);
+}
+
 sl_status sl_runtime_create(const sl_runtime_options *options, sl_runtime **out)
 {
     sl_status status = SL_OK;
@@ -240,8 +253,10 @@ sl_status sl_runtime_create(const sl_runtime_options *options, sl_runtime **out)
     *out = runtime;
     runtime = NULL;
 done:
-    if (status == SL_ERR_MEMORY) /* all other errors are agreed on; this one may keep a rank from telling the others */
+    if (status == SL_ERR_MEMORY && !(runtime && runtime->group))
         sl_group_fail(options->group, status);
+    else if (status != SL_OK && status != SL_ERR_PEER)
+        fail_together(runtime, status);
     sl_runtime_destroy(runtime);
     return status;
 }

@@ -65,7 +65,7 @@ struct sl_runtime {
         void *user;
     } custom[SL_KIND_COUNT];
     const sl_program *running; /* NULL between steps */
-    int64_t current;           /* action of the running program */
+    int64_t current;           /* action of the running program; -1 before the first */
     sl_run_context context;
     char note[96]; /* "step 7 2F3" */
 

@@ -2,6 +2,7 @@
 #include "runtime/stage.h"
 
 #include "base/alloc.h"
+#include "base/status.h"
 
 #include <string.h>
 
@@ -150,7 +151,8 @@ static sl_status run_weight_runner(sl_stage *stage, const sl_frame *frame, const
 {
     sl_stage_call call;
     sl_stage_fill_call(stage, SL_PHASE_W, frame, context, &call);
-    return stage->weight_runner(stage->weight_user, &call);
+    uint64_t count = sl_fail_count();
+    return sl_fail_callback(stage->weight_runner(stage->weight_user, &call), count, "the weight runner");
 }
 
 sl_status sl_stage_run(sl_stage *stage, sl_phase phase, const sl_frame *frame, const sl_run_context *context)

@@ -2,6 +2,7 @@
 #include "runtime/stage.h"
 
 #include "base/alloc.h"
+#include "base/status.h"
 #include "runtime/microbatch.h"
 
 #include <stdio.h>
@@ -46,6 +47,12 @@ done:
     return status;
 }
 
+static sl_status call_back(const char *what, sl_stage_fn function, void *user, const sl_stage_call *call)
+{
+    uint64_t count = sl_fail_count();
+    return sl_fail_callback(function(user, call), count, what);
+}
+
 static sl_status callbacks_run(sl_stage *stage, sl_phase phase, const sl_frame *frame, const sl_run_context *context)
 {
     const callbacks *own = stage->own;
@@ -54,24 +61,24 @@ static sl_status callbacks_run(sl_stage *stage, sl_phase phase, const sl_frame *
     sl_stage_fill_call(stage, phase, frame, context, &call);
     switch (phase) {
     case SL_PHASE_F:
-        SL_TRY(own->forward(own->user, &call));
+        SL_TRY(call_back("forward", own->forward, own->user, &call));
         SL_TRY(take_outputs(stage, frame, &call));
         break;
     case SL_PHASE_I:
-        SL_TRY(own->backward_input(own->user, &call));
+        SL_TRY(call_back("backward_input", own->backward_input, own->user, &call));
         break;
     case SL_PHASE_W:
-        SL_TRY(own->backward_weight(own->user, &call));
+        SL_TRY(call_back("backward_weight", own->backward_weight, own->user, &call));
         break;
     default:
         if (own->backward) {
-            SL_TRY(own->backward(own->user, &call));
+            SL_TRY(call_back("backward", own->backward, own->user, &call));
             break;
         }
         call.phase = SL_PHASE_I;
-        SL_TRY(own->backward_input(own->user, &call));
+        SL_TRY(call_back("backward_input", own->backward_input, own->user, &call));
         call.phase = SL_PHASE_W;
-        SL_TRY(own->backward_weight(own->user, &call));
+        SL_TRY(call_back("backward_weight", own->backward_weight, own->user, &call));
     }
 done:
     return status;
@@ -108,9 +115,10 @@ static sl_status callbacks_infer(sl_stage *stage, int size)
         if (size != 0)
             outputs[j].shape.rank = -1;
     }
+    uint64_t count = sl_fail_count();
     status = own->infer(own->user, inputs, stage->input_count, outputs, stage->output_count);
     if (status != SL_OK)
-        return sl_fail_context(status, "stage %d: infer", stage->index);
+        return sl_fail_context(sl_fail_callback(status, count, "it"), "stage %d: infer", stage->index);
     for (int j = 0; j < stage->output_count; j++)
         SL_TRY(check_inferred(stage, size, j, &outputs[j]));
     for (int j = 0; j < stage->output_count; j++)

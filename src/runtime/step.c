@@ -125,6 +125,7 @@ done:
 static sl_status begin(sl_runtime *runtime, const sl_program *program, const sl_step *step, bool training)
 {
     sl_status status = SL_OK;
+    runtime->current = -1;
     if (training && program->action_count == 0)
         return sl_fail(SL_ERR_ARGUMENT, "the schedule is forward only: it can evaluate, not train");
     if (training && step->keep_grads && !runtime->grads_partial)

@@ -60,6 +60,7 @@ typedef struct sl_wire_root {
     sl_chunk_kind kind;
     int dim;
     sl_meta whole; /* of the batch; rank -1 where it cannot be known (CUSTOM) */
+    bool derived;  /* how large the batch is follows from the stages' microbatches alone */
     int position;  /* in the order of stages and their inputs; -1 where no stage uses it */
 } sl_wire_root;
 

@@ -75,6 +75,15 @@ done:
     return status;
 }
 
+/* A spec that was left zero says nothing of the shape, either. */
+static sl_meta spec_meta(const sl_arg_spec *arg)
+{
+    sl_meta meta = arg->meta;
+    if (meta.dtype == SL_F32 && meta.shape.rank == 0)
+        meta.shape.rank = -1;
+    return meta;
+}
+
 static sl_status pack_rank(sl_pack *pack, const sl_runtime_options *options, sl_status outcome)
 {
     sl_status status = SL_OK;
@@ -85,8 +94,9 @@ static sl_status pack_rank(sl_pack *pack, const sl_runtime_options *options, sl_
     SL_TRY(sl_pack_int(pack, options->arg_count));
     for (int i = 0; i < options->arg_count; i++) {
         const sl_arg_spec *arg = &options->args[i];
+        sl_meta meta = spec_meta(arg);
         SL_TRY(sl_pack_text(pack, arg->name));
-        SL_TRY(sl_pack_put(pack, &arg->meta, sizeof arg->meta));
+        SL_TRY(sl_pack_put(pack, &meta, sizeof meta));
         SL_TRY(sl_pack_int(pack, arg->chunk.kind));
         SL_TRY(sl_pack_int(pack, arg->chunk.dim));
     }
@@ -167,11 +177,9 @@ done:
     return status;
 }
 
-static sl_status unpack_rank(sl_wiring *wiring, sl_unpack *in, int rank, const sl_schedule *schedule, int64_t hash)
+static sl_status unpack_rank(sl_wiring *wiring, sl_unpack *in, int rank, const sl_schedule *schedule)
 {
     sl_status status = SL_OK;
-    if (sl_unpack_int(in) != hash)
-        return sl_fail(SL_ERR_SCHEDULE, "ranks were given different schedules (rank %d another than rank 0)", rank);
     for (int64_t args = sl_unpack_int(in); args > 0; args--)
         SL_TRY(unpack_arg(wiring, in, rank));
     for (int64_t stages = sl_unpack_int(in); stages > 0; stages--) {
@@ -213,6 +221,24 @@ static sl_status hear_outcomes(const sl_blobs *blobs)
     return status;
 }
 
+/* Before anything is read in the light of this rank's schedule. */
+static sl_status compare_schedules(const sl_blobs *blobs)
+{
+    sl_status status = SL_OK;
+    int64_t first = 0;
+    for (int rank = 0; rank < blobs->count; rank++) {
+        sl_unpack in;
+        SL_TRY(hear_outcome(blobs, rank, &in));
+        int64_t hash = sl_unpack_int(&in);
+        if (rank == 0)
+            first = hash;
+        if (hash != first)
+            return sl_fail(SL_ERR_SCHEDULE, "ranks were given different schedules (rank %d another than rank 0)", rank);
+    }
+done:
+    return status;
+}
+
 sl_status sl_wiring_gather(sl_wiring *wiring, const sl_runtime_options *options, sl_status outcome)
 {
     sl_status status = SL_OK;
@@ -221,9 +247,9 @@ sl_status sl_wiring_gather(sl_wiring *wiring, const sl_runtime_options *options,
     SL_TRY(pack_rank(&pack, options, outcome));
     SL_TRY(sl_group_gather_blobs(options->group, pack.data, pack.size, &blobs));
     SL_TRY(hear_outcomes(blobs));
+    SL_TRY(compare_schedules(blobs));
 
     const sl_schedule *schedule = options->schedule;
-    int64_t hash = hash_schedule(schedule);
     wiring->ranks = blobs->count;
     wiring->stage_count = sl_schedule_stages(schedule);
     wiring->microbatches = sl_schedule_microbatches(schedule);
@@ -233,7 +259,8 @@ sl_status sl_wiring_gather(sl_wiring *wiring, const sl_runtime_options *options,
     for (int rank = 0; rank < blobs->count; rank++) {
         sl_unpack in;
         SL_TRY(hear_outcome(blobs, rank, &in));
-        SL_TRY(unpack_rank(wiring, &in, rank, schedule, hash));
+        (void)sl_unpack_int(&in); /* the schedule's hash */
+        SL_TRY(unpack_rank(wiring, &in, rank, schedule));
     }
     for (int s = 0; s < wiring->stage_count; s++) {
         if (wiring->stages[s].rank < 0)

@@ -82,10 +82,13 @@ static sl_status find_wholes(sl_wiring *wiring)
         status = sl_microbatch_whole_meta(&root->metas[0], 1, &spec, &root->whole);
         if (status != SL_OK)
             return sl_fail_context(status, "argument '%s'", root->name);
-        if (root->kind == SL_CHUNK_SPLIT)
-            root->whole.shape.dims[root->dim < 0 ? root->dim + root->whole.shape.rank : root->dim] *=
-                wiring->microbatches;
+        if (root->kind == SL_CHUNK_SPLIT) {
+            int64_t *dim = &root->whole.shape.dims[root->dim < 0 ? root->dim + root->whole.shape.rank : root->dim];
+            *dim = wiring->size_count == 1 ? *dim * wiring->microbatches
+                                           : sl_wiring_first_sample(wiring, wiring->microbatches);
+        }
         root->whole = sl_meta_contiguous(root->whole.dtype, &root->whole.shape);
+        root->derived = wiring->size_count == 1;
     }
     return status;
 }
@@ -100,15 +103,40 @@ static const sl_meta *given_meta(const sl_wiring *wiring, const sl_wire_input *i
     return &wiring->stages[input->maker].outputs[input->maker_output].metas[size];
 }
 
+/* A root input of which nobody said what its smaller part is: that follows from the larger one. */
+static sl_status shrink_root(const sl_wiring *wiring, int s, sl_wire_root *root)
+{
+    sl_meta part = root->metas[0];
+    int64_t samples = samples_of(root, &part);
+    if (root->kind == SL_CHUNK_SPLIT && samples != wiring->samples[0])
+        return sl_fail(
+            SL_ERR_SHAPE,
+            "stage %d: input '%s' has %lld samples a microbatch, where the batch has %lld and %lld; no stage "
+            "makes it, so it comes with the batch, and no argument's spec says how it is cut",
+            s, root->name, (long long)(samples < 0 ? 0 : samples), (long long)wiring->samples[0],
+            (long long)wiring->samples[1]);
+    if (root->kind == SL_CHUNK_SPLIT)
+        part.shape.dims[root->dim < 0 ? root->dim + part.shape.rank : root->dim] = wiring->samples[1];
+    root->metas[1] = sl_meta_contiguous(part.dtype, &part.shape);
+    return SL_OK;
+}
+
 /* A stage that says nothing of the smaller size takes what it is given, as far as infer can follow. */
 static sl_status settle_input(sl_wiring *wiring, int s, sl_wire_input *input, int size)
 {
     const sl_meta *given = given_meta(wiring, input, size);
     sl_meta *meta = &input->metas[size];
     char what[512], source[256];
+    if (size == 1 && input->root >= 0 && is_open(given)) {
+        sl_status status = shrink_root(wiring, s, &wiring->roots[input->root]);
+        if (status != SL_OK)
+            return status;
+    }
     if (is_open(meta) && is_open(given))
-        return sl_fail(SL_ERR_SHAPE, "stage %d: neither the stage nor an argument's spec gives the shape of '%s'", s,
-                       input->name);
+        return sl_fail(SL_ERR_SHAPE,
+                       "stage %d: no stage makes the input '%s', so it comes with the batch, and neither the stage nor "
+                       "an argument's spec gives its shape",
+                       s, input->name);
     if (is_open(given)) {
         wiring->roots[input->root].metas[size] = *meta; /* makers come first, so that only a root can be open */
         return SL_OK;

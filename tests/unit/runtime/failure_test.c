@@ -84,6 +84,28 @@ static void a_failing_callback_stops_all_ranks_at_one_place(void **state)
     }
 }
 
+static void a_callback_that_leaves_no_message_is_named(void **state)
+{
+    (void)state;
+    static const struct {
+        int returned;
+        sl_status status;
+        const char *words;
+    } cases[] = {
+        { SL_ERR_NUMERIC, SL_ERR_NUMERIC, "forward returned ERR_NUMERIC (not a finite number) and left no message" },
+        { SL_ERR_PEER, SL_ERR_PEER, "forward returned ERR_PEER" }, /* which it was not: the others must hear of it */
+        { -1, SL_ERR_STAGE, "forward returned -1, which is no status" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        job made = make_job("1F1B", 3, 4, 8);
+        sl_fail(SL_ERR_IO, "an old message");
+        made.shape.fail_stage = 1;
+        made.shape.fail_microbatch = 2;
+        made.shape.fail_with = cases[i].returned;
+        assert_all_fail(&made, cases[i].status, (const char *const[]){ "1F2", cases[i].words, NULL });
+    }
+}
+
 static void a_loss_that_is_no_number_is_noticed_when_asked_for(void **state)
 {
     (void)state;
@@ -169,13 +191,13 @@ static void arguments_are_checked_at_each_step_and_all_ranks_hear_of_it(void **s
     static const struct {
         sl_status (*before)(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count);
         sl_status status;
-        const char *words[4];
+        const char *words[5];
     } cases[] = {
         { wrong_rows, SL_ERR_SHAPE, { "stage 0", "'x'", "[5, 3]", NULL } },
         { wrong_dtype, SL_ERR_SHAPE, { "stage 0", "'x'", "i32", NULL } },
         { wrong_stride, SL_ERR_SHAPE, { "stage 0", "'x'", "stride", NULL } },
-        { unknown_name, SL_ERR_ARGUMENT, { "'ex'", NULL } },
-        { missing, SL_ERR_ARGUMENT, { "was not given", NULL } },
+        { unknown_name, SL_ERR_ARGUMENT, { "before the first action", "'ex'", "'x', 't'", NULL } },
+        { missing, SL_ERR_ARGUMENT, { "has an input", "no stage before it makes", "given without", NULL } },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         job made = make_job("1F1B", 2, 2, 4);
@@ -209,6 +231,41 @@ static void adding_to_a_finished_step_is_refused(void **state)
     job made = make_job("1F1B", 2, 2, 4);
     made.before = keep_after_whole;
     assert_all_fail(&made, SL_ERR_ARGUMENT, (const char *const[]){ "keep_grads", NULL });
+}
+
+static sl_status seven_of_eight(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
+{
+    float data[7 * WIDTH] = { 0 };
+    sl_view view = { data, sl_meta_make(SL_F32, 2, (int64_t[]){ 7, WIDTH }) };
+    (void)self, (void)rank, (void)stages, (void)count;
+    return sl_runtime_step(runtime, &(sl_step){ .args = (sl_arg[]){ { "x", view }, { "t", view } }, .arg_count = 2 },
+                           NULL);
+}
+
+static void a_batch_of_another_size_than_the_stages_have_says_what_to_do(void **state)
+{
+    (void)state;
+    sl_arg_spec zero[2] = { { .name = "x" }, { .name = "t" } }; /* the stages say that a microbatch has 2 samples */
+    job made = make_job("1F1B", 2, 4, 8);
+    made.extra.args = zero;
+    made.extra.arg_count = 2;
+    made.before = seven_of_eight;
+    assert_all_fail(&made, SL_ERR_SHAPE,
+                    (const char *const[]){ "[7, 3]", "4 microbatches of [2, 3]", "sl_runtime_options.args", NULL });
+}
+
+static void arguments_without_a_size_follow_the_one_that_has_it(void **state)
+{
+    (void)state;
+    sl_arg_spec one = { .name = "x", .meta = sl_meta_make(SL_F32, 2, (int64_t[]){ 7, WIDTH }) };
+    job made = make_job("1F1B", 2, 4, 7), said = make_job("1F1B", 2, 4, 7);
+    made.extra.args = &one;
+    made.extra.arg_count = 1;
+    assert_int_equal(job_run(&made), SL_OK);
+    assert_int_equal(job_run(&said), SL_OK);
+    assert_memory_equal(made.weights, said.weights, sizeof made.weights);
+    sl_schedule_destroy(made.schedule);
+    sl_schedule_destroy(said.schedule);
 }
 
 /* ---- Schedules ---- */
@@ -298,10 +355,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_failing_callback_stops_all_ranks_at_one_place),
+        cmocka_unit_test(a_callback_that_leaves_no_message_is_named),
         cmocka_unit_test(a_loss_that_is_no_number_is_noticed_when_asked_for),
         cmocka_unit_test(stages_that_do_not_fit_are_refused_on_all_ranks),
         cmocka_unit_test(a_batch_smaller_than_the_microbatches_is_refused),
         cmocka_unit_test(arguments_are_checked_at_each_step_and_all_ranks_hear_of_it),
+        cmocka_unit_test(a_batch_of_another_size_than_the_stages_have_says_what_to_do),
+        cmocka_unit_test(arguments_without_a_size_follow_the_one_that_has_it),
         cmocka_unit_test(outputs_are_checked_at_each_forward),
         cmocka_unit_test(adding_to_a_finished_step_is_refused),
         cmocka_unit_test(schedules_that_cannot_run_are_refused_with_their_cell),

@@ -25,6 +25,7 @@ typedef struct toy_shape {
     int bad_stage;
     bool own_output;                 /* F hands back memory of its own */
     int fail_stage, fail_microbatch; /* F of it fails; -1: none */
+    int fail_with;                   /* returned without a message; 0: a proper failure */
     size_t more_saved;               /* bytes */
     int nan_microbatch;              /* its loss is not a number; -1: none */
     bool open_shapes;                /* metadata is inferred */
@@ -163,7 +164,7 @@ static inline sl_status toy_run_forward(void *user, const sl_stage_call *call)
     int64_t n = call->inputs[0].meta.shape.dims[0];
     toy->calls[SL_PHASE_F]++;
     if (toy->index == toy->shape->fail_stage && call->microbatch == toy->shape->fail_microbatch)
-        return sl_fail(SL_ERR_STAGE, "the valve is stuck");
+        return toy->shape->fail_with ? (sl_status)toy->shape->fail_with : sl_fail(SL_ERR_STAGE, "the valve is stuck");
     if (toy->shape->own_output)
         call->outputs[0].data = toy->own;
     if (toy->shape->bad_output && toy->index == toy->shape->bad_stage && call->microbatch == 1)
