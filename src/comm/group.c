@@ -58,6 +58,16 @@ void sl_group_close(sl_group *group)
     }
 }
 
+/* Tells all ranks of this thread's last error, unless it tells of the run's failure already or of its consequences. */
+static void fail_run(sl_link *link, sl_status code)
+{
+    char text[SL_FAILURE_TEXT];
+    if (sl_link_has_failed(link))
+        return;
+    snprintf(text, sizeof text, "rank %d failed: %s", link->rank, sl_error_message());
+    link->transport->fail(link, link->rank, code, text);
+}
+
 /* The group of all ranks of a run that has just been joined. Takes the link, also where it fails. */
 static sl_status open_world(sl_link *link, sl_group **out)
 {
@@ -75,6 +85,8 @@ static sl_status open_world(sl_link *link, sl_group **out)
     *out = group;
     group = NULL; /* now the caller's */
 done:
+    if (status != SL_OK)
+        fail_run(link, status); /* the others have joined and rely on this rank */
     if (status != SL_OK && !group)
         link->transport->close(link);
     sl_group_close(group);
@@ -307,12 +319,7 @@ done:
 
 sl_status sl_group_fail(sl_group *group, sl_status code)
 {
-    char text[SL_FAILURE_TEXT];
-    sl_link *link = group->link;
-    if (sl_link_has_failed(link))
-        return code; /* the message at hand tells of that failure already, or of its consequences */
-    snprintf(text, sizeof text, "rank %d failed: %s", link->rank, sl_error_message());
-    link->transport->fail(link, link->rank, code, text);
+    fail_run(group->link, code);
     return code;
 }
 

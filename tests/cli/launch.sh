@@ -30,6 +30,10 @@ silent
 [ "$(echo "the input" | "$SLUICE" launch -n 2 --tag-output -- cat)" = "[0] the input" ] || fail "input goes to rank 0"
 run 0 "$SLUICE" launch -n 1 --bind core -- bash -c 'taskset -cp $$'
 [ "$(sed 's/.*: //' "$out")" = "$(taskset -cp $$ | sed 's/.*: //; s/[-,].*//')" ] || fail "rank 0 has the first core"
+cores=$(nproc)
+run 0 "$SLUICE" launch -n $((cores + 1)) --bind core --tag-output -- bash -c 'taskset -cp $$ | sed "s/.*: //"'
+[ "$(sed -n 's/^\[0\] //p' "$out")" = "$(sed -n "s/^\[$cores\] //p" "$out")" ] || fail "cores are not counted round"
+run 0 bash -c "ulimit -n 256; '$SLUICE' launch -n 100 -- true" # two descriptors a rank are enough
 
 # One rank fails: its exit code, the cause first, the others ended.
 run 7 "$SLUICE" launch -n 3 -- bash -c '[ $SLUICE_RANK = 1 ] && exit 7; exec -a "$0" sleep 60' "$marker"
@@ -42,6 +46,10 @@ run 4 "$SLUICE" launch -n 2 --grace 1.2 -- bash -c 'trap "" TERM; [ $SLUICE_RANK
 nothing_left
 run 0 "$SLUICE" launch -n 2 -- bash -c '(exec -a "$0" sleep 60) & exit 0' "$marker"
 nothing_left
+code=0 # output that nobody reads any more ends a rank as it would without the launcher
+"$SLUICE" launch -n 1 --tag-output -- bash -c 'while echo line; do sleep 0.01; done' 2>"$err" | head -1 >"$out" || code=$?
+[ "$code" -eq 141 ] || fail "exit code $code where nobody reads the output"
+complains "rank 0 was killed by signal 13 (Broken pipe)"
 
 # Signals.
 "$SLUICE" launch -n 2 -- bash -c 'trap "exit 5" USR1; touch ready.$SLUICE_RANK; while :; do sleep 0.05; done' 2>/dev/null &
@@ -51,7 +59,7 @@ kill -USR1 $launcher
 ends_with 5
 for signal in TERM:143 INT:130 KILL:137; do
     rm -f ready.*
-    env --default-signal=INT "$SLUICE" launch -n 2 -- bash -c 'touch ready.$SLUICE_RANK; exec -a "$0" sleep 60' "$marker" 2>/dev/null &
+    env --default-signal=INT "$SLUICE" launch -n 2 -- bash -c '(exec -a "$0" sleep 60) & touch ready.$SLUICE_RANK; wait' "$marker" 2>/dev/null &
     launcher=$!
     wait_for ready.0 ready.1
     kill -"${signal%:*}" $launcher
@@ -59,7 +67,6 @@ for signal in TERM:143 INT:130 KILL:137; do
     for _ in $(seq 20); do [ "$(strays)" -eq 0 ] && break; sleep 0.05; done
     nothing_left
 done
-
 
 # A signal that is ignored stays ignored, for nohup.
 rm -f ready.*

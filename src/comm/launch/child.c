@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/pidfd.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -57,15 +58,22 @@ static void set_input(int rank)
     }
 }
 
+/* When the launcher dies its end closes, and the kernel kills the process group of whoever holds this one: the rank and
+ * what it started. */
+static void die_with_launcher(int socket)
+{
+    fcntl(socket, F_SETOWN, -getpid());
+    fcntl(socket, F_SETSIG, SIGKILL);
+    fcntl(socket, F_SETFL, O_ASYNC);
+}
+
 /* The launcher's ends of all connections: while a rank held them, nobody would notice the launcher's death. */
-static void close_launchers(const sl_launcher *launcher, const sl_launch_child *own)
+static void close_launchers(const sl_launcher *launcher)
 {
     for (int r = 0; r < launcher->options->ranks; r++) {
         const sl_launch_child *child = &launcher->children[r];
         if (child->socket[0] >= 0)
             close(child->socket[0]);
-        if (child != own && child->socket[1] >= 0)
-            close(child->socket[1]);
         for (int i = 0; i < 2; i++) {
             if (child->streams[i].from >= 0)
                 close(child->streams[i].from);
@@ -84,6 +92,7 @@ _Noreturn static void run_child(sl_launcher *launcher, sl_launch_child *child, p
     if (getppid() != parent)
         _exit(128 + SIGKILL); /* it died before the line above */
     setpgid(0, 0);
+    die_with_launcher(child->socket[1]);
     for (int i = 0; i < 2; i++) {
         if (output[i] >= 0) {
             dup2(output[i], STDOUT_FILENO + i);
@@ -91,7 +100,7 @@ _Noreturn static void run_child(sl_launcher *launcher, sl_launch_child *child, p
         }
     }
     set_input(child->rank);
-    close_launchers(launcher, child);
+    close_launchers(launcher);
     set_environment(launcher, child);
     if (options->bind == SL_BIND_CORE)
         bind_to_core(child->rank);
@@ -114,6 +123,8 @@ sl_status sl_launch_start(sl_launcher *launcher, sl_launch_child *child)
     int output[2] = { -1, -1 }, error[2] = { -1, -1 }, failed = 0;
     ssize_t got = 0;
     pid_t parent = getpid();
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, child->socket) != 0)
+        return sl_fail(SL_ERR_IO, "socketpair: %s", strerror(errno));
     if (launcher->options->tag_output)
         SL_TRY(sl_launch_streams_open(child, output));
     if (pipe2(error, O_CLOEXEC) != 0) {

@@ -8,14 +8,13 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/signalfd.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define GRACE_SECONDS 5.0 /* also the longest after a failure: what runs on then waits for nothing */
 #define QUIET_SECONDS 1.0 /* from a failure to SIGTERM: time in which the other ranks report and end by themselves */
 #define LOOK_MILLISECONDS 50
-#define LONGEST_LOOK_SECONDS 0.5 /* what one look adds at most to the time that a rank is known to be stopped */
 
 static const int forwarded[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP };
 
@@ -54,12 +53,6 @@ static sl_status prepare(sl_launcher *launcher)
             .rank = r, .pidfd = -1, .socket = { -1, -1 }, .streams = { { .from = -1 }, { .from = -1 } }
         };
     }
-    for (int r = 0; r < ranks; r++) {
-        if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, launcher->children[r].socket) != 0) {
-            status = sl_fail(SL_ERR_IO, "socketpair: %s", strerror(errno));
-            goto done;
-        }
-    }
     sigset_t set;
     sigemptyset(&set);
     for (size_t i = 0; i < sizeof forwarded / sizeof *forwarded; i++) {
@@ -67,22 +60,19 @@ static sl_status prepare(sl_launcher *launcher)
         if (sigaction(forwarded[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN) /* nohup stays what it is */
             sigaddset(&set, forwarded[i]);
     }
-    pthread_sigmask(SIG_BLOCK, &set, &launcher->old_mask);
     launcher->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     if (launcher->signal_fd < 0) {
-        pthread_sigmask(SIG_SETMASK, &launcher->old_mask, NULL);
         status = sl_fail(SL_ERR_IO, "signalfd: %s", strerror(errno));
+        goto done;
     }
+    sigaddset(&set, SIGPIPE); /* output that nobody reads any more is the ranks' business */
+    pthread_sigmask(SIG_BLOCK, &set, &launcher->old_mask);
 done:
     return status;
 }
 
 static void clean_up(sl_launcher *launcher)
 {
-    if (launcher->signal_fd >= 0) {
-        close(launcher->signal_fd);
-        pthread_sigmask(SIG_SETMASK, &launcher->old_mask, NULL);
-    }
     for (int r = 0; launcher->children && r < launcher->options->ranks; r++) {
         sl_launch_child *child = &launcher->children[r];
         for (int i = 0; i < 2; i++) {
@@ -92,6 +82,14 @@ static void clean_up(sl_launcher *launcher)
         }
         if (child->pidfd >= 0)
             close(child->pidfd);
+    }
+    if (launcher->signal_fd >= 0) {
+        sigset_t pipe;
+        sigemptyset(&pipe);
+        sigaddset(&pipe, SIGPIPE);
+        sigtimedwait(&pipe, NULL, &(const struct timespec){ 0 });
+        close(launcher->signal_fd);
+        pthread_sigmask(SIG_SETMASK, &launcher->old_mask, NULL);
     }
     sl_free(launcher->children);
     sl_free(launcher->polls);
@@ -173,8 +171,8 @@ static void look_for_stopped(sl_launcher *launcher)
 {
     double timeout = launcher->shm->control->hang_timeout, now = sl_now(), passed = now - launcher->looked;
     launcher->looked = now;
-    if (passed > LONGEST_LOOK_SECONDS)
-        passed = LONGEST_LOOK_SECONDS;
+    if (passed > timeout / 4)
+        passed = timeout / 4;
     for (int r = 0; r < launcher->options->ranks; r++) {
         sl_launch_child *child = &launcher->children[r];
         siginfo_t info = { 0 };
@@ -218,31 +216,44 @@ static void press(sl_launcher *launcher)
     }
 }
 
+/* Adds what is open: poll() takes no more entries than a process may have descriptors. */
+static void add_poll(struct pollfd *polls, int *count, int fd)
+{
+    if (fd >= 0)
+        polls[(*count)++] = (struct pollfd){ .fd = fd, .events = POLLIN };
+}
+
+/* Whether something has come for the entry that add_poll() made for this descriptor; *at goes on to the next. */
+static bool has_come(const struct pollfd *polls, int *at, int fd)
+{
+    return fd >= 0 && polls[(*at)++].revents != 0;
+}
+
 /* Waits for the next event and deals with it; false once all children have ended. */
 static bool turn(sl_launcher *launcher)
 {
     int count = 0, left = 0, ranks = launcher->options->ranks;
     struct pollfd *polls = launcher->polls;
-    polls[count++] = (struct pollfd){ .fd = launcher->signal_fd, .events = POLLIN };
+    add_poll(polls, &count, launcher->signal_fd);
     for (int r = 0; r < ranks; r++) {
-        sl_launch_child *child = &launcher->children[r];
+        const sl_launch_child *child = &launcher->children[r];
         left += !child->ended;
-        polls[count++] = (struct pollfd){ .fd = child->pidfd, .events = POLLIN };
-        polls[count++] = (struct pollfd){ .fd = child->streams[0].from, .events = POLLIN };
-        polls[count++] = (struct pollfd){ .fd = child->streams[1].from, .events = POLLIN };
+        add_poll(polls, &count, child->streams[0].from);
+        add_poll(polls, &count, child->streams[1].from);
+        add_poll(polls, &count, child->pidfd);
     }
     if (left == 0)
         return false;
-    int ready = poll(polls, (nfds_t)count, LOOK_MILLISECONDS);
-    if (ready > 0 && polls[0].revents)
+    int at = 0, ready = poll(polls, (nfds_t)count, LOOK_MILLISECONDS);
+    if (ready > 0 && has_come(polls, &at, launcher->signal_fd))
         forward_signals(launcher);
     for (int r = 0; ready > 0 && r < ranks; r++) {
         sl_launch_child *child = &launcher->children[r];
         for (int i = 0; i < 2; i++) {
-            if (polls[2 + 3 * r + i].revents)
+            if (has_come(polls, &at, child->streams[i].from))
                 sl_launch_stream_pump(&child->streams[i], r);
         }
-        if (polls[1 + 3 * r].revents)
+        if (has_come(polls, &at, child->pidfd))
             reap(launcher, child);
     }
     look_for_stopped(launcher);

@@ -10,7 +10,7 @@
 /* Output of a rank on its way through the launcher, cut into lines. */
 typedef struct sl_launch_stream {
     int from; /* read end; -1 once closed */
-    int to;   /* descriptor of the launcher */
+    int to;   /* descriptor of the launcher; -1 once nobody reads it */
     char *line;
     size_t used, capacity;
 } sl_launch_stream;

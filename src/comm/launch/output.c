@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -23,17 +24,21 @@ sl_status sl_launch_streams_open(sl_launch_child *child, int write_ends[2])
     return SL_OK;
 }
 
-static void write_all(int fd, const char *data, size_t bytes)
+/* False where nobody can read it any more. */
+static bool write_all(int fd, const char *data, size_t bytes)
 {
     while (bytes > 0) {
         ssize_t written = write(fd, data, bytes);
-        if (written < 0 && errno != EINTR)
-            return; /* the reader has gone: the ranks go on */
         if (written > 0) {
             data += written;
             bytes -= (size_t)written;
+        } else if (written < 0 && errno == EAGAIN) {
+            poll(&(struct pollfd){ .fd = fd, .events = POLLOUT }, 1, -1);
+        } else if (written < 0 && errno != EINTR) {
+            return false;
         }
     }
+    return true;
 }
 
 /* The line in the buffer, in one write so that lines of different ranks do not mix. */
@@ -42,12 +47,13 @@ static void write_line(sl_launch_stream *stream, int rank, size_t length)
     char tag[16];
     int tagged = snprintf(tag, sizeof tag, "[%d] ", rank);
     char *whole = NULL;
-    if (sl_alloc(length + (size_t)tagged + 1, 1, (void **)&whole) != SL_OK)
+    if (stream->to < 0 || sl_alloc(length + (size_t)tagged + 1, 1, (void **)&whole) != SL_OK)
         return;
     memcpy(whole, tag, (size_t)tagged);
     memcpy(whole + tagged, stream->line, length);
     whole[(size_t)tagged + length] = '\n';
-    write_all(stream->to, whole, (size_t)tagged + length + 1);
+    if (!write_all(stream->to, whole, (size_t)tagged + length + 1))
+        stream->to = -1;
     sl_free(whole);
 }
 
@@ -72,18 +78,15 @@ static void take_text(sl_launch_stream *stream, int rank, const char *text, size
 void sl_launch_stream_pump(sl_launch_stream *stream, int rank)
 {
     char text[16384];
-    for (;;) {
-        ssize_t got = read(stream->from, text, sizeof text);
-        if (got > 0) {
+    ssize_t got;
+    while ((got = read(stream->from, text, sizeof text)) > 0 || (got < 0 && errno == EINTR)) {
+        if (got > 0)
             take_text(stream, rank, text, (size_t)got);
-            continue;
-        }
-        if (got == 0)
-            sl_launch_stream_finish(stream, rank);
-        else if (errno == EINTR)
-            continue;
-        return;
+        if (stream->to < 0)
+            break; /* the rank learns of it as it would without the launcher: its next write fails */
     }
+    if (got == 0 || stream->to < 0)
+        sl_launch_stream_finish(stream, rank);
 }
 
 void sl_launch_stream_finish(sl_launch_stream *stream, int rank)

@@ -159,10 +159,17 @@ sl_status sl_shm_open_wires(sl_link *base, const sl_wire_plan *plan, int count, 
     sl_shm_link *link = (sl_shm_link *)base;
     struct region *region = NULL;
     int made = 0;
+    uint64_t offset = token ? token : sl_shm_mesh_offset(base->size), room = link->shm->control->room / 2;
+    size_t bytes = region_bytes(plan, count);
+    if (!token && offset + bytes > room)
+        return sl_fail(SL_ERR_MEMORY,
+                       "the limit on file sizes (ulimit -f) leaves %llu bytes for collectives of %d "
+                       "ranks, which take up to %zu",
+                       (unsigned long long)(room - offset), base->size, bytes);
     SL_TRY(SL_NEW(region));
     region->link = link;
-    region->offset = token ? token : sl_shm_mesh_offset(base->size);
-    region->bytes = region_bytes(plan, count);
+    region->offset = offset;
+    region->bytes = bytes;
     region->members = members;
     status = sl_shm_map_range(link->shm, region->offset, region->bytes, &region->address);
     if (status != SL_OK) {
