@@ -25,6 +25,8 @@ cmp -s "$out" samples && fail "another seed gives the same text"
 
 run 0 "$SLUICE" generate --model "$SLUICE_DATA/models/llama-tiny" --prompt-tokens 5,6,7 --tokens 4 --temperature 0
 grep -qE '^5,6,7( [0-9]+){4}$' "$out" || fail "numbers are expected"
+run 0 "$SLUICE" generate --model "$SLUICE_DATA/models/llama-tiny" --prompt-tokens 5,6,7
+grep -qE '^5,6,7( [0-9]+){61}$' "$out" || fail "64 positions leave room for 61 tokens"
 run 1 "$SLUICE" generate --model "$SLUICE_DATA/models/llama-tiny" --prompt text
 complains 'no tokenizer beside it'
 run 1 "$SLUICE" generate --model out --prompt Once --tokens 61

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #define NAME "generate"
+enum { DEFAULT_TOKENS = 100 };
 
 static const cli_usage usage = {
     .command = NAME,
@@ -79,7 +80,9 @@ static sl_status encode(const text_codec *codec, const char *text, int32_t **out
     int32_t *encoded = NULL, *tokens = NULL;
     size_t length = strlen(text);
     if (!codec->bytes && !codec->tokenizer)
-        return sl_fail(SL_ERR_ARGUMENT, "the model has no tokenizer beside it: give --tokenizer or --prompt-tokens");
+        return sl_fail(
+            SL_ERR_ARGUMENT,
+            "the model has no tokenizer beside it: give --tokenizer (bytes, where a token is one) or --prompt-tokens");
     *count = (int64_t)length;
     if (codec->tokenizer)
         SL_TRY(sl_tokenizer_encode(codec->tokenizer, text, length, true, &encoded, count));
@@ -108,21 +111,28 @@ static void print_token(const text_codec *codec, int32_t token)
     }
 }
 
-/* One sample is shown as it comes. */
+/* One sample is shown as it comes, after the prompt. */
+typedef struct token_stream {
+    const text_codec *codec;
+    const char *prompt;
+} token_stream;
+
 static void show_token(void *user, int sample, int64_t index, int32_t token)
 {
     (void)sample;
-    (void)index;
-    print_token(user, token);
+    const token_stream *stream = user;
+    if (index == 0)
+        fputs(stream->prompt, stdout);
+    print_token(stream->codec, token);
     fflush(stdout);
 }
 
-static void print_samples(const generate_arguments *arguments, const text_codec *codec, const int32_t *tokens)
+static void print_samples(const generate_arguments *arguments, const token_stream *stream, const int32_t *tokens)
 {
     for (int s = 0; s < arguments->options.samples; s++) {
-        printf("--- sample %d ---\n%s", s + 1, arguments->prompt_tokens ? arguments->prompt_tokens : arguments->prompt);
+        printf("--- sample %d ---\n%s", s + 1, stream->prompt);
         for (int64_t i = 0; i < arguments->options.new_tokens; i++)
-            print_token(codec, tokens[s * arguments->options.new_tokens + i]);
+            print_token(stream->codec, tokens[s * arguments->options.new_tokens + i]);
         putchar('\n');
     }
 }
@@ -136,23 +146,27 @@ static sl_status generate(generate_arguments *arguments, sl_group *group)
     text_codec codec = { .bytes = false };
     int32_t *prompt = NULL, *tokens = NULL;
     sl_generate_text_options *options = &arguments->options;
+    token_stream stream = { &codec, arguments->prompt_tokens ? arguments->prompt_tokens : arguments->prompt };
     bool leads = sl_group_rank(group) == 0, streams = options->samples == 1;
     SL_TRY(sl_model_source_open(arguments->model, &source));
     SL_TRY(open_codec(arguments, source, &codec));
     SL_TRY(arguments->prompt_tokens ? parse_tokens(arguments->prompt_tokens, &prompt, &options->prompt_count)
                                     : encode(&codec, arguments->prompt, &prompt, &options->prompt_count));
     options->prompt = prompt;
+    if (options->new_tokens == 0) {
+        int64_t left = sl_model_positions(sl_model_source_model(source)) - options->prompt_count;
+        options->new_tokens = left < 1 ? 1 : left < DEFAULT_TOKENS ? left : DEFAULT_TOKENS;
+    }
     SL_TRY(SL_NEW_ARRAY(tokens, options->samples * options->new_tokens));
     if (leads && streams) {
         options->token = show_token;
-        options->user = &codec;
-        printf("%s", arguments->prompt_tokens ? arguments->prompt_tokens : arguments->prompt);
+        options->user = &stream;
     }
     SL_TRY(sl_model_generate(source, group, options, tokens));
     if (leads && streams)
         putchar('\n');
     else if (leads)
-        print_samples(arguments, &codec, tokens);
+        print_samples(arguments, &stream, tokens);
 done:
     sl_free(tokens);
     sl_free(prompt);
@@ -178,10 +192,9 @@ static int run_rank(generate_arguments *arguments)
 
 int cmd_generate(int argc, char **argv)
 {
-    generate_arguments arguments = { .prompt = "\n",
-                                     .ranks = 1,
-                                     .seed = 1,
-                                     .options = { .new_tokens = 100, .samples = 1, .temperature = 1, .threads = 1 } };
+    generate_arguments arguments = {
+        .prompt = "\n", .ranks = 1, .seed = 1, .options = { .samples = 1, .temperature = 1, .threads = 1 }
+    };
     sl_generate_text_options *options = &arguments.options;
     int code, full_argc = argc;
     const cli_option table[] = {
@@ -209,7 +222,7 @@ int cmd_generate(int argc, char **argv)
           .wide = &options->new_tokens,
           .min = 1,
           .max = 1 << 24,
-          .help = "New tokens (100 by default)." },
+          .help = "New tokens (100 by default, or as many as the model has positions left)." },
         { .name = "samples",
           .value = "M",
           .integer = &options->samples,
