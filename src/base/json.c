@@ -6,6 +6,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <string.h>
 
 static void separate(sl_json *json)
 {
@@ -18,10 +19,10 @@ static void separate(sl_json *json)
 }
 
 /* Writes one character that needs a look; returns how many bytes it takes in the text. */
-static int quote_special(FILE *file, const char *text)
+static size_t quote_special(FILE *file, const char *text)
 {
     unsigned char c = (unsigned char)*text;
-    int length = sl_utf8_length(text);
+    size_t length = sl_utf8_length(text, strnlen(text, 4));
     if (c == '"' || c == '\\')
         fprintf(file, "\\%c", c);
     else if (c == '\n')
@@ -31,7 +32,7 @@ static int quote_special(FILE *file, const char *text)
     else if (length == 0)
         fputs("\\ufffd", file);
     else
-        fwrite(text, 1, (size_t)length, file);
+        fwrite(text, 1, length, file);
     return length ? length : 1;
 }
 

@@ -2,7 +2,10 @@
 #ifndef SL_BASE_UTF8_H
 #define SL_BASE_UTF8_H
 
-/* Bytes (1 to 4) of the character at text, which ends in NUL; 0 where the bytes there are no UTF-8. */
-int sl_utf8_length(const char *text);
+#include <stddef.h>
+
+/* Bytes (1 to 4) of the character that the size bytes begin with; 0 where there is none: no overlong forms, no
+ * surrogates, nothing past U+10FFFF. */
+size_t sl_utf8_length(const void *bytes, size_t size);
 
 #endif

@@ -1,5 +1,7 @@
-/* GPT-2's printable alphabet, and UTF-8. */
+/* GPT-2's printable alphabet. */
 #include "data/alphabet.h"
+
+#include "base/utf8.h"
 
 #include <stdint.h>
 #include <string.h>
@@ -23,34 +25,12 @@ static int byte_of(uint32_t character)
     return -1;
 }
 
-size_t utf8_length(const unsigned char *text, size_t size)
-{
-    if (size == 0)
-        return 0;
-    unsigned first = text[0];
-    if (first < 0x80)
-        return 1;
-    size_t length = first >= 0xc2 && first <= 0xdf   ? 2
-                    : (first & 0xf0) == 0xe0         ? 3
-                    : first >= 0xf0 && first <= 0xf4 ? 4
-                                                     : 0;
-    if (length == 0 || size < length)
-        return 0;
-    for (size_t i = 1; i < length; i++) {
-        if ((text[i] & 0xc0) != 0x80)
-            return 0;
-    }
-    bool overlong = (first == 0xe0 && text[1] < 0xa0) || (first == 0xf0 && text[1] < 0x90);
-    bool beyond = (first == 0xed && text[1] >= 0xa0) || (first == 0xf4 && text[1] >= 0x90); /* surrogates, > 10ffff */
-    return overlong || beyond ? 0 : length;
-}
-
 bool alphabet_decode(const char *text, unsigned char *out, size_t *length)
 {
     const unsigned char *from = (const unsigned char *)text;
     size_t left = strlen(text), used = 0;
     while (left > 0) {
-        size_t size = utf8_length(from, left);
+        size_t size = sl_utf8_length(from, left);
         if (size == 0 || size > 2) /* the alphabet ends below U+0800 */
             return false;
         int byte = byte_of(size == 1 ? from[0] : (from[0] & 0x1fu) << 6 | (from[1] & 0x3fu));

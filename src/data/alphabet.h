@@ -9,7 +9,4 @@
  * where a character is not of the alphabet: then nothing is said about out. */
 bool alphabet_decode(const char *text, unsigned char *out, size_t *length);
 
-/* Length of the UTF-8 character that begins here, 0 where none does (overlong forms and surrogates are none). */
-size_t utf8_length(const unsigned char *text, size_t size);
-
 #endif

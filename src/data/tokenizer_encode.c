@@ -2,7 +2,7 @@
 #include "data/tokenizer.h"
 
 #include "base/alloc.h"
-#include "data/alphabet.h"
+#include "base/utf8.h"
 
 #include <string.h>
 
@@ -87,7 +87,7 @@ static sl_status add_bytes(const sl_tokenizer *tokenizer, const unsigned char *t
     size_t at = 0;
     while (at < size) {
         size_t end = at, length;
-        while ((length = utf8_length(text + end, size - end)) > 0)
+        while ((length = sl_utf8_length(text + end, size - end)) > 0)
             end += length;
         SL_TRY(add_text(tokenizer, text + at, end - at, list));
         if (end < size)

@@ -255,6 +255,9 @@ sl_status sl_model_check(const sl_model *model)
                 return sl_fail(SL_ERR_ARGUMENT, "%s is no activation", field->key);
         } else if (field->kind == CONFIG_TOKENS) {
             const sl_token_ids *tokens = value;
+            if (tokens->count < 0 || tokens->count > SL_TOKEN_IDS_MAX)
+                return sl_fail(SL_ERR_ARGUMENT, "%s has %" PRId64 " ids; 0 to %d are possible", field->key,
+                               tokens->count, SL_TOKEN_IDS_MAX);
             for (int64_t t = 0; t < tokens->count; t++) {
                 if (!is_in_range(field, tokens->ids[t]))
                     return SL_ERR_ARGUMENT;

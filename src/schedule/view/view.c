@@ -124,7 +124,7 @@ static void set_title(sl_view *view, const char *title)
 {
     size_t used = 0;
     while (*title) {
-        int length = sl_utf8_length(title);
+        size_t length = sl_utf8_length(title, strnlen(title, 4));
         bool control = (unsigned char)*title < 0x20 || *title == 0x7f;
         if (used + 4 >= sizeof view->title)
             break;
@@ -133,8 +133,8 @@ static void set_title(sl_view *view, const char *title)
             title++;
             continue;
         }
-        memcpy(view->title + used, title, (size_t)length);
-        used += (size_t)length;
+        memcpy(view->title + used, title, length);
+        used += length;
         title += length;
     }
 }
