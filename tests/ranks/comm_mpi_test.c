@@ -73,6 +73,23 @@ static sl_status die(sl_group *group)
     return status;
 }
 
+/* All ranks but one that computes fail at once; each prints what it takes for the run's failure. */
+static sl_status fail_at_once(sl_group *group)
+{
+    sl_status status = sl_group_barrier(group);
+    if (sl_group_rank(group) == 0) {
+        while (status == SL_OK)
+            status = sl_group_check(group);
+    } else if (status == SL_OK) {
+        sl_fail(SL_ERR_NUMERIC, "broken on %d", sl_group_rank(group));
+        sl_group_fail(group, SL_ERR_NUMERIC);
+    }
+    if (sl_group_check(group) == SL_OK)
+        return sl_fail(SL_ERR_INTERNAL, "nothing has failed");
+    printf("verdict: %s\n", strstr(sl_error_message(), "failed: "));
+    return SL_OK;
+}
+
 static int be_rank(const char *what)
 {
     sl_group *group = NULL;
@@ -81,10 +98,11 @@ static int be_rank(const char *what)
     if (status == SL_OK && strcmp(sl_group_transport(group), "mpi") != 0)
         status = sl_fail(SL_ERR_INTERNAL, "the transport is %s", sl_group_transport(group));
     if (status == SL_OK)
-        status = strcmp(what, "most") == 0   ? run_most(group)
-                 : strcmp(what, "hang") == 0 ? hang(group)
-                 : strcmp(what, "die") == 0  ? die(group)
-                                             : run_named(group, what);
+        status = strcmp(what, "most") == 0      ? run_most(group)
+                 : strcmp(what, "hang") == 0    ? hang(group)
+                 : strcmp(what, "die") == 0     ? die(group)
+                 : strcmp(what, "at_once") == 0 ? fail_at_once(group)
+                                                : run_named(group, what);
     if (status != SL_OK) {
         fprintf(stderr, "rank %d: %s\n", group ? sl_group_rank(group) : -1, sl_error_message());
         if (group)
@@ -164,6 +182,30 @@ static void run_death(const char *flavour)
     assert_true(sl_now() - start < 30);
 }
 
+static void run_at_once(const char *flavour)
+{
+    enum { AT_ONCE = 4 };
+    char output[8192], *first = NULL;
+    int count = 0;
+    need(flavour);
+    assert_int_equal(mpirun(flavour, AT_ONCE, "at_once", output, sizeof output), 0);
+    for (char *line = strtok(output, "\n"); line; line = strtok(NULL, "\n")) {
+        if (strncmp(line, "verdict: ", 9) != 0)
+            continue;
+        first = first ? first : line;
+        assert_string_equal(line, first);
+        count++;
+    }
+    assert_int_equal(count, AT_ONCE);
+}
+
+static void of_many_failures_all_ranks_report_the_same(void **state)
+{
+    (void)state;
+    run_at_once("openmpi");
+    run_at_once("mpich");
+}
+
 static void nobody_waits_for_a_rank_that_died(void **state)
 {
     (void)state;
@@ -205,6 +247,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(openmpi_ends_a_run_with_a_rank_that_hangs),
         cmocka_unit_test(mpich_ends_a_run_with_a_rank_that_hangs),
         cmocka_unit_test(nobody_waits_for_a_rank_that_died),
+        cmocka_unit_test(of_many_failures_all_ranks_report_the_same),
     };
     if (!realpath(argv[0], program))
         return 1;

@@ -25,6 +25,14 @@ sl_status mpi_check(int error, const char *call)
     return mpi_host->fail(SL_ERR_COMM, "%s: %s", call, text);
 }
 
+void mpi_cancel(MPI_Request *request)
+{
+    if (*request == MPI_REQUEST_NULL)
+        return;
+    MPI_Cancel(request);
+    MPI_Wait(request, MPI_STATUS_IGNORE);
+}
+
 /* ---- Joining --------------------------------------------------------------------------------- */
 
 static sl_status start_mpi(mpi_link *link)
@@ -101,7 +109,6 @@ static sl_status mpi_open(const sl_group_options *options, sl_link **out)
     link->hang_timeout = options->hang_timeout;
     link->base.checksum = options->checksum;
     link->base.failure = &link->failure;
-    extern const sl_transport mpi_transport;
     link->base.transport = &mpi_transport;
     SL_TRY(mpi_monitor_start(link));
     *out = &link->base;

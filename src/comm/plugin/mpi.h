@@ -8,6 +8,7 @@
 #include <pthread.h>
 
 extern const sl_plugin_host *mpi_host;
+extern const sl_transport mpi_transport;
 
 /* Tags of the link itself; those of channels are ports, numbered from FIRST_PORT on. */
 enum { TAG_MESH_DATA = 1, TAG_MESH_CREDIT, TAG_FAILURE, TAG_BEAT, FIRST_PORT = 16 };
@@ -53,8 +54,10 @@ typedef struct mpi_link {
 
 /* SL_OK, or the MPI's own words with the call that failed. */
 sl_status mpi_check(int error, const char *call);
+/* Cancels a receive that nothing more will come for. */
+void mpi_cancel(MPI_Request *request);
 
-/* ---- Wires (mpi_wire.c) ---- */
+/* ---- Wires (mpi_connect.c: opening and closing; mpi_wire.c: messages) ---- */
 uint32_t mpi_new_port(sl_link *base);
 sl_status mpi_open_wires(sl_link *base, const sl_wire_plan *plan, int count, uint64_t token, int members,
                          sl_wire **wires);

@@ -6,31 +6,85 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
-/* Keeps the first failure; with the lock held. */
-static bool record(mpi_link *link, int rank, int code, const char *text)
+#define LOOK_MICROSECONDS 50
+
+/* The run has one failure, the same for all ranks: the first that this rank hears of. */
+enum { JUDGE = 0 };
+
+/* All below run with the lock held. */
+
+static bool has_failed(const mpi_link *link)
 {
-    uint32_t none = SL_FAILURE_NONE;
-    if (!atomic_compare_exchange_strong(&link->failure.state, &none, SL_FAILURE_BEING_SET))
-        return false;
-    link->failure.rank = rank;
-    link->failure.code = code;
-    snprintf(link->failure.text, sizeof link->failure.text, "%s", text);
-    atomic_store(&link->failure.state, SL_FAILURE_SET);
-    return true;
+    return atomic_load(&link->failure.state) != SL_FAILURE_NONE;
 }
 
+static void record(mpi_link *link, const mpi_failure *failure)
+{
+    if (has_failed(link))
+        return;
+    link->failure.rank = failure->rank;
+    link->failure.code = failure->code;
+    snprintf(link->failure.text, sizeof link->failure.text, "%s", failure->text);
+    atomic_store(&link->failure.state, SL_FAILURE_SET);
+}
+
+static void send_failure(mpi_link *link, int to)
+{
+    if (to != link->base.rank && link->failure_sends[to] == MPI_REQUEST_NULL)
+        MPI_Isend(&link->failure_out, sizeof link->failure_out, MPI_BYTE, to, TAG_FAILURE, link->comm,
+                  &link->failure_sends[to]);
+}
+
+static void announce(mpi_link *link, const mpi_failure *failure)
+{
+    record(link, failure);
+    link->failure_out = *failure;
+    for (int r = 0; r < link->base.size; r++)
+        send_failure(link, r);
+}
+
+void mpi_look_for_failure(mpi_link *link)
+{
+    int came = 0;
+    while (link->failure_receive != MPI_REQUEST_NULL &&
+           MPI_Test(&link->failure_receive, &came, MPI_STATUS_IGNORE) == MPI_SUCCESS && came) {
+        link->failure_in.text[sizeof link->failure_in.text - 1] = 0;
+        if (link->base.rank == JUDGE && !has_failed(link))
+            announce(link, &link->failure_in);
+        else
+            record(link, &link->failure_in);
+        MPI_Irecv(&link->failure_in, sizeof link->failure_in, MPI_BYTE, MPI_ANY_SOURCE, TAG_FAILURE, link->comm,
+                  &link->failure_receive);
+    }
+}
+
+/* Seconds between two looks of the monitor: also the time after which a rank that computes learns of a failure. */
+static double look_interval(const mpi_link *link)
+{
+    double timeout = link->hang_timeout;
+    return timeout <= 0 || timeout > 2 ? 0.25 : timeout < 0.08 ? 0.01 : timeout / 8;
+}
+
+/* Where the judge is not the one that hangs it answers at its next look; where it does not, this rank decides. */
 static void fail_locked(mpi_link *link, int rank, sl_status code, const char *text)
 {
-    if (!record(link, rank, (int)code, text))
+    mpi_failure failure = { .rank = rank, .code = (int32_t)code };
+    snprintf(failure.text, sizeof failure.text, "%s", text);
+    if (has_failed(link))
         return;
-    link->failure_out = (mpi_failure){ .rank = rank, .code = (int32_t)code };
-    snprintf(link->failure_out.text, sizeof link->failure_out.text, "%s", text);
-    for (int r = 0; r < link->base.size; r++) {
-        if (r != link->base.rank)
-            MPI_Isend(&link->failure_out, sizeof link->failure_out, MPI_BYTE, r, TAG_FAILURE, link->comm,
-                      &link->failure_sends[r]);
+    if (link->base.rank != JUDGE && rank != JUDGE) {
+        link->failure_out = failure;
+        send_failure(link, JUDGE);
+        double until = mpi_host->now() + 4 * look_interval(link);
+        while (!has_failed(link) && mpi_host->now() < until) {
+            mpi_look_for_failure(link);
+            usleep(LOOK_MICROSECONDS);
+        }
     }
+    if (!has_failed(link))
+        announce(link, &failure);
 }
 
 void mpi_fail(sl_link *base, int rank, sl_status code, const char *text)
@@ -39,18 +93,6 @@ void mpi_fail(sl_link *base, int rank, sl_status code, const char *text)
     pthread_mutex_lock(&link->lock);
     fail_locked(link, rank, code, text);
     pthread_mutex_unlock(&link->lock);
-}
-
-void mpi_look_for_failure(mpi_link *link)
-{
-    int came = 0;
-    if (link->failure_receive == MPI_REQUEST_NULL ||
-        MPI_Test(&link->failure_receive, &came, MPI_STATUS_IGNORE) != MPI_SUCCESS || !came)
-        return;
-    link->failure_in.text[sizeof link->failure_in.text - 1] = 0;
-    record(link, link->failure_in.rank, link->failure_in.code, link->failure_in.text);
-    MPI_Irecv(&link->failure_in, sizeof link->failure_in, MPI_BYTE, MPI_ANY_SOURCE, TAG_FAILURE, link->comm,
-              &link->failure_receive);
 }
 
 void mpi_note(sl_link *base, const char *text)
@@ -102,9 +144,7 @@ static void beat(mpi_link *link, double passed)
 static void *run(void *user)
 {
     mpi_link *link = user;
-    double timeout = link->hang_timeout, looked = mpi_host->now();
-    /* Also the time after which a rank that computes learns of a failure. */
-    double interval = timeout <= 0 || timeout > 2 ? 0.25 : timeout < 0.08 ? 0.01 : timeout / 8;
+    double looked = mpi_host->now(), interval = look_interval(link);
     pthread_mutex_lock(&link->lock);
     while (!link->stopping) {
         double now = mpi_host->now(), passed = now - looked;
@@ -154,14 +194,6 @@ done:
     return status;
 }
 
-static void cancel(MPI_Request *request)
-{
-    if (*request == MPI_REQUEST_NULL)
-        return;
-    MPI_Cancel(request);
-    MPI_Wait(request, MPI_STATUS_IGNORE);
-}
-
 void mpi_monitor_stop(mpi_link *link)
 {
     pthread_mutex_lock(&link->lock);
@@ -170,8 +202,9 @@ void mpi_monitor_stop(mpi_link *link)
     pthread_mutex_unlock(&link->lock);
     if (link->monitored)
         pthread_join(link->monitor, NULL);
-    cancel(&link->beat_receive);
-    cancel(&link->failure_receive);
+    mpi_look_for_failure(link); /* what is left of several ranks' failures */
+    mpi_cancel(&link->beat_receive);
+    mpi_cancel(&link->failure_receive);
     /* Small sends: they need no receiver to finish. */
     if (link->beat_send != MPI_REQUEST_NULL)
         MPI_Request_free(&link->beat_send);
