@@ -13,7 +13,7 @@
 #define MARGIN 16.0
 #define RIGHT 196.0      /* of the chart: three columns of figures */
 #define NARROWEST 760.0  /* of the chart */
-#define WIDEST 6000.0    /* of the chart */
+#define WIDEST 6000.0    /* of the chart; half of it where rows are compared, which takes an eye for the whole */
 #define TALLEST 24000.0  /* of all rows */
 #define SEAM 0.4         /* by this neighbours of one colour overlap, so that nothing shines through */
 #define THINNEST_BOX 0.3 /* boxes that end within this distance of the last are not drawn: nobody would see them */
@@ -54,7 +54,7 @@ void sl_picture_init(sl_picture *picture, const sl_view *view)
         picture->compute_height = fmin(24, picture->pitch * 0.9);
         picture->label_every = (int)ceil((FONT + 3) / picture->pitch);
     }
-    picture->chart_width = fmin(fmax(wanted, NARROWEST), WIDEST);
+    picture->chart_width = fmin(fmax(wanted, NARROWEST), view->rows ? WIDEST / 2 : WIDEST);
     picture->scale = view->makespan > 0 ? picture->chart_width / view->makespan : 0;
     picture->thinnest = fmax(THINNEST_BOX, picture->chart_width * view->ranks / MOST_BOXES);
     picture->left = MARGIN + FONT * DIGIT * sl_view_row_width(view) + 12;

@@ -97,6 +97,7 @@ done:
 
 static void measure(sl_view *view)
 {
+    double sum = 0, lengths = 0;
     view->shortest = DBL_MAX;
     view->most_memory = DBL_MIN;
     for (int rank = 0; rank < view->ranks; rank++) {
@@ -105,8 +106,11 @@ static void measure(sl_view *view)
         const sl_span *spans = sl_timeline_spans(view->timeline, rank);
         for (int64_t i = 0; i < count; i++) {
             double length = spans[i].end - spans[i].start;
-            if (sl_kind_class_of(actions[i].kind) == SL_CLASS_COMPUTE && length > 0 && length < view->shortest)
-                view->shortest = length;
+            if (sl_kind_class_of(actions[i].kind) == SL_CLASS_COMPUTE && length > 0) {
+                view->shortest = fmin(view->shortest, length);
+                sum += length;
+                lengths++;
+            }
             if ((actions[i].kind == SL_KIND_SEND_F || actions[i].kind == SL_KIND_SEND_B) && length > 0)
                 view->messages_take_time = true;
         }
@@ -115,8 +119,9 @@ static void measure(sl_view *view)
         if (slots > view->most_slots)
             view->most_slots = slots;
     }
-    if (view->shortest > view->makespan)
-        view->shortest = view->makespan;
+    if (lengths > 0)
+        view->shortest = fmax(view->shortest, sum / lengths / 4);
+    view->shortest = fmin(view->shortest, view->makespan);
 }
 
 /* Titles come from file names, which may hold any byte; a long one is cut. */
@@ -189,11 +194,12 @@ int sl_view_row_width(const sl_view *view)
 char *sl_view_figures(const sl_view *view, char *text, size_t size)
 {
     int microbatches = sl_schedule_microbatches(view->schedule);
-    int length = snprintf(text, size, "%d %s%s, %d stage%s, %d microbatch%s, makespan %.6g", view->ranks,
-                          view->rows ? "row" : "rank", view->ranks == 1 ? "" : "s", view->stages,
-                          view->stages == 1 ? "" : "s", microbatches, microbatches == 1 ? "" : "es", view->makespan);
-    if (!view->rows && length >= 0 && (size_t)length < size)
-        snprintf(text + length, size - (size_t)length, ", bubble %.1f %%",
+    const char *stages = view->stages == 1 ? "" : "s", *parts = microbatches == 1 ? "" : "es";
+    if (view->rows) /* of several timelines: what can be said of them together */
+        snprintf(text, size, "%d stage%s, %d microbatch%s", view->stages, stages, microbatches, parts);
+    else
+        snprintf(text, size, "%d rank%s, %d stage%s, %d microbatch%s, makespan %.6g, bubble %.1f %%", view->ranks,
+                 view->ranks == 1 ? "" : "s", view->stages, stages, microbatches, parts, view->makespan,
                  100 * sl_timeline_bubble(view->timeline, -1));
     return text;
 }
