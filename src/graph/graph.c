@@ -182,7 +182,7 @@ static bool name_is_free(sl_graph *graph, sl_value_kind kind, const char *name)
     }
     int taken = sl_names_get(&graph->value_names, name, 0);
     if (taken)
-        sl_graph_refuse(graph, SL_ERR_ARGUMENT, "%s '%s': there is a %s of that name", kind_name(kind), name,
+        sl_graph_refuse(graph, SL_ERR_ARGUMENT, "%s '%s': the name is that of another %s", kind_name(kind), name,
                         kind_name(graph->values[taken].kind));
     return !taken;
 }

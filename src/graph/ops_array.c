@@ -97,7 +97,7 @@ sl_value sl_concat(sl_graph *g, const sl_value *values, int count, int dim)
 {
     const sl_build build = { g, SL_OP_CONCAT, "x", values, count };
     if (count < 1)
-        return sl_graph_refuse(g, SL_ERR_ARGUMENT, "%sconcat: nothing to join", g->scope);
+        return sl_build_refuse(&build, "nothing to join");
     if (!sl_build_begin(&build, 0) || !sl_build_dim(&build, 0, dim, &dim))
         return (sl_value){ -1 };
     sl_shape shape = sl_build_input(&build, 0)->shape;
@@ -145,7 +145,7 @@ sl_value sl_reshape(sl_graph *g, sl_value x, int rank, const int64_t *dims)
         if (dims[i] == -1 && open < 0)
             open = i;
         else if (dims[i] < 0 || __builtin_mul_overflow(known, dims[i], &known))
-            return sl_build_refuse(&build, "into %s", sl_shape_text(&shape, text, sizeof text));
+            return sl_build_refuse(&build, "dim %d of the result is %lld (one may be -1)", i, (long long)dims[i]);
     }
     if (open >= 0 && known > 0)
         shape.dims[open] = have / known;
@@ -190,7 +190,7 @@ sl_value sl_slice(sl_graph *g, sl_value x, int dim, int64_t start, int64_t stop)
     if (!sl_build_dim(&build, 0, dim, &dim))
         return (sl_value){ -1 };
     if (start < 0 || stop < start || stop > shape.dims[dim])
-        return sl_build_refuse(&build, "%lld..%lld of dim %d", (long long)start, (long long)stop, dim);
+        return sl_build_refuse(&build, "%lld..%lld is not within dim %d", (long long)start, (long long)stop, dim);
     shape.dims[dim] = stop - start;
     return add_view(&build, (sl_node_draft){ .dim = dim, .start = start }, &shape);
 }

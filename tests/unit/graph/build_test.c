@@ -155,6 +155,22 @@ static sl_value wrong_reshape(sl_graph *g)
     return sl_reshape(g, input(g, "x", DIMS(2, 8)), DIMS(3, -1));
 }
 
+static sl_value two_open_dims(sl_graph *g)
+{
+    return sl_reshape(g, input(g, "x", DIMS(2, 8)), DIMS(-1, 2, -1));
+}
+
+static sl_value empty_concat(sl_graph *g)
+{
+    sl_graph_push(g, "h.3");
+    return sl_concat(g, NULL, 0, 0);
+}
+
+static sl_value long_slice(sl_graph *g)
+{
+    return sl_slice(g, input(g, "x", DIMS(2, 8)), -1, 4, 9);
+}
+
 static sl_value wrong_split(sl_graph *g)
 {
     sl_value parts[2];
@@ -199,6 +215,9 @@ static void errors_name_the_node_and_the_shapes(void **state)
         { wrong_heads, "attention(q f32 [1, 4, 3, 8], k f32 [1, 4, 2, 8], v f32 [1, 4, 2, 8]): 3 query heads do not "
                        "share 2 key heads evenly" },
         { wrong_reshape, "reshape(x f32 [2, 8]): does not fill [3, 5]" },
+        { two_open_dims, "reshape(x f32 [2, 8]): dim 2 of the result is -1 (one may be -1)" },
+        { empty_concat, "h.3.concat(): nothing to join" },
+        { long_slice, "slice(x f32 [2, 8]): 4..9 is not within dim 1" },
         { wrong_split, "split(x f32 [2, 8]): the parts of dim 1 add up to 7" },
         { wrong_ids, "embedding(ids f32 [2], table f32 [8, 5]): argument 0 must be i32 or i64" },
         { wrong_targets, "cross_entropy(logits f32 [2, 8], targets i32 [3]): there must be one target for each row of "
