@@ -5,21 +5,6 @@
 #include <math.h>
 #include <string.h>
 
-typedef struct job {
-    const sl_simd *simd;
-    const sl_view *q, *k, *v, *o;
-    sl_rows lse;          /* data is NULL where not wanted */
-    int64_t t_size, keys; /* queries; keys that are filled */
-    int64_t h_size, kv_size, d_size;
-    int64_t before; /* keys that query 0 sees beside its own */
-    bool causal;
-    bool drops; /* some of the weights, by the stream */
-    sl_dropout_stream stream;
-    float scale;
-    float *scratch;
-    int64_t scratch_floats; /* of one thread */
-} job;
-
 /* One query head and the key/value head it uses. */
 typedef struct heads {
     sl_head q, v, o;
@@ -37,12 +22,6 @@ void sl_pack_head(const sl_simd *simd, const sl_head *head, int64_t rows, int64_
     }
 }
 
-/* Keys that query t sees. */
-static int64_t visible(const job *j, int64_t t)
-{
-    return j->causal ? sl_least(j->before + t + 1, j->keys) : j->keys;
-}
-
 /* Running softmax of up to SL_QUERIES queries. */
 typedef struct running {
     float max[SL_QUERIES], sum[SL_QUERIES];
@@ -50,7 +29,7 @@ typedef struct running {
 
 /* Turns row i's scores against the n keys of the block, of which it sees the first `seen`, into weights; what was summed
  * before is rescaled. */
-static void update_row(const job *j, running *r, int64_t i, float *scores, int64_t seen, int64_t n, float *o)
+static void update_row(const sl_attention *j, running *r, int64_t i, float *scores, int64_t seen, int64_t n, float *o)
 {
     float max = r->max[i];
     if (seen < n)
@@ -68,12 +47,12 @@ static void update_row(const job *j, running *r, int64_t i, float *scores, int64
 }
 
 /* Queries first..first+count of a head against all keys they see. */
-static void attend_block(const job *j, const heads *x, int64_t first, int64_t count)
+static void attend_block(const sl_attention *j, const heads *x, int64_t first, int64_t count)
 {
     float scores[SL_QUERIES][SL_KEYS];
     running r;
     const sl_head *q = &x->q, *v = &x->v, *o = &x->o;
-    int64_t limit = visible(j, first + count - 1);
+    int64_t limit = sl_attention_seen(j, first + count - 1, 0, j->keys);
     for (int64_t i = 0; i < count; i++) {
         r.max[i] = -INFINITY;
         r.sum[i] = 0;
@@ -93,12 +72,9 @@ static void attend_block(const job *j, const heads *x, int64_t first, int64_t co
                                   .c_row = SL_KEYS };
         j->simd->small_gemm(&product);
         for (int64_t i = 0; i < count; i++) {
-            int64_t seen = visible(j, first + i) - key;
-            seen = seen < 0 ? 0 : sl_least(seen, n);
+            int64_t seen = sl_attention_seen(j, first + i, key, n);
             update_row(j, &r, i, scores[i], seen, n, sl_head_row(o, first + i));
-            if (j->drops)
-                j->simd->dropout(&j->stream, scores[i], scores[i], seen,
-                                 (uint64_t)((x->row + first + i) * j->keys + key), false);
+            sl_attention_drop(j, x->row + first + i, key, seen, scores[i]);
         }
         sl_small_gemm weigh = { .m = count,
                                 .n = j->d_size,
@@ -125,10 +101,10 @@ static void attend_block(const job *j, const heads *x, int64_t first, int64_t co
 /* A part takes whole key/value heads: their keys are packed once for the query heads that share them. */
 static void attend_part(void *context, int part, int parts)
 {
-    const job *j = context;
+    const sl_attention *j = context;
     int64_t start, length, group = j->h_size / j->kv_size;
-    float *keys = j->scratch + part * j->scratch_floats;
-    sl_chunk_range(j->q->meta.shape.dims[0] * j->kv_size, parts, part, &start, &length);
+    float *keys = j->scratch + part * j->packed;
+    sl_chunk_range(j->batch * j->kv_size, parts, part, &start, &length);
     for (int64_t item = start; item < start + length; item++) {
         int64_t b = item / j->kv_size, g = item % j->kv_size;
         sl_head k = sl_head_of(j->k, b, g);
@@ -144,40 +120,41 @@ static void attend_part(void *context, int part, int parts)
     }
 }
 
-static int parts_of(const sl_cpu *cpu, const sl_kernel_call *call)
+int sl_attention_parts(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     int64_t items = call->inputs[0].meta.shape.dims[0] * call->inputs[1].meta.shape.dims[2];
     int threads = sl_pool_threads(cpu->pool);
     return items < 1 ? 1 : (int)sl_least(items, threads);
 }
 
-static job make_job(const sl_cpu *cpu, const sl_kernel_call *call, const sl_view *k, const sl_view *v)
+sl_attention sl_attention_start(const sl_cpu *cpu, const sl_kernel_call *call, const sl_view *k, const sl_view *v)
 {
     const sl_view *q = sl_call_input(call, 0);
-    job j = { .simd = cpu->simd,
-              .q = q,
-              .k = k,
-              .v = v,
-              .o = sl_call_output(call, 0),
-              .t_size = q->meta.shape.dims[1],
-              .keys = k->meta.shape.dims[1],
-              .h_size = q->meta.shape.dims[2],
-              .kv_size = k->meta.shape.dims[2],
-              .d_size = q->meta.shape.dims[3],
-              .causal = call->attrs.causal,
-              .drops = sl_call_drops(call),
-              .stream = sl_dropout_of_weights(call),
-              .scale = (float)call->attrs.scale,
-              .scratch = call->scratch };
-    j.scratch_floats = sl_packed_head_size(k->meta.shape.dims[1], j.d_size);
-    return j;
+    const int64_t *dims = q->meta.shape.dims;
+    return (sl_attention){ .simd = cpu->simd,
+                           .q = q,
+                           .k = k,
+                           .v = v,
+                           .batch = dims[0],
+                           .t_size = dims[1],
+                           .keys = k->meta.shape.dims[1],
+                           .h_size = dims[2],
+                           .kv_size = k->meta.shape.dims[2],
+                           .d_size = dims[3],
+                           .causal = call->attrs.causal,
+                           .scale = (float)call->attrs.scale,
+                           .drops = sl_call_drops(call),
+                           .stream = sl_dropout_of_weights(call),
+                           .scratch = call->scratch,
+                           .packed = sl_packed_head_size(k->meta.shape.dims[1], dims[3]) };
 }
 
 static sl_status run_attention(const sl_cpu *cpu, const sl_kernel_call *call)
 {
-    job j = make_job(cpu, call, sl_call_input(call, 1), sl_call_input(call, 2));
+    sl_attention j = sl_attention_start(cpu, call, sl_call_input(call, 1), sl_call_input(call, 2));
+    j.o = sl_call_output(call, 0);
     j.lse = sl_rows_of(sl_call_output(call, 1), 0);
-    sl_pool_run(cpu->pool, parts_of(cpu, call), attend_part, &j);
+    sl_pool_run(cpu->pool, sl_attention_parts(cpu, call), attend_part, &j);
     return SL_OK;
 }
 
@@ -185,7 +162,7 @@ static size_t scratch_attention(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     const sl_view *k = sl_call_input(call, call->op == SL_OP_ATTENTION_CACHED ? 3 : 1);
     int64_t floats = sl_packed_head_size(k->meta.shape.dims[1], k->meta.shape.dims[3]);
-    return (size_t)(floats * parts_of(cpu, call)) * sizeof(float);
+    return (size_t)(floats * sl_attention_parts(cpu, call)) * sizeof(float);
 }
 
 /* ---- With a cache ---------------------------------------------------------------------------- */
@@ -205,15 +182,15 @@ static void append(const sl_view *rows, const sl_view *cache, int64_t position)
 /* Few queries: packing the keys would cost more than it saves, so each key is read once, as it lies. */
 static void attend_few_part(void *context, int part, int parts)
 {
-    const job *j = context;
+    const sl_attention *j = context;
     int64_t start, length, group = j->h_size / j->kv_size;
-    float *scores = j->scratch + part * j->scratch_floats;
-    sl_chunk_range(j->q->meta.shape.dims[0] * j->kv_size, parts, part, &start, &length);
+    float *scores = j->scratch + part * j->packed;
+    sl_chunk_range(j->batch * j->kv_size, parts, part, &start, &length);
     for (int64_t item = start; item < start + length; item++) {
         int64_t b = item / j->kv_size, g = item % j->kv_size;
         sl_head k = sl_head_of(j->k, b, g), v = sl_head_of(j->v, b, g);
         for (int64_t i = 0; i < group * j->t_size; i++) {
-            int64_t h = g * group + i / j->t_size, t = i % j->t_size, n = visible(j, t);
+            int64_t h = g * group + i / j->t_size, t = i % j->t_size, n = sl_attention_seen(j, t, 0, j->keys);
             sl_head q = sl_head_of(j->q, b, h), o = sl_head_of(j->o, b, h);
             const float *query = sl_head_row(&q, t);
             float *row = sl_head_row(&o, t);
@@ -232,17 +209,20 @@ enum { FEW = 8 };
 static sl_status run_attention_cached(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     const sl_view *cache_k = sl_call_input(call, 3), *cache_v = sl_call_input(call, 4);
-    job j = make_job(cpu, call, cache_k, cache_v);
+    sl_attention j = sl_attention_start(cpu, call, cache_k, cache_v);
     int64_t position = *(const int32_t *)sl_call_input(call, 5)->data, capacity = cache_k->meta.shape.dims[1];
     if (position < 0 || position + j.t_size > capacity)
         return sl_fail(SL_ERR_ARGUMENT, "attention_cached: positions %lld..%lld do not fit into a cache of %lld",
                        (long long)position, (long long)(position + j.t_size - 1), (long long)capacity);
+    if (j.d_size == 0) /* no scratch either */
+        return SL_OK;
     append(sl_call_input(call, 1), cache_k, position);
     append(sl_call_input(call, 2), cache_v, position);
+    j.o = sl_call_output(call, 0);
     j.causal = true;
     j.before = position;
     j.keys = position + j.t_size;
-    sl_pool_run(cpu->pool, parts_of(cpu, call), j.t_size < FEW ? attend_few_part : attend_part, &j);
+    sl_pool_run(cpu->pool, sl_attention_parts(cpu, call), j.t_size < FEW ? attend_few_part : attend_part, &j);
     return SL_OK;
 }
 

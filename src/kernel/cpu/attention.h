@@ -43,4 +43,42 @@ static inline int64_t sl_least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+/* A call of attention or of its gradient. */
+typedef struct sl_attention {
+    const sl_simd *simd;
+    const sl_view *q, *k, *v;
+    sl_rows lse; /* data is NULL where not wanted */
+    const sl_view *o;
+    const sl_view *d_o, *dq, *dk, *dv; /* gradient */
+    uint32_t add;                      /* gradient: bit i adds to dq, dk, dv */
+    int64_t batch, t_size, keys;       /* queries; keys that are filled */
+    int64_t h_size, kv_size, d_size;
+    int64_t before; /* keys that query 0 sees beside its own */
+    bool causal;
+    float scale;
+    bool drops; /* some of the weights, by the stream */
+    sl_dropout_stream stream;
+    float *scratch;
+    int64_t packed; /* floats of one packed head */
+} sl_attention;
+
+/* All that q and the keys say; the other tensors are the caller's to add. */
+sl_attention sl_attention_start(const sl_cpu *cpu, const sl_kernel_call *call, const sl_view *k, const sl_view *v);
+/* Into how many parts the key/value heads of the batch are cut: at most one a thread. */
+int sl_attention_parts(const sl_cpu *cpu, const sl_kernel_call *call);
+
+/* Keys that query t sees, of the n from `key` on. */
+static inline int64_t sl_attention_seen(const sl_attention *j, int64_t t, int64_t key, int64_t n)
+{
+    int64_t seen = (j->causal ? sl_least(j->before + t + 1, j->keys) : j->keys) - key;
+    return seen < 0 ? 0 : sl_least(seen, n);
+}
+
+/* The n weights of a row from `key` on, or their gradients; row = (b * H + h) * T + t. */
+static inline void sl_attention_drop(const sl_attention *j, int64_t row, int64_t key, int64_t n, float *weights)
+{
+    if (j->drops)
+        j->simd->dropout(&j->stream, weights, weights, n, (uint64_t)(row * j->keys + key), false);
+}
+
 #endif

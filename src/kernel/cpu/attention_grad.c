@@ -3,25 +3,6 @@
 
 #include <string.h>
 
-typedef struct job {
-    const sl_simd *simd;
-    const sl_view *q, *k, *v, *o, *d_o, *dq, *dk, *dv;
-    sl_rows lse;
-    int64_t t_size, keys, h_size, kv_size, d_size;
-    bool causal;
-    bool drops; /* some of the weights, by the stream */
-    sl_dropout_stream stream;
-    uint32_t add;
-    float scale;
-    float *scratch;
-    int64_t packed; /* floats of one packed head; a thread has two */
-} job;
-
-static int64_t visible(const job *j, int64_t t)
-{
-    return j->causal ? sl_least(t + 1, j->keys) : j->keys;
-}
-
 /* The matrices of one query head and of the key/value head it uses. */
 typedef struct heads {
     sl_head q, k, v, o, d_o, dq, dk, dv;
@@ -29,16 +10,9 @@ typedef struct heads {
     int64_t row;                /* of query 0 among all rows of lse and of the weights */
 } heads;
 
-/* The n weights of row t from `key` on, or their gradients. */
-static void drop(const job *j, const heads *x, int64_t t, int64_t key, int64_t n, float *weights)
-{
-    if (j->drops)
-        j->simd->dropout(&j->stream, weights, weights, n, (uint64_t)((x->row + t) * j->keys + key), false);
-}
-
 /* Weights of `count` queries against n keys from `key` on, and gradients of the scores: p and ds, 0 where not visible.
  */
-static void weights_of(const job *j, const heads *x, int64_t first, int64_t count, int64_t key, int64_t n,
+static void weights_of(const sl_attention *j, const heads *x, int64_t first, int64_t count, int64_t key, int64_t n,
                        const float *delta, float (*p)[SL_KEYS], float (*ds)[SL_KEYS])
 {
     sl_small_gemm scores = { .m = count,
@@ -64,11 +38,10 @@ static void weights_of(const job *j, const heads *x, int64_t first, int64_t coun
     j->simd->small_gemm(&scores);
     j->simd->small_gemm(&products);
     for (int64_t i = 0; i < count; i++) {
-        int64_t seen = visible(j, first + i) - key;
-        seen = seen < 0 ? 0 : sl_least(seen, n);
-        drop(j, x, first + i, key, seen, ds[i]);
-        j->simd->attention_row_grad(p[i], ds[i], j->scale, *sl_rows_at(&j->lse, x->row + first + i), delta[i], seen);
-        drop(j, x, first + i, key, seen, p[i]);
+        int64_t row = x->row + first + i, seen = sl_attention_seen(j, first + i, key, n);
+        sl_attention_drop(j, row, key, seen, ds[i]);
+        j->simd->attention_row_grad(p[i], ds[i], j->scale, *sl_rows_at(&j->lse, row), delta[i], seen);
+        sl_attention_drop(j, row, key, seen, p[i]);
         if (seen < n) {
             memset(p[i] + seen, 0, (size_t)(n - seen) * sizeof **p);
             memset(ds[i] + seen, 0, (size_t)(n - seen) * sizeof **ds);
@@ -76,10 +49,10 @@ static void weights_of(const job *j, const heads *x, int64_t first, int64_t coun
     }
 }
 
-static void grad_block(const job *j, const heads *x, int64_t first, int64_t count)
+static void grad_block(const sl_attention *j, const heads *x, int64_t first, int64_t count)
 {
     float p[SL_QUERIES][SL_KEYS], ds[SL_QUERIES][SL_KEYS], delta[SL_QUERIES];
-    int64_t limit = visible(j, first + count - 1);
+    int64_t limit = sl_attention_seen(j, first + count - 1, 0, j->keys);
     for (int64_t i = 0; i < count; i++)
         delta[i] = j->simd->dot(sl_head_row(&x->d_o, first + i), sl_head_row(&x->o, first + i), j->d_size);
     for (int64_t key = 0; key < limit; key += SL_KEYS) {
@@ -133,10 +106,10 @@ static void clear_head(const sl_head *head, int64_t rows, int64_t size)
 /* A part takes whole key/value heads, so that dk and dv are summed by one thread, in the order of the query heads. */
 static void grad_part(void *context, int part, int parts)
 {
-    const job *j = context;
+    const sl_attention *j = context;
     int64_t start, length, group = j->h_size / j->kv_size;
     float *keys = j->scratch + (int64_t)2 * part * j->packed, *values = keys + j->packed;
-    sl_chunk_range(j->q->meta.shape.dims[0] * j->kv_size, parts, part, &start, &length);
+    sl_chunk_range(j->batch * j->kv_size, parts, part, &start, &length);
     for (int64_t item = start; item < start + length; item++) {
         int64_t b = item / j->kv_size, g = item % j->kv_size;
         heads x = { .k = sl_head_of(j->k, b, g),
@@ -165,39 +138,17 @@ static void grad_part(void *context, int part, int parts)
     }
 }
 
-static int parts_of(const sl_cpu *cpu, const sl_kernel_call *call)
-{
-    int64_t items = call->inputs[0].meta.shape.dims[0] * call->inputs[1].meta.shape.dims[2];
-    int threads = sl_pool_threads(cpu->pool);
-    return items < 1 ? 1 : (int)sl_least(items, threads);
-}
-
 static sl_status run_attention_grad(const sl_cpu *cpu, const sl_kernel_call *call)
 {
-    const sl_view *q = sl_call_input(call, 0), *k = sl_call_input(call, 1);
-    job j = { .simd = cpu->simd,
-              .q = q,
-              .k = k,
-              .v = sl_call_input(call, 2),
-              .o = sl_call_input(call, 3),
-              .d_o = sl_call_input(call, 5),
-              .dq = sl_call_output(call, 0),
-              .dk = sl_call_output(call, 1),
-              .dv = sl_call_output(call, 2),
-              .lse = sl_rows_of(sl_call_input(call, 4), 0),
-              .t_size = q->meta.shape.dims[1],
-              .keys = k->meta.shape.dims[1],
-              .h_size = q->meta.shape.dims[2],
-              .kv_size = k->meta.shape.dims[2],
-              .d_size = q->meta.shape.dims[3],
-              .causal = call->attrs.causal,
-              .drops = sl_call_drops(call),
-              .stream = sl_dropout_of_weights(call),
-              .add = call->accumulate,
-              .scale = (float)call->attrs.scale,
-              .scratch = call->scratch };
-    j.packed = sl_packed_head_size(j.keys, j.d_size);
-    sl_pool_run(cpu->pool, parts_of(cpu, call), grad_part, &j);
+    sl_attention j = sl_attention_start(cpu, call, sl_call_input(call, 1), sl_call_input(call, 2));
+    j.o = sl_call_input(call, 3);
+    j.lse = sl_rows_of(sl_call_input(call, 4), 0);
+    j.d_o = sl_call_input(call, 5);
+    j.dq = sl_call_output(call, 0);
+    j.dk = sl_call_output(call, 1);
+    j.dv = sl_call_output(call, 2);
+    j.add = call->accumulate;
+    sl_pool_run(cpu->pool, sl_attention_parts(cpu, call), grad_part, &j);
     return SL_OK;
 }
 
@@ -205,7 +156,7 @@ static size_t scratch_attention_grad(const sl_cpu *cpu, const sl_kernel_call *ca
 {
     const sl_view *k = sl_call_input(call, 1);
     int64_t floats = 2 * sl_packed_head_size(k->meta.shape.dims[1], k->meta.shape.dims[3]);
-    return (size_t)(floats * parts_of(cpu, call)) * sizeof(float);
+    return (size_t)(floats * sl_attention_parts(cpu, call)) * sizeof(float);
 }
 
 const sl_cpu_kernel sl_cpu_attention_grad = { sl_cpu_is_f32, run_attention_grad, sl_cpu_takes_rows,
