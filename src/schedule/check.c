@@ -102,7 +102,9 @@ done:
     return status;
 }
 
-sl_status sl_check_shape(const sl_schedule *schedule, bool *valid, sl_violation *violation)
+/* Stages and microbatches without gaps, no rank empty, and so few microbatches that a byte for each (stage,
+ * microbatch) is never more than the actions themselves take. *valid tells; violation is set where it is false. */
+static sl_status check_shape(const sl_schedule *schedule, bool *valid, sl_violation *violation)
 {
     *valid = true;
     for (int rank = 0; rank < schedule->ranks; rank++) {
@@ -146,7 +148,7 @@ sl_status sl_check_before_walk(const sl_schedule *schedule, const sl_links *link
     sl_violation found = { .rank = -1, .cell = -1 };
     bool valid = true;
 
-    SL_TRY(sl_check_shape(schedule, &valid, &found));
+    SL_TRY(check_shape(schedule, &valid, &found));
     if (valid)
         SL_TRY(sl_check_ranks(schedule, links, &valid, &found));
     if (valid)

@@ -11,11 +11,7 @@ bool sl_violate(sl_violation *violation, int rank, int64_t cell, const char *for
 /* Same, and sets violation->text to the action: the cell that is there or the one that is missing. */
 bool sl_violate_action(sl_violation *violation, int rank, int64_t cell, sl_action action, const char *reason);
 
-/* Stages and microbatches without gaps, no rank empty, and so few microbatches that a byte for each (stage,
- * microbatch) is never more than the actions themselves take. *valid tells; violation is set where it is false. */
-SL_MUST_CHECK sl_status sl_check_shape(const sl_schedule *schedule, bool *valid, sl_violation *violation);
-
-/* What each rank can tell alone: each action once, in order, complete. Needs a valid shape. */
+/* What each rank can tell alone: each action once, in order, complete. Needs stages and microbatches without gaps. */
 SL_MUST_CHECK sl_status sl_check_ranks(const sl_schedule *schedule, const sl_links *links, bool *valid,
                                        sl_violation *violation);
 

@@ -13,12 +13,10 @@ static const cli_usage check_usage = {
     .command = "check",
     .synopsis = "FILE [--costs LIST] [--link-capacity K] [--format text|json]",
     .description =
-        "Proves that the schedule in FILE (- is standard input) is correct: every stage and microbatch has its forward "
-        "and "
-        "its backward, in an order that can run; sends and receives pair up; no rank waits forever. Then prints its "
-        "figures: how long a step takes with the given costs, the share of it that ranks are idle (the bubble), and "
-        "how "
-        "many microbatches each rank holds at once (slots).\n"
+        "Proves that the schedule in FILE (- is standard input) is correct: every stage and microbatch has its "
+        "forward and its backward, in an order that can run; sends and receives pair up; no rank waits forever. "
+        "Then prints its figures: how long a step takes with the given costs, the share of it that ranks are idle "
+        "(the bubble), and how many microbatches each rank holds at once (slots).\n"
         "A schedule that is not correct gives exit code 1, the first violation, and the cells around it.",
     .examples = "sluice check plan.csv\n"
                 "sluice check plan.csv --costs F=1,B=2.1,comm=0.1 --link-capacity 0\n"

@@ -11,11 +11,10 @@ static const cli_usage plan_usage = {
     .synopsis = "--schedule NAME --ranks P --microbatches M [OPTIONS]",
     .description =
         "Generates a pipeline schedule and writes it as CSV: a line a rank, a cell an action. The cell 3F0 is the "
-        "forward "
-        "of stage 3 on microbatch 0; I, W and B are the gradients of its inputs, of its weights, and both at once.\n"
+        "forward of stage 3 on microbatch 0; I, W and B are the gradients of its inputs, of its weights, and both "
+        "at once.\n"
         "With --lower the communication is added: SEND and RECV where a value crosses ranks, UNSHARD and RESHARD "
-        "around "
-        "the use of a stage's weights, and REDUCE_GRAD after its last gradient.",
+        "around the use of a stage's weights, and REDUCE_GRAD after its last gradient.",
     .examples = "sluice plan --schedule 1F1B --ranks 4 --microbatches 8\n"
                 "sluice plan --schedule ZBVZeroBubble --ranks 4 --microbatches 8 --lower -o plan.csv",
 };

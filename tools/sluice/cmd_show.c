@@ -12,15 +12,16 @@
 static const cli_usage show_usage = {
     .command = "show",
     .synopsis = "FILE | TRACE.json | --schedule NAME --ranks P --microbatches M [OPTIONS]",
-    .description = "Draws when each action of a schedule runs: of the one in FILE (- is standard input) or of one that "
-                   "is generated. "
-                   "Without -o it is a text grid on the terminal: time goes right, a line a rank, dots are idle time.\n"
-                   "With -o the ending of the file decides: .svg, .png and .pdf are pictures, .html is a page to zoom "
-                   "into and point "
-                   "at, .json is a trace for Perfetto (ui.perfetto.dev) or chrome://tracing, .txt is the text grid.\n"
-                   "A trace of a run (as sluice train --trace writes it) is drawn measured against simulated, in "
-                   "milliseconds: below each rank stands what it would have done if every action had taken its mean "
-                   "time and messages none.",
+    .description =
+        "Draws when each action of a schedule runs: of the one in FILE (- is standard input) or of one that is "
+        "generated. Without -o it is a text grid on the terminal: time goes right, a line a rank, dots are idle "
+        "time.\n"
+        "With -o the ending of the file decides: .svg, .png and .pdf are pictures, .html is a page to zoom into "
+        "and point at, .json is a trace for Perfetto (ui.perfetto.dev) or chrome://tracing, .txt is the text "
+        "grid.\n"
+        "A trace of a run (as sluice train --trace writes it) is drawn measured against simulated, in "
+        "milliseconds: below each rank stands what it would have done if every action had taken its mean time and "
+        "messages none.",
     .examples = "sluice show --schedule 1F1B --ranks 4 --microbatches 8\n"
                 "sluice show plan.csv --costs F=1,B=2,comm=0.2 -o plan.html\n"
                 "sluice show trace.json -o trace.svg",
