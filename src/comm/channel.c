@@ -25,6 +25,16 @@ sl_status sl_channel_message_bytes(const sl_channel *channel, const sl_message *
     return SL_OK;
 }
 
+sl_status sl_channel_check_end(const sl_channel *channel, bool receive)
+{
+    if (receive ? !channel->is_dst : !channel->is_src)
+        return sl_fail(SL_ERR_ARGUMENT, "channel %d goes from rank %d to rank %d: rank %d cannot %s on it",
+                       channel->spec.id, channel->src, channel->dst, channel->link->rank, receive ? "receive" : "send");
+    if (channel->broken)
+        return sl_fail(SL_ERR_COMM, "channel %d cannot be used any more: a batch failed half way", channel->spec.id);
+    return SL_OK;
+}
+
 /* ---- Identity -------------------------------------------------------------------------------- */
 
 static void fill_envelope(const sl_channel *channel, const sl_message *message, size_t bytes, sl_envelope *envelope)
@@ -233,17 +243,13 @@ sl_status sl_channel_receive_bytes(sl_channel *channel, const sl_message *expect
 
 /* ---- In place, public ------------------------------------------------------------------------ */
 
-/* Refuses calls on the end that this rank does not have and calls that would overtake a batch. */
-static sl_status check_end(const sl_channel *channel, bool receive)
+/* Also refuses calls that would overtake a batch. */
+static sl_status check_call(const sl_channel *channel, bool receive)
 {
-    if (receive ? !channel->is_dst : !channel->is_src)
-        return sl_fail(SL_ERR_ARGUMENT, "channel %d goes from rank %d to rank %d: rank %d cannot %s on it",
-                       channel->spec.id, channel->src, channel->dst, channel->link->rank, receive ? "receive" : "send");
-    if (channel->broken)
-        return sl_fail(SL_ERR_COMM, "channel %d cannot be used any more: a batch failed half way", channel->spec.id);
-    if (channel->posted[receive] != channel->finished[receive])
-        return sl_fail(SL_ERR_ARGUMENT, "channel %d is in use by a batch that is not done", channel->spec.id);
-    return SL_OK;
+    sl_status status = sl_channel_check_end(channel, receive);
+    if (status == SL_OK && channel->posted[receive] != channel->finished[receive])
+        status = sl_fail(SL_ERR_ARGUMENT, "channel %d is in use by a batch that is not done", channel->spec.id);
+    return status;
 }
 
 static sl_status reserve(sl_channel *channel, const sl_message *message, bool block, void **data)
@@ -251,7 +257,7 @@ static sl_status reserve(sl_channel *channel, const sl_message *message, bool bl
     sl_status status = SL_OK;
     size_t bytes = 0;
     sl_envelope *envelope = NULL;
-    SL_TRY(check_end(channel, false));
+    SL_TRY(check_call(channel, false));
     SL_TRY(sl_channel_message_bytes(channel, message, &bytes));
     SL_TRY(sl_channel_reserve_bytes(channel, message, bytes, block, &envelope));
     *data = envelope ? sl_envelope_payload(envelope) : NULL;
@@ -264,7 +270,7 @@ static sl_status receive(sl_channel *channel, const sl_message *expected, bool b
     sl_status status = SL_OK;
     size_t bytes = 0;
     sl_envelope *envelope = NULL;
-    SL_TRY(check_end(channel, true));
+    SL_TRY(check_call(channel, true));
     if (expected)
         SL_TRY(sl_channel_message_bytes(channel, expected, &bytes));
     SL_TRY(sl_channel_receive_bytes(channel, expected, bytes, block, &envelope));

@@ -92,6 +92,13 @@ done:
     return status;
 }
 
+/* srun may speak MPICH's protocol to every program, whether it uses MPI or not. */
+static bool is_sruns_pmi(void)
+{
+    return is_set("SLURM_STEP_ID") && strcmp(value_of("PMI_RANK"), value_of("SLURM_PROCID")) == 0 &&
+           strcmp(value_of("PMI_SIZE"), value_of("SLURM_STEP_NUM_TASKS")) == 0;
+}
+
 sl_status sl_environment_read(sl_environment *out)
 {
     static const struct {
@@ -107,7 +114,8 @@ sl_status sl_environment_read(sl_environment *out)
     };
     sl_environment found = { .started_by = SL_STARTED_ALONE, .size = 1, .local_size = 1 };
     for (size_t i = 0; i < sizeof starters / sizeof *starters; i++) {
-        if (!is_set(starters[i].variable) || !is_set(starters[i].also))
+        if (!is_set(starters[i].variable) || !is_set(starters[i].also) ||
+            (starters[i].started_by == SL_STARTED_BY_MPICH && is_sruns_pmi()))
             continue;
         found.started_by = starters[i].started_by;
         sl_status status = starters[i].read(&found);

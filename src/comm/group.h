@@ -55,6 +55,8 @@ sl_status sl_channel_commit_envelope(sl_channel *channel, sl_envelope *envelope)
 sl_status sl_channel_receive_bytes(sl_channel *channel, const sl_message *expected, size_t bytes, bool block,
                                    sl_envelope **out);
 
+/* Refuses an end that this rank does not have, and one that a failed batch left behind. */
+sl_status sl_channel_check_end(const sl_channel *channel, bool receive);
 /* Bytes of a message; fails where its shape or dtype makes no sense or it is larger than the channel allows. */
 sl_status sl_channel_message_bytes(const sl_channel *channel, const sl_message *message, size_t *out);
 

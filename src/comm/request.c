@@ -73,13 +73,9 @@ static sl_status check_transfer(const sl_group *group, const sl_transfer *transf
     sl_channel *channel = transfer->channel;
     if (!channel || channel->link != group->link)
         return sl_fail(SL_ERR_ARGUMENT, "the channel is not of this group");
-    if (transfer->receive ? !channel->is_dst : !channel->is_src)
-        return sl_fail(SL_ERR_ARGUMENT, "channel %d goes from rank %d to rank %d: rank %d cannot %s on it",
-                       channel->spec.id, channel->src, channel->dst, channel->link->rank,
-                       transfer->receive ? "receive" : "send");
-    if (channel->broken)
-        return sl_fail(SL_ERR_COMM, "channel %d cannot be used any more: a batch failed half way", channel->spec.id);
-    sl_status status = sl_channel_message_bytes(channel, &transfer->message, bytes);
+    sl_status status = sl_channel_check_end(channel, transfer->receive);
+    if (status == SL_OK)
+        status = sl_channel_message_bytes(channel, &transfer->message, bytes);
     if (status == SL_OK && *bytes > 0 && !transfer->data)
         status = sl_fail(SL_ERR_ARGUMENT, "channel %d: no memory for %zu bytes", channel->spec.id, *bytes);
     return status;

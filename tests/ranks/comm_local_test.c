@@ -25,6 +25,7 @@ static void messages(void **state)
 {
     (void)state;
     run_on(suite_run_local, suite_messages, 1, 4);
+    run_on(suite_run_local, suite_channels, 1, 4);
 }
 
 static void collectives(void **state)

@@ -15,7 +15,8 @@
 
 /* ---- As a rank ------------------------------------------------------------------------------- */
 
-static const suite_case *const lists[] = { suite_patterns, suite_messages, suite_collectives, suite_failures };
+static const suite_case *const lists[] = { suite_patterns, suite_messages, suite_channels, suite_collectives,
+                                           suite_failures };
 enum { LISTS = sizeof lists / sizeof *lists, ROUNDS = 60 };
 
 /* Everything that leaves the run whole, on one group. */

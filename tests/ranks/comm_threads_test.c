@@ -20,6 +20,7 @@ static void one_rank(void **state)
     (void)state;
     run_on(suite_run_self, suite_patterns, 1, 1);
     run_on(suite_run_self, suite_messages, 1, 1);
+    run_on(suite_run_self, suite_channels, 1, 1);
     run_on(suite_run_self, suite_collectives, 1, 1);
 }
 
@@ -33,6 +34,7 @@ static void messages(void **state)
 {
     (void)state;
     run_on(suite_run_threads, suite_messages, 1, 5);
+    run_on(suite_run_threads, suite_channels, 1, 5);
 }
 
 static void collectives(void **state)

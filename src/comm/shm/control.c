@@ -17,6 +17,7 @@
 #define MAGIC 0x534c554943453031u /* "SLUICE01" */
 #define VERSION 1u
 #define FILE_BYTES ((uint64_t)1 << 44) /* room for offsets, where no limit is set; only what is touched takes memory */
+#define NOEXEC_SEAL 8u                 /* MFD_NOEXEC_SEAL, newer than some headers */
 #define PAGE ((uint64_t)4096)
 
 static uint64_t round_to_page(uint64_t bytes)
@@ -71,6 +72,14 @@ static uint32_t count_cores(void)
     return sched_getaffinity(0, sizeof cores, &cores) == 0 ? (uint32_t)CPU_COUNT(&cores) : 1;
 }
 
+/* Data and no program, where the kernel knows the difference: some allow no other. */
+static int create_file(void)
+{
+    const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+    int fd = memfd_create("sluice", flags | NOEXEC_SEAL);
+    return fd < 0 && errno == EINVAL ? memfd_create("sluice", flags) : fd;
+}
+
 sl_status sl_shm_create(int size, double hang_timeout, sl_shm **out)
 {
     sl_status status = SL_OK;
@@ -79,7 +88,7 @@ sl_status sl_shm_create(int size, double hang_timeout, sl_shm **out)
 
     if (room / 2 < control_bytes(size) + ((uint64_t)1 << 20))
         return sl_fail(SL_ERR_MEMORY, "the limit on file sizes (ulimit -f) leaves no room for the run's memory");
-    int fd = memfd_create("sluice", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int fd = create_file();
     if (fd < 0)
         return sl_fail(SL_ERR_IO, "memfd_create: %s", strerror(errno));
     if (ftruncate(fd, (off_t)room) != 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {

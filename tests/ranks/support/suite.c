@@ -63,6 +63,22 @@ bool suite_is_filled(const void *data, size_t bytes, uint64_t seed)
     return true;
 }
 
+sl_message suite_bytes(int64_t step, int microbatch, size_t bytes)
+{
+    return (sl_message){
+        .step = step,
+        .microbatch = microbatch,
+        .dtype = SL_U8,
+        .shape = { .rank = 1, .dims = { (int64_t)bytes } },
+    };
+}
+
+sl_status suite_open_one(sl_group *group, int id, int src, int dst, int capacity, size_t max_bytes, sl_channel **out)
+{
+    sl_channel_spec spec = { .id = id, .src = src, .dst = dst, .capacity = capacity, .max_bytes = max_bytes };
+    return sl_group_open_channels(group, &spec, 1, out);
+}
+
 /* ---- Threads --------------------------------------------------------------------------------- */
 
 typedef struct rank_thread {

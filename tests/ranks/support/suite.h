@@ -25,7 +25,7 @@ typedef struct suite_case {
 } suite_case;
 
 /* name is NULL at the end of each */
-extern const suite_case suite_patterns[], suite_messages[], suite_collectives[], suite_failures[];
+extern const suite_case suite_patterns[], suite_messages[], suite_channels[], suite_collectives[], suite_failures[];
 
 /* Fails with the place and the condition where it does not hold; needs `status` and `done:`. */
 #define CHECK(condition)                                                                                               \
@@ -57,6 +57,11 @@ int64_t suite_between(suite_random *random, int64_t low, int64_t high); /* both 
 /* Bytes that depend on the seed and their place only. */
 void suite_fill(void *data, size_t bytes, uint64_t seed);
 bool suite_is_filled(const void *data, size_t bytes, uint64_t seed);
+
+/* A message of that many bytes. */
+sl_message suite_bytes(int64_t step, int microbatch, size_t bytes);
+/* Collective: opens a single channel. */
+sl_status suite_open_one(sl_group *group, int id, int src, int dst, int capacity, size_t max_bytes, sl_channel **out);
 
 /* Run a case; the status and message are those of the first rank that failed. */
 sl_status suite_run_self(suite_function run, int size, const sl_group_options *options, uint64_t seed);

@@ -68,6 +68,22 @@ static void the_innermost_launcher_counts(void **state)
     ONLY("SLUICE_RANK", "0", "SLUICE_SIZE", "2", "SLUICE_RUN_FDS", "5,6", "OMPI_COMM_WORLD_RANK", "1",
          "OMPI_COMM_WORLD_SIZE", "4", "SLURM_STEP_ID", "0", "SLURM_PROCID", "1", "SLURM_NTASKS", "4");
     check(SL_STARTED_BY_SLUICE, 0, 2, 2, "local");
+    ONLY("PMI_RANK", "3", "PMI_SIZE", "8", "MPI_LOCALNRANKS", "8", "SLURM_STEP_ID", "0", "SLURM_PROCID", "0",
+         "SLURM_STEP_NUM_TASKS", "1"); /* mpirun in a step of its own */
+    check(SL_STARTED_BY_MPICH, 3, 8, 8, "mpi");
+    ONLY("RANK", "3", "WORLD_SIZE", "4", "LOCAL_WORLD_SIZE", "4", "PMI_RANK", "0", "PMI_SIZE", "1", "SLURM_STEP_ID",
+         "0", "SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "1"); /* srun torchrun */
+    check(SL_STARTED_BY_TORCHRUN, 3, 4, 4, "local");
+}
+
+static void srun_with_pmi_is_srun(void **state)
+{
+    (void)state;
+    ONLY("PMI_RANK", "2", "PMI_SIZE", "4", "SLURM_STEP_ID", "0", "SLURM_PROCID", "2", "SLURM_STEP_NUM_TASKS", "4",
+         "SLURM_STEP_NUM_NODES", "1");
+    check(SL_STARTED_BY_SLURM, 2, 4, 4, "local");
+    setenv("SLURM_STEP_NUM_NODES", "2", 1);
+    check(SL_STARTED_BY_SLURM, 2, 4, 2, "mpi");
 }
 
 static void nonsense_is_refused_by_name(void **state)
@@ -98,8 +114,11 @@ static void local_says_what_several_machines_need(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_process_on_its_own_is_one_rank),      cmocka_unit_test(launchers_are_recognized),
-        cmocka_unit_test(the_innermost_launcher_counts),         cmocka_unit_test(nonsense_is_refused_by_name),
+        cmocka_unit_test(a_process_on_its_own_is_one_rank),
+        cmocka_unit_test(launchers_are_recognized),
+        cmocka_unit_test(the_innermost_launcher_counts),
+        cmocka_unit_test(nonsense_is_refused_by_name),
+        cmocka_unit_test(srun_with_pmi_is_srun),
         cmocka_unit_test(local_says_what_several_machines_need),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
