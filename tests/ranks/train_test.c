@@ -229,6 +229,29 @@ static void a_stop_leaves_a_checkpoint_to_resume_from(void **state)
     assert_memory_equal(resumed.loss, whole.loss, sizeof whole.loss);
 }
 
+static void checkpoints_of_a_hurried_run_are_whole(void **state)
+{
+    (void)state;
+    /* Parts of some megabytes, written beside steps of a few milliseconds: the next step ends long before a part does. */
+    static const char *const hurried[] = { "parallel.pp=2",      "model.n_embd=256",
+                                           "batch.size=1",       "batch.microbatches=1",
+                                           "batch.seq=1",        "checkpoint.every=2",
+                                           "checkpoint.keep=10", NULL };
+    run_outcome out;
+    run("hurried", &plain, hurried, &out);
+    assert_int_equal(out.status, SL_OK);
+    for (int step = 2; step <= 6; step += 2) {
+        char path[256];
+        sl_checkpoint *checkpoint = NULL;
+        snprintf(path, sizeof path, "%s/hurried/checkpoints/step-%08d", folder, step);
+        if (sl_checkpoint_open(path, true, &checkpoint) != SL_OK)
+            fail_msg("%s", sl_error_message());
+        assert_int_equal(sl_checkpoint_step(checkpoint), step);
+        assert_int_equal(sl_checkpoint_file_count(checkpoint), 2);
+        sl_checkpoint_close(checkpoint);
+    }
+}
+
 static void a_loss_that_is_no_number_ends_the_run_on_all_ranks(void **state)
 {
     (void)state;
@@ -249,6 +272,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(uneven_microbatches_weigh_every_row_the_same, enter, leave),
         cmocka_unit_test_setup_teardown(memory_is_as_planned, enter, leave),
         cmocka_unit_test_setup_teardown(a_stop_leaves_a_checkpoint_to_resume_from, enter, leave),
+        cmocka_unit_test_setup_teardown(checkpoints_of_a_hurried_run_are_whole, enter, leave),
         cmocka_unit_test_setup_teardown(a_loss_that_is_no_number_ends_the_run_on_all_ranks, enter, leave),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

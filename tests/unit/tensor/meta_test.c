@@ -36,6 +36,11 @@ static void contiguous_means_row_major_without_gaps(void **state)
     assert_int_equal(sl_meta_slice(&meta, 0, 1, 2, 1, &view, &offset), SL_OK);
     assert_int_equal(offset, 12);
     assert_true(sl_meta_is_contiguous(&view)); /* the stride of a dim of size 1 says nothing */
+    sl_meta other = view;
+    other.strides[0] = 7;
+    assert_true(sl_meta_equal(&view, &other) && sl_meta_is_contiguous(&other));
+    other.strides[1] = 7;
+    assert_false(sl_meta_equal(&view, &other) || sl_meta_is_contiguous(&other));
     sl_meta empty = make(2, 0, 3, 0);
     assert_true(sl_meta_is_contiguous(&empty));
     sl_meta scalar = sl_meta_make(SL_F32, 0, NULL);
