@@ -233,7 +233,7 @@ static void checkpoints_of_a_hurried_run_are_whole(void **state)
 {
     (void)state;
     /* Parts of some megabytes, written beside steps of a few milliseconds: the next step ends long before a part does. */
-    static const char *const hurried[] = { "parallel.pp=2",      "model.n_embd=256",
+    static const char *const hurried[] = { "parallel.pp=2",      "model.n_embd=128",
                                            "batch.size=1",       "batch.microbatches=1",
                                            "batch.seq=1",        "checkpoint.every=2",
                                            "checkpoint.keep=10", NULL };
