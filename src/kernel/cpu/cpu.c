@@ -198,14 +198,13 @@ static sl_status cpu_run(sl_stream *stream, const sl_kernel_call *call)
     sl_cpu cpu = cpu_of(sl_stream_device(stream));
     const sl_cpu_kernel *kernel = find(&cpu, call);
     packed_call packed;
-    if (!kernel)
-        return sl_reference_get(call->op)(call);
-    pack_call(kernel, call, &packed);
-    size_t needed = scratch_of(&cpu, kernel, &packed);
+    if (kernel)
+        pack_call(kernel, call, &packed);
+    size_t needed = kernel ? scratch_of(&cpu, kernel, &packed) : sl_reference_scratch(call);
     if (call->scratch_bytes < needed)
         return sl_fail(SL_ERR_ARGUMENT, "%s: needs %zu bytes of scratch, given %zu", sl_op_get_info(call->op)->name,
                        needed, call->scratch_bytes);
-    return run_packed(&cpu, kernel, call, &packed);
+    return kernel ? run_packed(&cpu, kernel, call, &packed) : sl_reference_get(call->op)(call);
 }
 
 static sl_status cpu_scratch(sl_device *device, const sl_kernel_call *call, size_t *bytes)
@@ -213,12 +212,9 @@ static sl_status cpu_scratch(sl_device *device, const sl_kernel_call *call, size
     sl_cpu cpu = cpu_of(device);
     const sl_cpu_kernel *kernel = find(&cpu, call);
     packed_call packed;
-    size_t needed = 0;
-    if (kernel) {
+    if (kernel)
         pack_call(kernel, call, &packed);
-        needed = scratch_of(&cpu, kernel, &packed);
-    }
-    *bytes = needed;
+    *bytes = kernel ? scratch_of(&cpu, kernel, &packed) : sl_reference_scratch(call);
     return SL_OK;
 }
 

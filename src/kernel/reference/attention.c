@@ -2,8 +2,6 @@
 #include "kernel/philox.h"
 #include "kernel/reference/reference.h"
 
-#include "base/alloc.h"
-
 #include <math.h>
 
 /* Element (b, t, h, d) of a [B,T,H,D] tensor. */
@@ -36,13 +34,13 @@ static double drop(const sl_kernel_call *call, int64_t b, int64_t t, int64_t h, 
     return sl_dropout_apply(&stream, (uint64_t)(((b * q[2] + h) * q[1] + t) * k[1] + s), value);
 }
 
-/* One query against `visible` keys: weights into p, o[b,t,h,:] written; returns log-sum-exp of the scores. */
+/* One query against `visible` keys: weights into the scratch, o[b,t,h,:] written; returns log-sum-exp of the scores. */
 static double attend(const sl_kernel_call *call, const sl_view *q, const sl_view *k, const sl_view *v, int64_t b,
-                     int64_t t, int64_t h, int64_t visible, double *p)
+                     int64_t t, int64_t h, int64_t visible)
 {
     const sl_view *o = sl_call_output(call, 0);
     int64_t g = h / (q->meta.shape.dims[2] / k->meta.shape.dims[2]);
-    double max = -INFINITY, sum = 0;
+    double max = -INFINITY, sum = 0, *p = call->scratch;
     for (int64_t s = 0; s < visible; s++) {
         p[s] = call->attrs.scale * dot(q, b, t, h, k, s, g);
         max = fmax(max, p[s]);
@@ -65,25 +63,28 @@ static int64_t visible_keys(const sl_kernel_call *call, int64_t t, int64_t keys)
     return call->attrs.causal && t + 1 < keys ? t + 1 : keys;
 }
 
+size_t sl_reference_scratch(const sl_kernel_call *call)
+{
+    if (call->op != SL_OP_ATTENTION && call->op != SL_OP_ATTENTION_CACHED)
+        return 0;
+    const sl_view *k = sl_call_input(call, call->op == SL_OP_ATTENTION_CACHED ? 3 : 1);
+    return (size_t)k->meta.shape.dims[1] * sizeof(double); /* one row of weights */
+}
+
 sl_status sl_reference_attention(const sl_kernel_call *call)
 {
     const sl_view *q = sl_call_input(call, 0), *k = sl_call_input(call, 1), *v = sl_call_input(call, 2);
     const sl_view *lse = sl_call_output(call, 1);
     const int64_t *dims = q->meta.shape.dims;
     int64_t keys = k->meta.shape.dims[1];
-    double *p = NULL;
-    sl_status status = SL_NEW_ARRAY(p, keys);
-    if (status != SL_OK)
-        return status;
     for (int64_t b = 0; b < dims[0]; b++) {
         for (int64_t h = 0; h < dims[2]; h++) {
             for (int64_t t = 0; t < dims[1]; t++) {
-                double value = attend(call, q, k, v, b, t, h, visible_keys(call, t, keys), p);
+                double value = attend(call, q, k, v, b, t, h, visible_keys(call, t, keys));
                 sl_put(lse, sl_row_offset(&lse->meta, (b * dims[2] + h) * dims[1] + t, 0), value, false);
             }
         }
     }
-    sl_free(p);
     return SL_OK;
 }
 
@@ -148,19 +149,14 @@ sl_status sl_reference_attention_cached(const sl_kernel_call *call)
     if (position < 0 || position + dims[1] > capacity)
         return sl_fail(SL_ERR_ARGUMENT, "attention_cached: positions %lld..%lld do not fit into a cache of %lld",
                        (long long)position, (long long)(position + dims[1] - 1), (long long)capacity);
-    double *p = NULL;
-    sl_status status = SL_NEW_ARRAY(p, capacity);
-    if (status != SL_OK)
-        return status;
     append(sl_call_input(call, 1), cache_k, position);
     append(sl_call_input(call, 2), cache_v, position);
     for (int64_t b = 0; b < dims[0]; b++) {
         for (int64_t h = 0; h < dims[2]; h++) {
             for (int64_t t = 0; t < dims[1]; t++)
-                attend(call, q, cache_k, cache_v, b, t, h, position + t + 1, p);
+                attend(call, q, cache_k, cache_v, b, t, h, position + t + 1);
         }
     }
-    sl_free(p);
     return SL_OK;
 }
 

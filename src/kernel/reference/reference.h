@@ -1,5 +1,5 @@
 /* Reference kernels: every op in its plainest form, computed in double, for any strides. What the fast kernels are
- * tested against, and what runs where they do not apply (f64, a strided last dim). The call was checked before. */
+ * tested against, and what runs where they do not apply (f64, bf16, unusual reductions). The call was checked before. */
 #ifndef SL_KERNEL_REFERENCE_H
 #define SL_KERNEL_REFERENCE_H
 
@@ -9,6 +9,8 @@ typedef sl_status (*sl_reference_kernel)(const sl_kernel_call *call);
 
 /* The kernel of an op; never NULL for one that exists. */
 sl_reference_kernel sl_reference_get(sl_op op);
+/* Bytes of scratch that it needs. */
+size_t sl_reference_scratch(const sl_kernel_call *call);
 
 sl_status sl_reference_linear(const sl_kernel_call *call);
 sl_status sl_reference_linear_grad_x(const sl_kernel_call *call);
