@@ -85,7 +85,7 @@ set -m # a shell without job control starts background commands with SIGINT igno
     --run.steps=100000 --run.out=stopped >"$out" 2>"$err" &
 pid=$!
 set +m
-for _ in $(seq 100); do
+for _ in $(seq 600); do
     [ -s stopped/metrics.jsonl ] && break
     sleep 0.1
 done

@@ -170,6 +170,8 @@ static void forward_signals(sl_launcher *launcher)
 static void look_for_stopped(sl_launcher *launcher)
 {
     double timeout = launcher->shm->control->hang_timeout, now = sl_now(), passed = now - launcher->looked;
+    if (passed < LOOK_MILLISECONDS * 1e-3)
+        return; /* the ranks' output is what woke it */
     launcher->looked = now;
     if (passed > timeout / 4)
         passed = timeout / 4;
