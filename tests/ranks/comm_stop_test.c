@@ -1,5 +1,5 @@
-/* Ranks that are stopped (SIGSTOP, Ctrl-Z): one that stands still while the others run has hung, wherever it was; a whole
- * run that was suspended goes on. */
+/* Ranks that are stopped (SIGSTOP, Ctrl-Z): one that stands still while the others run has hung, wherever it was; a
+ * whole run that was suspended goes on. */
 #include "ranks/support/suite.h"
 
 #include <setjmp.h>
