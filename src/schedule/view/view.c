@@ -124,24 +124,25 @@ static void measure(sl_view *view)
     view->shortest = fmin(view->shortest, view->makespan);
 }
 
-/* Titles come from file names, which may hold any byte; a long one is cut. */
-static void set_title(sl_view *view, const char *title)
+/* Titles and names come from outside, file names among them, and may hold any byte; a long one is cut. What is left is
+ * UTF-8 without control characters. */
+static char *copy_clean(const char *from, char *text, size_t size)
 {
     size_t used = 0;
-    while (*title) {
-        size_t length = sl_utf8_length(title, strnlen(title, 4));
-        bool control = (unsigned char)*title < 0x20 || *title == 0x7f;
-        if (used + 4 >= sizeof view->title)
-            break;
+    while (*from && used + 4 < size) {
+        size_t length = sl_utf8_length(from, strnlen(from, 4));
+        bool control = (unsigned char)*from < 0x20 || *from == 0x7f;
         if (length == 0 || control) {
-            view->title[used++] = '?';
-            title++;
+            text[used++] = '?';
+            from++;
             continue;
         }
-        memcpy(view->title + used, title, length);
+        memcpy(text + used, from, length);
         used += length;
-        title += length;
+        from += length;
     }
+    text[used] = '\0';
+    return text;
 }
 
 sl_status sl_view_init(sl_view *view, const sl_timeline *timeline, const char *title)
@@ -155,7 +156,7 @@ sl_status sl_view_init(sl_view *view, const sl_timeline *timeline, const char *t
         .makespan = sl_timeline_makespan(timeline),
         .most_chunks = 1,
     };
-    set_title(view, title ? title : "schedule");
+    copy_clean(title ? title : "schedule", view->title, sizeof view->title);
     sl_status status = number_chunks(view);
     if (status != SL_OK) {
         sl_view_clear(view);
@@ -174,9 +175,8 @@ void sl_view_clear(sl_view *view)
 char *sl_view_row(const sl_view *view, int rank, char *text, size_t size)
 {
     if (view->rows)
-        snprintf(text, size, "%s", view->rows[rank]);
-    else
-        snprintf(text, size, "rank %d", rank);
+        return copy_clean(view->rows[rank], text, size);
+    snprintf(text, size, "rank %d", rank);
     return text;
 }
 

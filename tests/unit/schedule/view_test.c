@@ -361,6 +361,25 @@ static void titles_are_cut_between_characters(void **state)
     destroy(&made);
 }
 
+static void names_of_rows_may_hold_any_byte(void **state)
+{
+    (void)state;
+    static const char *const rows[] = { "one \xff\x01<b>",
+                                        "a name that goes on and on, \xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4"
+                                        "\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4" };
+    const sl_view_options options = { .rows = rows };
+    fixture made = simulate("GPipe", 2, 2, "F=1,B=2,comm=0");
+    char *svg = draw_text(&made, SL_VIEW_SVG, &options), *json = draw_text(&made, SL_VIEW_TRACE, &options);
+    assert_non_null(strstr(svg, "one ??&lt;b>"));
+    json_t *trace = json_loads(json, 0, NULL); /* refuses what is no UTF-8 */
+    assert_non_null(trace);
+    json_decref(trace);
+    free(draw_text(&made, SL_VIEW_PNG, &options)); /* so does cairo */
+    free(svg);
+    free(json);
+    destroy(&made);
+}
+
 static void formats_come_from_the_ending(void **state)
 {
     (void)state;
@@ -411,6 +430,7 @@ int main(void)
         cmocka_unit_test(pictures_of_any_size_can_be_drawn),
         cmocka_unit_test(the_page_carries_the_timeline),
         cmocka_unit_test(titles_are_cut_between_characters),
+        cmocka_unit_test(names_of_rows_may_hold_any_byte),
         cmocka_unit_test(formats_come_from_the_ending),
         cmocka_unit_test(failures_are_reported),
     };
