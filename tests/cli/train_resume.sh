@@ -70,7 +70,8 @@ cp -r pp4 other
 rm -r other/checkpoints/step-00000012
 run 0 train other --resume --optimizer.lr=1e-3
 complains 'resumed with optimizer.lr=0.001, the checkpoint was made with 0.0003'
-run 0 train other --resume --run.steps=13
+run 0 train other --resume --run.steps=13 --run.seed=5
+complains 'resumed with run.seed=5, the checkpoint was made with '
 complains 'resumed with run.steps=13, the checkpoint was made with 12' # the learning rate falls over all steps
 for other in model.n_layer=2 model.dropout=0 batch.seq=16 optimizer.name=sgd; do
     run 2 train other --resume --run.steps=14 --$other

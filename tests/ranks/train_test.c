@@ -194,6 +194,18 @@ static void uneven_microbatches_weigh_every_row_the_same(void **state)
         assert_true(fabs(one.loss[i] - four.loss[i]) < 1e-5);
 }
 
+static void dropout_follows_the_rows_not_the_microbatches(void **state)
+{
+    (void)state;
+    static const char *const whole[] = { "model.dropout=0.5", "batch.microbatches=1", NULL };
+    static const char *const cut[] = { "model.dropout=0.5", "batch.microbatches=4", "parallel.pp=2", NULL };
+    run_outcome one, four;
+    run("whole", &plain, whole, &one);
+    run("cut", &plain, cut, &four);
+    for (int i = 0; i < 6; i++)
+        assert_true(fabs(one.loss[i] - four.loss[i]) < 1e-5);
+}
+
 static void memory_is_as_planned(void **state)
 {
     (void)state;
@@ -270,6 +282,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(cuts_and_schedules_change_no_bit, enter, leave),
         cmocka_unit_test_setup_teardown(replicas_share_the_batch, enter, leave),
         cmocka_unit_test_setup_teardown(uneven_microbatches_weigh_every_row_the_same, enter, leave),
+        cmocka_unit_test_setup_teardown(dropout_follows_the_rows_not_the_microbatches, enter, leave),
         cmocka_unit_test_setup_teardown(memory_is_as_planned, enter, leave),
         cmocka_unit_test_setup_teardown(a_stop_leaves_a_checkpoint_to_resume_from, enter, leave),
         cmocka_unit_test_setup_teardown(checkpoints_of_a_hurried_run_are_whole, enter, leave),

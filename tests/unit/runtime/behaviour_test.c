@@ -226,6 +226,26 @@ static void values_and_gradients_are_handed_over_without_a_copy(void **state)
     free(all);
 }
 
+static void every_microbatch_knows_its_place_in_the_batch(void **state)
+{
+    (void)state;
+    static const int firsts[] = { 0, 3, 6, 8 }; /* 3, 3, 2 and 2 samples */
+    toy_stage *all = calloc(MAX_STAGES, sizeof *all);
+    job made = make_job("1F1B", 2, 1, 4, 10);
+    made.shape.open_shapes = true;
+    made.after = keep_addresses;
+    made.user = all;
+    run(&made);
+    for (int s = 0; s < 2; s++) {
+        for (int m = 0; m < 4; m++) {
+            assert_int_equal(all[s].rng[m].sample_offset, firsts[m]);
+            assert_int_equal(all[s].rng[m].step, 1); /* the last of two */
+            assert_true(all[s].rng[m].training);
+        }
+    }
+    free(all);
+}
+
 /* ---- Small questions ---- */
 
 static sl_status look_at_runtime(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
@@ -560,6 +580,7 @@ int main(void)
         cmocka_unit_test(device_memory_is_what_was_predicted),
         cmocka_unit_test(slots_are_those_that_the_schedule_needs),
         cmocka_unit_test(values_and_gradients_are_handed_over_without_a_copy),
+        cmocka_unit_test(every_microbatch_knows_its_place_in_the_batch),
         cmocka_unit_test(a_runtime_tells_what_it_was_made_of),
         cmocka_unit_test(arguments_may_be_cut_and_outputs_merged_in_any_way),
         cmocka_unit_test(a_weight_runner_runs_once_a_microbatch),

@@ -47,6 +47,7 @@ typedef struct toy_stage {
     float own[MAX_SAMPLES * WIDTH]; /* for own_output */
     const void *read_at[MAX_MICROBATCHES], *wrote_at[MAX_MICROBATCHES], *grad_read_at[MAX_MICROBATCHES],
         *grad_wrote_at[MAX_MICROBATCHES];
+    sl_rng rng[MAX_MICROBATCHES]; /* as F got it */
     sl_stage *stage;
 } toy_stage;
 
@@ -171,6 +172,7 @@ static inline sl_status toy_run_forward(void *user, const sl_stage_call *call)
         toy_spoil(toy->shape->bad_output, &call->outputs[0].meta);
     float *y = (float *)toy_near(call->outputs[0].data);
     toy->read_at[call->microbatch] = x;
+    toy->rng[call->microbatch] = call->rng;
     toy->wrote_at[call->microbatch] = y;
     toy_forward(x, skip, (const float *)toy_near(call->params[0].data), n, y);
     memcpy(toy_near(call->saved), y, (size_t)n * WIDTH * sizeof *y);
