@@ -54,16 +54,13 @@ static void simd_from_half(sl_dtype dtype, const uint16_t *x, float *y, int64_t 
         y[i] = dtype == SL_BF16 ? sl_bf16_to_f32(x[i]) : sl_f16_to_f32(x[i]);
 }
 
-/* The words of VW counter blocks from `block` on, in the order of the elements they serve: word w of block b goes to
- * words[w * SL_PHILOX_BLOCKS + b]. */
+/* The words of VW counter blocks from `block` on, a multiple of VW, in the order of the elements they serve: word w of
+ * block b goes to words[w * SL_PHILOX_BLOCKS + b]. */
 V_INLINE void philox_blocks(const sl_dropout_stream *s, uint64_t block, uint32_t *words)
 {
-    uint32_t low[VW], high[VW];
-    for (int i = 0; i < VW; i++) {
-        low[i] = (uint32_t)(block + (uint64_t)i);
-        high[i] = (uint32_t)((block + (uint64_t)i) >> 32);
-    }
-    vi c0 = vi_load(low), c1 = vi_load(high), c2 = vi_set((uint32_t)s->step), c3 = vi_set((uint32_t)(s->step >> 32));
+    static const uint32_t lanes[SL_PHILOX_BLOCKS] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
+    vi c0 = vi_add(vi_set((uint32_t)block), vi_load(lanes)), c1 = vi_set((uint32_t)(block >> 32));
+    vi c2 = vi_set((uint32_t)s->step), c3 = vi_set((uint32_t)(s->step >> 32));
     vi k0 = vi_set(s->key0), k1 = vi_set(s->key1);
     for (int round = 0; round < SL_PHILOX_ROUNDS; round++) {
         vi low0, high0, low1, high1;
