@@ -36,15 +36,15 @@ run 0 "$SLUICE" launch -n $((cores + 1)) --bind core --tag-output -- bash -c 'ta
 run 0 bash -c "ulimit -n 256; '$SLUICE' launch -n 100 -- true" # two descriptors a rank are enough
 
 # One rank fails: its exit code, the cause first, the others ended.
-run 7 "$SLUICE" launch -n 3 -- bash -c '[ $SLUICE_RANK = 1 ] && exit 7; exec -a "$0" sleep 60' "$marker"
+run 7 "$SLUICE" launch -n 3 -- bash -c '[ $SLUICE_RANK = 1 ] && exit 7; exec -a "$0" sleep 1000' "$marker"
 [ "$(head -1 "$err")" = "sluice launch: rank 1 exited with code 7" ] || fail "the cause comes first"
 nothing_left
-run 139 "$SLUICE" launch -n 2 -- bash -c '[ $SLUICE_RANK = 0 ] && kill -SEGV $$; exec -a "$0" sleep 60' "$marker"
+run 139 "$SLUICE" launch -n 2 -- bash -c '[ $SLUICE_RANK = 0 ] && kill -SEGV $$; exec -a "$0" sleep 1000' "$marker"
 complains "rank 0 was killed by signal 11 (Segmentation fault)"
 nothing_left
-run 4 "$SLUICE" launch -n 2 --grace 1.2 -- bash -c 'trap "" TERM; [ $SLUICE_RANK = 0 ] && exit 4; exec -a "$0" sleep 60' "$marker"
+run 4 "$SLUICE" launch -n 2 --grace 1.2 -- bash -c 'trap "" TERM; [ $SLUICE_RANK = 0 ] && exit 4; exec -a "$0" sleep 1000' "$marker"
 nothing_left
-run 0 "$SLUICE" launch -n 2 -- bash -c '(exec -a "$0" sleep 60) & exit 0' "$marker"
+run 0 "$SLUICE" launch -n 2 -- bash -c '(exec -a "$0" sleep 1000) & exit 0' "$marker"
 nothing_left
 code=0 # output that nobody reads any more ends a rank as it would without the launcher
 "$SLUICE" launch -n 1 --tag-output -- bash -c 'while echo line; do sleep 0.01; done' 2>"$err" | head -1 >"$out" || code=$?
@@ -59,7 +59,7 @@ kill -USR1 $launcher
 ends_with 5
 for signal in TERM:143 INT:130 KILL:137; do
     rm -f ready.*
-    env --default-signal=INT "$SLUICE" launch -n 2 -- bash -c '(exec -a "$0" sleep 60) & touch ready.$SLUICE_RANK; wait' "$marker" 2>/dev/null &
+    env --default-signal=INT "$SLUICE" launch -n 2 -- bash -c '(exec -a "$0" sleep 1000) & touch ready.$SLUICE_RANK; wait' "$marker" 2>/dev/null &
     launcher=$!
     wait_for ready.0 ready.1
     kill -"${signal%:*}" $launcher
