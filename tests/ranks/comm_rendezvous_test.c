@@ -134,6 +134,38 @@ static void a_death_is_heard_of_without_a_launcher(void **state)
     }
 }
 
+static pid_t *stopped;
+
+/* Rank 0 ends the stopped one, which hears nothing any more. */
+static sl_status stop_as_the_last(sl_group *group, uint64_t seed)
+{
+    (void)seed;
+    sl_status status = sl_group_barrier(group);
+    sl_group_note(group, "about to stop");
+    if (sl_group_rank(group) == RANKS - 1) {
+        *stopped = getpid();
+        kill(getpid(), SIGSTOP);
+    }
+    while (status == SL_OK)
+        status = sl_group_barrier(group);
+    if (sl_group_rank(group) == 0)
+        kill(*stopped, SIGKILL);
+    return status;
+}
+
+static void a_stopped_rank_is_missed_without_a_launcher(void **state)
+{
+    (void)state;
+    setenv("SLUICE_HANG_TIMEOUT", "2", 1);
+    run_ranks(as_torchrun, RANKS, 0, stop_as_the_last);
+    unsetenv("SLUICE_HANG_TIMEOUT");
+    for (int r = 0; r < RANKS - 1; r++) {
+        assert_int_equal(outcomes[r].status, SL_ERR_PEER);
+        assert_non_null(
+            strstr(outcomes[r].message, "rank 2 gave no sign of life for 2 s; last doing: rank 2: about to stop"));
+    }
+}
+
 static void ranks_that_disagree_on_their_number_are_refused(void **state)
 {
     (void)state;
@@ -148,10 +180,12 @@ int main(void)
         cmocka_unit_test(torchruns_ranks_find_each_other),
         cmocka_unit_test(slurms_ranks_find_each_other),
         cmocka_unit_test(a_death_is_heard_of_without_a_launcher),
+        cmocka_unit_test(a_stopped_rank_is_missed_without_a_launcher),
         cmocka_unit_test(ranks_that_disagree_on_their_number_are_refused),
     };
     char *memory = mmap(NULL, 65536, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     outcomes = (struct outcome *)memory;
     killed_at = (double *)(memory + 32768);
+    stopped = (pid_t *)(memory + 40960);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
