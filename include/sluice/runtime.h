@@ -137,9 +137,10 @@ SL_API void sl_stage_destroy(sl_stage *stage); /* NULL is fine; after its runtim
 
 SL_API int sl_stage_index(const sl_stage *stage);
 /* Runs in place of the stage's own weight gradient: once per microbatch, in its W or, after the input gradient, in its
- * B. runner NULL takes it away. Set before the runtime is made. */
+ * B. Inputs, outputs and their gradients are kept for it, whatever the stage itself reads last. runner NULL takes it
+ * away. Only while no runtime has the stage. */
 SL_API SL_MUST_CHECK sl_status sl_stage_set_weight_runner(sl_stage *stage, sl_stage_fn runner, void *user);
-/* Memory of the caller's for a parameter and its gradient (NULL: the runtime's), before the runtime is made. */
+/* Memory of the caller's for a parameter and its gradient (NULL: the runtime's). Only while no runtime has the stage. */
 SL_API SL_MUST_CHECK sl_status sl_stage_bind_param(sl_stage *stage, const char *name, void *data, void *grad);
 
 /* ---- Runtime --------------------------------------------------------------------------------- */

@@ -18,6 +18,8 @@ static sl_status check_options(const sl_runtime_options *options)
     for (int i = 0; i < options->stage_count; i++) {
         if (!options->stages[i])
             return sl_fail(SL_ERR_ARGUMENT, "stage %d of the list is NULL", i);
+        if (options->stages[i]->owner)
+            return sl_fail(SL_ERR_ARGUMENT, "stage %d belongs to another runtime", options->stages[i]->index);
     }
     for (int i = 0; i < options->arg_count; i++) {
         if (!options->args[i].name)
@@ -45,6 +47,10 @@ static sl_status take_options(sl_runtime *runtime, const sl_runtime_options *opt
     if (options->stage_count)
         memcpy(runtime->stages, options->stages, (size_t)options->stage_count * sizeof *runtime->stages);
     qsort(runtime->stages, (size_t)options->stage_count, sizeof *runtime->stages, by_index);
+    for (int i = 0; i < options->stage_count; i++) {
+        runtime->stages[i]->owner = runtime;
+        sl_stage_reset(runtime->stages[i]);
+    }
     SL_TRY(sl_stream_create(options->device, &runtime->stream));
     runtime->context.stream = runtime->stream;
     runtime->trace.capacity = options->trace_events > 0 ? options->trace_events : 0;
@@ -266,6 +272,8 @@ void sl_runtime_destroy(sl_runtime *runtime)
     if (!runtime)
         return;
     sl_group_close(runtime->group); /* and with it the channels */
+    for (int i = 0; runtime->stages && i < runtime->stage_count; i++)
+        runtime->stages[i]->owner = NULL;
     sl_ties_destroy(runtime);
     sl_runtime_free_memory(runtime);
     sl_stream_destroy(runtime->stream);

@@ -32,6 +32,26 @@ void sl_stage_destroy(sl_stage *stage)
     sl_free(stage);
 }
 
+static void leave_open(sl_border_value *values, int count)
+{
+    for (int i = 0; i < count; i++) {
+        for (int size = 0; size < SL_MAX_SIZES; size++)
+            values[i].declared[size].shape.rank = -1;
+    }
+}
+
+static void reset_values(sl_border_value *values, int count)
+{
+    for (int i = 0; i < count; i++)
+        memcpy(values[i].metas, values[i].declared, sizeof values[i].metas);
+}
+
+void sl_stage_reset(sl_stage *stage)
+{
+    reset_values(stage->inputs, stage->input_count);
+    reset_values(stage->outputs, stage->output_count);
+}
+
 sl_status sl_stage_alloc(int index, int inputs, int outputs, int weights, sl_stage **out)
 {
     sl_status status = SL_OK;
@@ -43,6 +63,8 @@ sl_status sl_stage_alloc(int index, int inputs, int outputs, int weights, sl_sta
     stage->weight_count = weights;
     SL_TRY(SL_NEW_ARRAY(stage->inputs, inputs));
     SL_TRY(SL_NEW_ARRAY(stage->outputs, outputs));
+    leave_open(stage->inputs, inputs);
+    leave_open(stage->outputs, outputs);
     SL_TRY(SL_NEW_ARRAY(stage->weights, weights));
     SL_TRY(SL_NEW_ARRAY(stage->param_pointers, weights));
     SL_TRY(SL_NEW_ARRAY(stage->grad_pointers, weights));
@@ -58,18 +80,31 @@ int sl_stage_index(const sl_stage *stage)
     return stage->index;
 }
 
+/* What the runtime was compiled from may not change under it. */
+static sl_status check_free(const sl_stage *stage)
+{
+    if (!stage->owner)
+        return SL_OK;
+    return sl_fail(SL_ERR_ARGUMENT, "stage %d belongs to a runtime already", stage->index);
+}
+
 sl_status sl_stage_set_weight_runner(sl_stage *stage, sl_stage_fn runner, void *user)
 {
+    sl_status status = SL_OK;
+    SL_TRY(check_free(stage));
     if (runner && !stage->can_split)
         return sl_fail(SL_ERR_ARGUMENT, "stage %d: a weight runner needs an input gradient that runs on its own",
                        stage->index);
     stage->weight_runner = runner;
     stage->weight_user = user;
-    return SL_OK;
+done:
+    return status;
 }
 
 sl_status sl_stage_bind_param(sl_stage *stage, const char *name, void *data, void *grad)
 {
+    sl_status status = SL_OK;
+    SL_TRY(check_free(stage));
     for (int i = 0; i < stage->weight_count; i++) {
         if (strcmp(stage->weights[i].name, name) != 0)
             continue;
@@ -77,7 +112,9 @@ sl_status sl_stage_bind_param(sl_stage *stage, const char *name, void *data, voi
         stage->weights[i].grad = grad;
         return SL_OK;
     }
-    return sl_fail(SL_ERR_ARGUMENT, "stage %d has no parameter '%s'", stage->index, name);
+    status = sl_fail(SL_ERR_ARGUMENT, "stage %d has no parameter '%s'", stage->index, name);
+done:
+    return status;
 }
 
 /* ---- Calls ----------------------------------------------------------------------------------- */

@@ -14,8 +14,9 @@
 /* A value that enters or leaves a stage. */
 typedef struct sl_border_value {
     char *name;
-    sl_meta metas[SL_MAX_SIZES]; /* contiguous; rank -1: open until the pipeline has agreed */
-    bool has_grad;               /* input: the stage can write its gradient; output: it reads one */
+    sl_meta declared[SL_MAX_SIZES]; /* as the stage was made; contiguous; rank -1: left open */
+    sl_meta metas[SL_MAX_SIZES];    /* as a pipeline has agreed */
+    bool has_grad;                  /* input: the stage can write its gradient; output: it reads one */
     bool loss;
     sl_phase last_use;       /* F, I or W */
     sl_phase grad_last_use;  /* output: I or W */
@@ -86,6 +87,7 @@ struct sl_stage {
     const void **param_pointers;
     void **grad_pointers;
 
+    const sl_runtime *owner; /* that was made with it; NULL while none is */
     sl_stage_fn weight_runner;
     void *weight_user;
 
@@ -98,6 +100,9 @@ struct sl_stage {
 
 /* Zeroed arrays for the counts; for the two kinds of create. */
 SL_MUST_CHECK sl_status sl_stage_alloc(int index, int inputs, int outputs, int weights, sl_stage **out);
+
+/* Forgets what an earlier pipeline has agreed on. */
+void sl_stage_reset(sl_stage *stage);
 
 /* Views of the callbacks from the agreed metadata; needed before the first run. */
 SL_MUST_CHECK sl_status sl_stage_prepare(sl_stage *stage, int size_count);

@@ -93,11 +93,11 @@ static sl_status check_inferred(const sl_stage *stage, int size, int output, sl_
     if (meta->shape.rank < 0 || meta->shape.rank > SL_MAX_DIMS || sl_shape_count(&meta->shape, &count) != SL_OK)
         return sl_fail(SL_ERR_SHAPE, "stage %d: infer left no shape for output '%s'", stage->index, value->name);
     *meta = sl_meta_contiguous(meta->dtype, &meta->shape);
-    if (size != 0 || value->metas[0].shape.rank < 0)
+    if (size != 0 || value->declared[0].shape.rank < 0)
         return SL_OK;
     char what[256];
     snprintf(what, sizeof what, "stage %d: output '%s' as declared against as inferred", stage->index, value->name);
-    return sl_meta_check(what, &value->metas[0], meta);
+    return sl_meta_check(what, &value->declared[0], meta);
 }
 
 static sl_status callbacks_infer(sl_stage *stage, int size)
@@ -178,9 +178,7 @@ static sl_status take_values(sl_stage *stage, const char *what, const sl_stage_v
                 return sl_fail(SL_ERR_ARGUMENT, "stage %d has two %ss '%s'", stage->index, what, value->name);
         }
         SL_TRY(sl_strdup(value->name, &out[i].name));
-        out[i].metas[0] = value->meta;
-        out[i].metas[1] = value->meta;
-        out[i].metas[1].shape.rank = -1;
+        out[i].declared[0] = value->meta;
         out[i].has_grad = !value->no_grad && is_float(value->meta.dtype) && stage->can_train;
         out[i].loss = value->loss;
         out[i].maker = SL_MAKER_BY_NAME;

@@ -68,7 +68,7 @@ static sl_status take_ports(const sl_port *ports, int count, int size, sl_border
         else if (strcmp(values[i].name, ports[i].name) != 0)
             return sl_fail(SL_ERR_ARGUMENT, "value '%s' of the larger microbatch is '%s' in the smaller",
                            values[i].name, ports[i].name);
-        values[i].metas[size] = sl_meta_contiguous(ports[i].dtype, &ports[i].shape);
+        values[i].declared[size] = sl_meta_contiguous(ports[i].dtype, &ports[i].shape);
         values[i].has_grad = ports[i].has_grad;
         if (ports[i].last_use > values[i].last_use)
             values[i].last_use = ports[i].last_use;

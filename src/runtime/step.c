@@ -55,6 +55,22 @@ done:
     return status;
 }
 
+/* Where the host could not look at the loss as it was made, its F is still the place of the failure. */
+static sl_status fail_loss(sl_runtime *runtime, int microbatch)
+{
+    int64_t count = 0;
+    const sl_action *actions = sl_schedule_actions(runtime->schedule, runtime->rank, &count);
+    sl_status status = sl_fail(SL_ERR_NUMERIC, "the loss is %g", (double)runtime->losses[microbatch]);
+    for (int64_t cell = 0; cell < count; cell++) {
+        sl_action parts[2];
+        int n = sl_action_parts(actions[cell], parts);
+        if (n > 0 && parts[0].kind == SL_KIND_F && parts[0].stage == runtime->wiring->loss_stage &&
+            parts[0].microbatch == microbatch)
+            return sl_runtime_fail(runtime, status, cell, actions[cell]);
+    }
+    return status;
+}
+
 static sl_status read_losses(sl_runtime *runtime)
 {
     sl_status status = SL_OK;
@@ -72,8 +88,7 @@ static sl_status read_losses(sl_runtime *runtime)
     }
     for (int m = 0; runtime->watch_loss && m < count; m++) {
         if (!isfinite(runtime->losses[m]))
-            return sl_fail(SL_ERR_NUMERIC, "stage %d, microbatch %d: the loss is %g", runtime->wiring->loss_stage, m,
-                           (double)runtime->losses[m]);
+            return fail_loss(runtime, m);
     }
 done:
     return status;

@@ -14,6 +14,12 @@ static sl_status pack_metas(sl_pack *pack, const sl_meta *metas)
     return sl_pack_put(pack, metas, SL_MAX_SIZES * sizeof *metas);
 }
 
+/* A weight runner may read what the stage itself is done with before its weight gradient. */
+static sl_phase last_use(const sl_stage *stage, sl_phase own)
+{
+    return stage->weight_runner ? SL_PHASE_W : own;
+}
+
 static sl_status pack_stage(sl_pack *pack, const sl_stage *stage)
 {
     sl_status status = SL_OK;
@@ -29,7 +35,7 @@ static sl_status pack_stage(sl_pack *pack, const sl_stage *stage)
         SL_TRY(sl_pack_text(pack, value->name));
         SL_TRY(pack_metas(pack, value->metas));
         SL_TRY(sl_pack_int(pack, value->has_grad));
-        SL_TRY(sl_pack_int(pack, value->last_use));
+        SL_TRY(sl_pack_int(pack, last_use(stage, value->last_use)));
         SL_TRY(sl_pack_int(pack, value->maker));
         SL_TRY(sl_pack_int(pack, value->maker_output));
     }
@@ -39,8 +45,8 @@ static sl_status pack_stage(sl_pack *pack, const sl_stage *stage)
         SL_TRY(sl_pack_text(pack, value->name));
         SL_TRY(pack_metas(pack, value->metas));
         SL_TRY(sl_pack_int(pack, value->has_grad));
-        SL_TRY(sl_pack_int(pack, value->last_use));
-        SL_TRY(sl_pack_int(pack, value->grad_last_use));
+        SL_TRY(sl_pack_int(pack, last_use(stage, value->last_use)));
+        SL_TRY(sl_pack_int(pack, last_use(stage, value->grad_last_use)));
         SL_TRY(sl_pack_int(pack, value->loss));
     }
     SL_TRY(sl_pack_int(pack, stage->weight_count));

@@ -388,14 +388,16 @@ static sl_status count_runs(job *self, int rank, sl_runtime *runtime, toy_stage 
     return SL_OK;
 }
 
-static sl_status set_runner_later(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
+static sl_status set_runner(job *self, toy_stage *stage)
 {
-    sl_status status = SL_OK;
-    (void)self, (void)rank, (void)runtime;
-    for (int i = 0; i < count; i++)
-        SL_TRY(sl_stage_set_weight_runner(stages[i].stage, run_weights, &stages[i]));
-done:
-    return status;
+    (void)self;
+    return sl_stage_set_weight_runner(stage->stage, run_weights, stage);
+}
+
+static sl_status set_runner_late(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
+{
+    (void)rank, (void)runtime, (void)count;
+    return set_runner(self, &stages[0]);
 }
 
 static void a_weight_runner_runs_once_a_microbatch(void **state)
@@ -405,7 +407,7 @@ static void a_weight_runner_runs_once_a_microbatch(void **state)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         hooks seen = { 0 };
         job made = make_job(names[i], 2, 0, 4, 8), plain = make_job(names[i], 2, 0, 4, 8);
-        made.before = set_runner_later;
+        made.prepare = set_runner;
         made.after = count_runs;
         made.user = &seen;
         run(&made);
@@ -414,6 +416,16 @@ static void a_weight_runner_runs_once_a_microbatch(void **state)
         assert_int_equal(seen.runs, made.shape.stages);
         assert_memory_equal(made.weights, plain.weights, sizeof made.weights);
     }
+}
+
+static void a_stage_does_not_change_under_its_runtime(void **state)
+{
+    (void)state;
+    job made = make_job("1F1B", 1, 1, 2, 2);
+    made.before = set_runner_late;
+    assert_int_equal(job_run(&made), SL_ERR_ARGUMENT);
+    assert_string_equal(sl_error_message(), "stage 0 belongs to a runtime already");
+    sl_schedule_destroy(made.schedule);
 }
 
 static sl_status count_action(void *user, sl_runtime *runtime, sl_action action)
@@ -447,6 +459,16 @@ static void every_kind_of_action_can_be_replaced(void **state)
     assert_int_equal(seen.kinds[SL_KIND_I] + seen.kinds[SL_KIND_B], 2 * 4 * 4);
     assert_int_equal(seen.kinds[SL_KIND_SEND_F], 2 * 3 * 4);
     assert_int_equal(seen.kinds[SL_KIND_RECV_B], 2 * 3 * 4);
+
+    hooks both = { 0 };
+    job overlapped = make_job("DualPipeV", 2, 0, 8, 8), untouched = make_job("DualPipeV", 2, 0, 8, 8);
+    overlapped.before = set_actions;
+    overlapped.user = &both;
+    run(&overlapped);
+    run(&untouched);
+    assert_memory_equal(overlapped.weights, untouched.weights, sizeof overlapped.weights);
+    assert_true(both.kinds[SL_KIND_OVERLAP_F_B] > 0);
+    assert_int_equal(both.kinds[SL_KIND_F] + both.kinds[SL_KIND_OVERLAP_F_B], 2 * 4 * 8);
 }
 
 /* ---- Outputs ---- */
@@ -584,6 +606,7 @@ int main(void)
         cmocka_unit_test(a_runtime_tells_what_it_was_made_of),
         cmocka_unit_test(arguments_may_be_cut_and_outputs_merged_in_any_way),
         cmocka_unit_test(a_weight_runner_runs_once_a_microbatch),
+        cmocka_unit_test(a_stage_does_not_change_under_its_runtime),
         cmocka_unit_test(every_kind_of_action_can_be_replaced),
         cmocka_unit_test(outputs_are_kept_by_the_rank_with_their_stage_alone),
         cmocka_unit_test(the_trace_has_every_action_of_every_rank),

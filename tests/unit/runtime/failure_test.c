@@ -113,6 +113,11 @@ static void a_loss_that_is_no_number_is_noticed_when_asked_for(void **state)
     made.shape.nan_microbatch = 3;
     made.extra.watch_loss = true;
     assert_all_fail(&made, SL_ERR_NUMERIC, (const char *const[]){ "stage 1", "1F3", "microbatch 3", "nan", NULL });
+    job far = make_job("GPipe", 2, 4, 8); /* the host looks at the end of the step */
+    far.shape.nan_microbatch = 3;
+    far.extra.watch_loss = true;
+    far.far = true;
+    assert_all_fail(&far, SL_ERR_NUMERIC, (const char *const[]){ "stage 1", "1F3", "microbatch 3", "nan", NULL });
     job unwatched = make_job("GPipe", 2, 4, 8);
     unwatched.shape.nan_microbatch = 3;
     assert_int_equal(job_run(&unwatched), SL_OK);

@@ -16,6 +16,8 @@ struct job {
     bool eval_first;
     bool far;     /* the host cannot reach the device's memory */
     int replicas; /* pipelines side by side, each with batches of its own; 0: 1 */
+    sl_status (*prepare)(job *self,
+                         toy_stage *stage); /* optional: called with every stage before the runtime is made */
     /* Optional: called on every rank with the runtime made, before the steps, and after them. */
     sl_status (*before)(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count);
     sl_status (*after)(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count);
@@ -173,6 +175,8 @@ static inline sl_status job_rank(toy_rank *rank)
             toy_create(&toys[count], &self->shape, s, (self->samples + self->microbatches - 1) / self->microbatches));
         stages[count] = toys[count].stage;
         count++;
+        if (self->prepare)
+            SL_TRY(self->prepare(self, &toys[count - 1]));
     }
     specs[0].meta = specs[1].meta = sl_meta_make(SL_F32, 2, dims);
     sl_runtime_options options = self->extra;

@@ -1,0 +1,227 @@
+/* Stages of a partitioned graph: a weight runner in place of their own, and what is refused. */
+#include <sluice/nn.h>
+#include <sluice/runtime.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+enum { STAGES = 2, BATCH = 6, MICROBATCHES = 2, WIDTH = 4 };
+
+/* A perceptron cut in two, on one rank. */
+typedef struct fixture {
+    sl_group *group;
+    sl_device *device;
+    sl_schedule *schedule;
+    sl_partition *partition;
+    sl_stage *stages[STAGES];
+    sl_runtime *runtime;
+} fixture;
+
+static void succeed(sl_status status)
+{
+    if (status != SL_OK)
+        fail_msg("%s", sl_error_message());
+}
+
+static sl_partition *cut(int64_t batch, int stages, int64_t layers)
+{
+    sl_graph *graph = NULL;
+    sl_partition *partition = NULL;
+    sl_model model = sl_model_default(SL_MODEL_MLP);
+    model.mlp = (sl_mlp_config){
+        .input = WIDTH, .hidden = WIDTH, .output = WIDTH, .layers = layers, .activation = SL_ACT_TANH
+    };
+    sl_model_shape shape = { .batch = batch, .seq = 1 };
+    sl_split_spec spec = { .kind = SL_SPLIT_EQUAL, .stages = stages };
+    succeed(sl_model_build(&model, SL_MODE_TRAIN, &shape, &graph));
+    succeed(sl_graph_partition(graph, &spec, &partition));
+    sl_graph_destroy(graph);
+    return partition;
+}
+
+static void open_fixture(fixture *made, const char *csv, const sl_program_options *options)
+{
+    *made = (fixture){ .group = NULL };
+    succeed(sl_group_open_threads(1, NULL, &made->group));
+    succeed(sl_device_open("cpu", NULL, &made->device));
+    succeed(sl_schedule_parse_csv(csv, strlen(csv), "test", &made->schedule));
+    made->partition = cut(BATCH / MICROBATCHES, STAGES, 4);
+    for (int s = 0; s < STAGES; s++)
+        succeed(sl_stage_build((const sl_partition *const[]){ made->partition }, 1, s, made->device, options,
+                               &made->stages[s]));
+}
+
+static sl_status create(fixture *made, const sl_arg_spec *args, int count)
+{
+    sl_runtime_options options = { .group = made->group,
+                                   .device = made->device,
+                                   .schedule = made->schedule,
+                                   .stages = made->stages,
+                                   .stage_count = STAGES,
+                                   .args = args,
+                                   .arg_count = count };
+    return sl_runtime_create(&options, &made->runtime);
+}
+
+static void close_fixture(fixture *made)
+{
+    sl_runtime_destroy(made->runtime);
+    for (int s = 0; s < STAGES; s++)
+        sl_stage_destroy(made->stages[s]);
+    sl_partition_destroy(made->partition);
+    sl_schedule_destroy(made->schedule);
+    sl_device_close(made->device);
+    sl_group_close(made->group);
+}
+
+static void train(fixture *made, float *grads, size_t room)
+{
+    float x[BATCH * WIDTH];
+    int32_t targets[BATCH];
+    int count = 0;
+    const sl_param *params = sl_runtime_params(made->runtime, &count);
+    for (int i = 0; i < BATCH * WIDTH; i++)
+        x[i] = (float)(i * 7 % 11) / 11.0f - 0.4f;
+    for (int i = 0; i < BATCH; i++)
+        targets[i] = i % WIDTH;
+    for (int i = 0; i < count; i++)
+        sl_param_init(&(sl_param_info){ params[i].name, SL_F32, params[i].data.meta.shape, params[i].init }, 7, 0,
+                      sl_meta_count(&params[i].data.meta), params[i].data.data);
+    sl_arg args[] = { { "x", { x, sl_meta_make(SL_F32, 2, (int64_t[]){ BATCH, WIDTH }) } },
+                      { "targets", { targets, sl_meta_make(SL_I32, 1, (int64_t[]){ BATCH }) } } };
+    for (int step = 0; step < 2; step++)
+        succeed(sl_runtime_step(made->runtime, &(sl_step){ .args = args, .arg_count = 2, .number = step }, NULL));
+    size_t used = 0;
+    for (int i = 0; i < count; i++) {
+        size_t bytes = sl_meta_bytes(&params[i].grad.meta);
+        assert_true(used + bytes <= room);
+        memcpy((char *)grads + used, params[i].grad.data, bytes);
+        used += bytes;
+    }
+}
+
+/* ---- Weight runners ---- */
+
+typedef struct runner {
+    int calls;
+    float inputs[MICROBATCHES][BATCH / MICROBATCHES * WIDTH], grads[MICROBATCHES][BATCH / MICROBATCHES * WIDTH];
+} runner;
+
+/* Writes 1 a microbatch into every gradient, and keeps what the stage's border looks like at that time. */
+static sl_status count_microbatches(void *user, const sl_stage_call *call)
+{
+    runner *seen = user;
+    seen->calls++;
+    memcpy(seen->inputs[call->microbatch], call->inputs[0].data, sizeof *seen->inputs);
+    if (call->stage == 0)
+        memcpy(seen->grads[call->microbatch], call->output_grads[0].data, sizeof *seen->grads);
+    for (int p = 0; p < call->param_count; p++) {
+        for (int64_t i = 0; i < sl_meta_count(&call->grads[p].meta); i++)
+            ((float *)call->grads[p].data)[i] += 1;
+    }
+    return SL_OK;
+}
+
+static void a_weight_runner_takes_the_place_of_a_graphs_own(void **state)
+{
+    (void)state;
+    static const char *const schedules[] = { "0F0,1F0,0F1,1F1,1B0,0B0,1B1,0B1\n",
+                                             "0F0,1F0,0F1,1F1,1I0,0I0,1I1,0I1,1W1,0W1,0W0,1W0\n" };
+    float plain[500], replaced[500];
+    runner seen[2] = { { 0 }, { 0 } };
+    for (int i = 0; i < 2; i++) {
+        fixture made;
+        int count = 0, changed = 0;
+        open_fixture(&made, schedules[i], NULL);
+        succeed(create(&made, NULL, 0));
+        train(&made, plain, sizeof plain);
+        close_fixture(&made);
+
+        open_fixture(&made, schedules[i], NULL);
+        succeed(sl_stage_set_weight_runner(made.stages[0], count_microbatches, &seen[i]));
+        succeed(create(&made, NULL, 0));
+        train(&made, replaced, sizeof replaced);
+        const sl_param *params = sl_runtime_params(made.runtime, &count);
+        for (int p = 0, at = 0; p < count; p++) {
+            for (int64_t k = 0; k < sl_meta_count(&params[p].grad.meta); k++, at++) {
+                assert_true(params[p].stage == 0 ? replaced[at] == MICROBATCHES : replaced[at] == plain[at]);
+                changed += replaced[at] != plain[at];
+            }
+        }
+        assert_true(changed > 0);
+        assert_int_equal(seen[i].calls, 2 * MICROBATCHES); /* steps */
+        close_fixture(&made);
+    }
+    /* In both it saw the same, though I and W are far apart in the second. */
+    assert_memory_equal(seen[0].inputs, seen[1].inputs, sizeof seen[0].inputs);
+    assert_memory_equal(seen[0].grads, seen[1].grads, sizeof seen[0].grads);
+}
+
+/* ---- What is refused ---- */
+
+static void assert_refused(const sl_partition *const *partitions, int count, int index, const char *message)
+{
+    sl_device *device = NULL;
+    sl_stage *stage = NULL;
+    succeed(sl_device_open("cpu", NULL, &device));
+    assert_int_equal(sl_stage_build(partitions, count, index, device, NULL, &stage), SL_ERR_ARGUMENT);
+    assert_null(stage);
+    assert_string_equal(sl_error_message(), message);
+    sl_device_close(device);
+}
+
+static void partitions_that_do_not_fit_are_refused(void **state)
+{
+    (void)state;
+    sl_partition *larger = cut(3, 2, 4), *other = cut(2, 3, 4), *deeper = cut(2, 2, 9);
+    assert_refused((const sl_partition *const[]){ larger }, 0, 0,
+                   "0 partitions: one, or two for microbatches of two sizes");
+    assert_refused((const sl_partition *const[]){ larger }, 1, 2, "there is no stage 2 among the partition's 2");
+    assert_refused((const sl_partition *const[]){ larger, deeper }, 2, 0,
+                   "stage 0: 1 inputs, 1 outputs, 4 parameters in the larger microbatch, 1, 1, 10 in the smaller");
+    assert_refused((const sl_partition *const[]){ larger, other }, 2, 1,
+                   "stage 1: 2 inputs, 1 outputs, 4 parameters in the larger microbatch, 1, 1, 2 in the smaller");
+    sl_partition_destroy(larger);
+    sl_partition_destroy(other);
+    sl_partition_destroy(deeper);
+}
+
+static void stages_that_cannot_do_what_is_asked_are_refused(void **state)
+{
+    (void)state;
+    static const char csv[] = "0F0,1F0,0F1,1F1,1B0,0B0,1B1,0B1\n";
+    fixture made;
+    sl_arg_spec uneven = { .name = "x", .meta = sl_meta_make(SL_F32, 2, (int64_t[]){ BATCH - 1, WIDTH }) };
+    open_fixture(&made, csv, &(sl_program_options){ .forward_only = true });
+    assert_int_equal(create(&made, NULL, 0), SL_ERR_ARGUMENT);
+    assert_string_equal(sl_error_message(), "rank 0: stage 1 has no backward, which the schedule runs");
+    close_fixture(&made);
+
+    open_fixture(&made, csv, NULL);
+    assert_int_equal(create(&made, &uneven, 1), SL_ERR_ARGUMENT);
+    assert_string_equal(sl_error_message(), "stage 0 was made for one size of microbatch, the batch needs two");
+    close_fixture(&made);
+
+    open_fixture(&made, csv, NULL);
+    succeed(create(&made, NULL, 0));
+    sl_runtime *first = made.runtime;
+    assert_int_equal(create(&made, NULL, 0), SL_ERR_ARGUMENT);
+    assert_string_equal(sl_error_message(), "rank 0: stage 0 belongs to another runtime");
+    assert_ptr_equal(made.runtime, first);
+    close_fixture(&made);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_weight_runner_takes_the_place_of_a_graphs_own),
+        cmocka_unit_test(partitions_that_do_not_fit_are_refused),
+        cmocka_unit_test(stages_that_cannot_do_what_is_asked_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
