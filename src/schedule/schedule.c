@@ -135,7 +135,10 @@ sl_status sl_schedule_builder_add(sl_schedule_builder *builder, int rank, sl_act
         return sl_fail(SL_ERR_ARGUMENT, "rank %d: the schedule has %d ranks", rank, builder->ranks);
     if (!action_in_range(action))
         return sl_fail(SL_ERR_ARGUMENT, "rank %d: %s is out of range", rank, sl_action_text(action, text, sizeof text));
-    if (action.kind != SL_KIND_OVERLAP_F_B) /* the parts that mean nothing have one value */
+    /* The parts that mean nothing have one value: ranks compare schedules by a hash of their bytes. */
+    if (action.kind == SL_KIND_OVERLAP_F_B)
+        action = sl_action_overlap(action.stage, action.microbatch, action.b_stage, action.b_microbatch);
+    else
         action = sl_make((sl_kind)action.kind, action.stage, action.microbatch);
     return sl_action_list_push(&builder->lists[rank], action);
 }

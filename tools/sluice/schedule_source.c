@@ -48,7 +48,7 @@ sl_status load_schedule(const char *path, sl_violation *violation, sl_schedule *
     violation->rank = -1;
     if (strcmp(path, "-") == 0)
         return sl_schedule_read_csv_at(stdin, "standard input", violation, out);
-    FILE *file = fopen(path, "r");
+    FILE *file = fopen(path, "re");
     if (!file)
         return sl_fail(SL_ERR_IO, "open %s: %s", path, strerror(errno));
     sl_status status = sl_schedule_read_csv_at(file, path, violation, out);
