@@ -1,17 +1,14 @@
-/* What users of a runtime rely on beside the numbers: memory, hooks, outputs, replicas, the trace. */
+/* What users of a runtime rely on beside the numbers: memory, hooks, outputs. */
 #include "unit/runtime/job.h"
 
 #include "base/alloc.h"
 #include "runtime/runtime.h"
 
-#include <jansson.h>
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <unistd.h>
 #include <cmocka.h>
 
 /* ---- Allocations of this process: the C library's own are counted where no sanitizer has taken them over ---- */
@@ -498,103 +495,6 @@ static void outputs_are_kept_by_the_rank_with_their_stage_alone(void **state)
     sl_schedule_destroy(made.schedule);
 }
 
-/* ---- Trace ---- */
-
-typedef struct traced {
-    char path[64];
-    sl_stage_cost costs[MAX_STAGES];
-} traced;
-
-static sl_status save_trace(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
-{
-    traced *into = self->user;
-    sl_status status = SL_OK;
-    sl_stage_cost costs[MAX_STAGES];
-    (void)stages, (void)count;
-    SL_TRY(sl_runtime_measure_costs(runtime, costs));
-    if (rank == 0)
-        memcpy(into->costs, costs, sizeof costs);
-    SL_TRY(sl_runtime_save_trace(runtime, into->path));
-done:
-    return status;
-}
-
-static void the_trace_has_every_action_of_every_rank(void **state)
-{
-    (void)state;
-    traced seen = { .path = "/tmp/sluice_trace_XXXXXX" };
-    int file = mkstemp(seen.path), phases[4] = { 0 }, waits = 0, starts = 0, ends = 0;
-    json_error_t error;
-    size_t i;
-    json_t *event;
-    assert_true(file >= 0);
-    close(file);
-    job made = make_job("InterleavedZeroBubble", 2, 2, 4, 8);
-    made.extra.trace_events = 10000;
-    made.after = save_trace;
-    made.user = &seen;
-    run(&made);
-    json_t *root = json_load_file(seen.path, 0, &error);
-    assert_non_null(root);
-    long long ended[2][2] = { { 0 } }; /* nanoseconds, of each rank's two tracks */
-    json_array_foreach(json_object_get(root, "traceEvents"), i, event)
-    {
-        const char *kind = json_string_value(json_object_get(event, "ph"));
-        const char *category = json_string_value(json_object_get(event, "cat"));
-        starts += *kind == 's';
-        ends += *kind == 'f';
-        if (*kind != 'X')
-            continue;
-        long long *track = &ended[json_integer_value(json_object_get(event, "pid"))]
-                                 [json_integer_value(json_object_get(event, "tid"))];
-        long long start = llround(json_number_value(json_object_get(event, "ts")) * 1e3);
-        long long took = llround(json_number_value(json_object_get(event, "dur")) * 1e3);
-        assert_true(start >= *track && took >= 0); /* no two on one track overlap */
-        *track = start + took;
-        for (int k = 0; k < 4; k++)
-            phases[k] += strcmp(category, sl_kind_name((sl_kind)(SL_KIND_F + k))) == 0;
-        waits += strncmp(category, "RECV", 4) == 0;
-    }
-    assert_int_equal(phases[0], 2 * 4 * 4);
-    assert_int_equal(phases[1] + phases[3], 2 * 4 * 4); /* I or B */
-    assert_int_equal(waits, 2 * 4 * 3 * 2);
-    assert_int_equal(starts, waits);
-    assert_int_equal(ends, waits);
-    for (int s = 0; s < 4; s++)
-        assert_true(seen.costs[s].f > 0 && seen.costs[s].f < 0.1);
-    json_decref(root);
-    unlink(seen.path);
-}
-
-static void a_full_trace_keeps_the_newest(void **state)
-{
-    (void)state;
-    traced seen = { .path = "/tmp/sluice_trace_XXXXXX" };
-    int file = mkstemp(seen.path), oldest = 1000;
-    json_error_t error;
-    size_t i;
-    json_t *event;
-    assert_true(file >= 0);
-    close(file);
-    job made = make_job("GPipe", 1, 1, 2, 2);
-    made.steps = 8;
-    made.extra.trace_events = 10; /* two steps of 2 F, 2 B and the end */
-    made.after = save_trace;
-    made.user = &seen;
-    run(&made);
-    json_t *root = json_load_file(seen.path, 0, &error);
-    assert_non_null(root);
-    json_array_foreach(json_object_get(root, "traceEvents"), i, event)
-    {
-        json_t *step = json_object_get(json_object_get(event, "args"), "step");
-        if (step && json_integer_value(step) < oldest)
-            oldest = (int)json_integer_value(step);
-    }
-    assert_int_equal(oldest, 6);
-    json_decref(root);
-    unlink(seen.path);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -609,8 +509,6 @@ int main(void)
         cmocka_unit_test(a_stage_does_not_change_under_its_runtime),
         cmocka_unit_test(every_kind_of_action_can_be_replaced),
         cmocka_unit_test(outputs_are_kept_by_the_rank_with_their_stage_alone),
-        cmocka_unit_test(the_trace_has_every_action_of_every_rank),
-        cmocka_unit_test(a_full_trace_keeps_the_newest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

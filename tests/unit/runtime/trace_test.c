@@ -1,0 +1,176 @@
+/* The trace of a run: every action and wait of every rank, on one clock. */
+#include "unit/runtime/job.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+static job make_job(const char *name, int ranks, int stages_per_rank, int microbatches, int samples)
+{
+    job made = { .samples = samples, .microbatches = microbatches, .steps = 2 };
+    sl_generate_options options = {
+        .name = name, .ranks = ranks, .microbatches = microbatches, .stages_per_rank = stages_per_rank
+    };
+    if (sl_schedule_generate(&options, &made.schedule) != SL_OK)
+        fail_msg("%s: %s", name, sl_error_message());
+    made.shape = toy_shape_make(sl_schedule_stages(made.schedule));
+    return made;
+}
+
+static void run(job *made)
+{
+    if (job_run(made) != SL_OK)
+        fail_msg("%s", sl_error_message());
+    sl_schedule_destroy(made->schedule);
+}
+
+typedef struct traced {
+    char path[64];
+    sl_stage_cost costs[MAX_STAGES];
+} traced;
+
+static sl_status save_trace(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
+{
+    traced *into = self->user;
+    sl_status status = SL_OK;
+    sl_stage_cost costs[MAX_STAGES];
+    (void)stages, (void)count;
+    SL_TRY(sl_runtime_measure_costs(runtime, costs));
+    if (rank == 0)
+        memcpy(into->costs, costs, sizeof costs);
+    SL_TRY(sl_runtime_save_trace(runtime, into->path));
+done:
+    return status;
+}
+
+static void the_trace_has_every_action_of_every_rank(void **state)
+{
+    (void)state;
+    traced seen = { .path = "/tmp/sluice_trace_XXXXXX" };
+    int file = mkstemp(seen.path), phases[4] = { 0 }, waits = 0, starts = 0, ends = 0;
+    json_error_t error;
+    size_t i;
+    json_t *event;
+    assert_true(file >= 0);
+    close(file);
+    job made = make_job("InterleavedZeroBubble", 2, 2, 4, 8);
+    made.extra.trace_events = 10000;
+    made.after = save_trace;
+    made.user = &seen;
+    run(&made);
+    json_t *root = json_load_file(seen.path, 0, &error);
+    assert_non_null(root);
+    long long ended[2][2] = { { 0 } }; /* nanoseconds, of each rank's two tracks */
+    json_array_foreach(json_object_get(root, "traceEvents"), i, event)
+    {
+        const char *kind = json_string_value(json_object_get(event, "ph"));
+        const char *category = json_string_value(json_object_get(event, "cat"));
+        starts += *kind == 's';
+        ends += *kind == 'f';
+        if (*kind != 'X')
+            continue;
+        long long *track = &ended[json_integer_value(json_object_get(event, "pid"))]
+                                 [json_integer_value(json_object_get(event, "tid"))];
+        long long start = llround(json_number_value(json_object_get(event, "ts")) * 1e3);
+        long long took = llround(json_number_value(json_object_get(event, "dur")) * 1e3);
+        assert_true(start >= *track && took >= 0); /* no two on one track overlap */
+        *track = start + took;
+        for (int k = 0; k < 4; k++)
+            phases[k] += strcmp(category, sl_kind_name((sl_kind)(SL_KIND_F + k))) == 0;
+        waits += strncmp(category, "RECV", 4) == 0;
+    }
+    assert_int_equal(phases[0], 2 * 4 * 4);
+    assert_int_equal(phases[1] + phases[3], 2 * 4 * 4); /* I or B */
+    assert_int_equal(waits, 2 * 4 * 3 * 2);
+    assert_int_equal(starts, waits);
+    assert_int_equal(ends, waits);
+    for (int s = 0; s < 4; s++)
+        assert_true(seen.costs[s].f > 0 && seen.costs[s].f < 10);
+    json_decref(root);
+    unlink(seen.path);
+}
+
+enum { MAX_FLOWS = 1000 };
+
+static void no_message_arrives_before_it_leaves(void **state)
+{
+    (void)state;
+    traced seen = { .path = "/tmp/sluice_trace_XXXXXX" };
+    double left[MAX_FLOWS] = { 0 };
+    int file = mkstemp(seen.path), arrived = 0;
+    json_error_t error;
+    size_t i;
+    json_t *event;
+    assert_true(file >= 0);
+    close(file);
+    job made = make_job("Interleaved1F1B", 4, 2, 4, 8);
+    made.extra.trace_events = 10000;
+    made.after = save_trace;
+    made.user = &seen;
+    run(&made);
+    json_t *root = json_load_file(seen.path, 0, &error);
+    assert_non_null(root);
+    for (int pass = 0; pass < 2; pass++) {
+        json_array_foreach(json_object_get(root, "traceEvents"), i, event)
+        {
+            const char *kind = json_string_value(json_object_get(event, "ph"));
+            json_int_t id = json_integer_value(json_object_get(event, "id"));
+            double time = json_number_value(json_object_get(event, "ts"));
+            assert_true(id < MAX_FLOWS);
+            if (pass == 0 && *kind == 's')
+                left[id] = time;
+            if (pass == 0 || *kind != 'f')
+                continue;
+            if (time < left[id] - 1) /* microseconds; the ranks' clocks agree better than that */
+                fail_msg("message %d left at %g and arrived at %g", (int)id, left[id], time);
+            arrived++;
+        }
+    }
+    assert_int_equal(arrived, 2 * 4 * 7 * 2); /* steps, microbatches, edges, ways */
+    json_decref(root);
+    unlink(seen.path);
+}
+
+static void a_full_trace_keeps_the_newest(void **state)
+{
+    (void)state;
+    traced seen = { .path = "/tmp/sluice_trace_XXXXXX" };
+    int file = mkstemp(seen.path), oldest = 1000;
+    json_error_t error;
+    size_t i;
+    json_t *event;
+    assert_true(file >= 0);
+    close(file);
+    job made = make_job("GPipe", 1, 1, 2, 2);
+    made.steps = 8;
+    made.extra.trace_events = 10; /* two steps of 2 F, 2 B and the end */
+    made.after = save_trace;
+    made.user = &seen;
+    run(&made);
+    json_t *root = json_load_file(seen.path, 0, &error);
+    assert_non_null(root);
+    json_array_foreach(json_object_get(root, "traceEvents"), i, event)
+    {
+        json_t *step = json_object_get(json_object_get(event, "args"), "step");
+        if (step && json_integer_value(step) < oldest)
+            oldest = (int)json_integer_value(step);
+    }
+    assert_int_equal(oldest, 6);
+    json_decref(root);
+    unlink(seen.path);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_trace_has_every_action_of_every_rank),
+        cmocka_unit_test(no_message_arrives_before_it_leaves),
+        cmocka_unit_test(a_full_trace_keeps_the_newest),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
