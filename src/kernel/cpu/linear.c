@@ -1,4 +1,4 @@
-/* LINEAR, its gradients and MATMUL as matrix products. */
+/* LINEAR and its gradients as matrix products. */
 #include "kernel/cpu/blas.h"
 
 #include <string.h>
@@ -53,10 +53,52 @@ static sl_gemm forward_gemm(const sl_kernel_call *call)
     return g;
 }
 
+/* ---- Few rows -------------------------------------------------------------------------------- */
+
+/* One token of a text, or a few: the product is as fast as w comes from memory, so w is read once, as it lies, where
+ * BLAS would rearrange it first. */
+enum { FEW_ROWS = 4, COLUMNS = 2048 }; /* columns of y that stay in the first-level cache */
+
+static bool has_few_rows(const sl_gemm *g)
+{
+    return g->m <= FEW_ROWS && g->n > 0;
+}
+
+typedef struct few_job {
+    const sl_simd *simd;
+    const sl_gemm *g;
+    bool transpose_w;
+} few_job;
+
+/* Columns begin..end of y for w [K,N]: a row of w after the other is added. */
+static void add_rows(const sl_simd *simd, const sl_gemm *g, int64_t begin, int64_t end)
+{
+    for (int64_t i = 0; !g->add && i < g->m; i++)
+        memset(g->c + i * g->c_row + begin, 0, (size_t)(end - begin) * sizeof *g->c);
+    for (int64_t l = 0; l < g->k; l++) {
+        for (int64_t i = 0; i < g->m; i++)
+            simd->axpy(g->a[i * g->a_row + l], g->b + l * g->b_row + begin, g->c + i * g->c_row + begin, end - begin);
+    }
+}
+
+static void few_range(void *context, int64_t begin, int64_t end)
+{
+    const few_job *j = context;
+    const sl_gemm *g = j->g;
+    for (int64_t n = begin; !j->transpose_w && n < end; n += COLUMNS)
+        add_rows(j->simd, g, n, end - n < COLUMNS ? end : n + COLUMNS);
+    for (int64_t n = begin; j->transpose_w && n < end; n++) {
+        for (int64_t i = 0; i < g->m; i++) {
+            float *y = g->c + i * g->c_row + n, sum = j->simd->dot(g->a + i * g->a_row, g->b + n * g->b_column, g->k);
+            *y = g->add ? *y + sum : sum;
+        }
+    }
+}
+
 static size_t scratch_linear(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     sl_gemm g = forward_gemm(call);
-    return sl_gemm_scratch_split(cpu, &g);
+    return has_few_rows(&g) ? 0 : sl_gemm_scratch_split(cpu, &g);
 }
 
 typedef struct bias_job {
@@ -96,7 +138,11 @@ static sl_status run_linear(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     sl_gemm g = forward_gemm(call);
     put_bias(cpu, call);
-    sl_gemm_run_split(cpu, &g, call->scratch);
+    if (has_few_rows(&g))
+        sl_cpu_split(cpu, g.n, SL_GRAIN / (g.k + 1) + 1, few_range,
+                     &(few_job){ cpu->simd, &g, call->attrs.transpose_w });
+    else
+        sl_gemm_run_split(cpu, &g, call->scratch);
     return SL_OK;
 }
 
