@@ -147,7 +147,8 @@ SL_API int sl_placement_rank(sl_placement placement, int ranks, int stage);
 SL_API int sl_placement_stage(sl_placement placement, int ranks, int rank, int index);
 
 typedef struct sl_generate_options {
-    const char *name;    /* one of sl_generator_name(), in any case; '-', '_' and ' ' are ignored */
+    /* One of sl_generator_name(), in any case; '-', '_', ' ' and a "Schedule" before it are ignored. */
+    const char *name;
     int ranks;           /* 1 or more */
     int microbatches;    /* 1 or more */
     int stages_per_rank; /* 0: the generator's default */

@@ -2,6 +2,7 @@
 #include "command.h"
 #include "options.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -123,7 +124,10 @@ static void print_roff_paragraphs(const char *text)
 
 void help_print_man(const cli_usage *usage, const cli_option *options)
 {
-    printf(".TH SLUICE\\-%s 1 \"\" \"sluice %s\" \"Sluice\"\n.nh\n.ad l\n", usage->command, sl_version());
+    printf(".TH SLUICE\\-");
+    for (const char *c = usage->command; *c; c++)
+        putchar(toupper((unsigned char)*c));
+    printf(" 1 \"\" \"sluice %s\" \"Sluice\"\n.nh\n.ad l\n", sl_version());
     printf(".SH NAME\nsluice\\-%s \\- ", usage->command);
     print_roff(command_summary(usage->command));
     printf("\n.SH SYNOPSIS\n.B sluice %s\n", usage->command);
