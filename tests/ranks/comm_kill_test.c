@@ -192,6 +192,40 @@ static void other_ends_are_named_too(void **state)
     }
 }
 
+/* The last rank closes its group and ends; the others see it gone before they go on. */
+static int end_as_asked(void *user, int rank)
+{
+    (void)user;
+    sl_group *group = NULL, *pair = NULL;
+    shared->ranks[rank].pid = getpid();
+    sl_status status = sl_group_open(NULL, &group);
+    if (status == SL_OK)
+        status = sl_group_split(group, rank < 2 ? 0 : -1, rank, &pair);
+    for (int i = 0; status == SL_OK && rank < 2 && kill(shared->ranks[2].pid, 0) == 0 && i < 30000; i++)
+        usleep(1000);
+    if (status == SL_OK && pair)
+        status = sl_group_barrier(pair);
+    shared->ranks[rank].status = status;
+    snprintf(shared->ranks[rank].message, sizeof shared->ranks[rank].message, "%s", sl_error_message());
+    sl_group_close(pair);
+    sl_group_close(group);
+    return 128 + SIGINT;
+}
+
+static void a_rank_that_ends_as_a_signal_asked_fails_nobody(void **state)
+{
+    (void)state;
+    const sl_launch_options launch = { .ranks = 3, .run = end_as_asked };
+    sl_launch_result result;
+    memset(shared, 0, sizeof *shared);
+    assert_int_equal(sl_launch(&launch, &result), SL_OK);
+    for (int r = 0; r < 3; r++) {
+        if (shared->ranks[r].status != SL_OK)
+            fail_msg("rank %d: %s", r, shared->ranks[r].message);
+    }
+    assert_int_equal(result.exit_code, 128 + SIGINT);
+}
+
 static void nothing_outlives_a_killed_launcher(void **state)
 {
     (void)state;
@@ -223,6 +257,7 @@ int main(void)
         cmocka_unit_test(a_killed_rank_is_named_by_all_within_a_second),
         cmocka_unit_test(a_stopped_rank_is_named_by_all_after_the_hang_timeout),
         cmocka_unit_test(other_ends_are_named_too),
+        cmocka_unit_test(a_rank_that_ends_as_a_signal_asked_fails_nobody),
         cmocka_unit_test(nothing_outlives_a_killed_launcher),
     };
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

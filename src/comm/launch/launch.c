@@ -110,7 +110,10 @@ static void judge(sl_launcher *launcher, sl_launch_child *child)
     sl_shm_rank *rank = &launcher->shm->control->ranks[child->rank];
     uint32_t state = atomic_exchange(&rank->state, SL_SHM_GONE);
     bool clean = WIFEXITED(child->wait_status) && WEXITSTATUS(child->wait_status) == 0;
-    if (clean && state == SL_SHM_CLOSED)
+    /* With a code above 128 a rank that took part to the end tells which signal it was asked to end by; others that were
+     * asked too may still be at it. */
+    bool as_asked = WIFEXITED(child->wait_status) && WEXITSTATUS(child->wait_status) > 128;
+    if ((clean || as_asked) && state == SL_SHM_CLOSED)
         return;
     const char *how = !clean ? "" : state == SL_SHM_JOINED ? " without closing its group" : " without joining the run";
     if (state == SL_SHM_JOINED)
