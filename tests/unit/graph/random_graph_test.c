@@ -66,11 +66,37 @@ static sl_value rearranged(random_graph *plot, sl_value x)
     }
 }
 
+/* What models seldom have: products of activations, quotients, maxima, a value that is stretched or stands twice. */
+static sl_value unusual(random_graph *plot, sl_value x, sl_value y)
+{
+    sl_graph *g = plot->g;
+    sl_value weight;
+    switch (pick(plot, 8)) {
+    case 0: /* attention by hand: [BATCH, 3, 3] weights */
+        return sl_matmul(g, sl_softmax(g, sl_matmul(g, x, y, false, true)), x, false, false);
+    case 1:
+        return sl_div(g, x, sl_scale(g, sl_mul(g, y, y), 1, 1.5));
+    case 2:
+        return sl_rmsnorm(g, x, any_param(plot, "bias", DIMS(WIDTH)), 1e-2);
+    case 3:
+        return sl_add(g, x, sl_max(g, y, (int[]){ 2 }, 1, true));
+    case 4:
+        return sl_logarithm(g, sl_scale(g, sl_exp(g, sl_tanh(g, x)), 1, 0.5));
+    case 5:
+        return sl_mul(g, x, sl_expand(g, sl_neg(g, sl_slice(g, y, 1, 1, 2)), DIMS(BATCH, 3, WIDTH)));
+    case 6:
+        return sl_slice(g, sl_concat(g, (sl_value[]){ x, sl_copy(g, x), y }, 3, 1), 1, 2, 5);
+    default: /* a function of parameters alone */
+        weight = any_param(plot, "square", DIMS(WIDTH, WIDTH));
+        return sl_linear(g, x, sl_add(g, weight, sl_silu(g, sl_transpose(g, weight, 0, 1))), SL_NO_VALUE);
+    }
+}
+
 static sl_value grow(random_graph *plot)
 {
     sl_graph *g = plot->g;
     sl_value x = any_value(plot), y = any_value(plot);
-    switch (pick(plot, 12)) {
+    switch (pick(plot, 15)) {
     case 0:
     case 1:
         return sl_linear(g, x, any_param(plot, "square", DIMS(WIDTH, WIDTH)), any_param(plot, "bias", DIMS(WIDTH)));
@@ -90,6 +116,10 @@ static sl_value grow(random_graph *plot)
     case 9:
         return sl_dropout(g, sl_gelu_tanh(g, x), 0.2);
     case 10:
+    case 11:
+    case 12:
+        return unusual(plot, x, y);
+    case 13:
         return sl_sub(g, sl_mul(g, x, sl_tanh(g, any_param(plot, "bias", DIMS(WIDTH)))), y);
     default:
         return sl_softmax(g, x);
