@@ -207,6 +207,106 @@ static void any_placement_and_any_order_from_csv(void **state)
     assert_same_bits(&lowered);
 }
 
+/* ---- Orders and placements that nobody thought of ---- */
+
+enum { UNDONE, FORWARD, INPUT, DONE }; /* how far a microbatch is at a stage */
+
+typedef struct lottery {
+    uint32_t state;
+    job *job;
+    int rank_of[MAX_STAGES];
+    bool split[MAX_STAGES]; /* the stage's backward is I and W */
+    bool in_order;          /* microbatches pass every stage in order: a stage that is fed by two needs both to agree */
+    uint8_t reached[MAX_STAGES][MAX_MICROBATCHES];
+} lottery;
+
+static int draw(lottery *self, int count)
+{
+    self->state = self->state * 1664525u + 1013904223u;
+    return (int)((self->state >> 8) % (uint32_t)count);
+}
+
+/* What microbatch m can do next at stage s; false where it must wait or is done. */
+static bool next_action(const lottery *self, int s, int m, sl_action *out)
+{
+    const toy_shape *shape = &self->job->shape;
+    if (self->reached[s][m] == DONE)
+        return false;
+    if (self->reached[s][m] == INPUT) {
+        *out = sl_action_make(SL_KIND_W, s, m);
+        return true;
+    }
+    bool forward = self->reached[s][m] == UNDONE;
+    if (self->in_order && m > 0 && self->reached[s][m - 1] <= self->reached[s][m])
+        return false;
+    *out = sl_action_make(forward ? SL_KIND_F : self->split[s] ? SL_KIND_I : SL_KIND_B, s, m);
+    if (forward)
+        return (s == 0 || self->reached[s - 1][m] > UNDONE) &&
+               (shape->skip[s] < 0 || self->reached[shape->skip[s]][m] > UNDONE);
+    for (int user = s + 1; user < shape->stages; user++) {
+        if ((user == s + 1 || shape->skip[user] == s) && self->reached[user][m] < INPUT)
+            return false;
+    }
+    return true;
+}
+
+/* Appends actions of any stage and microbatch that can go on, until all are done. */
+static void draw_order(lottery *self, sl_schedule_builder *builder)
+{
+    int stages = self->job->shape.stages, cells = stages * self->job->microbatches, left = cells;
+    while (left > 0) {
+        int cell = draw(self, cells), s = cell % stages, m = cell / stages;
+        sl_action action;
+        if (!next_action(self, s, m, &action))
+            continue;
+        assert_int_equal(sl_schedule_builder_add(builder, self->rank_of[s], action), SL_OK);
+        self->reached[s][m] = action.kind == SL_KIND_F ? FORWARD : action.kind == SL_KIND_I ? INPUT : DONE;
+        left -= self->reached[s][m] == DONE;
+    }
+}
+
+/* Up to 4 ranks, 7 stages anywhere on them, skips, ties, an uneven batch. */
+static job draw_job(uint32_t seed)
+{
+    job made = { .steps = 2 };
+    lottery self = { .state = seed * 2654435761u + 1, .job = &made };
+    sl_schedule_builder *builder = NULL;
+    int ranks = 1 + draw(&self, 4), stages = ranks + draw(&self, 4);
+    made.microbatches = 1 + draw(&self, 5);
+    made.samples = made.microbatches + draw(&self, 2 * made.microbatches);
+    made.eval_first = draw(&self, 2);
+    self.in_order = draw(&self, 2);
+    made.shape = toy_shape_make(stages);
+    for (int s = 0; s < stages; s++) {
+        self.rank_of[s] = s < ranks ? s : draw(&self, ranks);
+        self.split[s] = draw(&self, 2);
+        if (self.in_order && s > 1 && draw(&self, 2))
+            made.shape.skip[s] = draw(&self, s - 1);
+        int owner = draw(&self, stages);
+        if (owner < s && made.shape.tied_with[owner] < 0)
+            made.shape.tied_with[s] = owner;
+    }
+    for (int s = stages - 1; s > 0; s--) { /* the ranks in any order */
+        int other = draw(&self, s + 1), rank = self.rank_of[s];
+        self.rank_of[s] = self.rank_of[other];
+        self.rank_of[other] = rank;
+    }
+    assert_int_equal(sl_schedule_builder_create(ranks, &builder), SL_OK);
+    draw_order(&self, builder);
+    assert_int_equal(sl_schedule_builder_finish(builder, &made.schedule), SL_OK);
+    sl_schedule_builder_destroy(builder);
+    return made;
+}
+
+static void random_orders_and_placements_give_the_same_bits(void **state)
+{
+    (void)state;
+    for (uint32_t seed = 0; seed < 150; seed++) {
+        job made = draw_job(seed);
+        assert_same_bits(&made);
+    }
+}
+
 static void evaluation_before_training_changes_nothing(void **state)
 {
     (void)state;
@@ -276,6 +376,7 @@ int main(void)
         cmocka_unit_test(stages_with_one_backward_function_run_b_schedules),
         cmocka_unit_test(a_stage_may_hand_back_memory_of_its_own),
         cmocka_unit_test(any_placement_and_any_order_from_csv),
+        cmocka_unit_test(random_orders_and_placements_give_the_same_bits),
         cmocka_unit_test(evaluation_before_training_changes_nothing),
         cmocka_unit_test(devices_out_of_the_hosts_reach_give_the_same_bits),
         cmocka_unit_test(replicas_get_the_mean_gradient_of_all),
