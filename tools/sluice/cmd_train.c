@@ -230,7 +230,8 @@ static int run(const train_arguments *arguments, const sl_train_config *config, 
     if (arguments->dry_run) {
         char line[4096];
         format_command(argc, argv, ranks, line, sizeof line);
-        sl_train_plan_print(plan, line, stdout);
+        if (ranks_own() == 0)
+            sl_train_plan_print(plan, line, stdout);
     } else if (sl_train_check_output(plan, arguments->resume) != SL_OK ||
                check_writable(arguments->save_grads) != SL_OK) {
         code = refuse();
@@ -244,23 +245,31 @@ static int run(const train_arguments *arguments, const sl_train_config *config, 
     return code;
 }
 
-/* -n without parallel.pp makes pipelines of as many ranks as there are for a replica; beside it, it has to agree. */
+/* Without parallel.pp the pipelines have as many ranks as there are for a replica; beside it, -n and the ranks that
+ * mpirun or srun started have to agree. */
 static int load_config(train_arguments *arguments, sl_train_config *config)
 {
     if (sl_train_config_load(arguments->config, (const char *const *)arguments->overrides, arguments->override_count,
                              config) != SL_OK)
         return refuse();
     int64_t dp = config->parallel.dp;
-    if (arguments->ranks == 0 || arguments->ranks == config->parallel.pp * dp)
+    bool started = ranks_started();
+    int ranks = started ? ranks_size() : arguments->ranks;
+    bool agree = !started || arguments->ranks == 0 || arguments->ranks == ranks;
+    if (agree && (ranks == 0 || ranks == config->parallel.pp * dp))
         return EXIT_OK;
-    if (sl_train_config_given(config, "parallel.pp") || arguments->ranks % dp != 0) {
-        sl_fail(SL_ERR_ARGUMENT, "-n %d: the ranks are parallel.pp %" PRId64 " x parallel.dp %" PRId64,
-                arguments->ranks, config->parallel.pp, config->parallel.dp);
+    if (!agree || sl_train_config_given(config, "parallel.pp") || ranks % dp != 0) {
+        if (started)
+            sl_fail(SL_ERR_ARGUMENT, "%d ranks were started, wanted are %" PRId64 " (-n, or parallel.pp x parallel.dp)",
+                    ranks, arguments->ranks > 0 ? arguments->ranks : config->parallel.pp * dp);
+        else
+            sl_fail(SL_ERR_ARGUMENT, "-n %d: the ranks are parallel.pp %" PRId64 " x parallel.dp %" PRId64, ranks,
+                    config->parallel.pp, dp);
         sl_train_config_destroy(config);
         return refuse();
     }
     char pp[32];
-    snprintf(pp, sizeof pp, "%" PRId64, arguments->ranks / dp);
+    snprintf(pp, sizeof pp, "%" PRId64, ranks / dp);
     sl_train_config_destroy(config);
     if (take_override("--parallel.pp", pp, arguments) != SL_OK ||
         sl_train_config_load(arguments->config, (const char *const *)arguments->overrides, arguments->override_count,

@@ -30,6 +30,12 @@ int ranks_own(void)
     return sl_environment_read(&environment) == SL_OK ? environment.rank : 0;
 }
 
+int ranks_size(void)
+{
+    sl_environment environment;
+    return sl_environment_read(&environment) == SL_OK ? environment.size : 1;
+}
+
 bool ranks_report(const sl_group *group, sl_status status)
 {
     if (strcmp(sl_group_transport(group), "local") == 0)

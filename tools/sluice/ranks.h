@@ -12,6 +12,8 @@ bool ranks_started_elsewhere(void);
 
 /* Number of this process among the ranks; 0 where it was started on its own. */
 int ranks_own(void);
+/* How many ranks were started together; 1 where it was started on its own. */
+int ranks_size(void);
 
 /* Whether this rank says what went wrong: ranks of `sluice launch` leave it to the launcher, others to the rank that
  * failed, or to rank 0 where that cannot. */
