@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -136,9 +137,20 @@ static void finish_memory(sl_train_plan *plan, const double *scratch)
     }
 }
 
+/* Of the machine, or of the container that this runs in. */
 static double machine_memory(void)
 {
-    return (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGE_SIZE);
+    static const char *const limits[] = { "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes" };
+    double bytes = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGE_SIZE);
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        FILE *file = fopen(limits[i], "re");
+        double limit = 0;
+        if (file && fscanf(file, "%lf", &limit) == 1 && limit > 0 && limit < bytes) /* "max": none */
+            bytes = limit;
+        if (file)
+            fclose(file);
+    }
+    return bytes;
 }
 
 static sl_status check_memory(const sl_train_plan *plan)
