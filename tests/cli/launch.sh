@@ -77,6 +77,11 @@ kill -HUP $launcher
 ends_with 0
 
 # What cannot be started.
+for limit in 40 41 42; do # whichever descriptor is the first that is missing
+    run 1 timeout -s KILL 60 bash -c "ulimit -n $limit; '$SLUICE' launch -n 100 -- bash -c 'exec -a \"\$0\" sleep 60' '$marker'"
+    complains "Too many open files"
+done
+nothing_left
 run 1 "$SLUICE" launch -n 2 -- ./none
 complains "sluice launch: start ./none: No such file or directory"
 for wrong in "-n 0 -- true" "-- true" "-n 2" "-n x -- true" "-n 2 --bind socket -- true"; do

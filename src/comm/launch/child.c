@@ -147,8 +147,12 @@ sl_status sl_launch_start(sl_launcher *launcher, sl_launch_child *child)
     child->socket[1] = -1;
     close(error[1]);
     error[1] = -1;
-    if (child->pidfd < 0)
+    if (child->pidfd < 0) {
         status = sl_fail(SL_ERR_IO, "pidfd_open: %s", strerror(errno));
+        kill(pid, SIGKILL); /* nobody would see its end */
+        waitpid(pid, NULL, 0);
+        child->pid = 0;
+    }
     while (status == SL_OK && (got = read(error[0], &failed, sizeof failed)) < 0 && errno == EINTR)
         ;
     if (status == SL_OK && got == sizeof failed)
