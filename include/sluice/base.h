@@ -72,11 +72,11 @@ SL_API const char *sl_error_message(void);
 
 typedef enum sl_log_level { SL_LOG_ERROR, SL_LOG_WARN, SL_LOG_INFO, SL_LOG_DEBUG } sl_log_level;
 
-/* Receives one line without its newline; may be called from any thread, one call at a time. It must neither
- * log nor fork. */
+/* Receives one line without its newline; may be called from any thread, one call at a time. It must neither log nor
+ * fork. */
 typedef void (*sl_log_callback)(void *user, sl_log_level level, const char *line);
 
-/* NULL takes the callback away: then lines go to stderr where SLUICE_LOG is set, else nowhere. The old one is not running
+/* NULL takes the callback away: then lines go to stderr where SLUICE_LOG is set, else nowhere. The old one does not run
  * any more when this returns. */
 SL_API void sl_log_set_callback(sl_log_callback callback, void *user);
 
@@ -88,12 +88,12 @@ SL_API void sl_log(sl_log_level level, const char *format, ...) SL_PRINTF(2, 3);
 /* ---- Numbers --------------------------------------------------------------------------------- */
 
 /* The whole text must be the number: no blanks, no trailing junk, and min <= value <= max.
- * `what` names the value in the message ("--ranks"). The decimal point is a point in every locale, here, in files and in
- * messages. */
+ * `what` names the value in the message ("--ranks"). The decimal point is a point in every locale: here, in files and
+ * in messages. */
 SL_API SL_MUST_CHECK sl_status sl_parse_int(const char *what, const char *text, int64_t min, int64_t max, int64_t *out);
 SL_API SL_MUST_CHECK sl_status sl_parse_double(const char *what, const char *text, double min, double max, double *out);
-SL_API SL_MUST_CHECK sl_status sl_parse_bool(const char *what, const char *text,
-                                             bool *out); /* true|yes|on|1, or false|no|off|0 */
+/* true, yes, on, 1; false, no, off, 0; in any case. */
+SL_API SL_MUST_CHECK sl_status sl_parse_bool(const char *what, const char *text, bool *out);
 
 /* ---- Element types --------------------------------------------------------------------------- */
 

@@ -19,7 +19,8 @@ typedef struct sl_device_options {
     int threads; /* cpu: threads that share one kernel's work, the caller among them; 0 means 1 */
 } sl_device_options;
 
-/* spec: "cpu"; "cuda" or "cuda:INDEX" where the build has it (this one has not). options may be NULL. The caller closes *out after all that came from it. */
+/* spec: "cpu"; "cuda" or "cuda:INDEX" where the build has it (this one has not). options may be NULL. The caller closes
+ * *out after all that came from it. */
 SL_API SL_MUST_CHECK sl_status sl_device_open(const char *spec, const sl_device_options *options, sl_device **out);
 SL_API void sl_device_close(sl_device *device); /* NULL is fine */
 

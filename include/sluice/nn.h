@@ -157,8 +157,8 @@ SL_API SL_MUST_CHECK sl_status sl_model_read_weight(const sl_model_weights *weig
 /* The parameter as it is in the file, or NULL. */
 SL_API const sl_tensor_entry *sl_model_find_weight(const sl_model_weights *weights, const char *param);
 
-/* Writes a Hugging Face folder, made with its parents where it does not exist: config.json and the weights. entries are all parameters
- * of the model, in any order, f32 in host memory; they are written as dtype (f32, bf16 or f16). */
+/* Writes a Hugging Face folder, made with its parents where it does not exist: config.json and the weights. entries are
+ * all parameters of the model, in any order, f32 in host memory; they are written as dtype (f32, bf16 or f16). */
 SL_API SL_MUST_CHECK sl_status sl_model_save(const sl_model *model, const sl_tensor_entry *entries, int count,
                                              sl_dtype dtype, size_t shard_bytes, const char *folder);
 

@@ -27,8 +27,8 @@ typedef struct sl_texts {
     int64_t count;
 } sl_texts;
 
-/* One key each: `section.key` in the file and as an override. sl_train_config_key and `sluice train --help` tell the type,
- * the default and the meaning of each. A text that is not given is NULL. */
+/* One key each: `section.key` in the file and as an override. sl_train_config_key and `sluice train --help` tell the
+ * type, the default and the meaning of each. A text that is not given is NULL. */
 typedef struct sl_train_config {
     struct {
         const char *init; /* Hugging Face folder; then the keys below are not allowed */
