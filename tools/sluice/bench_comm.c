@@ -206,13 +206,13 @@ int bench_comm(int argc, char **argv)
           .integer = &rounds,
           .min = 1,
           .max = 1000,
-          .help = "rounds a size, of which the best counts (default 10, three times over)" },
+          .help = "Rounds a size, of which the best counts (default 10, three times over)." },
         { .name = "mpirun",
           .value = "COMMAND",
           .text = &mpirun,
-          .help = "starts the ranks of the mpi cases (default mpirun); empty leaves them out" },
+          .help = "Starts the ranks of the mpi cases (default mpirun); empty leaves them out." },
         FORMAT_OPTION_ROW(format),
-        { .name = "worker", .flag = &worker, .help = "be one of the two ranks under mpirun" },
+        { .name = "worker", .flag = &worker, .help = "Be one of the two ranks under mpirun." },
         { .name = NULL },
     };
     if (!options_parse(&usage, options, &argc, argv, &code))

@@ -108,11 +108,7 @@ int cmd_eval(int argc, char **argv)
           .min = 1,
           .max = 1024,
           .help = "Threads (1 by default)." },
-        { .name = "format",
-          .value = "FORMAT",
-          .words = "text|json",
-          .choice = &format,
-          .help = "text (by default) or json: loss, perplexity, steps, tokens, seconds." },
+        FORMAT_OPTION_ROW(format),
         { .name = NULL },
     };
     log_to_stderr(NAME);

@@ -4,7 +4,7 @@
  *     int ranks = 0;
  *     const cli_option options[] = {
  *         { .name = "ranks", .value = "P", .integer = &ranks, .min = 1, .max = 4096, .required = true,
- *           .help = "number of ranks" },
+ *           .help = "Number of ranks." },
  *         { .name = NULL },
  *     };
  *     int code;
