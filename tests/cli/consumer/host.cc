@@ -6,6 +6,7 @@
 #include <chrono>
 #include <clocale>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <dirent.h>
@@ -181,23 +182,27 @@ double train_one(sl_group *group)
     return loss;
 }
 
-// Threads of the library get no signals: all threads that could get a SIGINT are the program's.
+// Threads of the library get no signals but those of their own faults: all that could get a SIGINT are the program's, and
+// none blocks SIGSEGV, so that a program's crash handler runs.
 bool library_threads_block_signals()
 {
-    int open_to_signals = 0;
+    int open_to_signals = 0, blocking_faults = 0;
     DIR *tasks = opendir("/proc/self/task");
     while (dirent *task = tasks ? readdir(tasks) : nullptr) {
         if (task->d_name[0] == '.')
             continue;
         std::ifstream status(std::string("/proc/self/task/") + task->d_name + "/status");
         for (std::string line; std::getline(status, line);) {
-            if (line.compare(0, 7, "SigBlk:") == 0)
-                open_to_signals += (std::stoull(line.substr(7), nullptr, 16) & 2) == 0;
+            if (line.compare(0, 7, "SigBlk:") != 0)
+                continue;
+            unsigned long long blocked = std::stoull(line.substr(7), nullptr, 16);
+            open_to_signals += (blocked >> (SIGINT - 1) & 1) == 0;
+            blocking_faults += (blocked >> (SIGSEGV - 1) & 1) != 0;
         }
     }
     if (tasks)
         closedir(tasks);
-    return open_to_signals == 1;
+    return open_to_signals == 1 && blocking_faults == 0;
 }
 
 void threads_are_out_of_the_way()
