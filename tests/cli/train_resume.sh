@@ -81,19 +81,22 @@ run 0 train other --resume
 prints 'done after step 13: nothing was left to do, run.steps is 12'
 
 # An interrupt ends the run with a checkpoint, and the exit code says so.
-set -m # a shell without job control starts background commands with SIGINT ignored
-"$SLUICE" train --data.text=text.txt --model.n_layer=4 --model.n_embd=32 --batch.seq=32 --parallel.pp=2 \
-    --run.steps=100000 --run.out=stopped >"$out" 2>"$err" &
-pid=$!
-set +m
-for _ in $(seq 600); do
-    [ -s stopped/metrics.jsonl ] && break
-    sleep 0.1
+for signal in INT:130 HUP:129; do
+    rm -rf stopped
+    set -m # a shell without job control starts background commands with SIGINT ignored
+    "$SLUICE" train --data.text=text.txt --model.n_layer=4 --model.n_embd=32 --batch.seq=32 --parallel.pp=2 \
+        --run.steps=100000 --run.out=stopped >"$out" 2>"$err" &
+    pid=$!
+    set +m
+    for _ in $(seq 600); do
+        [ -s stopped/metrics.jsonl ] && break
+        sleep 0.1
+    done
+    kill -"${signal%:*}" $pid
+    code=0
+    wait $pid || code=$?
+    [ $code -eq "${signal#*:}" ] || fail "exit code $code after SIG${signal%:*}"
+    prints 'stopped after step '
+    steps=$(wc -l <stopped/metrics.jsonl)
+    [ -f "stopped/checkpoints/step-$(printf %08d "$steps")/manifest.json" ] || fail "no checkpoint of step $steps"
 done
-kill -INT $pid
-code=0
-wait $pid || code=$?
-[ $code -eq 130 ] || fail "exit code $code after SIGINT"
-prints 'stopped after step '
-steps=$(wc -l <stopped/metrics.jsonl)
-[ -f "stopped/checkpoints/step-$(printf %08d "$steps")/manifest.json" ] || fail "no checkpoint of step $steps"

@@ -25,8 +25,8 @@ static const cli_usage usage = {
         "given "
         "as an option, which wins over the file.\n"
         "Ranks are started on this machine; under mpirun or srun the same command line is one rank of many. An "
-        "interrupt (Ctrl-C) or SIGTERM ends the run after the step with a checkpoint, from which --resume continues "
-        "with the bits of a run that was never interrupted.",
+        "interrupt (Ctrl-C), SIGTERM or SIGHUP ends the run after the step with a checkpoint, from which --resume "
+        "continues with the bits of a run that was never interrupted.",
     .examples = "sluice train --data.text=book.txt --run.steps=200\n"
                 "sluice train -c run.yaml --parallel.pp=4 --dry-run\n"
                 "sluice train -c run.yaml --resume\n"
@@ -135,12 +135,16 @@ static void note_signal(int number)
     }
 }
 
+/* What the caller lets this program ignore (nohup, a background job of a script) stays so. */
 static void catch_signals(void)
 {
-    struct sigaction action = { .sa_handler = note_signal, .sa_flags = SA_RESTART };
+    static const int numbers[] = { SIGINT, SIGTERM, SIGHUP };
+    struct sigaction action = { .sa_handler = note_signal, .sa_flags = SA_RESTART }, now;
     sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        if (sigaction(numbers[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN)
+            sigaction(numbers[i], &action, NULL);
+    }
 }
 
 /* ---- Running --------------------------------------------------------------------------------- */

@@ -70,7 +70,8 @@ int ranks_start(const char *command_name, int count, int argc, char **argv)
     sl_free(line);
     if (status != SL_OK)
         return failure(command_name);
-    bool interrupted = result.exit_code == 128 + SIGINT || result.exit_code == 128 + SIGTERM;
+    bool interrupted =
+        result.exit_code == 128 + SIGINT || result.exit_code == 128 + SIGTERM || result.exit_code == 128 + SIGHUP;
     if (result.exit_code != 0 && !interrupted)
         fprintf(stderr, "sluice %s: %s", command_name, result.report); /* ends its last line */
     return result.exit_code;
