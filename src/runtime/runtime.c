@@ -93,7 +93,10 @@ static sl_status prepare_schedule(sl_runtime *runtime, const sl_schedule *given)
     int edge_count = 0;
     sl_violation violation = { .rank = -1 };
     SL_TRY(sl_wiring_stage_edges(runtime->wiring, &edges, &edge_count));
-    SL_TRY(lower(runtime, given, edges, edge_count));
+    status = lower(runtime, given, edges, edge_count);
+    if (status == SL_ERR_SCHEDULE)
+        sl_fail_context(status, "schedule");
+    SL_TRY(status);
     sl_check_options options = { .edges = edges, .edge_count = edge_count };
     status = sl_schedule_check(runtime->schedule, &options, &violation);
     if (status == SL_ERR_SCHEDULE && violation.rank >= 0)
@@ -209,8 +212,6 @@ done:
 static sl_status build_local(sl_runtime *runtime, const sl_runtime_options *options)
 {
     sl_status status = SL_OK;
-    SL_TRY(prepare_schedule(runtime, options->schedule));
-    SL_TRY(check_stages(runtime));
     SL_TRY(sl_runtime_compile(runtime));
     SL_TRY(sl_runtime_allocate(runtime, options));
     SL_TRY(sl_ties_create(runtime));
@@ -229,6 +230,8 @@ static sl_status build(sl_runtime *runtime, const sl_runtime_options *options)
     sl_runtime_options own = *options;
     own.group = runtime->group;
     SL_TRY(sl_wiring_create(&own, outcome, &runtime->wiring));
+    SL_TRY(prepare_schedule(runtime, options->schedule)); /* from what all ranks know: all find the same */
+    SL_TRY(check_stages(runtime));
     SL_TRY(sl_wiring_agree(runtime->group, build_local(runtime, &own)));
     SL_TRY(sl_runtime_open_channels(runtime));
 done:

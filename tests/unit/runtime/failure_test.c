@@ -184,6 +184,26 @@ static sl_status unknown_name(job *self, int rank, sl_runtime *runtime, toy_stag
     return step_with(runtime, "ex", SL_F32, 4, WIDTH);
 }
 
+static sl_status nameless(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
+{
+    float data[4 * WIDTH] = { 0 };
+    sl_view view = { data, sl_meta_make(SL_F32, 2, (int64_t[]){ 4, WIDTH }) };
+    sl_arg args[] = { { NULL, view }, { NULL, view }, { NULL, view } };
+    (void)self, (void)rank, (void)stages, (void)count;
+    return sl_runtime_step(runtime, &(sl_step){ .args = args, .arg_count = 3 }, NULL);
+}
+
+/* Microbatch 1 has a row more than agreed. */
+static sl_status wrong_part(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
+{
+    float data[4 * WIDTH] = { 0 };
+    sl_view two = { data, sl_meta_make(SL_F32, 2, (int64_t[]){ 2, WIDTH }) };
+    sl_view three = { data, sl_meta_make(SL_F32, 2, (int64_t[]){ 3, WIDTH }) };
+    sl_arg args[] = { { "x", two }, { "t", two }, { "x", three }, { "t", three } };
+    (void)self, (void)rank, (void)stages, (void)count;
+    return sl_runtime_step(runtime, &(sl_step){ .args = args, .arg_count = 2, .split = true }, NULL);
+}
+
 static sl_status missing(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
 {
     (void)self, (void)rank, (void)stages, (void)count;
@@ -202,6 +222,8 @@ static void arguments_are_checked_at_each_step_and_all_ranks_hear_of_it(void **s
         { wrong_dtype, SL_ERR_SHAPE, { "stage 0", "'x'", "i32", NULL } },
         { wrong_stride, SL_ERR_SHAPE, { "stage 0", "'x'", "stride", NULL } },
         { unknown_name, SL_ERR_ARGUMENT, { "before the first action", "'ex'", "'x', 't'", NULL } },
+        { nameless, SL_ERR_ARGUMENT, { "3 arguments without a name, the pipeline takes 2", NULL } },
+        { wrong_part, SL_ERR_SHAPE, { "microbatch 1", "expected [2, 3], given [3, 3]", NULL } },
         { missing, SL_ERR_ARGUMENT, { "has an input", "no stage before it makes", "given without", NULL } },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -291,6 +313,9 @@ static void schedules_that_cannot_run_are_refused_with_their_cell(void **state)
     assert_all_fail(&early, SL_ERR_SCHEDULE, (const char *const[]){ "rank 0", "0W0", NULL });
     job twice = parse_job("0F0,0F0,0B0\n", 1, 2);
     assert_all_fail(&twice, SL_ERR_SCHEDULE, (const char *const[]){ "rank 0", "0F0", NULL });
+    job silent = parse_job("0F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n", 1, 2);
+    assert_all_fail(&silent, SL_ERR_SCHEDULE,
+                    (const char *const[]){ "schedule: rank 0, cell 3, 0SEND_F0: it is missing", NULL });
     job forward = parse_job("0F0\n1F0\n", 1, 2);
     assert_all_fail(&forward, SL_ERR_ARGUMENT, (const char *const[]){ "forward only", NULL });
 }

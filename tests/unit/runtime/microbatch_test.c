@@ -138,6 +138,29 @@ static void a_merge_into_the_wrong_shape_names_the_microbatch(void **state)
     assert_non_null(strstr(sl_error_message(), "microbatch 0"));
 }
 
+static void what_cannot_be_cut_or_merged_is_refused(void **state)
+{
+    (void)state;
+    float data[4] = { 0 };
+    sl_view whole = view_of(data, 1, (int64_t[]){ 4 }), parts[4];
+    sl_meta meta;
+    sl_chunk_spec deep = { .dim = 1 }, custom = { .kind = SL_CHUNK_CUSTOM };
+    assert_int_equal(sl_microbatch_split(&whole, &deep, 2, parts), SL_ERR_ARGUMENT);
+    assert_string_equal(sl_error_message(), "cannot split f32 [4] along dim 1");
+    assert_int_equal(sl_microbatch_split(&whole, NULL, 0, parts), SL_ERR_ARGUMENT);
+    assert_int_equal(sl_microbatch_split(&whole, &custom, 2, parts), SL_ERR_ARGUMENT);
+    assert_non_null(strstr(sl_error_message(), "without a split function"));
+    assert_int_equal(sl_microbatch_merge(&whole, 1, &custom, &whole), SL_ERR_ARGUMENT);
+    assert_non_null(strstr(sl_error_message(), "without a merge function"));
+    assert_int_equal(sl_microbatch_part_meta(&whole.meta, &custom, 2, 0, &meta), SL_ERR_ARGUMENT);
+    assert_int_equal(sl_microbatch_whole_meta(&whole.meta, 1, &custom, &meta), SL_ERR_ARGUMENT);
+    assert_int_equal(sl_microbatch_part_meta(&whole.meta, NULL, 3, 0, &meta), SL_OK);
+    assert_int_equal(meta.shape.dims[0], 2);
+    sl_arg arg = { "x", whole };
+    assert_int_equal(sl_microbatch_split_args(&arg, &deep, 1, 2, parts), SL_ERR_ARGUMENT);
+    assert_string_equal(sl_error_message(), "x: cannot split f32 [4] along dim 1");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -147,6 +170,7 @@ int main(void)
         cmocka_unit_test(replicated_arguments_are_the_same_for_all),
         cmocka_unit_test(custom_specs_split_and_reduce),
         cmocka_unit_test(arguments_must_have_as_many_samples_as_each_other),
+        cmocka_unit_test(what_cannot_be_cut_or_merged_is_refused),
         cmocka_unit_test(a_merge_into_the_wrong_shape_names_the_microbatch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -355,6 +355,12 @@ static void replicas_get_the_mean_gradient_of_all(void **state)
             made.shape.tied_with[made.shape.stages - 1] = 0;
         assert_same_bits(&made);
     }
+    job lowered = parse_job("0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+                            "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n",
+                            2, 4);
+    lowered.replicas = 2;
+    lowered.extra.trace_events = 100;
+    assert_same_bits(&lowered);
     job partial = make_job("1F1B", 2, 0, 4, 8);
     partial.replicas = 2;
     partial.accumulate = true;

@@ -165,12 +165,25 @@ static void a_full_trace_keeps_the_newest(void **state)
     unlink(seen.path);
 }
 
+static void a_trace_that_was_not_asked_for_is_an_error(void **state)
+{
+    (void)state;
+    traced seen = { .path = "/tmp/never" };
+    job made = make_job("1F1B", 2, 0, 4, 8);
+    made.after = save_trace;
+    made.user = &seen;
+    assert_int_equal(job_run(&made), SL_ERR_ARGUMENT);
+    assert_non_null(strstr(sl_error_message(), "without a trace (trace_events)"));
+    sl_schedule_destroy(made.schedule);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_trace_has_every_action_of_every_rank),
         cmocka_unit_test(no_message_arrives_before_it_leaves),
         cmocka_unit_test(a_full_trace_keeps_the_newest),
+        cmocka_unit_test(a_trace_that_was_not_asked_for_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

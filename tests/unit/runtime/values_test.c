@@ -320,7 +320,7 @@ static void stages_that_do_not_go_together_are_refused(void **state)
     assert_pair_refused(&bad, csv, "rank 0 has stage 2, the schedule ends at stage 1");
     bad = good;
     bad.stages[0].backward = NULL;
-    assert_pair_refused(&bad, csv, "rank 0: stage 0 has no backward, which the schedule runs");
+    assert_pair_refused(&bad, csv, "stage 0 has no backward, which the schedule runs");
 
     bad = good;
     bad.stages[0].outputs = &loss;
