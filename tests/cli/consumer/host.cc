@@ -47,6 +47,19 @@ int entries(const char *folder)
     return count;
 }
 
+// Whether it becomes true: threads set their masks as they start, and are seen for a moment after they were joined.
+template <typename Truth> bool soon(Truth truth)
+{
+    for (int i = 0; i < 10000 && !truth(); i++)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return truth();
+}
+
+int threads()
+{
+    return entries("/proc/self/task") - 2;
+}
+
 // ---- Numbers under a locale with commas
 
 std::string contents(const std::string &path)
@@ -213,11 +226,8 @@ void threads_are_out_of_the_way()
     expect_ok(sl_device_open("cpu", &options, &device), "device");
     sl_checkpoint_writer *writer = nullptr;
     expect_ok(sl_checkpoint_writer_create("/tmp", 0, &writer), "writer");
-    expect(entries("/proc/self/task") == 2 + 1 + 2 + 1, "the library's threads run");
-    bool blocked = false; // a thread sets its mask as it starts
-    for (int i = 0; i < 10000 && !(blocked = library_threads_block_signals()); i++)
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    expect(blocked, "only the program's own thread gets signals");
+    expect(soon([] { return threads() == 1 + 2 + 1; }), "the library's threads run");
+    expect(soon(library_threads_block_signals), "only the program's own thread gets signals");
     sl_checkpoint_writer_destroy(writer);
     sl_device_close(device);
 }
@@ -252,28 +262,20 @@ void errors_stay_in_their_thread()
     expect(std::string(sl_error_message()).find("mine") != std::string::npos, "the message of this thread");
 }
 
-struct usage {
-    int descriptors, threads;
-    size_t heap;
-};
-
-usage now()
-{
-    return { entries("/proc/self/fd"), entries("/proc/self/task"), mallinfo2().uordblks };
-}
-
 void nothing_piles_up()
 {
     double first = round_of_training();
     for (int i = 0; i < 3; i++)
         round_of_training(); // what is made once for the process is made by now
-    usage before = now();
+    expect(soon([] { return threads() == 1; }), "threads are left over");
+    int descriptors = entries("/proc/self/fd");
+    size_t heap = mallinfo2().uordblks;
     for (int i = 0; i < kRounds; i++)
         expect(round_of_training() == first, "every round gives the same bits");
-    usage after = now();
-    expect(after.descriptors == before.descriptors, "descriptors pile up");
-    expect(after.threads == before.threads, "threads pile up");
-    expect(after.heap < before.heap + 1024 * kRounds, "memory piles up: " + std::to_string(after.heap - before.heap));
+    expect(soon([] { return threads() == 1; }), "threads pile up");
+    expect(entries("/proc/self/fd") == descriptors, "descriptors pile up");
+    size_t more = mallinfo2().uordblks - heap;
+    expect(static_cast<ptrdiff_t>(more) < 1024 * kRounds, "memory piles up: " + std::to_string(more));
 }
 
 void slow_log(void *lines, sl_log_level, const char *)
