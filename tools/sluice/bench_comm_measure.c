@@ -8,7 +8,7 @@
 const size_t comm_sizes[COMM_SIZES] = {
     8, 64, 512, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 12 << 20, 64 << 20
 };
-enum { SLOTS = 4, PAGE = 4096 };
+enum { SLOTS = 4, PAGE = 4096, HEAD = 128 /* bytes before each slot, as in a channel */ };
 
 /* Messages of a round: a few milliseconds' worth, so that some rounds meet no other process and the answer to the last
  * one hardly counts; at least once round the slots. */
@@ -117,7 +117,8 @@ done:
     return status;
 }
 
-/* The sender's copies without messages: from one source into as many slots in turn, which are this process's own. */
+/* The sender's copies without messages: from one source into as many slots in turn, laid out alike, which are this
+ * process's own. */
 static void measure_memcpy(char *slots, const char *source, size_t bytes, double *best)
 {
     int count = count_for(bytes);
@@ -125,7 +126,7 @@ static void measure_memcpy(char *slots, const char *source, size_t bytes, double
     for (int i = -SLOTS; i < count; i++) {
         if (i == 0)
             start = sl_now();
-        memcpy(slots + (size_t)((i + SLOTS) % SLOTS) * bytes, source, bytes);
+        memcpy(slots + (size_t)((i + SLOTS) % SLOTS) * (HEAD + bytes) + HEAD, source, bytes);
         __asm__ volatile("" : : "r"(slots) : "memory"); /* each copy counts */
     }
     keep_larger((double)bytes * count / (sl_now() - start) * 1e-9, best);
@@ -166,8 +167,8 @@ sl_status comm_measure_ranks(int rounds, struct comm_figures *out)
     SL_TRY(sl_alloc_aligned(largest, PAGE, (void **)&source));
     memset(source, 1, largest);
     if (sl_group_rank(group) == 0) {
-        SL_TRY(sl_alloc_aligned(SLOTS * largest, PAGE, (void **)&slots));
-        memset(slots, 1, SLOTS * largest);
+        SL_TRY(sl_alloc_aligned(SLOTS * (HEAD + largest), PAGE, (void **)&slots));
+        memset(slots, 1, SLOTS * (HEAD + largest));
     }
     for (int s = 0; s < COMM_SIZES; s++)
         SL_TRY(measure_size(group, slots, source, rounds, s, out));
