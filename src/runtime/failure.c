@@ -4,21 +4,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* "pipeline rank 1, cell 7, 2F3 (stage 2, microbatch 3): reason": other ranks read the place back out of it. */
+/* "pipeline rank 1, cell 7, 2F3 (stage 2, microbatch 3, step 5): reason": other ranks read the place back out of it. */
 static const char place_mark[] = "pipeline rank ";
 
 static void describe(const sl_runtime *runtime, int64_t cell, sl_action action, char *text, size_t size)
 {
     char name[SL_ACTION_TEXT_SIZE];
+    long long step = (long long)runtime->context.step;
     if (cell < 0)
-        snprintf(text, size, "%s%d, %s", place_mark, runtime->rank,
-                 runtime->current < 0 ? "before the first action" : "after the last action");
+        snprintf(text, size, "%s%d, %s of step %lld", place_mark, runtime->rank,
+                 runtime->current < 0 ? "before the first action" : "after the last action", step);
     else if (action.microbatch < 0)
-        snprintf(text, size, "%s%d, cell %lld, %s (stage %d)", place_mark, runtime->rank, (long long)cell,
-                 sl_action_text(action, name, sizeof name), action.stage);
+        snprintf(text, size, "%s%d, cell %lld, %s (stage %d, step %lld)", place_mark, runtime->rank, (long long)cell,
+                 sl_action_text(action, name, sizeof name), action.stage, step);
     else
-        snprintf(text, size, "%s%d, cell %lld, %s (stage %d, microbatch %d)", place_mark, runtime->rank,
-                 (long long)cell, sl_action_text(action, name, sizeof name), action.stage, action.microbatch);
+        snprintf(text, size, "%s%d, cell %lld, %s (stage %d, microbatch %d, step %lld)", place_mark, runtime->rank,
+                 (long long)cell, sl_action_text(action, name, sizeof name), action.stage, action.microbatch, step);
 }
 
 /* The place that another rank's message names. */

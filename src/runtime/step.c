@@ -141,11 +141,11 @@ static sl_status begin(sl_runtime *runtime, const sl_program *program, const sl_
 {
     sl_status status = SL_OK;
     runtime->current = -1;
+    runtime->context.step = step->number;
     if (training && program->action_count == 0)
         return sl_fail(SL_ERR_ARGUMENT, "the schedule is forward only: it can evaluate, not train");
     if (training && step->keep_grads && !runtime->grads_partial)
         return sl_fail(SL_ERR_ARGUMENT, "keep_grads adds to a partial step, and the step before was not partial");
-    runtime->context.step = step->number;
     runtime->context.training = training;
     runtime->context.rng = (sl_rng){
         .seed = step->seed, .step = (uint64_t)step->number, .sample_offset = step->sample_offset, .training = training
