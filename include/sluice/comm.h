@@ -201,7 +201,8 @@ typedef enum sl_launch_bind { SL_BIND_NONE, SL_BIND_CORE } sl_launch_bind;
 typedef struct sl_launch_options {
     int ranks;
     char *const *argv;                /* program and arguments, NULL at the end; found as execvp finds it */
-    int (*run)(void *user, int rank); /* instead of argv: called in a fork of this process; returns the exit code */
+    int (*run)(void *user, int rank); /* instead of argv: called in a fork of this process, which then calls exit() with
+                                         what it returns */
     void *user;
     sl_launch_bind bind; /* core: rank r on the r-th core this process may use, modulo their number */
     bool tag_output;     /* "[2] " before each line of output of rank 2 */
