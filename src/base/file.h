@@ -43,6 +43,7 @@ void sl_file_map_close(sl_file_map *map); /* leaves it empty; an empty one is fi
 /* "folder/name"; the caller frees it. */
 SL_MUST_CHECK sl_status sl_path_join(const char *folder, const char *name, char **out);
 
+bool sl_folder_has(const char *folder, const char *name); /* a file that can be read */
 SL_MUST_CHECK sl_status sl_folder_make(const char *path); /* with its parents; an existing one is fine */
 /* Returns once the folder's entries (names that were made, renamed or removed) are on disk. */
 SL_MUST_CHECK sl_status sl_folder_sync(const char *path);

@@ -23,6 +23,16 @@ sl_status sl_path_join(const char *folder, const char *name, char **out)
     return SL_OK;
 }
 
+bool sl_folder_has(const char *folder, const char *name)
+{
+    char *path = NULL;
+    if (sl_path_join(folder, name, &path) != SL_OK)
+        return false;
+    bool found = access(path, R_OK) == 0;
+    sl_free(path);
+    return found;
+}
+
 sl_status sl_folder_make(const char *path)
 {
     char *copy = NULL;

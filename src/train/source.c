@@ -7,7 +7,6 @@
 
 #include <inttypes.h>
 #include <string.h>
-#include <unistd.h>
 
 struct sl_model_source {
     sl_model model;
@@ -16,16 +15,6 @@ struct sl_model_source {
     sl_model_weights *weights; /* one of these two */
     sl_checkpoint *checkpoint;
 };
-
-static bool has_file(const char *folder, const char *name)
-{
-    char *path = NULL;
-    if (sl_path_join(folder, name, &path) != SL_OK)
-        return false;
-    bool found = access(path, R_OK) == 0;
-    sl_free(path);
-    return found;
-}
 
 static sl_status open_folder(sl_model_source *source, const char *path)
 {
@@ -42,7 +31,7 @@ static sl_status open_checkpoint(sl_model_source *source, const char *path)
 {
     sl_status status = SL_OK;
     char *folder = NULL;
-    if (has_file(path, "manifest.json")) {
+    if (sl_folder_has(path, "manifest.json")) {
         SL_TRY(sl_checkpoint_open(path, true, &source->checkpoint));
     } else {
         SL_TRY(sl_path_join(path, "checkpoints", &folder));
@@ -70,7 +59,7 @@ sl_status sl_model_source_open(const char *path, sl_model_source **out)
     sl_status status = SL_OK;
     sl_model_source *source = NULL;
     SL_TRY(SL_NEW(source));
-    SL_TRY(has_file(path, "config.json") ? open_folder(source, path) : open_checkpoint(source, path));
+    SL_TRY(sl_folder_has(path, "config.json") ? open_folder(source, path) : open_checkpoint(source, path));
     *out = source;
     source = NULL;
 done:

@@ -4,21 +4,10 @@
 #include "base/alloc.h"
 #include "base/file.h"
 
-#include <unistd.h>
-
-static bool has_file(const char *folder, const char *name)
-{
-    char *path = NULL;
-    if (sl_path_join(folder, name, &path) != SL_OK)
-        return false;
-    bool found = access(path, R_OK) == 0;
-    sl_free(path);
-    return found;
-}
-
 bool sl_tokenizer_files_exist(const char *folder)
 {
-    return has_file(folder, "tokenizer.json") || (has_file(folder, "vocab.json") && has_file(folder, "merges.txt"));
+    return sl_folder_has(folder, "tokenizer.json") ||
+           (sl_folder_has(folder, "vocab.json") && sl_folder_has(folder, "merges.txt"));
 }
 
 static sl_status copy_file(const char *from, const char *to, const char *name)
@@ -45,7 +34,7 @@ sl_status sl_tokenizer_files_copy(const char *from, const char *to)
     if (from[0] == '\0' || !sl_tokenizer_files_exist(from))
         return SL_OK;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        if (has_file(from, names[i]))
+        if (sl_folder_has(from, names[i]))
             SL_TRY(copy_file(from, to, names[i]));
     }
 done:
