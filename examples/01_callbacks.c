@@ -196,6 +196,15 @@ done:
     return status;
 }
 
+/* Tells the other ranks, should they not know yet. Rank 0 draws where in the schedule it happened. */
+static void give_up(sl_group *group, const sl_runtime *runtime, sl_status status)
+{
+    sl_runtime_failure failure;
+    sl_group_fail(group, status);
+    if (runtime && sl_group_rank(group) == 0 && sl_runtime_get_failure(runtime, &failure) && failure.cell >= 0)
+        (void)!sl_runtime_write_failure(runtime, stderr);
+}
+
 static sl_status run(sl_group *group)
 {
     sl_status status = SL_OK;
@@ -217,7 +226,7 @@ static sl_status run(sl_group *group)
     SL_TRY(train(group, runtime));
 done:
     if (status != SL_OK)
-        sl_group_fail(group, status);
+        give_up(group, runtime, status);
     sl_runtime_destroy(runtime);
     for (int s = 0; s < count; s++)
         sl_stage_destroy(stages[s]);

@@ -9,7 +9,7 @@
 #define BENCH_LIST(X)                                                                                                  \
     X(comm, "Times messages between two ranks beside memcpy")                                                          \
     X(schedule, "Times generating, lowering, checking and simulating a large schedule")                                \
-    X(overhead, "Times pipelines whose stages do nothing")                                                             \
+    X(overhead, "Times pipelines whose stages do nothing, and what a trace costs")                                     \
     X(pipeline, "Trains a GPT under every schedule, beside one process and the simulator")                             \
     X(step, "Times a training step against its matrix products alone")                                                 \
     X(kernel, "Times each kernel on the shapes of a GPT")
