@@ -4,6 +4,7 @@
 #include "train/config_keys.h"
 #include "train/tokenizer_files.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,8 +29,10 @@ sl_status sl_attributes_make(const sl_train_plan *plan, sl_attributes *out)
         SL_TRY(sl_config_text(plan->config, key, made.arena, &value));
         SL_TRY(sl_arena_printf(made.arena, &lines, "%s%s.%s=%s\n", lines, key->section, key->key, value));
     }
-    const char *const pairs[] = { "model",     made.model,         "config",  lines,
-                                  "tokenizer", tokenizer_of(plan), "version", sl_version() };
+    char *tokens = NULL;
+    SL_TRY(sl_arena_printf(made.arena, &tokens, "%" PRId64, sl_tokens_count(plan->tokens)));
+    const char *const pairs[] = { "model", made.model,  "config",           lines,     "tokens",
+                                  tokens,  "tokenizer", tokenizer_of(plan), "version", sl_version() };
     memcpy(made.pairs, pairs, sizeof pairs);
     *out = made;
     made = (sl_attributes){ .model = NULL };
@@ -138,6 +141,12 @@ sl_status sl_attributes_warn(const sl_train_plan *plan, const sl_checkpoint *che
             sl_log(SL_LOG_WARN, "resumed with %s.%s=%s, the checkpoint was made with %s", key->section, key->key, now,
                    then);
     }
+    const char *tokens = sl_checkpoint_attribute(checkpoint, "tokens");
+    int64_t count = sl_tokens_count(plan->tokens);
+    if (tokens && strtoll(tokens, NULL, 10) != count)
+        sl_log(SL_LOG_WARN,
+               "%s has %" PRId64 " tokens, it had %s when the checkpoint was made: its rows are others now",
+               sl_tokens_path(plan->tokens), count, tokens);
 done:
     sl_arena_destroy(arena);
     return status;

@@ -4,8 +4,8 @@
 
 #include "train/plan.h"
 
-/* For sl_checkpoint_writer_commit. Keys: "model" (config.json's text), "config" (section.key=value a line), "tokenizer"
- * ("bytes", a folder with its files, or empty). */
+/* For sl_checkpoint_writer_commit. Keys: "model" (config.json's text), "config" (section.key=value a line), "tokens"
+ * (how many the data has), "tokenizer" ("bytes", a folder with its files, or empty), "version". */
 typedef struct sl_attributes {
     const char *pairs[16];
     char *model;

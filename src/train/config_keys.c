@@ -79,7 +79,7 @@ const config_key sl_config_keys[] = {
 
     WORD(precision, dtype, "f32|bf16|f16", "f32", "type of weights and activations"),
 
-    INT(checkpoint, every, 0, 1e12, "0", "steps between checkpoints; 0: only at the end"),
+    INT(checkpoint, every, 0, 1e12, "1000", "steps between checkpoints; 0: only at the end"),
     INT(checkpoint, keep, 1, MILLION, "2", "checkpoints that stay"),
 
     INT(log, every, 1, 1e12, "1", "steps between progress lines in a pipe"),

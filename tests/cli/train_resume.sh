@@ -73,12 +73,17 @@ complains 'resumed with optimizer.lr=0.001, the checkpoint was made with 0.0003'
 run 0 train other --resume --run.steps=13 --run.seed=5
 complains 'resumed with run.seed=5, the checkpoint was made with '
 complains 'resumed with run.steps=13, the checkpoint was made with 12' # the learning rate falls over all steps
+cp text.txt kept.txt
+echo more >>text.txt
+run 0 train other --resume --run.steps=14
+complains 'text.txt has 20005 tokens, it had 20000 when the checkpoint was made'
+mv kept.txt text.txt
 for other in model.n_layer=2 model.dropout=0 batch.seq=16 optimizer.name=sgd; do
-    run 2 train other --resume --run.steps=14 --$other
-    complains "--$other: other/checkpoints/step-00000013 was made with "
+    run 2 train other --resume --run.steps=15 --$other
+    complains "--$other: other/checkpoints/step-00000014 was made with "
 done
 run 0 train other --resume
-prints 'done after step 13: nothing was left to do, run.steps is 12'
+prints 'done after step 14: nothing was left to do, run.steps is 12'
 
 # An interrupt ends the run with a checkpoint, and the exit code says so.
 for signal in INT:130 HUP:129; do
