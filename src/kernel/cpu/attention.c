@@ -103,7 +103,7 @@ static void attend_part(void *context, int part, int parts)
 {
     const sl_attention *j = context;
     int64_t start, length, group = j->h_size / j->kv_size;
-    float *keys = j->scratch + part * j->packed;
+    float *keys = sl_scratch_part(j->scratch, part, j->packed_bytes);
     sl_chunk_range(j->batch * j->kv_size, parts, part, &start, &length);
     for (int64_t item = start; item < start + length; item++) {
         int64_t b = item / j->kv_size, g = item % j->kv_size;
@@ -146,7 +146,7 @@ sl_attention sl_attention_start(const sl_cpu *cpu, const sl_kernel_call *call, c
                            .drops = sl_call_drops(call),
                            .stream = sl_dropout_of_weights(call),
                            .scratch = call->scratch,
-                           .packed = sl_packed_head_size(k->meta.shape.dims[1], dims[3]) };
+                           .packed_bytes = sl_packed_head_bytes(&k->meta.shape) };
 }
 
 static sl_status run_attention(const sl_cpu *cpu, const sl_kernel_call *call)
@@ -161,8 +161,7 @@ static sl_status run_attention(const sl_cpu *cpu, const sl_kernel_call *call)
 static size_t scratch_attention(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     const sl_view *k = sl_call_input(call, call->op == SL_OP_ATTENTION_CACHED ? 3 : 1);
-    int64_t floats = sl_packed_head_size(k->meta.shape.dims[1], k->meta.shape.dims[3]);
-    return (size_t)(floats * sl_attention_parts(cpu, call)) * sizeof(float);
+    return sl_packed_head_bytes(&k->meta.shape) * (size_t)sl_attention_parts(cpu, call);
 }
 
 /* ---- With a cache ---------------------------------------------------------------------------- */
@@ -184,7 +183,7 @@ static void attend_few_part(void *context, int part, int parts)
 {
     const sl_attention *j = context;
     int64_t start, length, group = j->h_size / j->kv_size;
-    float *scores = j->scratch + part * j->packed;
+    float *scores = sl_scratch_part(j->scratch, part, j->packed_bytes);
     sl_chunk_range(j->batch * j->kv_size, parts, part, &start, &length);
     for (int64_t item = start; item < start + length; item++) {
         int64_t b = item / j->kv_size, g = item % j->kv_size;
@@ -214,8 +213,6 @@ static sl_status run_attention_cached(const sl_cpu *cpu, const sl_kernel_call *c
     if (position < 0 || position + j.t_size > capacity)
         return sl_fail(SL_ERR_ARGUMENT, "attention_cached: positions %lld..%lld do not fit into a cache of %lld",
                        (long long)position, (long long)(position + j.t_size - 1), (long long)capacity);
-    if (j.d_size == 0) /* no scratch either */
-        return SL_OK;
     append(sl_call_input(call, 1), cache_k, position);
     append(sl_call_input(call, 2), cache_v, position);
     j.o = sl_call_output(call, 0);

@@ -15,8 +15,8 @@ typedef struct sl_head {
 
 static inline sl_head sl_head_of(const sl_view *view, int64_t b, int64_t h)
 {
-    return (sl_head){ (float *)view->data + b * view->meta.strides[0] + h * view->meta.strides[2],
-                      view->meta.strides[1] };
+    const int64_t *strides = view->meta.strides;
+    return (sl_head){ view->data ? (float *)view->data + b * strides[0] + h * strides[2] : NULL, strides[1] };
 }
 
 static inline float *sl_head_row(const sl_head *head, int64_t t)
@@ -24,10 +24,11 @@ static inline float *sl_head_row(const sl_head *head, int64_t t)
     return head->data + t * head->step;
 }
 
-/* Floats that packed rows of a head take. */
-static inline int64_t sl_packed_head_size(int64_t rows, int64_t size)
+/* Bytes that one packed head of keys [B,S,Hkv,D] takes; also enough for a score of each key. */
+static inline size_t sl_packed_head_bytes(const sl_shape *keys)
 {
-    return (rows + SL_KEYS - 1) / SL_KEYS * SL_KEYS * size;
+    int64_t rows = (keys->dims[1] + SL_KEYS - 1) / SL_KEYS * SL_KEYS, size = keys->dims[3] > 0 ? keys->dims[3] : 1;
+    return (size_t)(rows * size) * sizeof(float);
 }
 
 /* Block j of the result holds rows j * SL_KEYS.. as columns: [size][SL_KEYS], times scale; missing rows are 0. */
@@ -58,8 +59,8 @@ typedef struct sl_attention {
     float scale;
     bool drops; /* some of the weights, by the stream */
     sl_dropout_stream stream;
-    float *scratch;
-    int64_t packed; /* floats of one packed head */
+    void *scratch;
+    size_t packed_bytes; /* of one packed head */
 } sl_attention;
 
 /* All that q and the keys say; the other tensors are the caller's to add. */

@@ -108,7 +108,8 @@ static void grad_part(void *context, int part, int parts)
 {
     const sl_attention *j = context;
     int64_t start, length, group = j->h_size / j->kv_size;
-    float *keys = j->scratch + (int64_t)2 * part * j->packed, *values = keys + j->packed;
+    float *keys = sl_scratch_part(j->scratch, 2 * part, j->packed_bytes);
+    float *values = sl_scratch_part(j->scratch, 2 * part + 1, j->packed_bytes);
     sl_chunk_range(j->batch * j->kv_size, parts, part, &start, &length);
     for (int64_t item = start; item < start + length; item++) {
         int64_t b = item / j->kv_size, g = item % j->kv_size;
@@ -154,9 +155,7 @@ static sl_status run_attention_grad(const sl_cpu *cpu, const sl_kernel_call *cal
 
 static size_t scratch_attention_grad(const sl_cpu *cpu, const sl_kernel_call *call)
 {
-    const sl_view *k = sl_call_input(call, 1);
-    int64_t floats = 2 * sl_packed_head_size(k->meta.shape.dims[1], k->meta.shape.dims[3]);
-    return (size_t)(floats * sl_attention_parts(cpu, call)) * sizeof(float);
+    return 2 * sl_packed_head_bytes(&sl_call_input(call, 1)->meta.shape) * (size_t)sl_attention_parts(cpu, call);
 }
 
 const sl_cpu_kernel sl_cpu_attention_grad = { sl_cpu_is_f32, run_attention_grad, sl_cpu_takes_rows,

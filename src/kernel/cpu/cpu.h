@@ -79,6 +79,12 @@ typedef void (*sl_range_body)(void *context, int64_t begin, int64_t end);
  * count, the grain and the number of threads alone. */
 void sl_cpu_split(const sl_cpu *cpu, int64_t count, int64_t grain, sl_range_body body, void *context);
 
+/* Where part i of the scratch begins, each of which has `bytes`; NULL where none is needed. */
+static inline void *sl_scratch_part(void *scratch, int i, size_t bytes)
+{
+    return bytes ? (char *)scratch + (size_t)i * bytes : NULL;
+}
+
 /* Elements that make a range worth a thread. */
 enum { SL_GRAIN = 16384 };
 

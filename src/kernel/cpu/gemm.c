@@ -86,7 +86,7 @@ enum { PART = 32 }; /* rows or columns: threads take multiples of it */
 typedef struct split {
     const sl_simd *simd;
     const sl_gemm *g;
-    char *scratch;
+    void *scratch;
     size_t bytes; /* of one thread */
     bool rows;    /* rows of C are shared out, else columns */
 } split;
@@ -120,7 +120,7 @@ static void run_part(void *context, int part, int parts)
 {
     const split *s = context;
     sl_gemm own = part_of(s->g, s->rows, part, parts);
-    sl_gemm_run(s->simd, &own, s->bytes ? s->scratch + (size_t)part * s->bytes : NULL);
+    sl_gemm_run(s->simd, &own, sl_scratch_part(s->scratch, part, s->bytes));
 }
 
 static int parts_of(const sl_cpu *cpu, const sl_gemm *g, bool *rows)

@@ -5,7 +5,7 @@ typedef struct job {
     const sl_simd *simd;
     sl_gemm gemm; /* sizes and strides of every block */
     sl_rows a, b, c;
-    char *scratch;
+    void *scratch;
     size_t bytes; /* of one thread */
     int64_t count;
 } job;
@@ -60,7 +60,7 @@ static void blocks_part(void *context, int part, int parts)
     sl_chunk_range(j->count, parts, part, &start, &length);
     for (int64_t block = start; block < start + length; block++) {
         sl_gemm g = block_of(j, block);
-        sl_gemm_run(j->simd, &g, j->scratch + (size_t)part * j->bytes);
+        sl_gemm_run(j->simd, &g, sl_scratch_part(j->scratch, part, j->bytes));
     }
 }
 
