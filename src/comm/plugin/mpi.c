@@ -163,7 +163,10 @@ static bool wait_for_all(mpi_link *link)
     MPI_Request barrier = MPI_REQUEST_NULL;
     bool together = false;
     double failed_at = 0;
-    if (MPI_Ibarrier(link->comm, &barrier) != MPI_SUCCESS)
+    pthread_mutex_lock(&link->lock); /* the monitor talks to MPI, too: one of them at a time */
+    int started = MPI_Ibarrier(link->comm, &barrier);
+    pthread_mutex_unlock(&link->lock);
+    if (started != MPI_SUCCESS)
         return false;
     for (;;) {
         int here = 1;
