@@ -108,13 +108,16 @@ static void add_stage(sl_train_plan *plan, int s, const sl_program_info *info, d
     for (int i = 0; i < info->param_count; i++) {
         const sl_port *port = &info->params[i];
         int64_t elements = (int64_t)(port->bytes / sl_dtype_size(port->dtype));
+        double state = (double)sl_optim_state_bytes(&optim, elements);
         memory->grads += (double)port->bytes;
-        if (!plan->tied || strcmp(port->name, TIED_HEAD) != 0)
+        if (!plan->tied || strcmp(port->name, TIED_HEAD) != 0) { /* the embedding stands for both in files */
             stage->params += elements;
+            memory->checkpoint += (double)port->bytes + state;
+        }
         if (shares_values(plan, port->name))
             continue;
         memory->params += (double)port->bytes;
-        memory->optimizer += (double)sl_optim_state_bytes(&optim, elements);
+        memory->optimizer += state;
     }
     double slot = (double)info->saved_i_bytes + (double)info->saved_w_bytes;
     if (sl_schedule_has_kind(plan->schedule, SL_KIND_W))
@@ -132,7 +135,6 @@ static void finish_memory(sl_train_plan *plan, const double *scratch)
     for (int r = 0; r < plan->config->parallel.pp; r++) {
         sl_plan_memory *memory = &plan->memory[r];
         memory->activations += scratch[r];
-        memory->checkpoint = memory->params + memory->optimizer;
         memory->total = memory->params + memory->grads + memory->optimizer + memory->activations + memory->checkpoint;
     }
 }

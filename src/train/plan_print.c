@@ -44,9 +44,10 @@ static void print_stages(const sl_train_plan *plan, FILE *file)
     for (int s = 0; s < plan->stage_count; s++) {
         const sl_plan_stage *stage = &plan->stages[s];
         char params[32];
-        fprintf(file, "%-5d  %-4d  %-10s  %-6.3g  %-7.4g  %-5d  %s .. %s\n", s, stage->rank,
+        fprintf(file, "%-5d  %-4d  %-10s  %-6.3g  %-7.*f  %-5d  %s .. %s\n", s, stage->rank,
                 sl_count_text((double)stage->params, params, sizeof params), stage->cost.flops * 1e-9,
-                stage->seconds * 1e3, stage->slots, short_name(plan, stage->first), short_name(plan, stage->last));
+                stage->seconds < 1 ? 3 : 0, stage->seconds * 1e3, stage->slots, short_name(plan, stage->first),
+                short_name(plan, stage->last));
     }
     fprintf(file, "(GFLOP and ms: one microbatch, forward and backward)\n\n");
 }
@@ -71,13 +72,15 @@ static void print_memory(const sl_train_plan *plan, FILE *file)
 void sl_train_plan_print(const sl_train_plan *plan, const char *command, FILE *file)
 {
     const sl_train_config *config = plan->config;
-    char left[32], rate[32];
+    char left[32], rate[32], step[32];
     double tokens = (double)(config->batch.size * config->batch.seq);
     print_run(plan, file);
     print_stages(plan, file);
     print_memory(plan, file);
-    fprintf(file, "predicted: %.4g ms a step (%s tokens/s), bubble %.1f%%, %s for %" PRId64 " steps\n",
-            plan->step_seconds * 1e3, sl_count_text(tokens / plan->step_seconds, rate, sizeof rate), plan->bubble * 100,
+    double ms = plan->step_seconds * 1e3;
+    snprintf(step, sizeof step, ms < 1000 ? "%.4g ms" : "%.0f ms", ms);
+    fprintf(file, "predicted: %s a step (%s tokens/s), bubble %.1f%%, %s for %" PRId64 " steps\n", step,
+            sl_count_text(tokens / plan->step_seconds, rate, sizeof rate), plan->bubble * 100,
             sl_duration_text(plan->step_seconds * (double)config->run.steps, left, sizeof left), config->run.steps);
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     int64_t wanted = sl_train_plan_ranks(plan) * config->parallel.threads;
