@@ -35,6 +35,8 @@ run 0 "$SLUICE" launch -n $((cores + 1)) --bind core --tag-output -- bash -c 'ta
 [ "$(sed -n 's/^\[0\] //p' "$out")" = "$(sed -n "s/^\[$cores\] //p" "$out")" ] || fail "cores are not counted round"
 run 0 bash -c "ulimit -n 256; '$SLUICE' launch -n 100 -- true" # two descriptors a rank are enough
 
+run 3 env --ignore-signal=CHLD "$SLUICE" launch -n 2 -- sh -c 'exit 3' # where its caller ignores the end of children
+
 # One rank fails: its exit code, the cause first, the others ended.
 run 7 "$SLUICE" launch -n 3 -- bash -c '[ $SLUICE_RANK = 1 ] && exit 7; exec -a "$0" sleep 1000' "$marker"
 [ "$(head -1 "$err")" = "sluice launch: rank 1 exited with code 7" ] || fail "the cause comes first"

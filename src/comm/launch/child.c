@@ -104,6 +104,7 @@ _Noreturn static void run_child(sl_launcher *launcher, sl_launch_child *child, p
     set_environment(launcher, child);
     if (options->bind == SL_BIND_CORE)
         bind_to_core(child->rank);
+    sigaction(SIGCHLD, &launcher->old_child_action, NULL);
     pthread_sigmask(SIG_SETMASK, &launcher->old_mask, NULL);
     if (options->run) {
         close(error_fd);

@@ -38,6 +38,18 @@ static sl_status check_options(const sl_launch_options *options)
     return SL_OK;
 }
 
+/* Where this program ignores the end of its children, or was started by one that does, exit codes would be lost. */
+static void keep_exit_codes(sl_launcher *launcher)
+{
+    struct sigaction action;
+    sigaction(SIGCHLD, NULL, &launcher->old_child_action);
+    action = launcher->old_child_action;
+    if (action.sa_handler == SIG_IGN)
+        action.sa_handler = SIG_DFL;
+    action.sa_flags &= ~SA_NOCLDWAIT;
+    sigaction(SIGCHLD, &action, NULL);
+}
+
 static sl_status prepare(sl_launcher *launcher)
 {
     sl_status status = SL_OK;
@@ -67,6 +79,7 @@ static sl_status prepare(sl_launcher *launcher)
     }
     sigaddset(&set, SIGPIPE); /* output that nobody reads any more is the ranks' business */
     pthread_sigmask(SIG_BLOCK, &set, &launcher->old_mask);
+    keep_exit_codes(launcher);
 done:
     return status;
 }
@@ -90,6 +103,7 @@ static void clean_up(sl_launcher *launcher)
         sigtimedwait(&pipe, NULL, &(const struct timespec){ 0 });
         close(launcher->signal_fd);
         pthread_sigmask(SIG_SETMASK, &launcher->old_mask, NULL);
+        sigaction(SIGCHLD, &launcher->old_child_action, NULL);
     }
     sl_free(launcher->children);
     sl_free(launcher->polls);
@@ -133,9 +147,14 @@ static void judge(sl_launcher *launcher, sl_launch_child *child)
 /* A child has ended: what is left of its process group goes before its number can mean another process. */
 static void reap(sl_launcher *launcher, sl_launch_child *child)
 {
+    pid_t ended;
     kill(-child->pid, SIGKILL);
-    while (waitpid(child->pid, &child->wait_status, 0) < 0 && errno == EINTR)
+    while ((ended = waitpid(child->pid, &child->wait_status, 0)) < 0 && errno == EINTR)
         ;
+    if (ended < 0) { /* a handler of this program waits for all children, and has it */
+        sl_log(SL_LOG_WARN, "rank %d ended, and its exit code was taken: %s", child->rank, strerror(errno));
+        child->wait_status = W_EXITCODE(255, 0);
+    }
     child->ended = true;
     child->ended_at = sl_now();
     close(child->pidfd);

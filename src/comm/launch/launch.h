@@ -36,6 +36,7 @@ typedef struct sl_launcher {
     sl_launch_child *children; /* (ranks) */
     int signal_fd;
     sigset_t old_mask;
+    struct sigaction old_child_action; /* of SIGCHLD */
     bool harmless;  /* the run's failure is a rank that ended early and well: it concerns who still needs it */
     double looked;  /* when it last looked for stopped ranks */
     double ending;  /* when the run began to end: a failure or a signal; 0 before */
