@@ -19,6 +19,7 @@ typedef struct fixture {
     sl_schedule *schedule;
     sl_partition *partition;
     sl_stage *stages[STAGES];
+    sl_loss_mean mean;
     sl_runtime *runtime;
 } fixture;
 
@@ -64,7 +65,8 @@ static sl_status create(fixture *made, const sl_arg_spec *args, int count)
                                    .stages = made->stages,
                                    .stage_count = STAGES,
                                    .args = args,
-                                   .arg_count = count };
+                                   .arg_count = count,
+                                   .mean = made->mean };
     return sl_runtime_create(&options, &made->runtime);
 }
 
@@ -79,23 +81,35 @@ static void close_fixture(fixture *made)
     sl_group_close(made->group);
 }
 
-static void train(fixture *made, float *grads, size_t room)
+static void set_weights(fixture *made)
 {
-    float x[BATCH * WIDTH];
-    int32_t targets[BATCH];
     int count = 0;
     const sl_param *params = sl_runtime_params(made->runtime, &count);
-    for (int i = 0; i < BATCH * WIDTH; i++)
-        x[i] = (float)(i * 7 % 11) / 11.0f - 0.4f;
-    for (int i = 0; i < BATCH; i++)
-        targets[i] = i % WIDTH;
     for (int i = 0; i < count; i++)
         sl_param_init(&(sl_param_info){ params[i].name, SL_F32, params[i].data.meta.shape, params[i].init }, 7, 0,
                       sl_meta_count(&params[i].data.meta), params[i].data.data);
-    sl_arg args[] = { { "x", { x, sl_meta_make(SL_F32, 2, (int64_t[]){ BATCH, WIDTH }) } },
-                      { "targets", { targets, sl_meta_make(SL_I32, 1, (int64_t[]){ BATCH }) } } };
-    for (int step = 0; step < 2; step++)
-        succeed(sl_runtime_step(made->runtime, &(sl_step){ .args = args, .arg_count = 2, .number = step }, NULL));
+}
+
+/* One step of `samples` samples, the first of which is number `first`. */
+static void run_step(fixture *made, int first, int samples, sl_step step)
+{
+    float x[2 * BATCH * WIDTH];
+    int32_t targets[2 * BATCH];
+    for (int i = 0; i < samples * WIDTH; i++)
+        x[i] = (float)((first * WIDTH + i) * 7 % 11) / 11.0f - 0.4f;
+    for (int i = 0; i < samples; i++)
+        targets[i] = (first + i) % WIDTH;
+    sl_arg args[] = { { "x", { x, sl_meta_make(SL_F32, 2, (int64_t[]){ samples, WIDTH }) } },
+                      { "targets", { targets, sl_meta_make(SL_I32, 1, (int64_t[]){ samples }) } } };
+    step.args = args;
+    step.arg_count = 2;
+    succeed(sl_runtime_step(made->runtime, &step, NULL));
+}
+
+static void copy_grads(fixture *made, float *grads, size_t room)
+{
+    int count = 0;
+    const sl_param *params = sl_runtime_params(made->runtime, &count);
     size_t used = 0;
     for (int i = 0; i < count; i++) {
         size_t bytes = sl_meta_bytes(&params[i].grad.meta);
@@ -103,6 +117,40 @@ static void train(fixture *made, float *grads, size_t room)
         memcpy((char *)grads + used, params[i].grad.data, bytes);
         used += bytes;
     }
+}
+
+static void train(fixture *made, float *grads, size_t room)
+{
+    set_weights(made);
+    for (int step = 0; step < 2; step++)
+        run_step(made, 0, BATCH, (sl_step){ .number = step });
+    copy_grads(made, grads, room);
+}
+
+static void steps_that_add_up_give_the_bits_of_one_large_step(void **state)
+{
+    (void)state;
+    float apart[500] = { 0 }, together[500] = { 0 };
+    fixture made;
+    open_fixture(&made, "0F0,1F0,0F1,1F1,1B0,0B0,1B1,0B1\n", NULL);
+    made.mean = SL_MEAN_SUM;
+    succeed(create(&made, NULL, 0));
+    set_weights(&made);
+    run_step(&made, 1, BATCH, (sl_step){ .number = 0 }); /* must not matter */
+    run_step(&made, 0, BATCH, (sl_step){ .number = 1, .partial = true });
+    run_step(&made, BATCH, BATCH, (sl_step){ .number = 2, .keep_grads = true });
+    copy_grads(&made, apart, sizeof apart);
+    close_fixture(&made);
+
+    open_fixture(&made, "0F0,1F0,0F1,1F1,0F2,1F2,0F3,1F3,1B0,0B0,1B1,0B1,1I2,1W2,0B2,1B3,0B3\n", NULL);
+    made.mean = SL_MEAN_SUM;
+    succeed(create(&made, NULL, 0));
+    set_weights(&made);
+    run_step(&made, 0, 2 * BATCH, (sl_step){ .number = 0 });
+    copy_grads(&made, together, sizeof together);
+    close_fixture(&made);
+    assert_memory_equal(apart, together, sizeof apart);
+    assert_true(apart[0] != 0);
 }
 
 /* ---- Weight runners ---- */
@@ -219,6 +267,7 @@ static void stages_that_cannot_do_what_is_asked_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(steps_that_add_up_give_the_bits_of_one_large_step),
         cmocka_unit_test(a_weight_runner_takes_the_place_of_a_graphs_own),
         cmocka_unit_test(partitions_that_do_not_fit_are_refused),
         cmocka_unit_test(stages_that_cannot_do_what_is_asked_are_refused),
