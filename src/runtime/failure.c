@@ -99,25 +99,31 @@ static bool is_known(sl_runtime *runtime, sl_status status)
     return known;
 }
 
+/* Of several ranks that fail at once, the first one's failure is everybody's: also of those with one of their own. */
+static void tell_others(sl_runtime *runtime, sl_status status)
+{
+    char own[2048];
+    snprintf(own, sizeof own, "%s", sl_error_message());
+    sl_group_fail(runtime->group, status);
+    if (sl_group_check(runtime->group) == SL_OK || strstr(sl_error_message(), own))
+        sl_fail(status, "%s", own);
+}
+
 sl_status sl_runtime_fail(sl_runtime *runtime, sl_status status, int64_t cell, sl_action action)
 {
     if (runtime->failed != SL_OK)
         return status;
     runtime->failed = status;
     runtime->failure = (sl_runtime_failure){ .rank = -1, .cell = -1 };
-    if (is_known(runtime, status)) {
-        read_place(runtime, sl_error_message());
-        if (runtime->failure.rank < 0)
-            read_last_note(runtime, sl_error_message());
-    } else {
+    if (!is_known(runtime, status)) {
         char place[256];
         describe(runtime, cell, action, place, sizeof place);
         sl_fail_context(status, "%s", place);
-        runtime->failure.rank = runtime->rank;
-        runtime->failure.cell = cell;
-        runtime->failure.action = action;
-        sl_group_fail(runtime->group, status);
+        tell_others(runtime, status);
     }
+    read_place(runtime, sl_error_message());
+    if (runtime->failure.rank < 0)
+        read_last_note(runtime, sl_error_message());
     keep_message(runtime, sl_error_message());
     return status;
 }
