@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -166,6 +167,44 @@ static void a_stopped_rank_is_missed_without_a_launcher(void **state)
     }
 }
 
+/* One rank of the run never comes. */
+static void as_some_of_torchruns(int rank, int size)
+{
+    as_torchrun(rank, size + 1);
+}
+
+static void a_rank_that_never_comes_is_named(void **state)
+{
+    (void)state;
+    setenv("SLUICE_HANG_TIMEOUT", "0.5", 1);
+    run_ranks(as_some_of_torchruns, RANKS, 0, suite_patterns[0].run);
+    unsetenv("SLUICE_HANG_TIMEOUT");
+    assert_int_equal(outcomes[0].status, SL_ERR_TIMEOUT);
+    assert_non_null(strstr(outcomes[0].message, "3 of 4 ranks came within 2 s; rank 3 did not"));
+    for (int r = 1; r < RANKS; r++)
+        assert_int_not_equal(outcomes[r].status, SL_OK);
+}
+
+/* And rank 2 does not live to wait for it. */
+static void as_torchruns_with_one_that_dies(int rank, int size)
+{
+    const struct itimerval when = { .it_value = { .tv_usec = 300000 } };
+    as_torchrun(rank, size + 1);
+    if (rank == 2)
+        setitimer(ITIMER_REAL, &when, NULL);
+}
+
+static void a_death_before_all_have_come_is_heard_of(void **state)
+{
+    (void)state;
+    run_ranks(as_torchruns_with_one_that_dies, RANKS, 0, suite_patterns[0].run);
+    for (int r = 0; r < 2; r++) {
+        assert_int_equal(outcomes[r].status, SL_ERR_PEER);
+        if (!strstr(outcomes[r].message, "rank 2 went away before all ranks had come"))
+            fail_msg("rank %d: %s", r, outcomes[r].message);
+    }
+}
+
 static void ranks_that_disagree_on_their_number_are_refused(void **state)
 {
     (void)state;
@@ -181,6 +220,8 @@ int main(void)
         cmocka_unit_test(slurms_ranks_find_each_other),
         cmocka_unit_test(a_death_is_heard_of_without_a_launcher),
         cmocka_unit_test(a_stopped_rank_is_missed_without_a_launcher),
+        cmocka_unit_test(a_rank_that_never_comes_is_named),
+        cmocka_unit_test(a_death_before_all_have_come_is_heard_of),
         cmocka_unit_test(ranks_that_disagree_on_their_number_are_refused),
     };
     char *memory = mmap(NULL, 65536, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

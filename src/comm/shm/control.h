@@ -10,6 +10,8 @@
 
 enum { SL_SHM_LINE = 128, SL_SHM_MAX_RANKS = 1024 }; /* two cache lines: processors fetch them in pairs */
 
+enum { SL_JOIN_TIMEOUTS = 4 }; /* a rank may read its data before it joins: it has this many hang timeouts */
+
 typedef enum sl_shm_state { SL_SHM_ABSENT, SL_SHM_JOINED, SL_SHM_CLOSED, SL_SHM_GONE } sl_shm_state;
 
 /* One rank, seen by all. */

@@ -9,9 +9,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-/* A rank may read its data before it joins: it has this many hang timeouts. */
-#define JOIN_TIMEOUTS 4
-
 /* Returns once all ranks have joined. */
 static sl_status wait_for_all(sl_shm_link *link)
 {
@@ -23,9 +20,9 @@ static sl_status wait_for_all(sl_shm_link *link)
         while (status == SL_OK && atomic_load(&control->ranks[r].state) == SL_SHM_ABSENT) {
             if (sl_link_has_failed(&link->base))
                 status = sl_link_failure(&link->base, &pause.wait);
-            else if (control->hang_timeout > 0 && sl_now() - start > JOIN_TIMEOUTS * control->hang_timeout)
+            else if (control->hang_timeout > 0 && sl_now() - start > SL_JOIN_TIMEOUTS * control->hang_timeout)
                 status = sl_fail(SL_ERR_TIMEOUT, "rank %u has not joined the run after %g s", r,
-                                 JOIN_TIMEOUTS * control->hang_timeout);
+                                 SL_JOIN_TIMEOUTS * control->hang_timeout);
             else
                 status = sl_shm_pause(&link->base, &pause);
         }

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +13,6 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#define WAIT_SECONDS 60.0
 #define MAGIC 0x736c7264u
 
 struct hello {
@@ -126,10 +126,47 @@ static sl_status admit(int fd, int size, sl_shm *shm, sl_watch *watches, int *co
     return SL_OK;
 }
 
-static sl_status serve(const char *key, int size, sl_shm *shm, sl_watch *watches, int *count)
+/* The first rank that has no watch. */
+static int first_missing(const sl_watch *watches, int count)
+{
+    int rank = 1;
+    for (int i = 0; i < count; i++) {
+        if (watches[i].rank == rank) {
+            rank++;
+            i = -1; /* they came in any order */
+        }
+    }
+    return rank;
+}
+
+/* Those that have come wait for the others, and may die over it. */
+static sl_status check_watches(const sl_watch *watches, int count)
+{
+    char byte;
+    for (int i = 0; i < count; i++) {
+        if (recv(watches[i].fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0)
+            return sl_fail(SL_ERR_PEER, "rendezvous: rank %d went away before all ranks had come", watches[i].rank);
+    }
+    return SL_OK;
+}
+
+/* After a failure: whoever comes a moment later hears at once that there is nothing to wait for. */
+static void turn_away(int listener, int missing)
+{
+    struct pollfd poll_listener = { .fd = listener, .events = POLLIN };
+    for (double until = sl_now() + 0.5; missing > 0 && sl_now() < until;) {
+        int fd = poll(&poll_listener, 1, 50) > 0 ? accept4(listener, NULL, NULL, SOCK_CLOEXEC) : -1;
+        if (fd >= 0) {
+            close(fd);
+            missing--;
+        }
+    }
+}
+
+static sl_status serve(const char *key, int size, double wait, sl_shm *shm, sl_watch *watches, int *count)
 {
     sl_status status = SL_OK;
-    double until = sl_now() + WAIT_SECONDS;
+    double until = sl_now() + wait;
     int listener = -1;
     SL_TRY(listen_at(key, until, &listener));
     while (*count < size - 1) {
@@ -142,12 +179,17 @@ static sl_status serve(const char *key, int size, sl_shm *shm, sl_watch *watches
             setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
             SL_TRY(admit(fd, size, shm, watches, count));
         } else if (sl_now() > until) {
-            status =
-                sl_fail(SL_ERR_TIMEOUT, "rendezvous: %d of %d ranks came within %g s", *count + 1, size, WAIT_SECONDS);
+            status = sl_fail(SL_ERR_TIMEOUT, "rendezvous: %d of %d ranks came within %g s; rank %d did not", *count + 1,
+                             size, wait, first_missing(watches, *count));
             goto done;
         }
+        SL_TRY(check_watches(watches, *count));
     }
 done:
+    if (status != SL_OK)
+        sl_shm_fail(shm, 0, status, sl_error_message()); /* for those that have come */
+    if (status != SL_OK && listener >= 0)
+        turn_away(listener, size - 1 - *count);
     if (listener >= 0)
         close(listener);
     return status;
@@ -155,11 +197,11 @@ done:
 
 /* ---- The others ------------------------------------------------------------------------------ */
 
-static sl_status connect_to(const char *key, int *out)
+static sl_status connect_to(const char *key, double wait, int *out)
 {
     struct sockaddr_un address;
     socklen_t length = make_address(key, &address);
-    double until = sl_now() + WAIT_SECONDS;
+    double until = sl_now() + wait;
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return sl_fail(SL_ERR_IO, "rendezvous: %s", strerror(errno));
@@ -179,12 +221,12 @@ static sl_status connect_to(const char *key, int *out)
     return SL_OK;
 }
 
-static sl_status ask(const char *key, int rank, int size, sl_shm **shm, sl_watch *watch)
+static sl_status ask(const char *key, int rank, int size, double wait, sl_shm **shm, sl_watch *watch)
 {
     sl_status status = SL_OK;
     const struct hello hello = { MAGIC, rank, size };
     int fd = -1, memory = -1;
-    SL_TRY(connect_to(key, &fd));
+    SL_TRY(connect_to(key, wait, &fd));
     if (send(fd, &hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello) {
         status = sl_fail(SL_ERR_COMM, "rendezvous: %s", strerror(errno));
         goto done;
@@ -209,12 +251,13 @@ sl_status sl_rendezvous(const char *key, int rank, int size, double hang_timeout
     sl_shm *found = NULL;
     sl_watch *made = NULL;
     int connected = 0;
+    double wait = hang_timeout > 0 ? SL_JOIN_TIMEOUTS * hang_timeout : INFINITY;
     SL_TRY(SL_NEW_ARRAY(made, size));
     if (rank == 0) {
         SL_TRY(sl_shm_create(size, hang_timeout, &found));
-        SL_TRY(serve(key, size, found, made, &connected));
+        SL_TRY(serve(key, size, wait, found, made, &connected));
     } else {
-        SL_TRY(ask(key, rank, size, &found, &made[0]));
+        SL_TRY(ask(key, rank, size, wait, &found, &made[0]));
         connected = 1;
     }
     *shm = found;
