@@ -76,6 +76,8 @@ static sl_status check_fixed(const char *label, const config_family *family, con
 {
     for (int i = 0; i < family->fixed_count; i++) {
         const json_t *value = json_object_get(root, family->fixed[i].key);
+        if (value && !json_is_boolean(value))
+            return wrong_kind(label, family->fixed[i].key, "true or false");
         if (value && json_is_true(value) != family->fixed[i].value)
             return sl_fail(SL_ERR_UNSUPPORTED, "%s: %s must be %s here", label, family->fixed[i].key,
                            family->fixed[i].value ? "true" : "false");
@@ -165,7 +167,10 @@ static sl_status read_root(const char *label, const json_t *root, sl_model *out)
     }
     SL_TRY(check_fixed(label, family, root));
     if (family_id == SL_MODEL_LLAMA) {
-        const char *act = json_string_value(json_object_get(root, "hidden_act"));
+        const json_t *value = json_object_get(root, "hidden_act");
+        const char *act = json_string_value(value);
+        if (value && !act)
+            return wrong_kind(label, "hidden_act", "a text");
         if (act && strcmp(act, "silu") != 0)
             return sl_fail(SL_ERR_UNSUPPORTED, "%s: hidden_act '%.40s'; llama has silu", label, act);
         SL_TRY(read_rope(label, root, &model.llama.rope));

@@ -95,10 +95,12 @@ static void impossible_values_are_refused_by_key(void **state)
     refused("{\"model_type\":\"gpt2\",\"activation_function\":\"mish\"}",
             "activation_function: unknown activation 'mish'");
     refused("{\"model_type\":\"gpt2\",\"scale_attn_weights\":false}", "scale_attn_weights must be true");
+    refused("{\"model_type\":\"gpt2\",\"add_cross_attention\":\"yes\"}", "add_cross_attention is not true or false");
     refused("{\"model_type\":\"gpt2\",\"tie_word_embeddings\":1}", "tie_word_embeddings is not true or false");
     refused("{\"model_type\":\"llama\",\"num_key_value_heads\":5}", "no multiple of num_key_value_heads 5");
     refused("{\"model_type\":\"llama\",\"head_dim\":3}", "head_dim 3 is odd");
     refused("{\"model_type\":\"llama\",\"hidden_act\":\"gelu\"}", "hidden_act 'gelu'");
+    refused("{\"model_type\":\"llama\",\"hidden_act\":5}", "hidden_act is not a text");
     refused("{\"model_type\":\"llama\",\"eos_token_id\":[1,\"two\"]}", "eos_token_id is not a token id");
     refused("{\"model_type\":\"llama\",\"eos_token_id\":[1,-5]}", "eos_token_id is -5");
     refused("{\"model_type\":\"llama\",\"eos_token_id\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}", "has 17 ids");
