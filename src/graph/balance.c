@@ -96,7 +96,9 @@ static void choose(const places *at, int stages, double *best, int *from)
             double least = INFINITY;
             int where = k;
             for (int q = p - 1; q >= k; q--) {
-                double cost = at->cost[p] - at->cost[q] + at->cross[p] + at->cross[q];
+                double own = at->cost[p] - at->cost[q] + at->cross[p], cost = own + at->cross[q];
+                if (own > least)
+                    break; /* it grows with every q that follows */
                 double before = best[(k - 1) * count + q], larger = cost > before ? cost : before;
                 if (larger < least || (larger == least && at->cross[q] < at->cross[where])) {
                     least = larger;
