@@ -69,6 +69,21 @@ done:
     return status;
 }
 
+/* A stretched tensor can be read, not written. */
+static sl_status check_outputs(const sl_kernel_call *call, const sl_op_info *info)
+{
+    char text[256];
+    for (int i = 0; i < call->output_count; i++) {
+        const sl_meta *meta = &call->outputs[i].meta;
+        for (int d = 0; d < meta->shape.rank; d++) {
+            if (meta->shape.dims[d] > 1 && meta->strides[d] == 0)
+                return sl_fail(SL_ERR_SHAPE, "%s: output %d is %s: several elements at one address", info->name, i,
+                               sl_meta_text(meta, text, sizeof text));
+        }
+    }
+    return SL_OK;
+}
+
 sl_status sl_call_check(const sl_kernel_call *call)
 {
     sl_status status = SL_OK;
@@ -78,6 +93,7 @@ sl_status sl_call_check(const sl_kernel_call *call)
     SL_TRY(check_counts(call, info));
     SL_TRY(check_dtypes(call, info));
     SL_TRY(sl_call_check_shapes(call));
+    SL_TRY(check_outputs(call, info));
     if (!(call->attrs.p >= 0 && call->attrs.p < 1))
         return sl_fail(SL_ERR_ARGUMENT, "%s: p is %g, not in [0, 1)", info->name, call->attrs.p);
 done:

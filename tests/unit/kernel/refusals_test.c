@@ -117,6 +117,20 @@ static void indices_out_of_range_name_the_element(void **state)
     sl_isa_set(sl_isa_best());
 }
 
+static void a_stretched_output_is_refused(void **state)
+{
+    (void)state;
+    float x[6] = { 0 }, y[2] = { 0 };
+    sl_view in = { x, sl_meta_make(SL_F32, 2, (int64_t[]){ 3, 2 }) }, out = { y, in.meta };
+    sl_kernel_call call = { .op = SL_OP_COPY, .inputs = &in, .input_count = 1, .outputs = &out, .output_count = 1 };
+    out.meta.strides[0] = 0;
+    open_device(1);
+    assert_int_equal(sl_kernel_run(test_stream, &call), SL_ERR_SHAPE);
+    assert_string_equal(sl_error_message(),
+                        "copy: output 0 is f32 [3, 2] strides [0, 1]: several elements at one address");
+    close_device();
+}
+
 static void too_little_scratch_is_refused(void **state)
 {
     (void)state;
@@ -154,9 +168,8 @@ static void the_description_names_what_runs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(wrong_calls_are_named),
-        cmocka_unit_test(indices_out_of_range_name_the_element),
-        cmocka_unit_test(too_little_scratch_is_refused),
+        cmocka_unit_test(wrong_calls_are_named),           cmocka_unit_test(indices_out_of_range_name_the_element),
+        cmocka_unit_test(a_stretched_output_is_refused),   cmocka_unit_test(too_little_scratch_is_refused),
         cmocka_unit_test(the_description_names_what_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
