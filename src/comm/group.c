@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-sl_status sl_group_new(sl_link *link, const int *members, int size, sl_group **out)
+/* A group of these members, this rank among them, without its mesh. */
+static sl_status new_group(sl_link *link, const int *members, int size, sl_group **out)
 {
     sl_status status = SL_OK;
     sl_group *group = NULL;
@@ -79,7 +80,7 @@ static sl_status open_world(sl_link *link, sl_group **out)
     SL_TRY(SL_NEW_ARRAY(members, link->size));
     for (int r = 0; r < link->size; r++)
         members[r] = r;
-    SL_TRY(sl_group_new(link, members, link->size, &group));
+    SL_TRY(new_group(link, members, link->size, &group));
     SL_TRY(sl_mesh_plan(group, NULL, &plan, &count));
     SL_TRY(sl_mesh_connect(group, plan, count, 0));
     *out = group;
@@ -286,7 +287,7 @@ sl_status sl_group_split(sl_group *group, int colour, int key, sl_group **out)
     SL_TRY(SL_NEW_ARRAY(old, group->size));
     SL_TRY(find_members(group, colour < 0 ? -1 : colour, key, world, old, &count));
     if (colour >= 0)
-        SL_TRY(sl_group_new(group->link, world, count, &made));
+        SL_TRY(new_group(group->link, world, count, &made));
     SL_TRY(connect_split(group, old, made));
     *out = made;
     made = NULL; /* now the caller's */

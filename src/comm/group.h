@@ -36,8 +36,6 @@ size_t sl_mesh_bytes(int size);
 /* Data and credit ports that a member of a group of `size` chose for its mesh: (2, size), by the other member. */
 void sl_mesh_choose_ports(sl_link *link, int size, uint32_t *ports);
 
-/* A group of these members, this rank among them, without its mesh. */
-sl_status sl_group_new(sl_link *link, const int *members, int size, sl_group **out);
 /* The channels of its collectives: all ordered pairs. ports is (size, 2, size), what each member chose; the caller
  * frees *out. */
 sl_status sl_mesh_plan(const sl_group *group, const uint32_t *ports, sl_wire_plan **out, int *count);

@@ -25,7 +25,7 @@ static int byte_of(uint32_t character)
     return -1;
 }
 
-bool alphabet_decode(const char *text, unsigned char *out, size_t *length)
+bool sl_alphabet_decode(const char *text, unsigned char *out, size_t *length)
 {
     const unsigned char *from = (const unsigned char *)text;
     size_t left = strlen(text), used = 0;

@@ -7,6 +7,6 @@
 
 /* Turns a token as it stands in a file (UTF-8) into its bytes, at most as many as text has; out may be text. False
  * where a character is not of the alphabet: then nothing is said about out. */
-bool alphabet_decode(const char *text, unsigned char *out, size_t *length);
+bool sl_alphabet_decode(const char *text, unsigned char *out, size_t *length);
 
 #endif

@@ -70,7 +70,7 @@ static sl_status resize(bpe *merges, size_t slot_count)
     return SL_OK;
 }
 
-sl_status bpe_create(bpe **out)
+sl_status sl_bpe_create(bpe **out)
 {
     bpe *merges = NULL;
     sl_status status = SL_OK;
@@ -79,11 +79,11 @@ sl_status bpe_create(bpe **out)
     *out = merges;
     merges = NULL;
 done:
-    bpe_destroy(merges);
+    sl_bpe_destroy(merges);
     return status;
 }
 
-void bpe_destroy(bpe *merges)
+void sl_bpe_destroy(bpe *merges)
 {
     if (!merges)
         return;
@@ -93,7 +93,7 @@ void bpe_destroy(bpe *merges)
     sl_free(merges);
 }
 
-sl_status bpe_add(bpe *merges, int32_t left, int32_t right, int32_t rank, int32_t merged)
+sl_status sl_bpe_add(bpe *merges, int32_t left, int32_t right, int32_t rank, int32_t merged)
 {
     sl_status status = SL_OK;
     if (2 * (merges->used + 1) > merges->slot_count)
@@ -185,7 +185,7 @@ done:
     return status;
 }
 
-sl_status bpe_merge(bpe *merges, int32_t *ids, size_t count, size_t *out)
+sl_status sl_bpe_merge(bpe *merges, int32_t *ids, size_t count, size_t *out)
 {
     sl_status status = SL_OK;
     size_t left = 0;

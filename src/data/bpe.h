@@ -6,13 +6,13 @@
 
 typedef struct bpe bpe; /* the merges; for one thread at a time */
 
-SL_MUST_CHECK sl_status bpe_create(bpe **out);
-void bpe_destroy(bpe *merges); /* NULL is fine */
+SL_MUST_CHECK sl_status sl_bpe_create(bpe **out);
+void sl_bpe_destroy(bpe *merges); /* NULL is fine */
 
 /* Adjacent tokens left and right become `merged`; the lower the rank, the earlier. The first of equal pairs counts. */
-SL_MUST_CHECK sl_status bpe_add(bpe *merges, int32_t left, int32_t right, int32_t rank, int32_t merged);
+SL_MUST_CHECK sl_status sl_bpe_add(bpe *merges, int32_t left, int32_t right, int32_t rank, int32_t merged);
 
 /* Merges ids[0..count) in place until no pair is left that merges; returns how many ids remain. */
-SL_MUST_CHECK sl_status bpe_merge(bpe *merges, int32_t *ids, size_t count, size_t *out);
+SL_MUST_CHECK sl_status sl_bpe_merge(bpe *merges, int32_t *ids, size_t count, size_t *out);
 
 #endif

@@ -28,7 +28,7 @@ static sl_status take_id(sl_tokenizer *tokenizer, const char *text, int64_t id, 
     return SL_OK;
 }
 
-sl_status tokenizer_add_token(sl_tokenizer *tokenizer, const char *text, int64_t id)
+sl_status sl_tokenizer_add_token(sl_tokenizer *tokenizer, const char *text, int64_t id)
 {
     sl_status status = SL_OK;
     token *entry = NULL;
@@ -39,7 +39,7 @@ sl_status tokenizer_add_token(sl_tokenizer *tokenizer, const char *text, int64_t
     if (entry->bytes)
         return sl_fail(SL_ERR_FORMAT, "tokens '%.100s' and another have the id %" PRId64, text, id);
     SL_TRY(sl_arena_copy(tokenizer->arena, text, length + 1, (void **)&bytes));
-    if (!alphabet_decode(text, bytes, &length)) { /* outside the alphabet: stands for itself */
+    if (!sl_alphabet_decode(text, bytes, &length)) { /* outside the alphabet: stands for itself */
         length = strlen(text);
         memcpy(bytes, text, length + 1);
     }
@@ -50,7 +50,7 @@ done:
     return status;
 }
 
-sl_status tokenizer_add_special(sl_tokenizer *tokenizer, const char *text, int64_t id)
+sl_status sl_tokenizer_add_special(sl_tokenizer *tokenizer, const char *text, int64_t id)
 {
     sl_status status = SL_OK;
     token *entry = NULL;
@@ -67,7 +67,7 @@ done:
     return status;
 }
 
-sl_status tokenizer_set_pattern(sl_tokenizer *tokenizer, const char *pattern)
+sl_status sl_tokenizer_set_pattern(sl_tokenizer *tokenizer, const char *pattern)
 {
     int error;
     PCRE2_SIZE offset;
@@ -125,14 +125,14 @@ static sl_status read_files(sl_tokenizer *tokenizer)
     struct stat info;
 
     if (stat(tokenizer->path, &info) == 0 && !S_ISDIR(info.st_mode))
-        return tokenizer_read_json(tokenizer, tokenizer->path);
+        return sl_tokenizer_read_json(tokenizer, tokenizer->path);
     SL_TRY(look_for(tokenizer->path, "tokenizer.json", &json, &has_json));
     SL_TRY(look_for(tokenizer->path, "vocab.json", &vocab, &has_vocab));
     SL_TRY(look_for(tokenizer->path, "merges.txt", &merges, &has_merges));
     if (has_json)
-        SL_TRY(tokenizer_read_json(tokenizer, json));
+        SL_TRY(sl_tokenizer_read_json(tokenizer, json));
     else if (has_vocab && has_merges)
-        SL_TRY(tokenizer_read_pair(tokenizer, vocab, merges));
+        SL_TRY(sl_tokenizer_read_pair(tokenizer, vocab, merges));
     else
         status = sl_fail(SL_ERR_IO, "%s has neither tokenizer.json nor vocab.json and merges.txt", tokenizer->path);
 done:
@@ -152,7 +152,7 @@ sl_status sl_tokenizer_open(const char *path, sl_tokenizer **out)
         tokenizer->byte_ids[byte] = NO_TOKEN;
     SL_TRY(sl_strdup(path, &tokenizer->path));
     SL_TRY(sl_arena_create(&tokenizer->arena));
-    SL_TRY(bpe_create(&tokenizer->merges));
+    SL_TRY(sl_bpe_create(&tokenizer->merges));
     SL_TRY(read_files(tokenizer));
     if (tokenizer->whole_pieces)
         SL_TRY(sort_tokens(tokenizer));
@@ -169,7 +169,7 @@ void sl_tokenizer_close(sl_tokenizer *tokenizer)
         return;
     pcre2_match_data_free(tokenizer->match);
     pcre2_code_free(tokenizer->pattern);
-    bpe_destroy(tokenizer->merges);
+    sl_bpe_destroy(tokenizer->merges);
     sl_arena_destroy(tokenizer->arena);
     sl_free(tokenizer->tokens);
     sl_free(tokenizer->by_bytes);

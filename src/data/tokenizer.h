@@ -39,12 +39,13 @@ struct sl_tokenizer {
 };
 
 /* Reads vocab.json and merges.txt, or tokenizer.json, into an empty tokenizer (path and arena set). */
-SL_MUST_CHECK sl_status tokenizer_read_pair(sl_tokenizer *tokenizer, const char *vocab_path, const char *merges_path);
-SL_MUST_CHECK sl_status tokenizer_read_json(sl_tokenizer *tokenizer, const char *path);
+SL_MUST_CHECK sl_status sl_tokenizer_read_pair(sl_tokenizer *tokenizer, const char *vocab_path,
+                                               const char *merges_path);
+SL_MUST_CHECK sl_status sl_tokenizer_read_json(sl_tokenizer *tokenizer, const char *path);
 
 /* What the readers build with. text is as in the file. */
-SL_MUST_CHECK sl_status tokenizer_add_token(sl_tokenizer *tokenizer, const char *text, int64_t id);
-SL_MUST_CHECK sl_status tokenizer_add_special(sl_tokenizer *tokenizer, const char *text, int64_t id);
-SL_MUST_CHECK sl_status tokenizer_set_pattern(sl_tokenizer *tokenizer, const char *pattern);
+SL_MUST_CHECK sl_status sl_tokenizer_add_token(sl_tokenizer *tokenizer, const char *text, int64_t id);
+SL_MUST_CHECK sl_status sl_tokenizer_add_special(sl_tokenizer *tokenizer, const char *text, int64_t id);
+SL_MUST_CHECK sl_status sl_tokenizer_set_pattern(sl_tokenizer *tokenizer, const char *pattern);
 
 #endif

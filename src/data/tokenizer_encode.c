@@ -50,7 +50,7 @@ static sl_status add_piece(const sl_tokenizer *tokenizer, const unsigned char *p
         if (ids[i] == NO_TOKEN)
             return sl_fail(SL_ERR_FORMAT, "%s has no token for the byte 0x%02x", tokenizer->path, piece[i]);
     }
-    SL_TRY(bpe_merge(tokenizer->merges, ids, size, &merged));
+    SL_TRY(sl_bpe_merge(tokenizer->merges, ids, size, &merged));
     list->count += merged;
 done:
     return status;

@@ -39,7 +39,7 @@ static sl_status read_vocab(sl_tokenizer *tokenizer, const char *path, json_t *v
     {
         if (!json_is_integer(id))
             return sl_fail(SL_ERR_FORMAT, "%s: token '%.100s' has an id that is no whole number", path, text);
-        status = tokenizer_add_token(tokenizer, text, json_integer_value(id));
+        status = sl_tokenizer_add_token(tokenizer, text, json_integer_value(id));
         if (status != SL_OK)
             return sl_fail_context(status, "%s", path);
     }
@@ -68,7 +68,7 @@ static sl_status add_merge(sl_tokenizer *tokenizer, const json_t *vocab, const c
         status = sl_fail(SL_ERR_FORMAT, "%s %d: merge '%.60s %.60s': '%.100s' is not in the vocabulary", where,
                          rank + 1, left, right, unknown);
     else
-        status = bpe_add(tokenizer->merges, left_id, right_id, rank, joined_id);
+        status = sl_bpe_add(tokenizer->merges, left_id, right_id, rank, joined_id);
     sl_free(joined);
     return status;
 }
@@ -111,7 +111,7 @@ done:
     return status;
 }
 
-sl_status tokenizer_read_pair(sl_tokenizer *tokenizer, const char *vocab_path, const char *merges_path)
+sl_status sl_tokenizer_read_pair(sl_tokenizer *tokenizer, const char *vocab_path, const char *merges_path)
 {
     static const char end_of_text[] = "<|endoftext|>"; /* these files do not say which tokens are special */
     sl_status status = SL_OK;
@@ -120,9 +120,9 @@ sl_status tokenizer_read_pair(sl_tokenizer *tokenizer, const char *vocab_path, c
     SL_TRY(read_json(vocab_path, &vocab));
     SL_TRY(read_vocab(tokenizer, vocab_path, vocab));
     SL_TRY(read_merges_text(tokenizer, merges_path, vocab));
-    SL_TRY(tokenizer_set_pattern(tokenizer, gpt2_pattern));
+    SL_TRY(sl_tokenizer_set_pattern(tokenizer, gpt2_pattern));
     if (json_object_get(vocab, end_of_text))
-        SL_TRY(tokenizer_add_special(tokenizer, end_of_text, find_id(vocab, end_of_text)));
+        SL_TRY(sl_tokenizer_add_special(tokenizer, end_of_text, find_id(vocab, end_of_text)));
 done:
     json_decref(vocab);
     return status;
@@ -187,7 +187,7 @@ static sl_status read_pre_tokenizer(sl_tokenizer *tokenizer, const char *path, c
     if (!has_type(level, "ByteLevel"))
         return sl_fail(SL_ERR_UNSUPPORTED, "%s: the pre_tokenizer is not byte-level as in GPT-2 and Llama 3", path);
     tokenizer->prefix_space = json_is_true(json_object_get(level, "add_prefix_space"));
-    return tokenizer_set_pattern(tokenizer, pattern);
+    return sl_tokenizer_set_pattern(tokenizer, pattern);
 }
 
 static sl_status read_added(sl_tokenizer *tokenizer, const char *path, const json_t *added)
@@ -200,14 +200,14 @@ static sl_status read_added(sl_tokenizer *tokenizer, const char *path, const jso
         const json_t *id = json_object_get(each, "id");
         if (!content || !content[0] || !json_is_integer(id))
             return sl_fail(SL_ERR_FORMAT, "%s: added token %zu has no content or no id", path, index);
-        sl_status status = tokenizer_add_special(tokenizer, content, json_integer_value(id));
+        sl_status status = sl_tokenizer_add_special(tokenizer, content, json_integer_value(id));
         if (status != SL_OK)
             return sl_fail_context(status, "%s", path);
     }
     return SL_OK;
 }
 
-sl_status tokenizer_read_json(sl_tokenizer *tokenizer, const char *path)
+sl_status sl_tokenizer_read_json(sl_tokenizer *tokenizer, const char *path)
 {
     sl_status status = SL_OK;
     json_t *root = NULL;

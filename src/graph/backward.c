@@ -108,7 +108,7 @@ done:
     return status;
 }
 
-sl_status sl_lower_backward(sl_lowering *lowering)
+static sl_status lower_backward(sl_lowering *lowering)
 {
     sl_status status = SL_OK;
     const sl_stage_part *part = lowering->part;
@@ -151,7 +151,7 @@ sl_status sl_lower_stage(sl_lowering *lowering)
     }
     SL_TRY(sl_lower_forward(lowering));
     if (!lowering->forward_only)
-        SL_TRY(sl_lower_backward(lowering));
+        SL_TRY(lower_backward(lowering));
 done:
     return status;
 }

@@ -68,7 +68,8 @@ static bool writes_state(const sl_graph_node *node)
     return node->op == SL_OP_ATTENTION_CACHED;
 }
 
-void sl_graph_mark_live(sl_graph *graph)
+/* Marks what outputs depend on and what gradients reach. */
+static void mark_live(sl_graph *graph)
 {
     for (int i = 0; i < graph->output_count; i++) {
         sl_graph_value *value = &graph->values[graph->outputs[i].value];
@@ -108,7 +109,7 @@ sl_status sl_graph_finish(sl_graph *graph)
         return sl_fail(SL_ERR_ARGUMENT, "the graph is empty: it has no nodes");
     if (graph->output_count == 0)
         return sl_fail(SL_ERR_ARGUMENT, "the graph has no outputs and no loss");
-    sl_graph_mark_live(graph);
+    mark_live(graph);
     graph->finished = true;
     return SL_OK;
 }

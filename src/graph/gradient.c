@@ -15,7 +15,8 @@ static sl_phase phase_of(const sl_lowering *lowering, int target)
 
 /* ---- Places ---------------------------------------------------------------------------------- */
 
-bool sl_gradient_in_param(const sl_lowering *lowering, int value, sl_operand *out)
+/* True where the gradient of a fixed value is a view of a parameter's, to which every term is added at once. */
+static bool lies_in_param(const sl_lowering *lowering, int value, sl_operand *out)
 {
     const sl_graph_value *v = &lowering->graph->values[value];
     if (v->kind == SL_VALUE_PARAM) {
@@ -27,8 +28,7 @@ bool sl_gradient_in_param(const sl_lowering *lowering, int value, sl_operand *ou
     const sl_graph_node *node = &lowering->graph->nodes[v->node];
     sl_operand whole;
     bool possible = false;
-    if (!SL_NODE_IS_VIEW(node->op) || node->op == SL_NODE_EXPAND ||
-        !sl_gradient_in_param(lowering, node->inputs[0], &whole))
+    if (!SL_NODE_IS_VIEW(node->op) || node->op == SL_NODE_EXPAND || !lies_in_param(lowering, node->inputs[0], &whole))
         return false;
     return sl_view_apply(lowering->graph, node, v->output, &whole, &possible, out) == SL_OK && possible;
 }
@@ -120,7 +120,7 @@ static sl_status open_sink(sl_lowering *lowering, int target, grad_sink *out)
     sl_status status = SL_OK;
     sl_gradient *gradient = &lowering->gradients[target];
     grad_sink sink = { .prior = sl_operand_none(), .accumulate = true };
-    if (!sl_gradient_in_param(lowering, target, &sink.operand)) {
+    if (!lies_in_param(lowering, target, &sink.operand)) {
         if (gradient->present && gradient->owned) {
             sink.operand = gradient->operand;
         } else {
@@ -160,7 +160,7 @@ static bool writes_directly(const sl_lowering *lowering, const sl_gradient_call 
     int target = call->targets[i];
     sl_operand place;
     sl_op_attrs attrs = call->attrs;
-    bool in_param = sl_gradient_in_param(lowering, target, &place);
+    bool in_param = lies_in_param(lowering, target, &place);
     if (phase_of(lowering, target) != phase || is_repeated(call, i))
         return false;
     if (in_param) {
@@ -214,7 +214,7 @@ done:
 sl_status sl_gradient_alias(sl_lowering *lowering, int target, const sl_operand *term)
 {
     sl_operand in_param;
-    if (!lowering->gradients[target].present && !sl_gradient_in_param(lowering, target, &in_param)) {
+    if (!lowering->gradients[target].present && !lies_in_param(lowering, target, &in_param)) {
         lowering->gradients[target] = (sl_gradient){ *term, true, false };
         return SL_OK;
     }
@@ -289,7 +289,8 @@ static sl_status fill_zero(sl_lowering *lowering, int target, const sl_operand *
     return status == SL_OK ? append_simple(lowering, target, SL_OP_FILL, NULL, &sink, &part) : status;
 }
 
-sl_status sl_gradient_slice(sl_lowering *lowering, int target, int dim, int64_t start, const sl_operand *term)
+/* A term that covers part of a dim of the target. */
+static sl_status add_to_slice(sl_lowering *lowering, int target, int dim, int64_t start, const sl_operand *term)
 {
     sl_status status = SL_OK;
     grad_sink sink;
@@ -335,15 +336,14 @@ static sl_status split_gradient(sl_lowering *lowering, const sl_graph_node *node
 {
     sl_status status = SL_OK;
     sl_operand in_param;
-    if (sl_gradient_in_param(lowering, node->outputs[0], &in_param))
+    if (lies_in_param(lowering, node->outputs[0], &in_param))
         return SL_OK; /* the terms of the parts were added there */
     if (lowering->terms[node->inputs[0]] == 1)
         return join_parts(lowering, node);
     for (int i = 0; i < node->output_count; i++) {
         const sl_operand part = lowering->gradients[node->outputs[i]].operand;
         if (lowering->gradients[node->outputs[i]].present)
-            SL_TRY(sl_gradient_slice(lowering, node->inputs[0], node->dim, sl_split_start(lowering->graph, node, i),
-                                     &part));
+            SL_TRY(add_to_slice(lowering, node->inputs[0], node->dim, sl_split_start(lowering->graph, node, i), &part));
     }
 done:
     return status;
@@ -377,13 +377,13 @@ sl_status sl_gradient_of_view(sl_lowering *lowering, const sl_graph_node *node)
     sl_operand in_param, term;
     if (node->op == SL_NODE_SPLIT)
         return split_gradient(lowering, node);
-    if (node->op != SL_NODE_EXPAND && sl_gradient_in_param(lowering, y, &in_param))
+    if (node->op != SL_NODE_EXPAND && lies_in_param(lowering, y, &in_param))
         return SL_OK;
     const sl_gradient gradient = lowering->gradients[y];
     if (node->op == SL_NODE_EXPAND)
         return sl_gradient_sum_to(lowering, x, &gradient.operand);
     if (node->op == SL_NODE_SLICE)
-        return sl_gradient_slice(lowering, x, node->dim, node->start, &gradient.operand);
+        return add_to_slice(lowering, x, node->dim, node->start, &gradient.operand);
     if (gradient.owned && lowering->homes[x].storage >= 0 && lowering->terms[x] == 1 &&
         lowering->homes[x].storage == gradient.operand.storage) {
         lowering->gradients[x] = (sl_gradient){ lowering->homes[x], true, true };

@@ -34,9 +34,6 @@ SL_MUST_CHECK sl_status sl_gradient_temporary(sl_lowering *lowering, int target,
 SL_MUST_CHECK sl_status sl_gradient_sum_to(sl_lowering *lowering, int target, const sl_operand *term);
 /* Replaces *operand, a tensor on the way to the gradient of `target`, by a contiguous copy where it does not fit. */
 SL_MUST_CHECK sl_status sl_gradient_straight(sl_lowering *lowering, int target, sl_layout needed, sl_operand *operand);
-/* A term that covers part of a dim of the target. */
-SL_MUST_CHECK sl_status sl_gradient_slice(sl_lowering *lowering, int target, int dim, int64_t start,
-                                          const sl_operand *term);
 
 /* Whether somebody wants the gradient of input i of the node. */
 bool sl_gradient_wanted(const sl_lowering *lowering, const sl_graph_node *node, int input);
@@ -44,8 +41,6 @@ bool sl_gradient_wanted(const sl_lowering *lowering, const sl_graph_node *node, 
 SL_MUST_CHECK sl_status sl_gradient_of_node(sl_lowering *lowering, const sl_graph_node *node);
 SL_MUST_CHECK sl_status sl_gradient_of_view(sl_lowering *lowering, const sl_graph_node *node);
 
-/* True where the gradient of a fixed value is a view of a parameter's, to which every term is added at once. */
-bool sl_gradient_in_param(const sl_lowering *lowering, int value, sl_operand *out);
 /* Where the value's gradient is best written, made on first demand. */
 SL_MUST_CHECK sl_status sl_gradient_home(sl_lowering *lowering, int value, sl_operand *out);
 

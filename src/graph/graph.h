@@ -138,8 +138,6 @@ void sl_graph_add(sl_graph *graph, const sl_node_draft *draft, sl_value *outputs
 
 /* Whether gradients flow from the node's outputs to this input. */
 bool sl_node_input_differentiable(const sl_graph_node *node, int input);
-/* Marks what outputs depend on and what gradients reach. */
-void sl_graph_mark_live(sl_graph *graph);
 /* Whether the gradient of a value is computed anywhere. */
 bool sl_value_has_grad(const sl_graph *graph, int value);
 

@@ -101,7 +101,6 @@ void sl_lowering_clear(sl_lowering *lowering);
 
 /* Parts of it, in the order they run. */
 SL_MUST_CHECK sl_status sl_lower_forward(sl_lowering *lowering);
-SL_MUST_CHECK sl_status sl_lower_backward(sl_lowering *lowering);
 /* Makes I compute again what lies in the modules and would otherwise be saved by F. */
 SL_MUST_CHECK sl_status sl_lower_recompute(sl_lowering *lowering, const char *const *modules, int count);
 

@@ -1,7 +1,7 @@
 /* Pieces that the model builders share. */
 #include "nn/build.h"
 
-sl_value build_dense(builder *b, const char *name, sl_value x, const dense_options *options)
+sl_value sl_nn_dense(builder *b, const char *name, sl_value x, const dense_options *options)
 {
     sl_graph *g = b->graph;
     int64_t weight_dims[2] = { options->in_out ? options->in : options->out,
@@ -16,7 +16,7 @@ sl_value build_dense(builder *b, const char *name, sl_value x, const dense_optio
     return y;
 }
 
-sl_value build_activation(builder *b, sl_activation activation, sl_value x)
+sl_value sl_nn_activation(builder *b, sl_activation activation, sl_value x)
 {
     switch (activation) {
     case SL_ACT_GELU_TANH:
@@ -33,12 +33,12 @@ sl_value build_activation(builder *b, sl_activation activation, sl_value x)
     return x;
 }
 
-sl_value build_dropout(builder *b, sl_value x, double p)
+sl_value sl_nn_dropout(builder *b, sl_value x, double p)
 {
     return p > 0 && b->mode == SL_MODE_TRAIN ? sl_dropout(b->graph, x, p) : x;
 }
 
-sl_value build_attention(builder *b, sl_value q, sl_value k, sl_value v, double dropout)
+sl_value sl_nn_attention(builder *b, sl_value q, sl_value k, sl_value v, double dropout)
 {
     sl_graph *g = b->graph;
     if (b->mode != SL_MODE_DECODE)
@@ -50,7 +50,7 @@ sl_value build_attention(builder *b, sl_value q, sl_value k, sl_value v, double 
     return sl_attention_cached(g, q, k, v, cache_k, cache_v, b->position, 0);
 }
 
-void build_token_inputs(builder *b)
+void sl_nn_token_inputs(builder *b)
 {
     b->tokens = sl_graph_input(b->graph, "tokens", SL_I32, 2, (int64_t[]){ b->batch, b->seq });
     if (b->mode != SL_MODE_DECODE)
@@ -59,14 +59,14 @@ void build_token_inputs(builder *b)
     b->positions = sl_graph_input(b->graph, "positions", SL_I32, 1, &b->seq);
 }
 
-sl_value build_last(builder *b, sl_value x)
+sl_value sl_nn_last(builder *b, sl_value x)
 {
     if (b->mode != SL_MODE_DECODE || b->seq == 1)
         return x;
     return sl_slice(b->graph, x, 1, b->seq - 1, b->seq);
 }
 
-void build_head(builder *b, sl_value x, sl_value weight)
+void sl_nn_head(builder *b, sl_value x, sl_value weight)
 {
     sl_graph *g = b->graph;
     sl_graph_push(g, "lm_head");

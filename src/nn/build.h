@@ -15,9 +15,9 @@ typedef struct builder {
 } builder;
 
 /* Each writes a whole model: inputs to outputs. Errors of the graph stay in the graph. */
-void build_gpt2(builder *b, const sl_gpt2_config *config);
-SL_MUST_CHECK sl_status build_llama(builder *b, const sl_llama_config *config);
-void build_mlp(builder *b, const sl_mlp_config *config);
+void sl_nn_gpt2(builder *b, const sl_gpt2_config *config);
+SL_MUST_CHECK sl_status sl_nn_llama(builder *b, const sl_llama_config *config);
+void sl_nn_mlp(builder *b, const sl_mlp_config *config);
 
 /* "weight" and "bias" of the module `name`, applied to x[.., in] -> [.., out]. */
 typedef struct dense_options {
@@ -26,20 +26,20 @@ typedef struct dense_options {
     bool in_out;  /* the weight is [in, out] as in GPT-2's Conv1D, else [out, in] */
     bool bias;
 } dense_options;
-sl_value build_dense(builder *b, const char *name, sl_value x, const dense_options *options);
+sl_value sl_nn_dense(builder *b, const char *name, sl_value x, const dense_options *options);
 
-sl_value build_activation(builder *b, sl_activation activation, sl_value x);
-sl_value build_dropout(builder *b, sl_value x, double p); /* x itself where p is 0 or nothing is trained */
+sl_value sl_nn_activation(builder *b, sl_activation activation, sl_value x);
+sl_value sl_nn_dropout(builder *b, sl_value x, double p); /* x itself where p is 0 or nothing is trained */
 
 /* Causal attention over q[B, T, H, D], k and v [B, T, Hkv, D]; in DECODE through caches that it adds. dropout counts in
  * TRAIN. */
-sl_value build_attention(builder *b, sl_value q, sl_value k, sl_value v, double dropout);
+sl_value sl_nn_attention(builder *b, sl_value q, sl_value k, sl_value v, double dropout);
 
 /* The inputs "tokens", "position" and "positions". */
-void build_token_inputs(builder *b);
+void sl_nn_token_inputs(builder *b);
 /* x[B, T, C] -> logits by a weight [V, C], and what the mode wants of them: outputs and the loss. */
-void build_head(builder *b, sl_value x, sl_value weight);
+void sl_nn_head(builder *b, sl_value x, sl_value weight);
 /* DECODE looks at the last position alone: [B, T, C] -> [B, 1, C]; else x. */
-sl_value build_last(builder *b, sl_value x);
+sl_value sl_nn_last(builder *b, sl_value x);
 
 #endif

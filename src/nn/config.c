@@ -24,7 +24,7 @@ static const struct {
 };
 enum { ACTIVATION_NAMES = sizeof activations / sizeof *activations };
 
-sl_status config_parse_activation(const char *text, sl_activation *out)
+sl_status sl_nn_parse_activation(const char *text, sl_activation *out)
 {
     for (int i = 0; i < ACTIVATION_NAMES; i++) {
         if (strcmp(text, activations[i].name) == 0) {
@@ -36,7 +36,7 @@ sl_status config_parse_activation(const char *text, sl_activation *out)
                    text);
 }
 
-const char *config_activation_name(sl_activation activation)
+const char *sl_nn_activation_name(sl_activation activation)
 {
     for (int i = 0; i < ACTIVATION_NAMES; i++) {
         if (activations[i].activation == activation)
@@ -172,14 +172,14 @@ static const config_family families[] = {
     [SL_MODEL_MLP] = { NULL, NULL, mlp_fields, COUNT(mlp_fields), NULL, 0, check_mlp },
 };
 
-const config_family *config_family_of(sl_model_family family)
+const config_family *sl_nn_family(sl_model_family family)
 {
     return (unsigned)family < COUNT(families) ? &families[family] : NULL;
 }
 
 const char *sl_model_family_name(sl_model_family family)
 {
-    const config_family *found = config_family_of(family);
+    const config_family *found = sl_nn_family(family);
     if (!found)
         return "?";
     return found->model_type ? found->model_type : "mlp";
@@ -239,7 +239,7 @@ static bool is_in_range(const config_field *field, int64_t number)
 
 sl_status sl_model_check(const sl_model *model)
 {
-    const config_family *family = config_family_of(model->family);
+    const config_family *family = sl_nn_family(model->family);
     if (!family)
         return sl_fail(SL_ERR_ARGUMENT, "there is no model family %d", (int)model->family);
     for (int i = 0; i < family->field_count; i++) {

@@ -36,10 +36,10 @@ typedef struct config_family {
     sl_status (*check)(const sl_model *model); /* how the values fit together */
 } config_family;
 
-const config_family *config_family_of(sl_model_family family); /* NULL for a value out of range */
+const config_family *sl_nn_family(sl_model_family family); /* NULL for a value out of range */
 
 /* "gelu_new" and the like; the first name of an activation is the one that is written. */
-sl_status config_parse_activation(const char *text, sl_activation *out);
-const char *config_activation_name(sl_activation activation);
+sl_status sl_nn_parse_activation(const char *text, sl_activation *out);
+const char *sl_nn_activation_name(sl_activation activation);
 
 #endif

@@ -65,7 +65,7 @@ static sl_status read_field(const char *label, const config_field *field, const 
     case CONFIG_ACTIVATION:
         if (!json_is_string(value))
             return wrong_kind(label, field->key, "a text");
-        if (config_parse_activation(json_string_value(value), target) != SL_OK)
+        if (sl_nn_parse_activation(json_string_value(value), target) != SL_OK)
             return sl_fail_context(SL_ERR_UNSUPPORTED, "%s: %s", label, field->key);
         return SL_OK;
     }
@@ -140,8 +140,8 @@ static sl_status find_family(const char *label, const json_t *root, sl_model_fam
     const char *type = json_string_value(json_object_get(root, "model_type"));
     if (!type)
         return sl_fail(SL_ERR_FORMAT, "%s has no model_type", label);
-    for (int i = 0; config_family_of((sl_model_family)i); i++) {
-        const config_family *family = config_family_of((sl_model_family)i);
+    for (int i = 0; sl_nn_family((sl_model_family)i); i++) {
+        const config_family *family = sl_nn_family((sl_model_family)i);
         if (family->model_type && strcmp(type, family->model_type) == 0) {
             *out = (sl_model_family)i;
             return SL_OK;
@@ -159,7 +159,7 @@ static sl_status read_root(const char *label, const json_t *root, sl_model *out)
         return sl_fail(SL_ERR_FORMAT, "%s is not a JSON object", label);
     SL_TRY(find_family(label, root, &family_id));
     sl_model model = sl_model_default(family_id);
-    const config_family *family = config_family_of(family_id);
+    const config_family *family = sl_nn_family(family_id);
     for (int i = 0; i < family->field_count; i++) {
         const json_t *value = json_object_get(root, family->fields[i].key);
         if (value)
@@ -240,7 +240,7 @@ static json_t *field_json(const config_field *field, const void *config)
     case CONFIG_BOOL:
         return json_boolean(*(const bool *)source);
     case CONFIG_ACTIVATION:
-        return json_string(config_activation_name(*(const sl_activation *)source));
+        return json_string(sl_nn_activation_name(*(const sl_activation *)source));
     }
     return NULL;
 }
@@ -285,7 +285,7 @@ static const char *torch_dtype(sl_dtype dtype)
 
 static json_t *build_root(const sl_model *model, sl_dtype dtype)
 {
-    const config_family *family = config_family_of(model->family);
+    const config_family *family = sl_nn_family(model->family);
     json_t *root =
         json_pack("{s:s, s:[s], s:s, s:s, s:b}", "model_type", family->model_type, "architectures",
                   family->architecture, "dtype", torch_dtype(dtype), "torch_dtype", torch_dtype(dtype), "use_cache", 1);
@@ -307,7 +307,7 @@ sl_status sl_model_config_text(const sl_model *model, sl_dtype dtype, char **out
     json_t *root = NULL;
 
     SL_TRY(sl_model_check(model));
-    if (!config_family_of(model->family)->model_type)
+    if (!sl_nn_family(model->family)->model_type)
         return sl_fail(SL_ERR_UNSUPPORTED, "the family %s has no " CONFIG_NAME, sl_model_family_name(model->family));
     root = build_root(model, dtype);
     text = root ? dump(root) : NULL;

@@ -17,7 +17,7 @@ static sl_value norm(builder *b, const sl_gpt2_config *config, const char *name,
 static sl_value dense(builder *b, const char *name, sl_value x, int64_t in, int64_t out, double std)
 {
     dense_options options = { .in = in, .out = out, .init = { SL_INIT_NORMAL, std }, .in_out = true, .bias = true };
-    return build_dense(b, name, x, &options);
+    return sl_nn_dense(b, name, x, &options);
 }
 
 /* Projections that feed the residual stream start smaller, so that its size does not grow with depth. */
@@ -37,10 +37,10 @@ static sl_value attention(builder *b, const sl_gpt2_config *config, sl_value x)
     sl_split(g, qkv, 2, (int64_t[]){ width, width, width }, 3, parts);
     for (int i = 0; i < 3; i++)
         parts[i] = sl_reshape(g, parts[i], 4, head_dims);
-    sl_value mixed = build_attention(b, parts[0], parts[1], parts[2], config->attn_pdrop);
+    sl_value mixed = sl_nn_attention(b, parts[0], parts[1], parts[2], config->attn_pdrop);
     mixed = sl_reshape(g, mixed, 3, (int64_t[]){ b->batch, b->seq, width });
     mixed = dense(b, "c_proj", mixed, width, width, residual_std(config));
-    mixed = build_dropout(b, mixed, config->resid_pdrop);
+    mixed = sl_nn_dropout(b, mixed, config->resid_pdrop);
     sl_graph_pop(g);
     return mixed;
 }
@@ -50,9 +50,9 @@ static sl_value mlp(builder *b, const sl_gpt2_config *config, sl_value x)
     int64_t width = config->n_embd, inner = config->n_inner ? config->n_inner : 4 * width;
     sl_graph_push(b->graph, "mlp");
     x = dense(b, "c_fc", x, width, inner, config->initializer_range);
-    x = build_activation(b, config->activation, x);
+    x = sl_nn_activation(b, config->activation, x);
     x = dense(b, "c_proj", x, inner, width, residual_std(config));
-    x = build_dropout(b, x, config->resid_pdrop);
+    x = sl_nn_dropout(b, x, config->resid_pdrop);
     sl_graph_pop(b->graph);
     return x;
 }
@@ -80,23 +80,23 @@ static sl_value embed(builder *b, const sl_gpt2_config *config, sl_value *table)
     sl_value places = sl_graph_param(g, "weight", 2, (int64_t[]){ config->n_positions, config->n_embd }, init);
     sl_value y = b->mode == SL_MODE_DECODE ? sl_embedding(g, b->positions, places) : sl_slice(g, places, 0, 0, b->seq);
     sl_graph_pop(g);
-    return build_dropout(b, sl_add(g, x, y), config->embd_pdrop);
+    return sl_nn_dropout(b, sl_add(g, x, y), config->embd_pdrop);
 }
 
-void build_gpt2(builder *b, const sl_gpt2_config *config)
+void sl_nn_gpt2(builder *b, const sl_gpt2_config *config)
 {
     sl_graph *g = b->graph;
     sl_value table;
 
-    build_token_inputs(b);
+    sl_nn_token_inputs(b);
     sl_graph_push(g, "transformer");
     sl_value x = embed(b, config, &table);
     for (int layer = 0; layer < config->n_layer; layer++)
         x = block(b, config, layer, x);
-    x = norm(b, config, "ln_f", build_last(b, x));
+    x = norm(b, config, "ln_f", sl_nn_last(b, x));
     sl_graph_pop(g);
     if (!config->tie_word_embeddings)
         table = sl_graph_param(g, "lm_head.weight", 2, (int64_t[]){ config->vocab_size, config->n_embd },
                                (sl_init){ SL_INIT_NORMAL, config->initializer_range });
-    build_head(b, x, table);
+    sl_nn_head(b, x, table);
 }

@@ -25,7 +25,7 @@ static sl_value dense(builder *b, const llama *model, const char *name, sl_value
     dense_options options = {
         .in = in, .out = out, .init = { SL_INIT_NORMAL, model->config->initializer_range }, .bias = bias
     };
-    return build_dense(b, name, x, &options);
+    return sl_nn_dense(b, name, x, &options);
 }
 
 /* [B, T, C] -> [B, T, heads, D] through the module's projection. */
@@ -45,7 +45,7 @@ static sl_value attention(builder *b, const llama *model, sl_value x)
     sl_value v = project(b, model, "v_proj", x, model->kv_heads);
     q = sl_rope(g, q, model->cos, model->sin, b->positions);
     k = sl_rope(g, k, model->cos, model->sin, b->positions);
-    sl_value mixed = build_attention(b, q, k, v, model->config->attention_dropout);
+    sl_value mixed = sl_nn_attention(b, q, k, v, model->config->attention_dropout);
     mixed = sl_reshape(g, mixed, 3, (int64_t[]){ b->batch, b->seq, inner });
     mixed = dense(b, model, "o_proj", mixed, inner, model->config->hidden_size, model->config->attention_bias);
     sl_graph_pop(g);
@@ -83,7 +83,7 @@ static sl_status add_rope(builder *b, llama *model)
 
     SL_TRY(SL_NEW_ARRAY(cos, dims[0] * dims[1]));
     SL_TRY(SL_NEW_ARRAY(sin, dims[0] * dims[1]));
-    rope_fill(&model->config->rope, model->head_dim, places, cos, sin);
+    sl_nn_rope_fill(&model->config->rope, model->head_dim, places, cos, sin);
     model->cos = sl_graph_constant(b->graph, "rope_cos", SL_F32, 2, dims, cos);
     model->sin = sl_graph_constant(b->graph, "rope_sin", SL_F32, 2, dims, sin);
 done:
@@ -92,7 +92,7 @@ done:
     return status;
 }
 
-sl_status build_llama(builder *b, const sl_llama_config *config)
+sl_status sl_nn_llama(builder *b, const sl_llama_config *config)
 {
     sl_status status = SL_OK;
     sl_graph *g = b->graph;
@@ -104,7 +104,7 @@ sl_status build_llama(builder *b, const sl_llama_config *config)
                     .head_dim =
                         config->head_dim ? config->head_dim : config->hidden_size / config->num_attention_heads };
 
-    build_token_inputs(b);
+    sl_nn_token_inputs(b);
     SL_TRY(add_rope(b, &model));
     sl_graph_push(g, "model");
     sl_graph_push(g, "embed_tokens");
@@ -113,11 +113,11 @@ sl_status build_llama(builder *b, const sl_llama_config *config)
     sl_graph_pop(g);
     for (int layer = 0; layer < config->num_hidden_layers; layer++)
         x = block(b, &model, layer, x);
-    x = norm(b, &model, "norm", build_last(b, x));
+    x = norm(b, &model, "norm", sl_nn_last(b, x));
     sl_graph_pop(g);
     if (!config->tie_word_embeddings)
         table = sl_graph_param(g, "lm_head.weight", 2, table_dims, init);
-    build_head(b, x, table);
+    sl_nn_head(b, x, table);
 done:
     return status;
 }

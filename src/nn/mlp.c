@@ -23,14 +23,14 @@ static sl_value layer(builder *b, const sl_mlp_config *config, int index, sl_val
     }
     x = sl_linear(g, x, weight, bias);
     if (!end)
-        x = build_activation(b, config->activation, x);
+        x = sl_nn_activation(b, config->activation, x);
     if (config->skip && !begin && !end)
         x = sl_add(g, x, first);
     sl_graph_pop(g);
     return x;
 }
 
-void build_mlp(builder *b, const sl_mlp_config *config)
+void sl_nn_mlp(builder *b, const sl_mlp_config *config)
 {
     sl_graph *g = b->graph;
     sl_value input = sl_graph_input(g, "x", SL_F32, 2, (int64_t[]){ b->batch, config->input });

@@ -36,13 +36,13 @@ sl_status sl_model_build(const sl_model *model, sl_model_mode mode, const sl_mod
     SL_TRY(sl_graph_create(&b.graph));
     switch (model->family) {
     case SL_MODEL_GPT2:
-        build_gpt2(&b, &model->gpt2);
+        sl_nn_gpt2(&b, &model->gpt2);
         break;
     case SL_MODEL_LLAMA:
-        SL_TRY(build_llama(&b, &model->llama));
+        SL_TRY(sl_nn_llama(&b, &model->llama));
         break;
     case SL_MODEL_MLP:
-        build_mlp(&b, &model->mlp);
+        sl_nn_mlp(&b, &model->mlp);
         break;
     }
     SL_TRY(sl_graph_finish(b.graph));

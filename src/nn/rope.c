@@ -17,7 +17,7 @@ static float scale_llama3(const sl_rope_config *config, float frequency)
     return (1 - smooth) * frequency / factor + smooth * frequency;
 }
 
-void rope_fill(const sl_rope_config *config, int64_t head_dim, int64_t places, float *cos, float *sin)
+void sl_nn_rope_fill(const sl_rope_config *config, int64_t head_dim, int64_t places, float *cos, float *sin)
 {
     int64_t half = head_dim / 2;
     for (int64_t i = 0; i < half; i++) {

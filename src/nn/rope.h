@@ -5,6 +5,6 @@
 #include <sluice/nn.h>
 
 /* cos and sin are [places, head_dim / 2]: of the angle by which pair i is turned at each position. */
-void rope_fill(const sl_rope_config *config, int64_t head_dim, int64_t places, float *cos, float *sin);
+void sl_nn_rope_fill(const sl_rope_config *config, int64_t head_dim, int64_t places, float *cos, float *sin);
 
 #endif

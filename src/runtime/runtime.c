@@ -171,7 +171,7 @@ done:
     return status;
 }
 
-sl_status sl_runtime_compile(sl_runtime *runtime)
+static sl_status compile_modes(sl_runtime *runtime)
 {
     sl_status status = SL_OK;
     SL_TRY(sl_arena_create(&runtime->layout.arena));
@@ -183,7 +183,7 @@ done:
     return status;
 }
 
-sl_status sl_runtime_open_channels(sl_runtime *runtime)
+static sl_status open_channels(sl_runtime *runtime)
 {
     sl_status status = SL_OK;
     sl_channel_spec *specs = NULL;
@@ -212,7 +212,7 @@ done:
 static sl_status build_local(sl_runtime *runtime, const sl_runtime_options *options)
 {
     sl_status status = SL_OK;
-    SL_TRY(sl_runtime_compile(runtime));
+    SL_TRY(compile_modes(runtime));
     SL_TRY(sl_runtime_allocate(runtime, options));
     SL_TRY(sl_ties_create(runtime));
 done:
@@ -233,7 +233,7 @@ static sl_status build(sl_runtime *runtime, const sl_runtime_options *options)
     SL_TRY(prepare_schedule(runtime, options->schedule)); /* from what all ranks know: all find the same */
     SL_TRY(check_stages(runtime));
     SL_TRY(sl_wiring_agree(runtime->group, build_local(runtime, &own)));
-    SL_TRY(sl_runtime_open_channels(runtime));
+    SL_TRY(open_channels(runtime));
 done:
     return status;
 }

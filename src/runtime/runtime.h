@@ -75,9 +75,7 @@ struct sl_runtime {
 };
 
 /* ---- Creation, in order ---- */
-SL_MUST_CHECK sl_status sl_runtime_compile(sl_runtime *runtime);
 SL_MUST_CHECK sl_status sl_runtime_allocate(sl_runtime *runtime, const sl_runtime_options *options);
-SL_MUST_CHECK sl_status sl_runtime_open_channels(sl_runtime *runtime);
 void sl_runtime_free_memory(sl_runtime *runtime);
 
 /* ---- A step ---- */

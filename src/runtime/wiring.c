@@ -216,7 +216,7 @@ done:
     return status;
 }
 
-sl_status sl_wiring_connect(sl_wiring *wiring)
+static sl_status connect_all(sl_wiring *wiring)
 {
     sl_status status = SL_OK;
     SL_TRY(make_edges(wiring));
@@ -235,7 +235,7 @@ sl_status sl_wiring_create(const sl_runtime_options *options, sl_status outcome,
     SL_TRY(SL_NEW(wiring));
     SL_TRY(sl_arena_create(&wiring->arena));
     SL_TRY(sl_wiring_gather(wiring, options, outcome));
-    SL_TRY(sl_wiring_connect(wiring));
+    SL_TRY(connect_all(wiring));
     SL_TRY(sl_wiring_agree_shapes(wiring, options));
     *out = wiring;
     wiring = NULL;

@@ -102,7 +102,6 @@ SL_MUST_CHECK sl_status sl_wiring_agree(sl_group *group, sl_status outcome);
 
 /* Steps of the creation. */
 SL_MUST_CHECK sl_status sl_wiring_gather(sl_wiring *wiring, const sl_runtime_options *options, sl_status outcome);
-SL_MUST_CHECK sl_status sl_wiring_connect(sl_wiring *wiring);
 SL_MUST_CHECK sl_status sl_wiring_agree_shapes(sl_wiring *wiring, const sl_runtime_options *options);
 
 int sl_wiring_find_root(const sl_wiring *wiring, const char *name); /* -1 where there is none */

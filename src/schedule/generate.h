@@ -33,7 +33,6 @@ typedef struct sl_rounds {
 } sl_rounds;
 
 sl_rounds sl_rounds_make(const sl_plan *plan);
-int sl_rounds_longest(const sl_rounds *rounds);
 
 /* What stands at place `index` of the order of all (chunk, microbatch): rounds, in them chunks, in them microbatches.
  */

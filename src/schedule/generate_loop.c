@@ -63,7 +63,7 @@ sl_rounds sl_rounds_make(const sl_plan *plan)
     };
 }
 
-int sl_rounds_longest(const sl_rounds *rounds)
+static int longest_round(const sl_rounds *rounds)
 {
     return rounds->short_size + (rounds->long_count > 0);
 }
@@ -115,7 +115,7 @@ static sl_status add_backward(interleaved *self, sl_kind kind, int64_t index)
 /* Forwards that a rank runs before its first backward, where each rank nearer to the start runs `step` more. */
 static int64_t warmup_count(const interleaved *self, int step)
 {
-    int64_t last_rank = (int64_t)(self->plan->chunks - 1) * sl_rounds_longest(&self->rounds);
+    int64_t last_rank = (int64_t)(self->plan->chunks - 1) * longest_round(&self->rounds);
     int64_t count = last_rank + (int64_t)step * (self->plan->ranks - 1 - self->rank);
     int64_t all = (int64_t)self->plan->chunks * self->plan->microbatches;
     return count < all ? count : all;

@@ -38,7 +38,7 @@ static const struct {
 #undef ROW
 };
 
-const char *safetensors_dtype_name(sl_dtype dtype)
+const char *sl_safetensors_dtype_name(sl_dtype dtype)
 {
     return dtype_names[dtype].name;
 }

@@ -10,6 +10,6 @@ enum { SAFETENSORS_HEADER_MAX = 16 << 20 }; /* bytes; a hundred thousand tensors
 #define WEIGHTS_SINGLE "model.safetensors"
 #define WEIGHTS_INDEX "model.safetensors.index.json"
 
-const char *safetensors_dtype_name(sl_dtype dtype); /* "F32" */
+const char *sl_safetensors_dtype_name(sl_dtype dtype); /* "F32" */
 
 #endif

@@ -126,7 +126,7 @@ static json_t *describe(const declared *tensor)
     json_t *shape = json_array();
     for (int i = 0; i < tensor->shape.rank; i++)
         json_array_append_new(shape, json_integer(tensor->shape.dims[i]));
-    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", safetensors_dtype_name(tensor->dtype), "shape", shape,
+    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", sl_safetensors_dtype_name(tensor->dtype), "shape", shape,
                      "data_offsets", (json_int_t)tensor->begin, (json_int_t)tensor->begin + (json_int_t)tensor->bytes);
 }
 

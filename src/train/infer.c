@@ -150,7 +150,8 @@ void sl_infer_destroy(sl_infer *infer)
 
 /* ---- Running --------------------------------------------------------------------------------- */
 
-int sl_infer_find(const sl_port *ports, int count, const char *name)
+/* Index of a port by name, or -1. */
+static int find_port(const sl_port *ports, int count, const char *name)
 {
     for (int i = 0; i < count; i++) {
         if (strcmp(ports[i].name, name) == 0)
@@ -161,7 +162,7 @@ int sl_infer_find(const sl_port *ports, int count, const char *name)
 
 sl_status sl_infer_set(sl_infer *infer, const char *name, const void *host)
 {
-    int i = sl_infer_find(infer->info->inputs, infer->info->input_count, name);
+    int i = find_port(infer->info->inputs, infer->info->input_count, name);
     if (i < 0)
         return SL_OK;
     return sl_stream_copy(infer->stream, SL_COPY_HOST_TO_DEVICE, infer->inputs[i], host, infer->info->inputs[i].bytes);
@@ -170,7 +171,7 @@ sl_status sl_infer_set(sl_infer *infer, const char *name, const void *host)
 sl_status sl_infer_get(sl_infer *infer, const char *name, void *host)
 {
     sl_status status = SL_OK;
-    int i = sl_infer_find(infer->info->outputs, infer->info->output_count, name);
+    int i = find_port(infer->info->outputs, infer->info->output_count, name);
     if (i < 0)
         return sl_fail(SL_ERR_INTERNAL, "stage %d has no output %s", infer->info->stage, name);
     SL_TRY(

@@ -19,8 +19,6 @@ SL_MUST_CHECK sl_status sl_infer_create(const sl_partition *partition, int stage
                                         const sl_model_source *source, const sl_infer *shares, sl_infer **out);
 void sl_infer_destroy(sl_infer *infer); /* NULL is fine */
 
-/* Index of a port by name, or -1. */
-int sl_infer_find(const sl_port *ports, int count, const char *name);
 /* Fills the input of that name from host memory; does nothing where the stage has none. */
 SL_MUST_CHECK sl_status sl_infer_set(sl_infer *infer, const char *name, const void *host);
 /* Copies an output to host memory. */

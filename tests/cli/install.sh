@@ -20,6 +20,11 @@ major=$("$prefix/bin/sluice" --version | sed 's/sluice \([0-9]*\).*/\1/')
 readelf -d "$prefix/lib/libsluice.so" | grep -q "SONAME.*\[libsluice.so.$major\]" || fail "the soname is wrong"
 nm -D --defined-only "$prefix/lib/libsluice.so" | awk '$3 !~ /^sl_/ { print $3 }' >"$out"
 [ ! -s "$out" ] || fail "libsluice.so exports other names than sl_*"
+nm -g --defined-only "$SLUICE_BUILD/src/libsluice.a" 2>/dev/null | awk 'NF == 3 && $3 !~ /^sl_/ { print $3 }' >"$out"
+[ ! -s "$out" ] || fail "libsluice.a has other names than sl_* that could clash with a program's own"
+comm -3 <(nm -D --defined-only "$prefix/lib/libsluice.so" | awk '{ print $3 }' | sort) \
+    <(grep -ohE '\bsl_[a-z0-9_]+\(' "$prefix"/include/sluice/*.h | tr -d '(' | sort -u) >"$out"
+[ ! -s "$out" ] || fail "what the headers declare and what libsluice.so exports differ"
 
 export PKG_CONFIG_PATH=$prefix/lib/pkgconfig LD_LIBRARY_PATH=$prefix/lib
 read -ra flags < <(pkg-config --cflags --libs sluice)

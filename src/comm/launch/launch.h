@@ -58,8 +58,6 @@ void sl_launch_stream_finish(sl_launch_stream *stream, int rank);
 
 /* "was killed by signal 9 (Killed)" or "exited with code 3"; returns text. */
 char *sl_launch_end_text(int wait_status, char *text, size_t size);
-/* 0 ... 255, 128 + signal */
-int sl_launch_exit_code(int wait_status);
 /* Once all have ended. */
 void sl_launch_report(const sl_launcher *launcher, sl_launch_result *result);
 

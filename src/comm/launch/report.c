@@ -14,7 +14,8 @@ char *sl_launch_end_text(int wait_status, char *text, size_t size)
     return text;
 }
 
-int sl_launch_exit_code(int wait_status)
+/* 0 ... 255, 128 + signal */
+static int exit_code(int wait_status)
 {
     return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
 }
@@ -43,7 +44,7 @@ void sl_launch_report(const sl_launcher *launcher, sl_launch_result *result)
     if (result->rank < 0)
         return;
     const sl_launch_child *root = &launcher->children[result->rank];
-    result->exit_code = sl_launch_exit_code(root->wait_status);
+    result->exit_code = exit_code(root->wait_status);
 
     bool recorded = atomic_load(&failure->state) == SL_FAILURE_SET;
     size_t size = sizeof result->report, used = 0;

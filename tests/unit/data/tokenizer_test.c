@@ -250,19 +250,19 @@ static void merging_agrees_with_its_definition(void **state)
         bpe *merges = NULL;
         int32_t pairs[PAIRS][2], slow[LENGTH], fast[LENGTH];
         size_t length = random_below(LENGTH + 1), merged = 0;
-        ok(bpe_create(&merges));
+        ok(sl_bpe_create(&merges));
         for (int rank = 0; rank < PAIRS; rank++) { /* of earlier tokens, as training makes them */
             pairs[rank][0] = (int32_t)random_below(4 + (unsigned)rank);
             pairs[rank][1] = (int32_t)random_below(4 + (unsigned)rank);
-            ok(bpe_add(merges, pairs[rank][0], pairs[rank][1], rank, 4 + rank));
+            ok(sl_bpe_add(merges, pairs[rank][0], pairs[rank][1], rank, 4 + rank));
         }
         for (size_t i = 0; i < length; i++)
             slow[i] = fast[i] = (int32_t)random_below(4);
         size_t expected = merge_slowly((const int32_t(*)[2])pairs, PAIRS, slow, length);
-        ok(bpe_merge(merges, fast, length, &merged));
+        ok(sl_bpe_merge(merges, fast, length, &merged));
         assert_int_equal(merged, expected);
         assert_memory_equal(fast, slow, merged * sizeof *fast);
-        bpe_destroy(merges);
+        sl_bpe_destroy(merges);
     }
 }
 
@@ -273,15 +273,15 @@ static void a_long_text_without_breaks_takes_no_quadratic_time(void **state)
     bpe *merges = NULL;
     int32_t *ids = calloc(LENGTH, sizeof *ids);
     size_t merged = 0;
-    ok(bpe_create(&merges));
+    ok(sl_bpe_create(&merges));
     for (int32_t rank = 0; rank < 10; rank++) /* pairs, fours, eights, .. of the token 0 */
-        ok(bpe_add(merges, rank, rank, rank, rank + 1));
+        ok(sl_bpe_add(merges, rank, rank, rank, rank + 1));
     double start = sl_now();
-    ok(bpe_merge(merges, ids, LENGTH, &merged));
+    ok(sl_bpe_merge(merges, ids, LENGTH, &merged));
     assert_true(sl_now() - start < 20); /* a million squared would be hours */
     assert_int_equal(merged, LENGTH >> 10);
     assert_int_equal(ids[0], 10);
-    bpe_destroy(merges);
+    sl_bpe_destroy(merges);
     free(ids);
 }
 

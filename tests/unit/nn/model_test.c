@@ -210,7 +210,7 @@ static void rotary_angles_follow_their_definition(void **state)
                                      { SL_ROPE_LINEAR, 10000, 4, 0, 0, 0 },
                                      { SL_ROPE_LLAMA3, 500000, 8, 1, 4, 8192 } };
     for (int r = 0; r < 3; r++) {
-        rope_fill(&ropes[r], HEAD, PLACES, cosines, sines);
+        sl_nn_rope_fill(&ropes[r], HEAD, PLACES, cosines, sines);
         for (int place = 0; place < PLACES; place++) {
             for (int pair = 0; pair < HEAD / 2; pair++) {
                 double angle = place * frequency(&ropes[r], pair, HEAD), bound = 1e-7 + 4e-7 * angle;
