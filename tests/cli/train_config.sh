@@ -99,6 +99,10 @@ prints 'schedule  1F1B, 2 stages on 2 ranks'
 prints 'predicted: '
 prints 'to run it: sluice train -c run.yaml --parallel.pp=2'
 [ ! -e out ] || fail "--dry-run wrote something"
+cp text.txt "it's here.txt"
+run 0 "$SLUICE" train --dry-run "--data.text=it's here.txt"
+eval "set -- $(sed -n 's/^to run it: //p' "$out")"
+[ "$3" = "--data.text=it's here.txt" ] || fail "a shell would not read the line as it was given: $3"
 
 # A folder that holds a run is not overwritten.
 run 0 "$SLUICE" train -c run.yaml --run.steps=1 --run.out=first

@@ -198,6 +198,15 @@ static int refuse(void)
     return ranks_own() == 0 ? usage_error(NAME, "%s", sl_error_message()) : EXIT_USAGE;
 }
 
+/* The argument in quotes; one of its own ends them, stands escaped and opens them again. */
+static size_t quote(const char *argument, char *text, size_t size)
+{
+    size_t used = (size_t)snprintf(text, size, " '");
+    for (; *argument && used < size; argument++)
+        used += (size_t)snprintf(text + used, size - used, "%s%c", *argument == '\'' ? "'\\'" : "", *argument);
+    return used < size ? used + (size_t)snprintf(text + used, size - used, "'") : used;
+}
+
 /* "sluice train -c run.yaml ..." with what a shell would misread in quotes. */
 static void format_command(int argc, char **argv, int ranks, char *text, size_t size)
 {
@@ -206,7 +215,8 @@ static void format_command(int argc, char **argv, int ranks, char *text, size_t 
         if (strcmp(argv[i], "--dry-run") == 0)
             continue;
         bool plain = argv[i][strcspn(argv[i], " '\"\\$*?[]{}()<>|&;#~`!")] == '\0' && argv[i][0] != '\0';
-        used += (size_t)snprintf(text + used, size - used, plain ? " %s" : " '%s'", argv[i]);
+        used += plain ? (size_t)snprintf(text + used, size - used, " %s", argv[i])
+                      : quote(argv[i], text + used, size - used);
     }
     if (used < size && ranks > 1)
         snprintf(text + used, size - used, "   # starts %d ranks", ranks);
