@@ -2,6 +2,7 @@
 #include "train/config_keys.h"
 
 #include <limits.h>
+#include <stdio.h>
 #include <string.h>
 
 #define AT(section, key) #section, #key, .offset = offsetof(sl_train_config, section.key)
@@ -102,6 +103,23 @@ int sl_config_find(const char *section, size_t section_length, const char *key, 
             return i;
     }
     return -1;
+}
+
+char *sl_config_list_names(const char *section, char *text, size_t size)
+{
+    bool known = false;
+    size_t used = 0;
+    for (const config_key *key = sl_config_keys; key->section; key++)
+        known = known || strcmp(key->section, section) == 0;
+    text[0] = '\0';
+    for (const config_key *key = sl_config_keys; key->section && used < size; key++) {
+        bool wanted = known ? strcmp(key->section, section) == 0
+                            : key == sl_config_keys || strcmp(key[-1].section, key->section) != 0;
+        if (wanted)
+            used +=
+                (size_t)snprintf(text + used, size - used, "%s%s", used ? ", " : "", known ? key->key : key->section);
+    }
+    return text;
 }
 
 bool sl_train_config_key(int i, sl_config_key_info *out)

@@ -46,6 +46,9 @@ struct sl_config_own {
 /* Index in sl_config_keys, or -1. key may be shorter than the string it starts. */
 int sl_config_find(const char *section, size_t section_length, const char *key, size_t key_length);
 
+/* "size, seq, microbatches": the keys of a section, or of an unknown one all sections. */
+char *sl_config_list_names(const char *section, char *text, size_t size);
+
 /* Sets one value from its text (lists: count texts). `what` opens the message ("run.yaml:3: batch.size"). */
 SL_MUST_CHECK sl_status sl_config_set(sl_train_config *config, const config_key *key, const char *what,
                                       const char *const *texts, int count);

@@ -271,6 +271,7 @@ static sl_status report_schema_error(const line_map *map, const cyaml_report *re
     const char *section = report->field_count > 0 ? report->fields[report->field_count - 1] : "";
     const char *key = report->field_count > 1 ? report->fields[0] : "";
     const char *message = report->message[0] ? report->message : cyaml_strerror(error);
+    char names[512], missing[600];
     if (error == CYAML_ERR_OOM)
         return sl_fail(SL_ERR_MEMORY, "read %s: out of memory", map->path);
     if (strncmp(message, unknown, sizeof unknown - 1) == 0) {
@@ -278,7 +279,9 @@ static sl_status report_schema_error(const line_map *map, const cyaml_report *re
             section = message + sizeof unknown - 1;
         else
             key = message + sizeof unknown - 1;
-        message = key[0] ? "there is no such key" : "there is no such section";
+        snprintf(missing, sizeof missing, "there is no such %s; there are %s", key[0] ? "key" : "section",
+                 sl_config_list_names(section, names, sizeof names));
+        message = missing;
     } else if (strstr(message, "already seen")) {
         message = "this is given a second time";
     } else if (strstr(message, "Expecting STRING")) {

@@ -79,8 +79,11 @@ static void errors_of_the_file_name_line_and_key(void **state)
     static const struct {
         const char *yaml, *message;
     } cases[] = {
-        { "model:\n  n_layer: 4\n  layers: 3\n", "run.yaml:3: model.layers: there is no such key" },
-        { "\nmodl:\n  n_layer: 4\n", "run.yaml:2: modl: there is no such section" },
+        { "model:\n  n_layer: 4\n  layers: 3\n",
+          "run.yaml:3: model.layers: there is no such key; there are init, family, n_layer, n_head, n_kv_head, n_embd, "
+          "n_inner, vocab, n_positions, dropout, tie" },
+        { "\nmodl:\n  n_layer: 4\n", "run.yaml:2: modl: there is no such section; there are model, data, batch, "
+                                     "optimizer, parallel, precision, checkpoint, log, run" },
         { "model:\n\n  n_layer: four\n", "run.yaml:3: model.n_layer: 'four' is not a whole number" },
         { "model:\n  n_layer: 4.5\n", "run.yaml:2: model.n_layer: '4.5' is not a whole number" },
         { "model:\n  n_layer: 0\n", "run.yaml:2: model.n_layer: 0 is outside 1 to 1024" },
