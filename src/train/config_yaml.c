@@ -38,10 +38,9 @@ static int event_line(const line_map *map)
 /* Of bytes that are no text libyaml gives the offset, not the line. */
 static size_t problem_line(const line_map *map)
 {
-    size_t line = map->parser.problem_mark.line + 1;
+    size_t line = 1;
     if (map->parser.error != YAML_READER_ERROR)
-        return line;
-    line = 1;
+        return map->parser.problem_mark.line + 1;
     for (size_t i = 0; i < map->parser.problem_offset; i++)
         line += map->text[i] == '\n';
     return line;
