@@ -50,7 +50,8 @@ typedef enum sl_status {
 SL_API const char *sl_status_name(sl_status status);
 SL_API const char *sl_status_text(sl_status status);
 
-/* Stores the message for this thread and returns code. Called once, where the error is decided. */
+/* Stores the message for this thread and returns code. Called once, where the error is decided. Control characters in it
+ * become '?', as in log lines: names from files are shown on terminals. */
 SL_API sl_status sl_fail(sl_status code, const char *format, ...) SL_PRINTF(2, 3);
 SL_API sl_status sl_fail_v(sl_status code, const char *format, va_list args) SL_PRINTF(2, 0);
 

@@ -2,6 +2,7 @@
 #include <sluice/base.h>
 
 #include "base/locale.h"
+#include "base/utf8.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -71,6 +72,7 @@ void sl_log(sl_log_level level, const char *format, ...)
     vsnprintf(line, sizeof line, format, args);
     sl_locale_end(previous);
     va_end(args);
+    sl_text_clean(line);
 
     pthread_mutex_lock(&lock);
     if (log_callback)

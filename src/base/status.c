@@ -2,6 +2,7 @@
 #include <sluice/base.h>
 
 #include "base/locale.h"
+#include "base/utf8.h"
 #include "base/status.h"
 
 #include <stdio.h>
@@ -43,7 +44,7 @@ sl_status sl_fail_v(sl_status code, const char *format, va_list args)
     locale_t previous = sl_locale_begin();
     vsnprintf(fresh, sizeof fresh, format, args);
     sl_locale_end(previous);
-    memcpy(message, fresh, sizeof message);
+    memcpy(message, sl_text_clean(fresh), sizeof message);
     failures++;
     return code;
 }

@@ -1,4 +1,4 @@
-/* Which bytes are a UTF-8 character. */
+/* Which bytes are a UTF-8 character, and which of them a terminal would obey. */
 #include "base/utf8.h"
 
 #include <stdbool.h>
@@ -24,4 +24,15 @@ size_t sl_utf8_length(const void *bytes, size_t size)
     bool overlong = (first == 0xe0 && text[1] < 0xa0) || (first == 0xf0 && text[1] < 0x90);
     bool beyond = (first == 0xed && text[1] >= 0xa0) || (first == 0xf4 && text[1] >= 0x90); /* surrogates, > 10ffff */
     return overlong || beyond ? 0 : length;
+}
+
+char *sl_text_clean(char *text)
+{
+    for (unsigned char *c = (unsigned char *)text; *c; c++) {
+        if ((*c < 0x20 && *c != '\n' && *c != '\t') || *c == 0x7f)
+            *c = '?';
+        else if (c[0] == 0xc2 && c[1] >= 0x80 && c[1] <= 0x9f) /* U+0080 to U+009F */
+            c[0] = c[1] = '?';
+    }
+    return text;
 }

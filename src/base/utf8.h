@@ -8,4 +8,7 @@
  * surrogates, nothing past U+10FFFF. */
 size_t sl_utf8_length(const void *bytes, size_t size);
 
+/* Puts '?' in place of control characters, line breaks and tabs excepted: names from files end up on terminals. */
+char *sl_text_clean(char *text); /* returns text */
+
 #endif

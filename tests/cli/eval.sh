@@ -54,3 +54,10 @@ prints 'correct       no: rank 0, cell 0 0B0'
 run 1 "$SLUICE" info "$scratch/nothing"
 run 1 "$SLUICE" info "$scratch"
 complains 'neither a run, a checkpoint'
+
+# Names in a file command no terminal.
+header='{"a\u001b[31m":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}'
+printf "\\x$(printf %02x ${#header})\0\0\0\0\0\0\0%sx" "$header" >"$scratch/red.safetensors"
+run 0 "$SLUICE" info "$scratch/red.safetensors"
+prints 'a?[31m'
+! grep -q $'\x1b' "$out" || fail "an escape sequence came out"

@@ -2,6 +2,7 @@
 #include "info.h"
 
 #include "base/alloc.h"
+#include "base/utf8.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -25,13 +26,21 @@ void info_end(info_writer *out)
     putchar('\n');
 }
 
+/* Values come from files: nothing in them may reach a terminal as a command. */
+static void print_line(const char *key, const char *value)
+{
+    char text[4096];
+    snprintf(text, sizeof text, "%s", value);
+    printf("%-13s %s\n", key, sl_text_clean(text));
+}
+
 void info_text(info_writer *out, const char *key, const char *value)
 {
     begin_line(out);
     if (out->as_json)
         sl_json_put_string(&out->json, key, value);
     else
-        printf("%-13s %s\n", key, value);
+        print_line(key, value);
 }
 
 void info_int(info_writer *out, const char *key, int64_t value)
@@ -65,7 +74,9 @@ static void list_tensors(info_writer *out, const void *from, int count, const sl
         char shape[128];
         sl_shape_text(&entry->shape, shape, sizeof shape);
         if (!out->as_json) {
-            printf("  %-4s %-16s %s\n", sl_dtype_name(entry->dtype), shape, entry->name);
+            char name[1024];
+            snprintf(name, sizeof name, "%s", entry->name);
+            printf("  %-4s %-16s %s\n", sl_dtype_name(entry->dtype), shape, sl_text_clean(name));
             continue;
         }
         sl_json_newline(&out->json);

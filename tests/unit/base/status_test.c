@@ -19,6 +19,13 @@ static void a_failure_keeps_its_message(void **state)
     assert_string_equal(sl_status_text((sl_status)999), sl_status_text(SL_ERR_INTERNAL));
 }
 
+static void a_message_commands_no_terminal(void **state)
+{
+    (void)state;
+    (void)sl_fail(SL_ERR_FORMAT, "tensor '%s' is odd\nand\tfar", "\x1b[31mred\x07\x7f \xc2\x9b 2J \xc3\xa4");
+    assert_string_equal(sl_error_message(), "tensor '?[31mred?? ?? 2J \xc3\xa4' is odd\nand\tfar");
+}
+
 static void numbers_refuse_trailing_junk(void **state)
 {
     (void)state;
@@ -99,6 +106,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_failure_keeps_its_message),
+        cmocka_unit_test(a_message_commands_no_terminal),
         cmocka_unit_test(numbers_refuse_trailing_junk),
         cmocka_unit_test(shapes_count_and_refuse_overflow),
         cmocka_unit_test(shapes_are_equal_where_rank_and_dims_are),
