@@ -25,21 +25,12 @@ for document in "${documents[@]}"; do
     done
 done
 
-# Variables of the environment: the same in the sources and in the documents or help texts.
+# Variables of the environment: those that the sources read are told of, and those that are told of exist (options of
+# the build have such names, too).
 grep -rohE '"SLUICE_[A-Z_]+"' src tools | tr -d '"' | sort -u >"$scratch/read"
-grep -ohE '\bSLUICE_[A-Z_]+\b' "${documents[@]}" include/sluice/*.h | sort -u >"$scratch/told"
-comm -3 "$scratch/read" <(grep -vE '^SLUICE_[A-Z]+_H$' "$scratch/told") >"$out"
-[ ! -s "$out" ] || fail "variables that the sources read and those that the documents tell of differ"
-
-# The schedule on the front page is what the program prints, and the commands below it run.
-front=$SLUICE_SOURCE/README.md
-cd "$scratch"
-sed -n '/^    \$ sluice show /,/^[^ ]/{ s/^    //p; /^$/p }' "$front" >shown
-read -ra words < <(sed -n '1s/^\$ sluice //p' shown)
-run 0 "$SLUICE" "${words[@]}"
-sed 1d shown | diff - <(head -n "$(($(wc -l <shown) - 1))" "$out") || fail "the README shows another schedule"
-sed -nE 's/^    sluice ((plan|check|show) [^#]*).*/\1/p' "$front" >commands
-[ "$(wc -l <commands)" -ge 3 ] || fail "the README has lost its commands"
-while read -ra words; do
-    run 0 "$SLUICE" "${words[@]}"
-done <commands
+grep -ohE '\bSLUICE_[A-Z_]+\b' "${documents[@]}" include/sluice/*.h | grep -vE '^SLUICE_[A-Z]+_H$' | sort -u >"$scratch/told"
+grep -hoE '\bSLUICE_[A-Z_]+\b' CMakeLists.txt cmake/*.cmake | sort -u - "$scratch/read" >"$scratch/known"
+comm -23 "$scratch/read" "$scratch/told" >"$out"
+[ ! -s "$out" ] || fail "the sources read variables that no document tells of"
+comm -23 "$scratch/told" "$scratch/known" >"$out"
+[ ! -s "$out" ] || fail "the documents tell of variables that nothing reads"
