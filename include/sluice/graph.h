@@ -252,7 +252,9 @@ SL_API void sl_graph_dump_dot(const sl_graph *graph, const sl_partition *partiti
 
 /* ---- Stage programs -------------------------------------------------------------------------- */
 
-typedef struct sl_stage_program sl_stage_program; /* opaque, immutable; may run on several threads at once */
+/* Opaque, immutable. May run on several threads at once, each on a stream of a device of its own, of the same kind and
+ * with as many threads as the one it was made for. */
+typedef struct sl_stage_program sl_stage_program;
 
 typedef struct sl_program_options {
     bool forward_only; /* F alone: nothing is saved, output_grads and input_grads are empty */
