@@ -1,195 +1,7 @@
-/* What users of a runtime rely on beside the numbers: memory, hooks, outputs. */
+/* What users of a runtime rely on beside the numbers: hand-over, hooks, outputs. */
 #include "unit/runtime/job.h"
 
-#include "base/alloc.h"
-#include "runtime/runtime.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-/* ---- Allocations of this process: the C library's own are counted where no sanitizer has taken them over ---- */
-
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#endif
-
-static atomic_llong mallocs;
-
-#ifndef SANITIZED
-void *__libc_malloc(size_t bytes);
-void *__libc_calloc(size_t count, size_t size);
-void *__libc_realloc(void *block, size_t bytes);
-
-void *malloc(size_t bytes)
-{
-    atomic_fetch_add(&mallocs, 1);
-    return __libc_malloc(bytes);
-}
-
-void *calloc(size_t count, size_t size)
-{
-    atomic_fetch_add(&mallocs, 1);
-    return __libc_calloc(count, size);
-}
-
-void *realloc(void *block, size_t bytes)
-{
-    atomic_fetch_add(&mallocs, 1);
-    return __libc_realloc(block, bytes);
-}
-#endif
-
-static long long allocations(void)
-{
-    return atomic_load(&mallocs) + sl_alloc_count();
-}
-
-static job make_job(const char *name, int ranks, int stages_per_rank, int microbatches, int samples)
-{
-    job made = { .samples = samples, .microbatches = microbatches, .steps = 2 };
-    sl_generate_options options = {
-        .name = name, .ranks = ranks, .microbatches = microbatches, .stages_per_rank = stages_per_rank
-    };
-    if (sl_schedule_generate(&options, &made.schedule) != SL_OK)
-        fail_msg("%s: %s", name, sl_error_message());
-    made.shape = toy_shape_make(sl_schedule_stages(made.schedule));
-    return made;
-}
-
-static void run(job *made)
-{
-    if (job_run(made) != SL_OK)
-        fail_msg("%s", sl_error_message());
-    sl_schedule_destroy(made->schedule);
-}
-
-/* ---- Memory ---- */
-
-typedef struct counts {
-    long long before[MAX_RANKS], after[MAX_RANKS];
-} counts;
-
-/* Runs steps that stand between two barriers; the job's own steps have warmed everything up by then. */
-static sl_status count_allocations(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
-{
-    counts *into = self->user;
-    sl_status status = SL_OK;
-    static _Thread_local float x[MAX_SAMPLES * WIDTH], t[MAX_SAMPLES * WIDTH];
-    int64_t dims[] = { self->samples, WIDTH };
-    sl_arg args[2] = { { "x", { x, sl_meta_make(SL_F32, 2, dims) } }, { "t", { t, sl_meta_make(SL_F32, 2, dims) } } };
-    (void)stages, (void)count;
-    job_batch(0, 0, self->samples, x, t);
-    SL_TRY(sl_group_barrier(sl_runtime_group(runtime)));
-    SL_TRY(sl_group_barrier(sl_runtime_group(runtime)));
-    into->before[rank] = allocations();
-    for (int i = 0; i < 3; i++) {
-        SL_TRY(sl_runtime_step(runtime, &(sl_step){ .args = args, .arg_count = 2, .number = 2 + i }, NULL));
-        SL_TRY(sl_runtime_eval(runtime, &(sl_step){ .args = args, .arg_count = 2, .number = 2 + i }, NULL));
-    }
-    SL_TRY(sl_group_barrier(sl_runtime_group(runtime)));
-    into->after[rank] = allocations();
-    SL_TRY(sl_group_barrier(sl_runtime_group(runtime)));
-done:
-    return status;
-}
-
-static void a_step_allocates_nothing(void **state)
-{
-    (void)state;
-    static const char *const names[] = { "GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "DualPipeV" };
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        counts seen = { 0 };
-        job made = make_job(names[i], 2, 0, 4, 8);
-        made.shape.tied_with[made.shape.stages - 1] = 0;
-        made.extra.trace_events = 100;
-        made.after = count_allocations;
-        made.user = &seen;
-        run(&made);
-        assert_true(seen.before[0] > 0);
-        for (int r = 0; r < 2; r++)
-            assert_int_equal(seen.after[r], seen.before[r]);
-    }
-}
-
-typedef struct sizes {
-    sl_runtime_memory memory[MAX_RANKS];
-    size_t in_use[MAX_RANKS], peak[MAX_RANKS];
-} sizes;
-
-static sl_status look_at_memory(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
-{
-    sizes *into = self->user;
-    (void)stages, (void)count;
-    into->memory[rank] = sl_runtime_get_memory(runtime);
-    sl_device_memory memory = sl_device_get_memory(sl_stream_device(sl_runtime_stream(runtime)));
-    into->in_use[rank] = memory.in_use;
-    into->peak[rank] = memory.peak;
-    return SL_OK;
-}
-
-static void device_memory_is_what_was_predicted(void **state)
-{
-    (void)state;
-    sizes saw = { 0 };
-    job made = make_job("1F1B", 4, 0, 8, 16);
-    made.after = look_at_memory;
-    made.user = &saw;
-    run(&made);
-    for (int r = 0; r < 4; r++) {
-        assert_int_equal(saw.memory[r].device, saw.in_use[r]);
-        assert_int_equal(saw.memory[r].device, saw.peak[r]);
-        assert_int_equal(saw.memory[r].params, 64); /* 3 floats, aligned */
-        assert_int_equal(saw.memory[r].grads, 64);
-    }
-    /* Rank r of 4 holds 4 - r microbatches: one saved region of 24 bytes each, and the last one's output, loss, seed.
-     */
-    assert_int_equal(saw.memory[0].slots, 4 * 64);
-    assert_int_equal(saw.memory[1].slots, 3 * 64);
-    assert_int_equal(saw.memory[2].slots, 2 * 64);
-    assert_int_equal(saw.memory[3].slots, 1 * 64 + 64 + 2 * 8 * 8);
-}
-
-/* Blocks of the saved regions that the runtime keeps, beside what the schedule layer counts. */
-static sl_status look_at_slots(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
-{
-    int *into = self->user;
-    size_t saved = (stages[0].stage->saved_w_bytes + 63) / 64 * 64;
-    (void)count;
-    for (int i = 0; i < runtime->layout.slots.class_count; i++) {
-        if (runtime->layout.slots.classes[i].bytes == saved)
-            into[rank] = runtime->layout.slots.classes[i].count;
-    }
-    return SL_OK;
-}
-
-static void slots_are_those_that_the_schedule_needs(void **state)
-{
-    (void)state;
-    for (int i = 0; sl_generator_name(i); i++) {
-        int found[MAX_RANKS] = { 0 }, needed[MAX_RANKS];
-        job made = make_job(sl_generator_name(i), 4, 0, 8, 8);
-        if (!sl_schedule_has_backward(made.schedule)) {
-            sl_schedule_destroy(made.schedule);
-            continue;
-        }
-        made.shape.more_saved = 4096; /* so that nothing else has this size */
-        made.after = look_at_slots;
-        made.user = found;
-        assert_int_equal(sl_schedule_count_slots(made.schedule, needed, NULL), SL_OK);
-        run(&made);
-        for (int r = 0; r < 4; r++)
-            assert_int_equal(found[r], needed[r]);
-    }
-}
 
 /* Where every stage read and wrote, of all ranks. */
 static sl_status keep_addresses(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
@@ -207,11 +19,11 @@ static void values_and_gradients_are_handed_over_without_a_copy(void **state)
     /* Two stages a rank in V placement: stages 1 and 2 are neighbours on one rank, the others talk over channels, whose
      * memory is shared by ranks that are threads. */
     toy_stage *all = calloc(MAX_STAGES, sizeof *all);
-    job made = make_job("ZBVZeroBubble", 2, 2, 4, 8);
+    job made = job_make("ZBVZeroBubble", 2, 2, 4, 8);
     made.steps = 1;
     made.after = keep_addresses;
     made.user = all;
-    run(&made);
+    job_finish(&made);
     for (int s = 0; s + 1 < 4; s++) {
         for (int m = 0; m < 4; m++) {
             assert_non_null(all[s].wrote_at[m]);
@@ -228,11 +40,11 @@ static void every_microbatch_knows_its_place_in_the_batch(void **state)
     (void)state;
     static const int firsts[] = { 0, 3, 6, 8 }; /* 3, 3, 2 and 2 samples */
     toy_stage *all = calloc(MAX_STAGES, sizeof *all);
-    job made = make_job("1F1B", 2, 1, 4, 10);
+    job made = job_make("1F1B", 2, 1, 4, 10);
     made.shape.open_shapes = true;
     made.after = keep_addresses;
     made.user = all;
-    run(&made);
+    job_finish(&made);
     for (int s = 0; s < 2; s++) {
         for (int m = 0; m < 4; m++) {
             assert_int_equal(all[s].rng[m].sample_offset, firsts[m]);
@@ -277,10 +89,10 @@ static void a_runtime_tells_what_it_was_made_of(void **state)
 {
     (void)state;
     int seen[MAX_RANKS] = { 0 };
-    job made = make_job("Interleaved1F1B", 2, 2, 4, 8);
+    job made = job_make("Interleaved1F1B", 2, 2, 4, 8);
     made.after = look_at_runtime;
     made.user = seen;
-    run(&made);
+    job_finish(&made);
     assert_int_equal(seen[0], 8);
     assert_int_equal(seen[1], 8);
 }
@@ -350,13 +162,13 @@ static void arguments_may_be_cut_and_outputs_merged_in_any_way(void **state)
     sl_arg_spec specs[2] = { { .name = "x", .chunk = { .kind = SL_CHUNK_CUSTOM, .split = split_columns } },
                              { .name = "t", .chunk = { .kind = SL_CHUNK_REPLICATE } } };
     specs[0].meta.shape.rank = specs[1].meta.shape.rank = -1;
-    job made = make_job("GPipe", 1, 1, 2, 4);
+    job made = job_make("GPipe", 1, 1, 2, 4);
     made.extra.args = specs;
     made.extra.arg_count = 2;
     made.before = step_with_specs;
     made.steps = 0;
     made.user = differences;
-    run(&made);
+    job_finish(&made);
     for (int i = 0; i < 3; i++)
         assert_true(differences[i] == 0);
 }
@@ -403,12 +215,12 @@ static void a_weight_runner_runs_once_a_microbatch(void **state)
     static const char *const names[] = { "1F1B", "InterleavedZeroBubble", "DualPipeV" }; /* B, I and W, both */
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         hooks seen = { 0 };
-        job made = make_job(names[i], 2, 0, 4, 8), plain = make_job(names[i], 2, 0, 4, 8);
+        job made = job_make(names[i], 2, 0, 4, 8), plain = job_make(names[i], 2, 0, 4, 8);
         made.prepare = set_runner;
         made.after = count_runs;
         made.user = &seen;
-        run(&made);
-        run(&plain);
+        job_finish(&made);
+        job_finish(&plain);
         assert_int_equal(seen.wrong, 0);
         assert_int_equal(seen.runs, made.shape.stages);
         assert_memory_equal(made.weights, plain.weights, sizeof made.weights);
@@ -418,7 +230,7 @@ static void a_weight_runner_runs_once_a_microbatch(void **state)
 static void a_stage_does_not_change_under_its_runtime(void **state)
 {
     (void)state;
-    job made = make_job("1F1B", 1, 1, 2, 2);
+    job made = job_make("1F1B", 1, 1, 2, 2);
     made.before = set_runner_late;
     assert_int_equal(job_run(&made), SL_ERR_ARGUMENT);
     assert_string_equal(sl_error_message(), "stage 0 belongs to a runtime already");
@@ -446,11 +258,11 @@ static void every_kind_of_action_can_be_replaced(void **state)
 {
     (void)state;
     hooks seen = { 0 };
-    job made = make_job("InterleavedZeroBubble", 2, 2, 4, 8), plain = make_job("InterleavedZeroBubble", 2, 2, 4, 8);
+    job made = job_make("InterleavedZeroBubble", 2, 2, 4, 8), plain = job_make("InterleavedZeroBubble", 2, 2, 4, 8);
     made.before = set_actions;
     made.user = &seen;
-    run(&made);
-    run(&plain);
+    job_finish(&made);
+    job_finish(&plain);
     assert_memory_equal(made.weights, plain.weights, sizeof made.weights);
     assert_int_equal(seen.kinds[SL_KIND_F], 2 * 4 * 4); /* steps, stages, microbatches */
     assert_int_equal(seen.kinds[SL_KIND_I] + seen.kinds[SL_KIND_B], 2 * 4 * 4);
@@ -458,11 +270,11 @@ static void every_kind_of_action_can_be_replaced(void **state)
     assert_int_equal(seen.kinds[SL_KIND_RECV_B], 2 * 3 * 4);
 
     hooks both = { 0 };
-    job overlapped = make_job("DualPipeV", 2, 0, 8, 8), untouched = make_job("DualPipeV", 2, 0, 8, 8);
+    job overlapped = job_make("DualPipeV", 2, 0, 8, 8), untouched = job_make("DualPipeV", 2, 0, 8, 8);
     overlapped.before = set_actions;
     overlapped.user = &both;
-    run(&overlapped);
-    run(&untouched);
+    job_finish(&overlapped);
+    job_finish(&untouched);
     assert_memory_equal(overlapped.weights, untouched.weights, sizeof overlapped.weights);
     assert_true(both.kinds[SL_KIND_OVERLAP_F_B] > 0);
     assert_int_equal(both.kinds[SL_KIND_F] + both.kinds[SL_KIND_OVERLAP_F_B], 2 * 4 * 8);
@@ -488,7 +300,7 @@ static sl_status ask_first_rank(job *self, int rank, sl_runtime *runtime, toy_st
 static void outputs_are_kept_by_the_rank_with_their_stage_alone(void **state)
 {
     (void)state;
-    job made = make_job("1F1B", 2, 0, 4, 8);
+    job made = job_make("1F1B", 2, 0, 4, 8);
     made.before = ask_first_rank;
     assert_int_equal(job_run(&made), SL_ERR_ARGUMENT);
     assert_non_null(strstr(sl_error_message(), "no stage of rank 0 has an output 'y'"));
@@ -498,9 +310,6 @@ static void outputs_are_kept_by_the_rank_with_their_stage_alone(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_step_allocates_nothing),
-        cmocka_unit_test(device_memory_is_what_was_predicted),
-        cmocka_unit_test(slots_are_those_that_the_schedule_needs),
         cmocka_unit_test(values_and_gradients_are_handed_over_without_a_copy),
         cmocka_unit_test(every_microbatch_knows_its_place_in_the_batch),
         cmocka_unit_test(a_runtime_tells_what_it_was_made_of),

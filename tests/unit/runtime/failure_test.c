@@ -3,22 +3,6 @@
 
 #include "base/alloc.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-static job make_job(const char *name, int ranks, int microbatches, int samples)
-{
-    job made = { .samples = samples, .microbatches = microbatches, .steps = 2 };
-    sl_generate_options options = { .name = name, .ranks = ranks, .microbatches = microbatches };
-    if (sl_schedule_generate(&options, &made.schedule) != SL_OK)
-        fail_msg("%s: %s", name, sl_error_message());
-    made.shape = toy_shape_make(sl_schedule_stages(made.schedule));
-    return made;
-}
-
 /* What all ranks must say alike: the message without who failed before it and who was waiting after it. */
 static void common_part(const char *message, char *out, size_t size)
 {
@@ -77,7 +61,7 @@ static void a_failing_callback_stops_all_ranks_at_one_place(void **state)
 {
     (void)state;
     seen saw = { 0 };
-    job made = make_job("1F1B", 3, 4, 8);
+    job made = job_make("1F1B", 3, 0, 4, 8);
     made.shape.fail_stage = 1;
     made.shape.fail_microbatch = 2;
     made.after = look_at_failure;
@@ -111,7 +95,7 @@ static void a_callback_that_leaves_no_message_is_named(void **state)
         { -1, SL_ERR_STAGE, "forward returned -1, which is no status" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        job made = make_job("1F1B", 3, 4, 8);
+        job made = job_make("1F1B", 3, 0, 4, 8);
         sl_fail(SL_ERR_IO, "an old message");
         made.shape.fail_stage = 1;
         made.shape.fail_microbatch = 2;
@@ -123,16 +107,16 @@ static void a_callback_that_leaves_no_message_is_named(void **state)
 static void a_loss_that_is_no_number_is_noticed_when_asked_for(void **state)
 {
     (void)state;
-    job made = make_job("GPipe", 2, 4, 8);
+    job made = job_make("GPipe", 2, 0, 4, 8);
     made.shape.nan_microbatch = 3;
     made.extra.watch_loss = true;
     assert_all_fail(&made, SL_ERR_NUMERIC, (const char *const[]){ "stage 1", "1F3", "microbatch 3", "nan", NULL });
-    job far = make_job("GPipe", 2, 4, 8); /* the host looks at the end of the step */
+    job far = job_make("GPipe", 2, 0, 4, 8); /* the host looks at the end of the step */
     far.shape.nan_microbatch = 3;
     far.extra.watch_loss = true;
     far.far = true;
     assert_all_fail(&far, SL_ERR_NUMERIC, (const char *const[]){ "stage 1", "1F3", "microbatch 3", "nan", NULL });
-    job unwatched = make_job("GPipe", 2, 4, 8);
+    job unwatched = job_make("GPipe", 2, 0, 4, 8);
     unwatched.shape.nan_microbatch = 3;
     assert_int_equal(job_run(&unwatched), SL_OK);
     assert_true(unwatched.losses[0][3] != unwatched.losses[0][3]);
@@ -142,11 +126,11 @@ static void a_loss_that_is_no_number_is_noticed_when_asked_for(void **state)
 static void stages_that_do_not_fit_are_refused_on_all_ranks(void **state)
 {
     (void)state;
-    job made = make_job("1F1B", 3, 2, 4);
+    job made = job_make("1F1B", 3, 0, 2, 4);
     made.shape.wrong_stage = 1;
     assert_all_fail(&made, SL_ERR_SHAPE,
                     (const char *const[]){ "stage 2", "'h1'", "stage 1", "[2, 3]", "[2, 4]", NULL });
-    job inferred = make_job("1F1B", 3, 2, 4);
+    job inferred = job_make("1F1B", 3, 0, 2, 4);
     inferred.shape.open_shapes = true;
     sl_arg_spec specs[2] = { { .name = "x", .meta = sl_meta_make(SL_F32, 2, (int64_t[]){ 4, 5 }) },
                              { .name = "t", .meta = sl_meta_make(SL_F32, 2, (int64_t[]){ 4, 3 }) } };
@@ -158,7 +142,7 @@ static void stages_that_do_not_fit_are_refused_on_all_ranks(void **state)
 static void a_batch_smaller_than_the_microbatches_is_refused(void **state)
 {
     (void)state;
-    job made = make_job("1F1B", 2, 4, 3);
+    job made = job_make("1F1B", 2, 0, 4, 3);
     assert_all_fail(&made, SL_ERR_ARGUMENT, (const char *const[]){ "'x'", "3 samples", "4 microbatches", NULL });
 }
 
@@ -241,7 +225,7 @@ static void arguments_are_checked_at_each_step_and_all_ranks_hear_of_it(void **s
         { missing, SL_ERR_ARGUMENT, { "has an input", "no stage before it makes", "given without", NULL } },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        job made = make_job("1F1B", 2, 2, 4);
+        job made = job_make("1F1B", 2, 0, 2, 4);
         made.before = cases[i].before;
         assert_all_fail(&made, cases[i].status, cases[i].words);
     }
@@ -252,7 +236,7 @@ static void outputs_are_checked_at_each_forward(void **state)
     (void)state;
     static const char *const given[] = { "[3, 3]", "i32", "stride" };
     for (int how = 1; how <= 3; how++) {
-        job made = make_job("1F1B", 3, 2, 4);
+        job made = job_make("1F1B", 3, 0, 2, 4);
         made.shape.bad_output = how;
         made.shape.bad_stage = 1;
         assert_all_fail(&made, SL_ERR_SHAPE,
@@ -269,7 +253,7 @@ static sl_status keep_after_whole(job *self, int rank, sl_runtime *runtime, toy_
 static void adding_to_a_finished_step_is_refused(void **state)
 {
     (void)state;
-    job made = make_job("1F1B", 2, 2, 4);
+    job made = job_make("1F1B", 2, 0, 2, 4);
     made.before = keep_after_whole;
     assert_all_fail(&made, SL_ERR_ARGUMENT, (const char *const[]){ "keep_grads", NULL });
 }
@@ -287,7 +271,7 @@ static void a_batch_of_another_size_than_the_stages_have_says_what_to_do(void **
 {
     (void)state;
     sl_arg_spec zero[2] = { { .name = "x" }, { .name = "t" } }; /* the stages say that a microbatch has 2 samples */
-    job made = make_job("1F1B", 2, 4, 8);
+    job made = job_make("1F1B", 2, 0, 4, 8);
     made.extra.args = zero;
     made.extra.arg_count = 2;
     made.before = seven_of_eight;
@@ -299,7 +283,7 @@ static void arguments_without_a_size_follow_the_one_that_has_it(void **state)
 {
     (void)state;
     sl_arg_spec one = { .name = "x", .meta = sl_meta_make(SL_F32, 2, (int64_t[]){ 7, WIDTH }) };
-    job made = make_job("1F1B", 2, 4, 7), said = make_job("1F1B", 2, 4, 7);
+    job made = job_make("1F1B", 2, 0, 4, 7), said = job_make("1F1B", 2, 0, 4, 7);
     made.extra.args = &one;
     made.extra.arg_count = 1;
     assert_int_equal(job_run(&made), SL_OK);
@@ -353,7 +337,7 @@ static void missing_stages_and_wrong_group_sizes_are_named(void **state)
 {
     (void)state;
     toy_rank ranks[MAX_RANKS];
-    job made = make_job("1F1B", 2, 2, 4);
+    job made = job_make("1F1B", 2, 0, 2, 4);
     assert_int_equal(toy_run_ranks(2, wrong_group, &made, ranks), SL_OK);
     assert_int_equal(ranks[0].status, SL_ERR_ARGUMENT);
     assert_string_equal(ranks[0].message, ranks[1].message);
@@ -375,7 +359,7 @@ static sl_status train_alone(job *made, sl_group *group)
 static void running_out_of_memory_is_an_error_and_nothing_more(void **state)
 {
     (void)state;
-    job made = make_job("Interleaved1F1B", 1, 2, 4);
+    job made = job_make("Interleaved1F1B", 1, 0, 2, 4);
     made.shape.tied_with[1] = 0;
     made.extra.trace_events = 10;
     int failures = 0;

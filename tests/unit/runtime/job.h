@@ -4,6 +4,12 @@
 
 #include "unit/runtime/toy.h"
 
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
 typedef struct job job;
 struct job {
     toy_shape shape;
@@ -232,6 +238,27 @@ static inline sl_status job_run(job *self)
 {
     toy_rank ranks[MAX_RANKS];
     return job_run_on(self, ranks);
+}
+
+/* Two steps of a generator's schedule. */
+static inline job job_make(const char *name, int ranks, int stages_per_rank, int microbatches, int samples)
+{
+    job made = { .samples = samples, .microbatches = microbatches, .steps = 2 };
+    sl_generate_options options = {
+        .name = name, .ranks = ranks, .microbatches = microbatches, .stages_per_rank = stages_per_rank
+    };
+    if (sl_schedule_generate(&options, &made.schedule) != SL_OK)
+        fail_msg("%s: %s", name, sl_error_message());
+    made.shape = toy_shape_make(sl_schedule_stages(made.schedule));
+    return made;
+}
+
+/* Runs a job that must succeed, and ends its schedule. */
+static inline void job_finish(job *self)
+{
+    if (job_run(self) != SL_OK)
+        fail_msg("%s", sl_error_message());
+    sl_schedule_destroy(self->schedule);
 }
 
 /* ---- One stage after another ---- */

@@ -2,31 +2,16 @@
 #include "unit/runtime/job.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 enum { SAMPLES = 8, MICROBATCHES = 4 };
 
 static job make_job(const char *name, int ranks)
 {
-    job made = { .samples = SAMPLES, .microbatches = MICROBATCHES };
-    sl_generate_options options = { .name = name, .ranks = ranks, .microbatches = MICROBATCHES };
-    if (sl_schedule_generate(&options, &made.schedule) != SL_OK)
-        fail_msg("%s: %s", name, sl_error_message());
-    made.shape = toy_shape_make(sl_schedule_stages(made.schedule));
+    job made = job_make(name, ranks, 0, MICROBATCHES, SAMPLES);
+    made.steps = 0; /* the tests run their own */
     return made;
-}
-
-static void run(job *made)
-{
-    if (job_run(made) != SL_OK)
-        fail_msg("%s", sl_error_message());
-    sl_schedule_destroy(made->schedule);
 }
 
 /* A batch that lives as long as the thread. */
@@ -97,7 +82,7 @@ static void gradients_scale_and_microbatches_weigh_as_asked(void **state)
     job made = make_job("1F1B", 2);
     made.before = step_with_seeds;
     made.user = &seen;
-    run(&made);
+    job_finish(&made);
     double mean = 0;
     for (int m = 0; m < MICROBATCHES; m++)
         mean += (double)seen.losses[0][m] / MICROBATCHES;
@@ -119,7 +104,7 @@ static void gradients_scale_and_microbatches_weigh_as_asked(void **state)
     sl_schedule_destroy(small.schedule);
     sl_generate_options options = { .name = "1F1B", .ranks = 2, .microbatches = 1 };
     assert_int_equal(sl_schedule_generate(&options, &small.schedule), SL_OK);
-    run(&small);
+    job_finish(&small);
     for (int r = 0; r < 2; r++)
         assert_memory_equal(small.grads[r], seen.first_alone[r], sizeof small.grads[r]);
 }
@@ -158,10 +143,10 @@ static void losses_are_on_every_rank_unless_they_shall_stay(void **state)
     job made = make_job("1F1B", 3), quiet = make_job("1F1B", 3);
     made.before = quiet.before = listen;
     made.user = &all;
-    run(&made);
+    job_finish(&made);
     quiet.user = &local;
     quiet.extra.local_loss = true;
-    run(&quiet);
+    job_finish(&quiet);
     for (int r = 0; r < 3; r++) {
         assert_true(all.any[r] && all.loss[r] == all.loss[2] && all.loss[r] > 0);
         assert_memory_equal(all.losses[r], all.losses[2], sizeof all.losses[r]);
@@ -224,7 +209,7 @@ static void outputs_are_merged_along_any_dim_and_evaluation_leaves_gradients_alo
         assert_int_equal(made.shape.stages, 2);
         made.before = evaluate;
         made.user = &seen;
-        run(&made);
+        job_finish(&made);
         assert_memory_equal(seen.outputs, y, sizeof y);
         for (int k = 0; k < SAMPLES * WIDTH; k++) {
             int row = k / WIDTH, part = row / (SAMPLES / MICROBATCHES), within = row % (SAMPLES / MICROBATCHES);
@@ -240,8 +225,8 @@ static void evaluation_between_partial_steps_changes_nothing(void **state)
     job made = make_job("Interleaved1F1B", 2), plain = make_job("Interleaved1F1B", 2);
     made.accumulate = plain.accumulate = made.eval_first = true;
     made.steps = plain.steps = 4;
-    run(&made);
-    run(&plain);
+    job_finish(&made);
+    job_finish(&plain);
     assert_memory_equal(made.weights, plain.weights, sizeof made.weights);
     assert_memory_equal(made.losses, plain.losses, sizeof made.losses);
 }
@@ -316,7 +301,7 @@ static void functions_for_weights_are_called_and_traced(void **state)
     assert_true(file >= 0);
     close(file);
     job made = make_sharded_job(&seen);
-    run(&made);
+    job_finish(&made);
     assert_int_equal(seen.unshards, 2 * 2); /* steps, stages */
     assert_int_equal(seen.reshards, 2 * 2);
     assert_int_equal(seen.wrong, 0);

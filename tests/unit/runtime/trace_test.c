@@ -3,31 +3,7 @@
 
 #include <jansson.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <unistd.h>
-#include <cmocka.h>
-
-static job make_job(const char *name, int ranks, int stages_per_rank, int microbatches, int samples)
-{
-    job made = { .samples = samples, .microbatches = microbatches, .steps = 2 };
-    sl_generate_options options = {
-        .name = name, .ranks = ranks, .microbatches = microbatches, .stages_per_rank = stages_per_rank
-    };
-    if (sl_schedule_generate(&options, &made.schedule) != SL_OK)
-        fail_msg("%s: %s", name, sl_error_message());
-    made.shape = toy_shape_make(sl_schedule_stages(made.schedule));
-    return made;
-}
-
-static void run(job *made)
-{
-    if (job_run(made) != SL_OK)
-        fail_msg("%s", sl_error_message());
-    sl_schedule_destroy(made->schedule);
-}
 
 typedef struct traced {
     char path[64];
@@ -58,11 +34,11 @@ static void the_trace_has_every_action_of_every_rank(void **state)
     json_t *event;
     assert_true(file >= 0);
     close(file);
-    job made = make_job("InterleavedZeroBubble", 2, 2, 4, 8);
+    job made = job_make("InterleavedZeroBubble", 2, 2, 4, 8);
     made.extra.trace_events = 10000;
     made.after = save_trace;
     made.user = &seen;
-    run(&made);
+    job_finish(&made);
     json_t *root = json_load_file(seen.path, 0, &error);
     assert_non_null(root);
     long long ended[2][2] = { { 0 } }; /* nanoseconds, of each rank's two tracks */
@@ -108,11 +84,11 @@ static void no_message_arrives_before_it_leaves(void **state)
     json_t *event;
     assert_true(file >= 0);
     close(file);
-    job made = make_job("Interleaved1F1B", 4, 2, 4, 8);
+    job made = job_make("Interleaved1F1B", 4, 2, 4, 8);
     made.extra.trace_events = 10000;
     made.after = save_trace;
     made.user = &seen;
-    run(&made);
+    job_finish(&made);
     json_t *root = json_load_file(seen.path, 0, &error);
     assert_non_null(root);
     for (int pass = 0; pass < 2; pass++) {
@@ -146,12 +122,12 @@ static void a_full_trace_keeps_the_newest(void **state)
     json_t *event;
     assert_true(file >= 0);
     close(file);
-    job made = make_job("GPipe", 1, 1, 2, 2);
+    job made = job_make("GPipe", 1, 1, 2, 2);
     made.steps = 8;
     made.extra.trace_events = 10; /* two steps of 2 F, 2 B and the end */
     made.after = save_trace;
     made.user = &seen;
-    run(&made);
+    job_finish(&made);
     json_t *root = json_load_file(seen.path, 0, &error);
     assert_non_null(root);
     json_array_foreach(json_object_get(root, "traceEvents"), i, event)
@@ -169,7 +145,7 @@ static void a_trace_that_was_not_asked_for_is_an_error(void **state)
 {
     (void)state;
     traced seen = { .path = "/tmp/never" };
-    job made = make_job("1F1B", 2, 0, 4, 8);
+    job made = job_make("1F1B", 2, 0, 4, 8);
     made.after = save_trace;
     made.user = &seen;
     assert_int_equal(job_run(&made), SL_ERR_ARGUMENT);

@@ -1,0 +1,176 @@
+/* The memory of a runtime: a step takes none, and what it has was predicted. */
+#include "unit/runtime/job.h"
+
+#include "base/alloc.h"
+#include "runtime/runtime.h"
+
+#include <stdatomic.h>
+
+/* ---- Allocations of this process: the C library's own are counted where no sanitizer has taken them over ---- */
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#endif
+
+static atomic_llong mallocs;
+
+#ifndef SANITIZED
+void *__libc_malloc(size_t bytes);
+void *__libc_calloc(size_t count, size_t size);
+void *__libc_realloc(void *block, size_t bytes);
+
+void *malloc(size_t bytes)
+{
+    atomic_fetch_add(&mallocs, 1);
+    return __libc_malloc(bytes);
+}
+
+void *calloc(size_t count, size_t size)
+{
+    atomic_fetch_add(&mallocs, 1);
+    return __libc_calloc(count, size);
+}
+
+void *realloc(void *block, size_t bytes)
+{
+    atomic_fetch_add(&mallocs, 1);
+    return __libc_realloc(block, bytes);
+}
+#endif
+
+static long long allocations(void)
+{
+    return atomic_load(&mallocs) + sl_alloc_count();
+}
+
+typedef struct counts {
+    long long before[MAX_RANKS], after[MAX_RANKS];
+} counts;
+
+/* Runs steps that stand between two barriers; the job's own steps have warmed everything up by then. */
+static sl_status count_allocations(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
+{
+    counts *into = self->user;
+    sl_status status = SL_OK;
+    static _Thread_local float x[MAX_SAMPLES * WIDTH], t[MAX_SAMPLES * WIDTH];
+    int64_t dims[] = { self->samples, WIDTH };
+    sl_arg args[2] = { { "x", { x, sl_meta_make(SL_F32, 2, dims) } }, { "t", { t, sl_meta_make(SL_F32, 2, dims) } } };
+    (void)stages, (void)count;
+    job_batch(0, 0, self->samples, x, t);
+    SL_TRY(sl_group_barrier(sl_runtime_group(runtime)));
+    SL_TRY(sl_group_barrier(sl_runtime_group(runtime)));
+    into->before[rank] = allocations();
+    for (int i = 0; i < 3; i++) {
+        SL_TRY(sl_runtime_step(runtime, &(sl_step){ .args = args, .arg_count = 2, .number = 2 + i }, NULL));
+        SL_TRY(sl_runtime_eval(runtime, &(sl_step){ .args = args, .arg_count = 2, .number = 2 + i }, NULL));
+    }
+    SL_TRY(sl_group_barrier(sl_runtime_group(runtime)));
+    into->after[rank] = allocations();
+    SL_TRY(sl_group_barrier(sl_runtime_group(runtime)));
+done:
+    return status;
+}
+
+static void a_step_allocates_nothing(void **state)
+{
+    (void)state;
+    static const char *const names[] = { "GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "DualPipeV" };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        counts seen = { 0 };
+        job made = job_make(names[i], 2, 0, 4, 8);
+        made.shape.tied_with[made.shape.stages - 1] = 0;
+        made.extra.trace_events = 100;
+        made.after = count_allocations;
+        made.user = &seen;
+        job_finish(&made);
+        assert_true(seen.before[0] > 0);
+        for (int r = 0; r < 2; r++)
+            assert_int_equal(seen.after[r], seen.before[r]);
+    }
+}
+
+typedef struct sizes {
+    sl_runtime_memory memory[MAX_RANKS];
+    size_t in_use[MAX_RANKS], peak[MAX_RANKS];
+} sizes;
+
+static sl_status look_at_memory(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
+{
+    sizes *into = self->user;
+    (void)stages, (void)count;
+    into->memory[rank] = sl_runtime_get_memory(runtime);
+    sl_device_memory memory = sl_device_get_memory(sl_stream_device(sl_runtime_stream(runtime)));
+    into->in_use[rank] = memory.in_use;
+    into->peak[rank] = memory.peak;
+    return SL_OK;
+}
+
+static void device_memory_is_what_was_predicted(void **state)
+{
+    (void)state;
+    sizes saw = { 0 };
+    job made = job_make("1F1B", 4, 0, 8, 16);
+    made.after = look_at_memory;
+    made.user = &saw;
+    job_finish(&made);
+    for (int r = 0; r < 4; r++) {
+        assert_int_equal(saw.memory[r].device, saw.in_use[r]);
+        assert_int_equal(saw.memory[r].device, saw.peak[r]);
+        assert_int_equal(saw.memory[r].params, 64); /* 3 floats, aligned */
+        assert_int_equal(saw.memory[r].grads, 64);
+    }
+    /* Rank r of 4 holds 4 - r microbatches: one saved region of 24 bytes each, and the last one's output, loss, seed.
+     */
+    assert_int_equal(saw.memory[0].slots, 4 * 64);
+    assert_int_equal(saw.memory[1].slots, 3 * 64);
+    assert_int_equal(saw.memory[2].slots, 2 * 64);
+    assert_int_equal(saw.memory[3].slots, 1 * 64 + 64 + 2 * 8 * 8);
+}
+
+/* Blocks of the saved regions that the runtime keeps, beside what the schedule layer counts. */
+static sl_status look_at_slots(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
+{
+    int *into = self->user;
+    size_t saved = (stages[0].stage->saved_w_bytes + 63) / 64 * 64;
+    (void)count;
+    for (int i = 0; i < runtime->layout.slots.class_count; i++) {
+        if (runtime->layout.slots.classes[i].bytes == saved)
+            into[rank] = runtime->layout.slots.classes[i].count;
+    }
+    return SL_OK;
+}
+
+static void slots_are_those_that_the_schedule_needs(void **state)
+{
+    (void)state;
+    for (int i = 0; sl_generator_name(i); i++) {
+        int found[MAX_RANKS] = { 0 }, needed[MAX_RANKS];
+        job made = job_make(sl_generator_name(i), 4, 0, 8, 8);
+        if (!sl_schedule_has_backward(made.schedule)) {
+            sl_schedule_destroy(made.schedule);
+            continue;
+        }
+        made.shape.more_saved = 4096; /* so that nothing else has this size */
+        made.after = look_at_slots;
+        made.user = found;
+        assert_int_equal(sl_schedule_count_slots(made.schedule, needed, NULL), SL_OK);
+        job_finish(&made);
+        for (int r = 0; r < 4; r++)
+            assert_int_equal(found[r], needed[r]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_step_allocates_nothing),
+        cmocka_unit_test(device_memory_is_what_was_predicted),
+        cmocka_unit_test(slots_are_those_that_the_schedule_needs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
