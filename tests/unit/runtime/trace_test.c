@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 typedef struct traced {
-    char path[64];
+    char path[64]; /* of the file while the job runs */
     sl_stage_cost costs[MAX_STAGES];
 } traced;
 
@@ -24,23 +24,33 @@ done:
     return status;
 }
 
+/* Runs the job with a trace of so many events a rank; gives the trace as it was saved. */
+static json_t *run_traced(job *made, int events, traced *seen)
+{
+    json_error_t error;
+    snprintf(seen->path, sizeof seen->path, "/tmp/sluice_trace_XXXXXX");
+    int file = mkstemp(seen->path);
+    assert_true(file >= 0);
+    close(file);
+    made->extra.trace_events = events;
+    made->after = save_trace;
+    made->user = seen;
+    job_finish(made);
+    json_t *root = json_load_file(seen->path, 0, &error);
+    unlink(seen->path);
+    assert_non_null(root);
+    return root;
+}
+
 static void the_trace_has_every_action_of_every_rank(void **state)
 {
     (void)state;
-    traced seen = { .path = "/tmp/sluice_trace_XXXXXX" };
-    int file = mkstemp(seen.path), phases[4] = { 0 }, waits = 0, starts = 0, ends = 0;
-    json_error_t error;
+    traced seen;
+    int phases[4] = { 0 }, waits = 0, starts = 0, ends = 0;
     size_t i;
     json_t *event;
-    assert_true(file >= 0);
-    close(file);
     job made = job_make("InterleavedZeroBubble", 2, 2, 4, 8);
-    made.extra.trace_events = 10000;
-    made.after = save_trace;
-    made.user = &seen;
-    job_finish(&made);
-    json_t *root = json_load_file(seen.path, 0, &error);
-    assert_non_null(root);
+    json_t *root = run_traced(&made, 10000, &seen);
     long long ended[2][2] = { { 0 } }; /* nanoseconds, of each rank's two tracks */
     json_array_foreach(json_object_get(root, "traceEvents"), i, event)
     {
@@ -68,7 +78,6 @@ static void the_trace_has_every_action_of_every_rank(void **state)
     for (int s = 0; s < 4; s++)
         assert_true(seen.costs[s].f > 0 && seen.costs[s].f < 10);
     json_decref(root);
-    unlink(seen.path);
 }
 
 enum { MAX_FLOWS = 1000 };
@@ -76,21 +85,13 @@ enum { MAX_FLOWS = 1000 };
 static void no_message_arrives_before_it_leaves(void **state)
 {
     (void)state;
-    traced seen = { .path = "/tmp/sluice_trace_XXXXXX" };
+    traced seen;
     double left[MAX_FLOWS] = { 0 };
-    int file = mkstemp(seen.path), arrived = 0;
-    json_error_t error;
+    int arrived = 0;
     size_t i;
     json_t *event;
-    assert_true(file >= 0);
-    close(file);
     job made = job_make("Interleaved1F1B", 4, 2, 4, 8);
-    made.extra.trace_events = 10000;
-    made.after = save_trace;
-    made.user = &seen;
-    job_finish(&made);
-    json_t *root = json_load_file(seen.path, 0, &error);
-    assert_non_null(root);
+    json_t *root = run_traced(&made, 10000, &seen);
     for (int pass = 0; pass < 2; pass++) {
         json_array_foreach(json_object_get(root, "traceEvents"), i, event)
         {
@@ -109,27 +110,18 @@ static void no_message_arrives_before_it_leaves(void **state)
     }
     assert_int_equal(arrived, 2 * 4 * 7 * 2); /* steps, microbatches, edges, ways */
     json_decref(root);
-    unlink(seen.path);
 }
 
 static void a_full_trace_keeps_the_newest(void **state)
 {
     (void)state;
-    traced seen = { .path = "/tmp/sluice_trace_XXXXXX" };
-    int file = mkstemp(seen.path), oldest = 1000;
-    json_error_t error;
+    traced seen;
+    int oldest = 1000;
     size_t i;
     json_t *event;
-    assert_true(file >= 0);
-    close(file);
     job made = job_make("GPipe", 1, 1, 2, 2);
     made.steps = 8;
-    made.extra.trace_events = 10; /* two steps of 2 F, 2 B and the end */
-    made.after = save_trace;
-    made.user = &seen;
-    job_finish(&made);
-    json_t *root = json_load_file(seen.path, 0, &error);
-    assert_non_null(root);
+    json_t *root = run_traced(&made, 10, &seen); /* two steps of 2 F, 2 B and the end */
     json_array_foreach(json_object_get(root, "traceEvents"), i, event)
     {
         json_t *step = json_object_get(json_object_get(event, "args"), "step");
@@ -138,7 +130,6 @@ static void a_full_trace_keeps_the_newest(void **state)
     }
     assert_int_equal(oldest, 6);
     json_decref(root);
-    unlink(seen.path);
 }
 
 static void a_trace_that_was_not_asked_for_is_an_error(void **state)
