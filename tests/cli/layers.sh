@@ -11,7 +11,7 @@ layers() {
 
 # violations ROOT LAYERS: prints "file:line: include: why" for each include that breaks the layers.
 violations() {
-    (cd "$1" && find src include tools -type f \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) -print0 2>/dev/null |
+    (cd "$1" && find src include tools bench -type f \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) -print0 2>/dev/null |
         xargs -0 -r grep -HnE '^[[:space:]]*#[[:space:]]*include' /dev/null) |
         awk -v layers="$2" -v root="$1" '
         BEGIN {
@@ -33,7 +33,7 @@ violations() {
             number = $0; sub(/^[^:]*:/, "", number); sub(/:.*/, "", number)
             include = $0; sub(/^[^:]*:[^:]*:[ \t]*/, "", include); sub(/[ \t]*(\/[*\/].*)?$/, "", include)
             split(file, part, "/")
-            from = part[1] == "src" ? part[2] : part[1] == "tools" ? "tools" : part[3]
+            from = part[1] == "src" ? part[2] : part[1] == "include" ? part[3] : part[1]
             sub(/\.h$/, "", from)
             if (file == "include/sluice/sluice.h")
                 next
@@ -69,7 +69,7 @@ layers "$SLUICE_SOURCE/DESIGN.md" >"$scratch/layers"
 grep -q '^ *schedule *base *$' "$scratch/layers" || fail "the table of DESIGN.md was not understood"
 
 # The check itself: a tree with one offence of each sort and one of each thing that is allowed.
-mkdir -p "$scratch"/bad/{src/{base,device,comm,schedule,novel},include/sluice,tools/sluice}
+mkdir -p "$scratch"/bad/{src/{base,device,comm,schedule,novel},include/sluice,tools/sluice,bench}
 cd "$scratch/bad"
 echo '#include "device/device.h"' >src/base/up.c
 echo '#  include "comm/comm.h" // sideways' >src/schedule/sideways.c
@@ -81,6 +81,8 @@ echo '#include "elsewhere/x.h"' >src/device/unknown.c
 touch src/comm/comm.h src/schedule/grid.h tools/sluice/command.h
 printf '#include "base/alloc.h"\n#include <stdio.h>\n#include <sluice/base.h>\n#include "schedule/grid.h"\n' >src/schedule/good.c
 printf '#include "command.h"\n#include <sluice/sluice.h>\n#include "schedule/grid.h"\n' >tools/sluice/good.c
+printf '#include "tools/sluice/command.h"\n#include "schedule/grid.h"\n' >bench/good.c
+echo '#include "bench/bench.h"' >tools/sluice/up.c
 cat >"$scratch/expected" <<'EOF'
 include/sluice/comm.h:1: #include <sluice/schedule.h>: comm may not include schedule
 src/base/up.c:1: #include "device/device.h": base may not include device
@@ -89,6 +91,7 @@ src/device/dots.c:1: #include "../base/alloc.h": write the path from src/
 src/device/unknown.c:1: #include "elsewhere/x.h": DESIGN.md does not know the layer elsewhere
 src/novel/new.c:1: #include "base/alloc.h": DESIGN.md does not know the layer novel
 src/schedule/sideways.c:1: #  include "comm/comm.h": schedule may not include comm
+tools/sluice/up.c:1: #include "bench/bench.h": tools may not include bench
 EOF
 violations "$scratch/bad" "$scratch/layers" | sort >"$out"
 diff "$scratch/expected" "$out" >"$err" || fail "the offences of the sample tree are not the expected ones"

@@ -14,7 +14,7 @@ typedef struct command {
 } command;
 
 /* One line a command: X(name, "summary") stands for int cmd_name(int argc, char **argv) in cmd_name.c; options.h says
- * how it reads its options. */
+ * how it reads its options. cmd_bench is in bench/bench.c. */
 #define COMMAND_LIST(X)                                                                                                \
     X(plan, "Generates a schedule and writes it as CSV")                                                               \
     X(check, "Proves a schedule and prints its figures")                                                               \

@@ -9,10 +9,10 @@
 #include <unistd.h>
 
 static const command commands[] = {
-#define COMMAND_ROW(name, summary) { #name, summary, cmd_##name },
+#define COMMAND_ROW(command_, line) { .name = #command_, .summary = (line), .run = cmd_##command_ },
     COMMAND_LIST(COMMAND_ROW)
 #undef COMMAND_ROW
-        { NULL, NULL, NULL },
+        { .name = NULL },
 };
 
 const char *command_summary(const char *name)

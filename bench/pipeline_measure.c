@@ -1,5 +1,5 @@
 /* One case of `sluice bench pipeline`: ranks that train, the mean costs of their stages, the simulation from those. */
-#include "bench_pipeline.h"
+#include "pipeline_measure.h"
 
 #include "base/alloc.h"
 

@@ -1,17 +1,17 @@
-/* sluice bench: finds the benchmark and runs it. */
+/* sluice bench: finds the benchmark and runs it. The program knows it as a command of its own. */
 #include "bench.h"
-#include "command.h"
-#include "options.h"
+#include "tools/sluice/command.h"
+#include "tools/sluice/options.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 
 static const command benches[] = {
-#define BENCH_ROW(name, summary) { #name, summary, bench_##name },
+#define BENCH_ROW(kind, line) { .name = #kind, .summary = (line), .run = bench_##kind },
     BENCH_LIST(BENCH_ROW)
 #undef BENCH_ROW
-        { NULL, NULL, NULL },
+        { .name = NULL },
 };
 
 #define BENCH_LINE(name, summary) "\n" #name ": " summary "."

@@ -1,9 +1,9 @@
 /* sluice bench comm: latency and bandwidth of messages between two ranks, beside a plain memcpy in the same run. */
 #include "bench.h"
-#include "bench_comm.h"
-#include "command.h"
-#include "options.h"
-#include "ranks.h"
+#include "comm_measure.h"
+#include "tools/sluice/command.h"
+#include "tools/sluice/options.h"
+#include "tools/sluice/ranks.h"
 
 #include "base/json.h"
 

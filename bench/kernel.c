@@ -1,7 +1,7 @@
 /* sluice bench kernel: each kernel on the shapes of a GPT, beside the machine's copy speed and multiply-add peak. */
 #include "bench.h"
-#include "command.h"
-#include "options.h"
+#include "tools/sluice/command.h"
+#include "tools/sluice/options.h"
 
 #include "base/alloc.h"
 #include "base/json.h"

@@ -1,6 +1,6 @@
 /* What `sluice bench pipeline` runs: a GPT on ranks, timed beside the simulator's prediction. */
-#ifndef SLUICE_BENCH_PIPELINE_H
-#define SLUICE_BENCH_PIPELINE_H
+#ifndef SLUICE_BENCH_PIPELINE_MEASURE_H
+#define SLUICE_BENCH_PIPELINE_MEASURE_H
 
 #include <sluice/nn.h>
 #include <sluice/runtime.h>

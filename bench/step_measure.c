@@ -1,5 +1,5 @@
 /* The measurement of `sluice bench step`: steps and products in turn, memory as the operating system sees it. */
-#include "bench_step.h"
+#include "step_measure.h"
 
 #include "bench.h"
 

@@ -1,5 +1,5 @@
 /* The matrix products of a GPT's linear layers alone, through the same kernels: what a step is measured against. */
-#include "bench_step.h"
+#include "step_measure.h"
 
 #include "base/alloc.h"
 

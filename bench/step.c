@@ -1,8 +1,8 @@
 /* sluice bench step: one training step of a GPT against its matrix products alone. */
 #include "bench.h"
-#include "bench_step.h"
-#include "command.h"
-#include "options.h"
+#include "step_measure.h"
+#include "tools/sluice/command.h"
+#include "tools/sluice/options.h"
 
 #include "base/json.h"
 

@@ -1,6 +1,7 @@
-/* The benchmarks of `sluice bench`: one line a kind, X(name, "summary"), stands for int bench_name(int argc, char
- * **argv) in bench_name.c. It gets its own name as argv[0], reads its options as a command does (its cli_usage says
- * .command = "bench name") and returns the exit code. */
+/* The benchmarks of `sluice bench`. Each kind is one row here and one file: NAME.c holds int bench_NAME(int argc,
+ * char **argv), which reads its options, prints text or JSON and returns the exit code, as a command of the program
+ * does. Its cli_usage says .command = "bench NAME". A measurement that is long enough has a file of its own,
+ * NAME_measure.c. Nothing in the library depends on this folder. */
 #ifndef SLUICE_BENCH_H
 #define SLUICE_BENCH_H
 

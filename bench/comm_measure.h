@@ -1,6 +1,6 @@
 /* The measurement of `sluice bench comm`. */
-#ifndef SLUICE_BENCH_COMM_H
-#define SLUICE_BENCH_COMM_H
+#ifndef SLUICE_BENCH_COMM_MEASURE_H
+#define SLUICE_BENCH_COMM_MEASURE_H
 
 #include <sluice/comm.h>
 

@@ -1,8 +1,8 @@
 /* sluice bench pipeline: a GPT trained under every schedule, beside one process and beside the simulator. */
 #include "bench.h"
-#include "bench_pipeline.h"
-#include "command.h"
-#include "options.h"
+#include "pipeline_measure.h"
+#include "tools/sluice/command.h"
+#include "tools/sluice/options.h"
 
 #include "base/json.h"
 

@@ -1,8 +1,8 @@
 /* sluice bench schedule: how long the schedule layer takes over millions of actions. */
 #include "bench.h"
-#include "command.h"
-#include "options.h"
-#include "schedule_source.h"
+#include "tools/sluice/command.h"
+#include "tools/sluice/options.h"
+#include "tools/sluice/schedule_source.h"
 
 #include "base/json.h"
 

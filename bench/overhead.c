@@ -1,7 +1,7 @@
 /* sluice bench overhead: what the runtime itself costs, with stages that do nothing. */
 #include "bench.h"
-#include "command.h"
-#include "options.h"
+#include "tools/sluice/command.h"
+#include "tools/sluice/options.h"
 
 #include "base/alloc.h"
 #include "base/json.h"

@@ -1,5 +1,5 @@
 /* The measurement of `sluice bench comm`: messages between two ranks, and memcpy. */
-#include "bench_comm.h"
+#include "comm_measure.h"
 
 #include "base/alloc.h"
 

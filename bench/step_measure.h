@@ -1,6 +1,6 @@
-/* What `sluice bench step` measures (bench_step_measure.c); bench_step.c reads the options and prints. */
-#ifndef SLUICE_BENCH_STEP_H
-#define SLUICE_BENCH_STEP_H
+/* What `sluice bench step` measures (step_measure.c); step.c reads the options and prints. */
+#ifndef SLUICE_BENCH_STEP_MEASURE_H
+#define SLUICE_BENCH_STEP_MEASURE_H
 
 #include <sluice/nn.h>
 #include <sluice/optim.h>
@@ -33,7 +33,7 @@ typedef struct step_result {
 SL_MUST_CHECK sl_status step_measure(const step_options *options, step_result *out);
 void step_result_clear(step_result *result);
 
-/* ---- The matrix products of the linear layers (bench_step_gemm.c) --------------------------------- */
+/* ---- The matrix products of the linear layers (step_gemm.c) --------------------------------- */
 
 typedef struct step_gemms step_gemms;
 
