@@ -1,4 +1,4 @@
-/* Tensors: metadata (dtype, shape, strides), plain views for kernels, and refcounted storage on a device. */
+/* Tensors: metadata (dtype, shape, strides) and plain views of memory for kernels. */
 #ifndef SLUICE_TENSOR_H
 #define SLUICE_TENSOR_H
 
@@ -25,12 +25,12 @@ SL_API int64_t sl_meta_count(const sl_meta *meta); /* elements; the shape was ch
 SL_API size_t sl_meta_bytes(const sl_meta *meta);  /* of a contiguous tensor of this shape and dtype */
 SL_API bool sl_meta_is_contiguous(const sl_meta *meta);
 SL_API bool sl_meta_equal(const sl_meta *a, const sl_meta *b); /* strides of dims with size 0 or 1 do not count */
-/* Writes "f32 [2, 3] strides [3, 1]" (strides only where not contiguous) into text and returns it. */
+/* Writes "f32 [2, 3] strides [3, 1]" (strides only if not contiguous) into text and returns it. */
 SL_API char *sl_meta_text(const sl_meta *meta, char *text, size_t size);
 
 /* Views of metadata; *out is set only on success. None of them copies data. */
 
-/* One dim of shape may be -1. Fails where the strides do not allow it without a copy. */
+/* One dim of shape may be -1. Fails if the strides do not allow it without a copy. */
 SL_API SL_MUST_CHECK sl_status sl_meta_reshape(const sl_meta *meta, const sl_shape *shape, sl_meta *out);
 /* Dim i of the result is dim order[i] of meta; order has rank entries. */
 SL_API SL_MUST_CHECK sl_status sl_meta_permute(const sl_meta *meta, const int *order, sl_meta *out);
@@ -64,38 +64,6 @@ typedef struct sl_view {
 /* Stands for an optional argument that is absent. */
 SL_API sl_view sl_view_none(void);
 SL_API bool sl_view_is_none(const sl_view *view); /* shape.rank < 0 */
-
-/* ---- Tensors --------------------------------------------------------------------------------- */
-
-typedef struct sl_tensor sl_tensor; /* a view with a share in its storage; the refcounts are atomic */
-
-/* Contiguous, not zeroed. The device must outlive the tensor. The caller releases *out. */
-SL_API SL_MUST_CHECK sl_status sl_tensor_create(sl_device *device, sl_dtype dtype, const sl_shape *shape,
-                                                sl_tensor **out);
-/* Lays a tensor over memory of the device that the caller keeps alive and frees. */
-SL_API SL_MUST_CHECK sl_status sl_tensor_wrap(sl_device *device, void *data, const sl_meta *meta, sl_tensor **out);
-SL_API sl_tensor *sl_tensor_retain(sl_tensor *tensor); /* one more owner; returns tensor */
-SL_API void sl_tensor_release(sl_tensor *tensor);      /* the last owner's frees it; NULL is fine */
-
-SL_API sl_device *sl_tensor_device(const sl_tensor *tensor);
-SL_API const sl_meta *sl_tensor_meta(const sl_tensor *tensor); /* borrowed */
-SL_API sl_view sl_tensor_view(const sl_tensor *tensor);        /* valid while the tensor is */
-
-/* New tensors on the same storage, to be released by the caller. */
-SL_API SL_MUST_CHECK sl_status sl_tensor_reshape(sl_tensor *tensor, const sl_shape *shape, sl_tensor **out);
-SL_API SL_MUST_CHECK sl_status sl_tensor_permute(sl_tensor *tensor, const int *order, sl_tensor **out);
-SL_API SL_MUST_CHECK sl_status sl_tensor_transpose(sl_tensor *tensor, int dim_a, int dim_b, sl_tensor **out);
-SL_API SL_MUST_CHECK sl_status sl_tensor_slice(sl_tensor *tensor, int dim, int64_t start, int64_t stop, int64_t step,
-                                               sl_tensor **out);
-SL_API SL_MUST_CHECK sl_status sl_tensor_expand(sl_tensor *tensor, const sl_shape *shape, sl_tensor **out);
-/* Chunk `index` of `chunks` along dim, sized as sl_chunk_range says. */
-SL_API SL_MUST_CHECK sl_status sl_tensor_chunk(sl_tensor *tensor, int dim, int64_t chunks, int64_t index,
-                                               sl_tensor **out);
-
-/* Whole contents, row-major on the host, in stream order; synchronizes. bytes must be sl_meta_bytes. The tensor must be
- * contiguous. */
-SL_API SL_MUST_CHECK sl_status sl_tensor_read(const sl_tensor *tensor, sl_stream *stream, void *host, size_t bytes);
-SL_API SL_MUST_CHECK sl_status sl_tensor_write(sl_tensor *tensor, sl_stream *stream, const void *host, size_t bytes);
 
 /* ---- Half precision -------------------------------------------------------------------------- */
 

@@ -34,7 +34,7 @@ static bool lies_in_param(const sl_lowering *lowering, int value, sl_operand *ou
 }
 
 /* What the kernel needs of the place where it writes its term of input `slot`. */
-static sl_layout term_layout(const sl_graph_node *node, int slot)
+static sl_op_layout term_layout(const sl_graph_node *node, int slot)
 {
     switch (node->op) {
     case SL_OP_SUM:
@@ -245,7 +245,7 @@ done:
     return status;
 }
 
-sl_status sl_gradient_straight(sl_lowering *lowering, int target, sl_layout needed, sl_operand *operand)
+sl_status sl_gradient_straight(sl_lowering *lowering, int target, sl_op_layout needed, sl_operand *operand)
 {
     if (sl_layout_fits(&operand->meta, needed))
         return SL_OK;

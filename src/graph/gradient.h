@@ -33,7 +33,8 @@ SL_MUST_CHECK sl_status sl_gradient_temporary(sl_lowering *lowering, int target,
 /* The term of a target that was broadcast: summed over the dims it was stretched in. */
 SL_MUST_CHECK sl_status sl_gradient_sum_to(sl_lowering *lowering, int target, const sl_operand *term);
 /* Replaces *operand, a tensor on the way to the gradient of `target`, by a contiguous copy where it does not fit. */
-SL_MUST_CHECK sl_status sl_gradient_straight(sl_lowering *lowering, int target, sl_layout needed, sl_operand *operand);
+SL_MUST_CHECK sl_status sl_gradient_straight(sl_lowering *lowering, int target, sl_op_layout needed,
+                                             sl_operand *operand);
 
 /* Whether somebody wants the gradient of input i of the node. */
 bool sl_gradient_wanted(const sl_lowering *lowering, const sl_graph_node *node, int input);

@@ -332,7 +332,7 @@ done:
 }
 
 /* What the kernels that read dy need: those of products also sum it over rows (bias). */
-static sl_layout gradient_layout(int op)
+static sl_op_layout gradient_layout(int op)
 {
     if (op == SL_OP_SUM || op == SL_OP_MEAN)
         return SL_LAYOUT_ANY; /* dy is only stretched */

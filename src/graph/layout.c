@@ -1,7 +1,7 @@
 /* What strides kernels may be given. */
 #include "graph/layout.h"
 
-sl_layout sl_layout_needed(int op)
+sl_op_layout sl_layout_needed(int op)
 {
     switch (op) {
     case SL_OP_LINEAR:
@@ -51,7 +51,7 @@ static bool leading_dims_merge(const sl_meta *meta)
     return true;
 }
 
-bool sl_layout_fits(const sl_meta *meta, sl_layout needed)
+bool sl_layout_fits(const sl_meta *meta, sl_op_layout needed)
 {
     int last = meta->shape.rank - 1;
     if (needed == SL_LAYOUT_ANY || last < 0 || !sl_dtype_is_floating(meta->dtype))

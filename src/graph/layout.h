@@ -6,16 +6,16 @@
 
 #include "graph/lower.h"
 
-typedef enum sl_layout {
+typedef enum sl_op_layout {
     SL_LAYOUT_ANY,       /* elementwise ops */
     SL_LAYOUT_HEADS,     /* the last dim is contiguous */
     SL_LAYOUT_ROWS,      /* ... and the others lie like one: a matrix with padded rows */
     SL_LAYOUT_CONTIGUOUS /* reductions, whose order of additions would change */
-} sl_layout;
+} sl_op_layout;
 
 /* Of the floating tensors of a kernel. Views have no needs. */
-sl_layout sl_layout_needed(int op);
-bool sl_layout_fits(const sl_meta *meta, sl_layout needed);
+sl_op_layout sl_layout_needed(int op);
+bool sl_layout_fits(const sl_meta *meta, sl_op_layout needed);
 
 /* The input of a node as its kernel is given it: the tensor itself, or a contiguous copy that F makes once. */
 SL_MUST_CHECK sl_status sl_layout_input(sl_lowering *lowering, const sl_graph_node *node, int input, sl_operand *out);

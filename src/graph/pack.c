@@ -60,7 +60,7 @@ static size_t place(sl_block *block, sl_block **placed, int *count, size_t align
     return offset + size;
 }
 
-sl_status sl_pack(sl_block *blocks, int count, size_t alignment, size_t *total)
+sl_status sl_pack_blocks(sl_block *blocks, int count, size_t alignment, size_t *total)
 {
     static int (*const orders[])(const void *, const void *) = { by_size, by_area, by_start };
     sl_status status = SL_OK;

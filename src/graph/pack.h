@@ -12,6 +12,6 @@ typedef struct sl_block {
 
 /* Sets the offsets so that blocks whose times meet do not overlap; *total is the memory they need together, a multiple
  * of the alignment (a power of two). */
-SL_MUST_CHECK sl_status sl_pack(sl_block *blocks, int count, size_t alignment, size_t *total);
+SL_MUST_CHECK sl_status sl_pack_blocks(sl_block *blocks, int count, size_t alignment, size_t *total);
 
 #endif

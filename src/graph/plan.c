@@ -44,16 +44,18 @@ done:
 }
 
 /* A copy between tensors that share memory. */
-static bool copies_to_itself(const sl_timeline *t, const sl_instruction *step)
+static bool copies_to_itself(const sl_program_timeline *t, const sl_instruction *step)
 {
     return step->op == SL_OP_COPY && step->accumulate == 0 &&
-           sl_timeline_root(t, step->inputs[0].storage) == sl_timeline_root(t, step->outputs[0].storage) &&
+           sl_program_timeline_root(t, step->inputs[0].storage) ==
+               sl_program_timeline_root(t, step->outputs[0].storage) &&
            step->inputs[0].offset == step->outputs[0].offset &&
            sl_meta_equal(&step->inputs[0].meta, &step->outputs[0].meta);
 }
 
 /* Copies the steps start..end of the timeline, with the copies that priors need before them. */
-static sl_status list_phase(const sl_timeline *t, int start, int end, sl_device *device, sl_instruction_list *list)
+static sl_status list_phase(const sl_program_timeline *t, int start, int end, sl_device *device,
+                            sl_instruction_list *list)
 {
     sl_status status = SL_OK;
     for (int i = start; i < end; i++) {
@@ -82,7 +84,7 @@ done:
 
 /* Finds the instructions that write parameters' gradients first, and the parameters that have none that writes all of
  * it: unused ones, and those written through views. */
-static sl_status find_starts(const sl_lowering *lowering, sl_plan *plan, sl_phase phase)
+static sl_status find_starts(const sl_lowering *lowering, sl_program_plan *plan, sl_phase phase)
 {
     sl_status status = SL_OK;
     sl_instruction_list *list = &plan->phases[phase];
@@ -118,9 +120,9 @@ done:
 /* ---- Places ---------------------------------------------------------------------------------- */
 
 /* The region that a set belongs to in the split sequence. */
-static sl_home region_of(const sl_timeline *t, int root)
+static sl_home region_of(const sl_program_timeline *t, int root)
 {
-    sl_phase first = sl_timeline_phase(t, t->first[root]), last = sl_timeline_phase(t, t->last[root]);
+    sl_phase first = sl_program_timeline_phase(t, t->first[root]), last = sl_program_timeline_phase(t, t->last[root]);
     if (first == last)
         return SL_HOME_SCRATCH;
     if (first == SL_PHASE_F)
@@ -129,8 +131,8 @@ static sl_home region_of(const sl_timeline *t, int root)
 }
 
 /* Offsets for the sets that live in the scratch of the phase of `list` and for the kernels' own scratch. */
-static sl_status pack_scratch(const sl_timeline *t, sl_phase phase, sl_instruction_list *list, sl_place *places,
-                              size_t *total)
+static sl_status pack_scratch(const sl_program_timeline *t, sl_phase phase, sl_instruction_list *list,
+                              sl_program_place *places, size_t *total)
 {
     sl_status status = SL_OK;
     int storages = t->lowering->storage_count, count = 0, *root = NULL;
@@ -139,16 +141,16 @@ static sl_status pack_scratch(const sl_timeline *t, sl_phase phase, sl_instructi
     SL_TRY(SL_NEW_ARRAY(root, storages + 1));
     for (int s = 0; s < storages; s++) {
         if (t->parent[s] != s || t->last[s] < 0 || t->home[s] != SL_HOME_FREE || places[s].home != SL_HOME_FREE ||
-            region_of(t, s) != SL_HOME_SCRATCH || sl_timeline_phase(t, t->first[s]) != phase)
+            region_of(t, s) != SL_HOME_SCRATCH || sl_program_timeline_phase(t, t->first[s]) != phase)
             continue;
         root[count] = s;
         blocks[count++] = (sl_block){ t->first[s], t->last[s], t->lowering->storages[s].bytes, 0 };
     }
     for (int i = 0; i < list->count; i++)
         blocks[count + i] = (sl_block){ list->items[i].time, list->items[i].time, list->items[i].scratch_bytes, 0 };
-    SL_TRY(sl_pack(blocks, count + list->count, SL_DEVICE_ALIGNMENT, total));
+    SL_TRY(sl_pack_blocks(blocks, count + list->count, SL_DEVICE_ALIGNMENT, total));
     for (int i = 0; i < count; i++)
-        places[root[i]] = (sl_place){ SL_HOME_SCRATCH, 0, blocks[i].offset };
+        places[root[i]] = (sl_program_place){ SL_HOME_SCRATCH, 0, blocks[i].offset };
     for (int i = 0; i < list->count; i++)
         list->items[i].scratch_offset = blocks[count + i].offset;
 done:
@@ -158,7 +160,7 @@ done:
 }
 
 /* All sets of these regions are needed at once, at the border between two phases: one after another. */
-static void place_saved(const sl_timeline *t, sl_plan *plan)
+static void place_saved(const sl_program_timeline *t, sl_program_plan *plan)
 {
     for (int s = 0; s < plan->storage_count; s++) {
         if (t->parent[s] != s || t->last[s] < 0 || t->home[s] != SL_HOME_FREE)
@@ -170,28 +172,28 @@ static void place_saved(const sl_timeline *t, sl_plan *plan)
                                                  : NULL;
         if (!used)
             continue;
-        plan->split[s] = (sl_place){ home, 0, *used };
+        plan->split[s] = (sl_program_place){ home, 0, *used };
         *used += aligned(t->lowering->storages[s].bytes);
     }
 }
 
 /* Every storage gets the place of its set; those of ports lie there. */
-static void spread(const sl_timeline *t, sl_place *places)
+static void spread(const sl_program_timeline *t, sl_program_place *places)
 {
     int storages = t->lowering->storage_count;
     for (int s = 0; s < storages; s++) {
         if (t->parent[s] == s && t->home[s] != SL_HOME_FREE)
-            places[s] = (sl_place){ t->home[s], t->index[s], 0 };
+            places[s] = (sl_program_place){ t->home[s], t->index[s], 0 };
     }
     for (int s = 0; s < storages; s++)
-        places[s] = places[sl_timeline_root(t, s)];
+        places[s] = places[sl_program_timeline_root(t, s)];
 }
 
-static sl_status plan_split(const sl_lowering *lowering, sl_device *device, sl_plan *plan)
+static sl_status plan_split(const sl_lowering *lowering, sl_device *device, sl_program_plan *plan)
 {
     sl_status status = SL_OK;
-    sl_timeline t = { 0 };
-    SL_TRY(sl_timeline_make(lowering, true, &t));
+    sl_program_timeline t = { 0 };
+    SL_TRY(sl_program_timeline_make(lowering, true, &t));
     int starts[] = { 0, t.forward_count, t.forward_count + t.i_count, t.count };
     for (int p = SL_PHASE_F; p <= SL_PHASE_W; p++)
         SL_TRY(list_phase(&t, starts[p], starts[p + 1], device, &plan->phases[p]));
@@ -201,35 +203,35 @@ static sl_status plan_split(const sl_lowering *lowering, sl_device *device, sl_p
     spread(&t, plan->split);
     for (int s = 0; s < plan->storage_count; s++) {
         int last = t.last[s]; /* of the storage itself: ports never give up their memory */
-        plan->last_use[s] = last < 0 ? SL_PHASE_F : sl_timeline_phase(&t, last);
+        plan->last_use[s] = last < 0 ? SL_PHASE_F : sl_program_timeline_phase(&t, last);
     }
 done:
-    sl_timeline_clear(&t);
+    sl_program_timeline_clear(&t);
     return status;
 }
 
 /* B after the same F: what F writes stays where the split sequence has it. */
-static sl_status plan_whole(const sl_lowering *lowering, sl_device *device, sl_plan *plan)
+static sl_status plan_whole(const sl_lowering *lowering, sl_device *device, sl_program_plan *plan)
 {
     sl_status status = SL_OK;
-    sl_timeline t = { 0 };
+    sl_program_timeline t = { 0 };
     sl_instruction_list *list = &plan->phases[SL_PHASE_B];
-    SL_TRY(sl_timeline_make(lowering, false, &t));
+    SL_TRY(sl_program_timeline_make(lowering, false, &t));
     SL_TRY(list_phase(&t, t.forward_count, t.count, device, list));
     for (int i = 0; i < t.forward_count; i++) {
         for (int o = 0; o < t.steps[i]->output_count; o++) {
             int storage = t.steps[i]->outputs[o].storage;
-            plan->whole[sl_timeline_root(&t, storage)] = plan->split[storage];
+            plan->whole[sl_program_timeline_root(&t, storage)] = plan->split[storage];
         }
     }
     SL_TRY(pack_scratch(&t, SL_PHASE_I, list, plan->whole, &plan->scratch_bytes[SL_PHASE_B]));
     spread(&t, plan->whole);
 done:
-    sl_timeline_clear(&t);
+    sl_program_timeline_clear(&t);
     return status;
 }
 
-sl_status sl_plan_make(const sl_lowering *lowering, sl_device *device, sl_plan *out)
+sl_status sl_program_plan_make(const sl_lowering *lowering, sl_device *device, sl_program_plan *out)
 {
     sl_status status = SL_OK;
     out->storage_count = lowering->storage_count;
@@ -240,12 +242,12 @@ sl_status sl_plan_make(const sl_lowering *lowering, sl_device *device, sl_plan *
     SL_TRY(plan_whole(lowering, device, out));
     SL_TRY(find_starts(lowering, out, SL_PHASE_W));
     SL_TRY(find_starts(lowering, out, SL_PHASE_B));
-    SL_TRY(sl_plan_verify(lowering, out));
+    SL_TRY(sl_program_plan_verify(lowering, out));
 done:
     return status;
 }
 
-void sl_plan_clear(sl_plan *plan)
+void sl_program_plan_clear(sl_program_plan *plan)
 {
     for (int p = 0; p < SL_PHASE_COUNT; p++) {
         sl_free(plan->phases[p].items);
@@ -254,5 +256,5 @@ void sl_plan_clear(sl_plan *plan)
     sl_free(plan->split);
     sl_free(plan->whole);
     sl_free(plan->last_use);
-    *plan = (sl_plan){ 0 };
+    *plan = (sl_program_plan){ 0 };
 }

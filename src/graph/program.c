@@ -212,7 +212,7 @@ sl_status sl_stage_program_create(const sl_partition *partition, int stage, sl_d
     SL_TRY(sl_lower_stage(&lowering));
     if (options->recompute_count > 0 && !options->forward_only)
         SL_TRY(sl_lower_recompute(&lowering, options->recompute, options->recompute_count));
-    SL_TRY(sl_plan_make(&lowering, device, &program->plan));
+    SL_TRY(sl_program_plan_make(&lowering, device, &program->plan));
     SL_TRY(fill_info(program, &lowering));
     *out = program;
     program = NULL;
@@ -226,7 +226,7 @@ void sl_stage_program_destroy(sl_stage_program *program)
 {
     if (!program)
         return;
-    sl_plan_clear(&program->plan);
+    sl_program_plan_clear(&program->plan);
     sl_arena_destroy(program->arena);
     sl_free(program);
 }

@@ -7,7 +7,7 @@
 struct sl_stage_program {
     sl_arena *arena;
     sl_program_info info;
-    sl_plan plan;
+    sl_program_plan plan;
     size_t *constant_offsets;
     const void **constant_data; /* copies */
     size_t *constant_sizes;

@@ -13,14 +13,14 @@ static void dump_port(const char *kind, int index, const sl_port *port, FILE *fi
     fputc('\n', file);
 }
 
-static void dump_operand(const sl_place *places, const sl_operand *operand, FILE *file)
+static void dump_operand(const sl_program_place *places, const sl_operand *operand, FILE *file)
 {
     char text[256];
     if (operand->storage < 0) {
         fputs("-", file);
         return;
     }
-    const sl_place *place = &places[operand->storage];
+    const sl_program_place *place = &places[operand->storage];
     size_t offset = place->offset + (size_t)operand->offset * sl_dtype_size(operand->meta.dtype);
     if (place->home >= SL_HOME_SAVED_I)
         fprintf(file, "%s+%zu", sl_home_name(place->home), offset);
@@ -34,7 +34,7 @@ static void dump_operand(const sl_place *places, const sl_operand *operand, FILE
 static void dump_phase(const sl_stage_program *program, sl_phase phase, FILE *file)
 {
     const sl_instruction_list *list = &program->plan.phases[phase];
-    const sl_place *places = phase == SL_PHASE_B ? program->plan.whole : program->plan.split;
+    const sl_program_place *places = phase == SL_PHASE_B ? program->plan.whole : program->plan.split;
     fprintf(file, "%s: %d instructions, %.4g GFLOP, %.4g MB, scratch %zu bytes\n", sl_phase_name(phase), list->count,
             program->info.cost[phase].flops / 1e9, program->info.cost[phase].bytes / 1e6,
             program->info.scratch_bytes[phase]);

@@ -2,7 +2,7 @@
 #include "graph/program.h"
 
 /* Base address of a place; NULL where the owner gave none. */
-static char *resolve(const sl_stage_program *program, const sl_bindings *bindings, const sl_place *place)
+static char *resolve(const sl_stage_program *program, const sl_bindings *bindings, const sl_program_place *place)
 {
     const void *base = NULL;
     switch (place->home) {
@@ -45,13 +45,13 @@ static char *resolve(const sl_stage_program *program, const sl_bindings *binding
     return base ? (char *)(uintptr_t)base + place->offset : NULL; /* the plan proved that const ones are only read */
 }
 
-static sl_status fill_view(const sl_stage_program *program, const sl_bindings *bindings, const sl_place *places,
+static sl_status fill_view(const sl_stage_program *program, const sl_bindings *bindings, const sl_program_place *places,
                            const sl_operand *operand, sl_view *view)
 {
     view->data = NULL;
     if (operand->storage < 0)
         return SL_OK;
-    const sl_place *place = &places[operand->storage];
+    const sl_program_place *place = &places[operand->storage];
     char *base = resolve(program, bindings, place);
     if (!base)
         return sl_fail(SL_ERR_ARGUMENT, "no memory bound for %s %d", sl_home_name(place->home), place->index);
@@ -59,7 +59,7 @@ static sl_status fill_view(const sl_stage_program *program, const sl_bindings *b
     return SL_OK;
 }
 
-static sl_status run_step(const sl_stage_program *program, const sl_place *places, const sl_instruction *step,
+static sl_status run_step(const sl_stage_program *program, const sl_program_place *places, const sl_instruction *step,
                           sl_stream *stream, const sl_bindings *bindings)
 {
     sl_status status = SL_OK;
@@ -102,7 +102,7 @@ sl_status sl_stage_program_run(const sl_stage_program *program, sl_phase phase, 
     if ((unsigned)phase >= SL_PHASE_COUNT)
         return sl_fail(SL_ERR_ARGUMENT, "no phase %d", (int)phase);
     const sl_instruction_list *list = &program->plan.phases[phase];
-    const sl_place *places = phase == SL_PHASE_B ? program->plan.whole : program->plan.split;
+    const sl_program_place *places = phase == SL_PHASE_B ? program->plan.whole : program->plan.split;
     if (bindings->overwrite_grads)
         SL_TRY(zero_unstarted(program, phase, stream, bindings));
     for (int i = 0; i < list->count; i++) {

@@ -4,21 +4,21 @@
 
 #include "base/alloc.h"
 
-int sl_timeline_root(const sl_timeline *timeline, int storage)
+int sl_program_timeline_root(const sl_program_timeline *timeline, int storage)
 {
     while (timeline->parent[storage] != storage)
         storage = timeline->parent[storage];
     return storage;
 }
 
-sl_phase sl_timeline_phase(const sl_timeline *timeline, int step)
+sl_phase sl_program_timeline_phase(const sl_program_timeline *timeline, int step)
 {
     if (step < timeline->forward_count)
         return SL_PHASE_F;
     return step < timeline->forward_count + timeline->i_count ? SL_PHASE_I : SL_PHASE_W;
 }
 
-static sl_status order_steps(sl_timeline *t, bool split)
+static sl_status order_steps(sl_program_timeline *t, bool split)
 {
     const sl_instruction_list *forward = &t->lowering->forward, *backward = &t->lowering->backward;
     sl_status status = SL_NEW_ARRAY(t->steps, forward->count + backward->count);
@@ -39,7 +39,7 @@ static sl_status order_steps(sl_timeline *t, bool split)
     return SL_OK;
 }
 
-static void note_use(sl_timeline *t, int storage, int step)
+static void note_use(sl_program_timeline *t, int storage, int step)
 {
     if (storage < 0)
         return;
@@ -49,7 +49,7 @@ static void note_use(sl_timeline *t, int storage, int step)
     t->from_forward[storage] = t->from_forward[storage] || step < t->forward_count;
 }
 
-static void note_uses(sl_timeline *t)
+static void note_uses(sl_program_timeline *t)
 {
     for (int i = 0; i < t->lowering->storage_count; i++) {
         t->parent[i] = i;
@@ -69,25 +69,25 @@ static void note_uses(sl_timeline *t)
 }
 
 /* How many of the step's operands lie in the set: more than one is no place to write over. */
-static int operands_in(const sl_timeline *t, const sl_instruction *step, int root)
+static int operands_in(const sl_program_timeline *t, const sl_instruction *step, int root)
 {
     int count = 0;
     for (int k = 0; k < step->input_count; k++)
-        count += step->inputs[k].storage >= 0 && sl_timeline_root(t, step->inputs[k].storage) == root;
+        count += step->inputs[k].storage >= 0 && sl_program_timeline_root(t, step->inputs[k].storage) == root;
     for (int o = 0; o < step->output_count; o++) {
-        count += step->outputs[o].storage >= 0 && sl_timeline_root(t, step->outputs[o].storage) == root;
-        count += step->priors[o].storage >= 0 && sl_timeline_root(t, step->priors[o].storage) == root;
+        count += step->outputs[o].storage >= 0 && sl_program_timeline_root(t, step->outputs[o].storage) == root;
+        count += step->priors[o].storage >= 0 && sl_program_timeline_root(t, step->priors[o].storage) == root;
     }
     return count;
 }
 
 /* Whether the result, which starts at this step, may lie where the argument lies, which ends at it. */
-static bool can_take_over(const sl_timeline *t, int step, const sl_operand *from, const sl_operand *to)
+static bool can_take_over(const sl_program_timeline *t, int step, const sl_operand *from, const sl_operand *to)
 {
     if (from->storage < 0 || to->storage < 0 || !sl_operand_fills(t->lowering, from) ||
         !sl_operand_fills(t->lowering, to) || !sl_meta_equal(&from->meta, &to->meta))
         return false;
-    int old = sl_timeline_root(t, from->storage), fresh = sl_timeline_root(t, to->storage);
+    int old = sl_program_timeline_root(t, from->storage), fresh = sl_program_timeline_root(t, to->storage);
     if (old == fresh || t->home[old] != SL_HOME_FREE || t->last[old] != step || t->first[fresh] != step ||
         operands_in(t, t->steps[step], old) != 1)
         return false;
@@ -103,16 +103,16 @@ static bool can_take_over(const sl_timeline *t, int step, const sl_operand *from
     }
 }
 
-static void join(sl_timeline *t, int a, int b)
+static void join(sl_program_timeline *t, int a, int b)
 {
-    int old = sl_timeline_root(t, a), fresh = sl_timeline_root(t, b);
+    int old = sl_program_timeline_root(t, a), fresh = sl_program_timeline_root(t, b);
     t->parent[old] = fresh;
     t->first[fresh] = t->first[old];
     t->from_forward[fresh] = t->from_forward[fresh] || t->from_forward[old];
 }
 
 /* A sum that starts from a tensor elsewhere goes on in that tensor's memory, or in a copy. */
-static void join_priors(sl_timeline *t, int i)
+static void join_priors(sl_program_timeline *t, int i)
 {
     const sl_instruction *step = t->steps[i];
     for (int o = 0; o < step->output_count; o++) {
@@ -127,18 +127,19 @@ static void join_priors(sl_timeline *t, int i)
 
 /* Output 0 takes the memory of an argument that nobody needs any more. Of several the one is best that has to stay in
  * memory as long as the result anyway: what F saved where W needs the result, else what I made. */
-static void join_in_place(sl_timeline *t, int i)
+static void join_in_place(sl_program_timeline *t, int i)
 {
     const sl_instruction *step = t->steps[i];
     uint32_t allowed = sl_op_get_info(step->op)->inplace;
     int chosen = -1;
     if ((step->accumulate & 1u) || step->output_count == 0 || step->outputs[0].storage < 0)
         return;
-    bool late = sl_timeline_phase(t, t->last[sl_timeline_root(t, step->outputs[0].storage)]) == SL_PHASE_W;
+    bool late =
+        sl_program_timeline_phase(t, t->last[sl_program_timeline_root(t, step->outputs[0].storage)]) == SL_PHASE_W;
     for (int k = 0; k < step->input_count; k++) {
         if (!(allowed >> k & 1u) || !can_take_over(t, i, &step->inputs[k], &step->outputs[0]))
             continue;
-        bool saved = t->from_forward[sl_timeline_root(t, step->inputs[k].storage)];
+        bool saved = t->from_forward[sl_program_timeline_root(t, step->inputs[k].storage)];
         if (chosen < 0 || saved == late)
             chosen = k;
     }
@@ -146,12 +147,12 @@ static void join_in_place(sl_timeline *t, int i)
         join(t, step->inputs[chosen].storage, step->outputs[0].storage);
 }
 
-sl_status sl_timeline_make(const sl_lowering *lowering, bool split, sl_timeline *out)
+sl_status sl_program_timeline_make(const sl_lowering *lowering, bool split, sl_program_timeline *out)
 {
     sl_status status = SL_OK;
     int storages = lowering->storage_count;
-    sl_timeline *t = out;
-    *t = (sl_timeline){ .lowering = lowering };
+    sl_program_timeline *t = out;
+    *t = (sl_program_timeline){ .lowering = lowering };
     SL_TRY(order_steps(t, split));
     SL_TRY(SL_NEW_ARRAY(t->parent, storages));
     SL_TRY(SL_NEW_ARRAY(t->first, storages));
@@ -169,7 +170,7 @@ done:
     return status;
 }
 
-void sl_timeline_clear(sl_timeline *timeline)
+void sl_program_timeline_clear(sl_program_timeline *timeline)
 {
     sl_free(timeline->steps);
     sl_free(timeline->parent);
@@ -179,5 +180,5 @@ void sl_timeline_clear(sl_timeline *timeline)
     sl_free(timeline->home);
     sl_free(timeline->index);
     sl_free(timeline->copies);
-    *timeline = (sl_timeline){ 0 };
+    *timeline = (sl_program_timeline){ 0 };
 }

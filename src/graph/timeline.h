@@ -4,7 +4,7 @@
 
 #include "graph/plan.h"
 
-typedef struct sl_timeline {
+typedef struct sl_program_timeline {
     const sl_lowering *lowering;
     const sl_instruction **steps;
     int count;
@@ -17,12 +17,12 @@ typedef struct sl_timeline {
     sl_home *home;
     int *index;
     uint32_t *copies; /* by step; bit i: the prior of output i is to be copied first */
-} sl_timeline;
+} sl_program_timeline;
 
 /* F, I, W (split) or F, B. The timeline is to be cleared by the caller in any case. */
-SL_MUST_CHECK sl_status sl_timeline_make(const sl_lowering *lowering, bool split, sl_timeline *out);
-void sl_timeline_clear(sl_timeline *timeline);
-int sl_timeline_root(const sl_timeline *timeline, int storage);
-sl_phase sl_timeline_phase(const sl_timeline *timeline, int step); /* F, I or W; I stands for B, too */
+SL_MUST_CHECK sl_status sl_program_timeline_make(const sl_lowering *lowering, bool split, sl_program_timeline *out);
+void sl_program_timeline_clear(sl_program_timeline *timeline);
+int sl_program_timeline_root(const sl_program_timeline *timeline, int storage);
+sl_phase sl_program_timeline_phase(const sl_program_timeline *timeline, int step); /* F, I or W; I stands for B, too */
 
 #endif

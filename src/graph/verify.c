@@ -6,7 +6,7 @@
 
 typedef struct verify_walk {
     const sl_lowering *lowering;
-    const sl_plan *plan;
+    const sl_program_plan *plan;
     bool *valid; /* by storage: written, and its memory not written by another since */
     size_t region_bytes[SL_HOME_SCRATCH + 1];
 } verify_walk;
@@ -17,9 +17,9 @@ static bool is_region(sl_home home)
 }
 
 /* Whether two places of storages overlap. Empty storages never do. */
-static bool overlap(const sl_lowering *lowering, const sl_place *places, int a, int b)
+static bool overlap(const sl_lowering *lowering, const sl_program_place *places, int a, int b)
 {
-    const sl_place *x = &places[a], *y = &places[b];
+    const sl_program_place *x = &places[a], *y = &places[b];
     size_t x_bytes = lowering->storages[a].bytes, y_bytes = lowering->storages[b].bytes;
     return x->home == y->home && x->index == y->index && x->offset < y->offset + y_bytes &&
            y->offset < x->offset + x_bytes;
@@ -32,11 +32,11 @@ static sl_status violation(const sl_instruction *step, int storage, const char *
 }
 
 /* The furthest element of the tensor must lie in the storage, and the storage in its region. */
-static sl_status check_bounds(const verify_walk *walk, const sl_place *places, const sl_instruction *step,
+static sl_status check_bounds(const verify_walk *walk, const sl_program_place *places, const sl_instruction *step,
                               const sl_operand *operand)
 {
     int64_t end = operand->offset + 1;
-    const sl_place *place = &places[operand->storage];
+    const sl_program_place *place = &places[operand->storage];
     size_t bytes = walk->lowering->storages[operand->storage].bytes;
     bool empty = false;
     for (int i = 0; i < operand->meta.shape.rank; i++) {
@@ -53,7 +53,7 @@ static sl_status check_bounds(const verify_walk *walk, const sl_place *places, c
     return SL_OK;
 }
 
-static sl_status check_read(const verify_walk *walk, const sl_place *places, const sl_instruction *step,
+static sl_status check_read(const verify_walk *walk, const sl_program_place *places, const sl_instruction *step,
                             const sl_operand *operand)
 {
     if (operand->storage < 0)
@@ -64,7 +64,7 @@ static sl_status check_read(const verify_walk *walk, const sl_place *places, con
     return violation(step, operand->storage, "is read but was not written, or was written over");
 }
 
-static sl_status check_write(verify_walk *walk, const sl_place *places, const sl_instruction *step, int output)
+static sl_status check_write(verify_walk *walk, const sl_program_place *places, const sl_instruction *step, int output)
 {
     const sl_operand *operand = &step->outputs[output];
     if (operand->storage < 0)
@@ -84,7 +84,8 @@ static sl_status check_write(verify_walk *walk, const sl_place *places, const sl
 }
 
 /* An output may share memory with an input only exactly and where the op allows it, and never with another output. */
-static sl_status check_sharing(const verify_walk *walk, const sl_place *places, const sl_instruction *step, int output)
+static sl_status check_sharing(const verify_walk *walk, const sl_program_place *places, const sl_instruction *step,
+                               int output)
 {
     const sl_operand *out = &step->outputs[output];
     if (out->storage < 0)
@@ -108,7 +109,7 @@ static sl_status check_sharing(const verify_walk *walk, const sl_place *places, 
 
 /* The kernel's own scratch may not touch any storage that is still valid and used, the step's own above all: whatever
  * it touches is no longer valid. */
-static sl_status check_scratch(verify_walk *walk, const sl_place *places, const sl_instruction *step)
+static sl_status check_scratch(verify_walk *walk, const sl_program_place *places, const sl_instruction *step)
 {
     size_t start = step->scratch_offset, end = start + step->scratch_bytes;
     if (step->scratch_bytes == 0)
@@ -128,10 +129,10 @@ static sl_status check_scratch(verify_walk *walk, const sl_place *places, const 
     return SL_OK;
 }
 
-static sl_status walk_phase(verify_walk *walk, sl_phase phase, const sl_place *places)
+static sl_status walk_phase(verify_walk *walk, sl_phase phase, const sl_program_place *places)
 {
     sl_status status = SL_OK;
-    const sl_plan *plan = walk->plan;
+    const sl_program_plan *plan = walk->plan;
     walk->region_bytes[SL_HOME_SCRATCH] = plan->scratch_bytes[phase];
     for (int s = 0; s < plan->storage_count; s++) {
         if (places[s].home == SL_HOME_SCRATCH)
@@ -172,7 +173,7 @@ static void mark_given(verify_walk *walk)
     }
 }
 
-sl_status sl_plan_verify(const sl_lowering *lowering, const sl_plan *plan)
+sl_status sl_program_plan_verify(const sl_lowering *lowering, const sl_program_plan *plan)
 {
     sl_status status = SL_OK;
     verify_walk walk = { .lowering = lowering, .plan = plan };

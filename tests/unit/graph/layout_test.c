@@ -192,7 +192,7 @@ static void layouts_are_told_apart(void **state)
     for (int layout = 0; layout < 4; layout++) {
         sl_meta meta = layout_meta(&shape, layout);
         for (int needed = 0; needed < 4; needed++)
-            assert_int_equal(sl_layout_fits(&meta, (sl_layout)needed), fits[layout][needed]);
+            assert_int_equal(sl_layout_fits(&meta, (sl_op_layout)needed), fits[layout][needed]);
     }
 }
 

@@ -53,7 +53,7 @@ static void blocks_that_meet_do_not_overlap(void **state)
                                     .last = first + length < TIME ? first + length : TIME - 1,
                                     .bytes = (size_t)(rand() % 5 ? rand() % 3000 : 0) };
         }
-        assert_int_equal(sl_pack(blocks, count, ALIGN, &total), SL_OK);
+        assert_int_equal(sl_pack_blocks(blocks, count, ALIGN, &total), SL_OK);
         assert_sound(blocks, count, total);
         assert_true(total >= peak(blocks, count));
         assert_true((double)total <= 1.35 * (double)peak(blocks, count));
@@ -64,7 +64,7 @@ static void nothing_needs_nothing(void **state)
 {
     (void)state;
     size_t total = 1;
-    assert_int_equal(sl_pack(NULL, 0, ALIGN, &total), SL_OK);
+    assert_int_equal(sl_pack_blocks(NULL, 0, ALIGN, &total), SL_OK);
     assert_int_equal(total, 0);
 }
 
@@ -75,7 +75,7 @@ static void a_chain_needs_two_blocks(void **state)
     size_t total;
     for (int i = 0; i < 20; i++)
         blocks[i] = (sl_block){ .first = i, .last = i + 1, .bytes = 100 };
-    assert_int_equal(sl_pack(blocks, 20, ALIGN, &total), SL_OK);
+    assert_int_equal(sl_pack_blocks(blocks, 20, ALIGN, &total), SL_OK);
     assert_int_equal(total, 2 * 128);
 }
 

@@ -17,12 +17,12 @@ static int count_ops(const sl_stage_program *program, sl_phase phase, sl_op op)
 /* How many instructions of a phase write to a port. */
 static int count_writes(const sl_stage_program *program, sl_phase phase, sl_home home, int index)
 {
-    const sl_place *places = phase == SL_PHASE_B ? program->plan.whole : program->plan.split;
+    const sl_program_place *places = phase == SL_PHASE_B ? program->plan.whole : program->plan.split;
     int count = 0;
     for (int i = 0; i < program->plan.phases[phase].count; i++) {
         const sl_instruction *step = &program->plan.phases[phase].items[i];
         for (int o = 0; o < step->output_count; o++) {
-            const sl_place *place = &places[step->outputs[o].storage];
+            const sl_program_place *place = &places[step->outputs[o].storage];
             count += place->home == home && place->index == index;
         }
     }

@@ -25,7 +25,7 @@ static void memory_is_what_the_plan_says(void **state)
 }
 
 /* The phase that writes a storage first. */
-static sl_phase first_writer(const sl_plan *plan, int storage)
+static sl_phase first_writer(const sl_program_plan *plan, int storage)
 {
     for (int phase = SL_PHASE_F; phase <= SL_PHASE_W; phase++) {
         for (int i = 0; i < plan->phases[phase].count; i++) {
@@ -48,19 +48,19 @@ static void the_verifier_notices_a_broken_plan(void **state)
     sl_device *device = open_cpu();
     ASSERT_OK(sl_graph_partition(g, NULL, &partition));
     sl_lowering lowering = { .graph = partition->graph, .part = &partition->parts[0] };
-    sl_plan plan = { 0 };
+    sl_program_plan plan = { 0 };
     ASSERT_OK(sl_lower_stage(&lowering));
-    ASSERT_OK(sl_plan_make(&lowering, device, &plan));
+    ASSERT_OK(sl_program_plan_make(&lowering, device, &plan));
     int broken = 0;
     for (int s = 0; s < plan.storage_count; s++) {
-        sl_place *place = &plan.split[s], saved = *place;
+        sl_program_place *place = &plan.split[s], saved = *place;
         if (saved.home < SL_HOME_SAVED_I || lowering.storages[s].bytes == 0)
             continue;
         place->offset = (size_t)1 << 40;
-        assert_int_equal(sl_plan_verify(&lowering, &plan), SL_ERR_INTERNAL);
+        assert_int_equal(sl_program_plan_verify(&lowering, &plan), SL_ERR_INTERNAL);
         if (first_writer(&plan, s) < plan.last_use[s]) { /* dead after the phase, but read in a later one */
-            *place = (sl_place){ SL_HOME_SCRATCH, 0, 0 };
-            assert_int_equal(sl_plan_verify(&lowering, &plan), SL_ERR_INTERNAL);
+            *place = (sl_program_place){ SL_HOME_SCRATCH, 0, 0 };
+            assert_int_equal(sl_program_plan_verify(&lowering, &plan), SL_ERR_INTERNAL);
         }
         *place = saved;
         broken++;
@@ -69,8 +69,8 @@ static void the_verifier_notices_a_broken_plan(void **state)
     sl_instruction *items = plan.phases[SL_PHASE_B].items, first = items[0]; /* run one instruction too late */
     items[0] = items[1];
     items[1] = first;
-    assert_int_equal(sl_plan_verify(&lowering, &plan), SL_ERR_INTERNAL);
-    sl_plan_clear(&plan);
+    assert_int_equal(sl_program_plan_verify(&lowering, &plan), SL_ERR_INTERNAL);
+    sl_program_plan_clear(&plan);
     sl_lowering_clear(&lowering);
     sl_partition_destroy(partition);
     sl_device_close(device);
