@@ -218,7 +218,8 @@ typedef struct sl_launch_result {
 
 /* Starts the ranks, waits for all of them, ends them all when one fails. Each finds the run in its environment, where
  * sl_group_open looks. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are forwarded meanwhile. Rank 0 keeps standard
- * input unless it is a terminal. Nothing is left behind, also where this process is killed. Returns SL_OK once the
+ * input unless it is a terminal. The ranks are children of a fork of this process, which ends every process that they
+ * started, in whatever session, also if this process is killed. Returns SL_OK once the
  * ranks have run, whatever became of them; not for several threads at once. Other threads of this process go on, and
  * must block those signals lest they get them; `run` finds none of them in its fork. */
 SL_API SL_MUST_CHECK sl_status sl_launch(const sl_launch_options *options, sl_launch_result *out);

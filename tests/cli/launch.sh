@@ -48,6 +48,10 @@ run 4 "$SLUICE" launch -n 2 --grace 1.2 -- bash -c 'trap "" TERM; [ $SLUICE_RANK
 nothing_left
 run 0 "$SLUICE" launch -n 2 -- bash -c '(exec -a "$0" sleep 1000) & exit 0' "$marker"
 nothing_left
+daemon='setsid bash -c "setsid bash -c \"exec -a \$0 sleep 1000\" \$0 & touch \$1" "$0" daemon.$SLUICE_RANK' # out of its group and session
+run 0 "$SLUICE" launch -n 2 -- bash -c "$daemon; sleep 0.2" "$marker"
+[ -e daemon.0 ] && [ -e daemon.1 ] || fail "the daemons did not start"
+nothing_left
 code=0 # output that nobody reads any more ends a rank as it would without the launcher
 "$SLUICE" launch -n 1 --tag-output -- bash -c 'while echo line; do sleep 0.01; done' 2>"$err" | head -1 >"$out" || code=$?
 [ "$code" -eq 141 ] || fail "exit code $code where nobody reads the output"
@@ -60,10 +64,10 @@ wait_for ready.0 ready.1
 kill -USR1 $launcher
 ends_with 5
 for signal in TERM:143 INT:130 KILL:137; do
-    rm -f ready.*
-    env --default-signal=INT "$SLUICE" launch -n 2 -- bash -c '(exec -a "$0" sleep 1000) & touch ready.$SLUICE_RANK; wait' "$marker" 2>/dev/null &
+    rm -f ready.* daemon.*
+    env --default-signal=INT "$SLUICE" launch -n 2 -- bash -c "$daemon;"'(exec -a "$0" sleep 1000) & touch ready.$SLUICE_RANK; wait' "$marker" 2>/dev/null &
     launcher=$!
-    wait_for ready.0 ready.1
+    wait_for ready.0 ready.1 daemon.0 daemon.1
     kill -"${signal%:*}" $launcher
     ends_with "${signal#*:}"
     for _ in $(seq 20); do [ "$(strays)" -eq 0 ] && break; sleep 0.05; done

@@ -13,9 +13,9 @@ static const cli_usage usage = {
         "Starts N ranks of PROGRAM on this machine. Programs that open a group (sl_group_open) find each other over "
         "shared memory; any other program runs N times.\n"
         "Signals are forwarded to all ranks. When one rank fails, the others are told, have a second to end by "
-        "themselves, are then sent SIGTERM and at last SIGKILL. Nothing is left behind, also when this command is "
-        "killed.\n"
-        "The exit code is that of the rank that failed first, 128 + signal where it was killed.",
+        "themselves, are then sent SIGTERM and at last SIGKILL. A second process, the keeper, ends every process that "
+        "the ranks started, also those in a session of their own, and also when this command is killed.\n"
+        "The exit code is that of the rank that failed first, 128 + signal if it was killed.",
     .examples = "sluice launch -n 4 -- ./my_training --steps 100\n"
                 "sluice launch -n 2 --bind core --tag-output -- sluice train -c run.yaml --parallel.pp=2",
     .min_operands = 1,

@@ -82,6 +82,7 @@ static void close_launchers(const sl_launcher *launcher)
             close(child->pidfd);
     }
     close(launcher->signal_fd);
+    close(launcher->caller_fd);
 }
 
 _Noreturn static void run_child(sl_launcher *launcher, sl_launch_child *child, pid_t parent, const int output[2],

@@ -1,4 +1,4 @@
-/* The launcher: starts the ranks, passes on their output and the signals it gets, ends them all when one fails. */
+/* The keeper's work: starts the ranks, passes on their output and the signals it gets, ends them all when one fails. */
 #include "comm/launch/launch.h"
 #include "comm/options.h"
 #include "base/alloc.h"
@@ -15,8 +15,6 @@
 #define GRACE_SECONDS 5.0 /* also the longest after a failure: what runs on then waits for nothing */
 #define QUIET_SECONDS 1.0 /* from a failure to SIGTERM: time in which the other ranks report and end by themselves */
 #define LOOK_MILLISECONDS 50
-
-static const int forwarded[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP };
 
 static void signal_all(sl_launcher *launcher, int signal)
 {
@@ -38,18 +36,6 @@ static sl_status check_options(const sl_launch_options *options)
     return SL_OK;
 }
 
-/* Where this program ignores the end of its children, or was started by one that does, exit codes would be lost. */
-static void keep_exit_codes(sl_launcher *launcher)
-{
-    struct sigaction action;
-    sigaction(SIGCHLD, NULL, &launcher->old_child_action);
-    action = launcher->old_child_action;
-    if (action.sa_handler == SIG_IGN)
-        action.sa_handler = SIG_DFL;
-    action.sa_flags &= ~SA_NOCLDWAIT;
-    sigaction(SIGCHLD, &action, NULL);
-}
-
 static sl_status prepare(sl_launcher *launcher)
 {
     sl_status status = SL_OK;
@@ -57,7 +43,7 @@ static sl_status prepare(sl_launcher *launcher)
     sl_group_options group = { .hang_timeout = launcher->options->hang_timeout };
     SL_TRY(sl_options_resolve(&group, &group));
     SL_TRY(sl_shm_create(ranks, group.hang_timeout, &launcher->shm));
-    SL_TRY(SL_NEW_ARRAY(launcher->polls, 1 + 3 * ranks));
+    SL_TRY(SL_NEW_ARRAY(launcher->polls, 2 + 3 * ranks));
     SL_TRY(SL_NEW_ARRAY(launcher->children, ranks));
     for (int r = 0; r < ranks; r++) {
         sl_launch_child *child = &launcher->children[r];
@@ -65,21 +51,17 @@ static sl_status prepare(sl_launcher *launcher)
             .rank = r, .pidfd = -1, .socket = { -1, -1 }, .streams = { { .from = -1 }, { .from = -1 } }
         };
     }
-    sigset_t set;
-    sigemptyset(&set);
-    for (size_t i = 0; i < sizeof forwarded / sizeof *forwarded; i++) {
-        struct sigaction now;
-        if (sigaction(forwarded[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN) /* nohup stays what it is */
-            sigaddset(&set, forwarded[i]);
-    }
-    launcher->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    launcher->signal_fd = signalfd(-1, &launcher->forwarded, SFD_CLOEXEC | SFD_NONBLOCK);
     if (launcher->signal_fd < 0) {
         status = sl_fail(SL_ERR_IO, "signalfd: %s", strerror(errno));
         goto done;
     }
-    sigaddset(&set, SIGPIPE); /* output that nobody reads any more is the ranks' business */
-    pthread_sigmask(SIG_BLOCK, &set, &launcher->old_mask);
-    keep_exit_codes(launcher);
+    sigset_t pipe;
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE); /* output that nobody reads any more is the ranks' business */
+    pthread_sigmask(SIG_BLOCK, &pipe, NULL);
+    /* Exit codes are lost if the caller, or who started it, ignores the end of children. */
+    sigaction(SIGCHLD, &(const struct sigaction){ .sa_handler = SIG_DFL }, &launcher->old_child_action);
 done:
     return status;
 }
@@ -96,15 +78,8 @@ static void clean_up(sl_launcher *launcher)
         if (child->pidfd >= 0)
             close(child->pidfd);
     }
-    if (launcher->signal_fd >= 0) {
-        sigset_t pipe;
-        sigemptyset(&pipe);
-        sigaddset(&pipe, SIGPIPE);
-        sigtimedwait(&pipe, NULL, &(const struct timespec){ 0 });
+    if (launcher->signal_fd >= 0)
         close(launcher->signal_fd);
-        pthread_sigmask(SIG_SETMASK, &launcher->old_mask, NULL);
-        sigaction(SIGCHLD, &launcher->old_child_action, NULL);
-    }
     sl_free(launcher->children);
     sl_free(launcher->polls);
     sl_shm_unref(launcher->shm);
@@ -147,14 +122,9 @@ static void judge(sl_launcher *launcher, sl_launch_child *child)
 /* A child has ended: what is left of its process group goes before its number can mean another process. */
 static void reap(sl_launcher *launcher, sl_launch_child *child)
 {
-    pid_t ended;
     kill(-child->pid, SIGKILL);
-    while ((ended = waitpid(child->pid, &child->wait_status, 0)) < 0 && errno == EINTR)
+    while (waitpid(child->pid, &child->wait_status, 0) < 0 && errno == EINTR)
         ;
-    if (ended < 0) { /* a handler of this program waits for all children, and has it */
-        sl_log(SL_LOG_WARN, "rank %d ended, and its exit code was taken: %s", child->rank, strerror(errno));
-        child->wait_status = W_EXITCODE(255, 0);
-    }
     child->ended = true;
     child->ended_at = sl_now();
     close(child->pidfd);
@@ -162,7 +132,23 @@ static void reap(sl_launcher *launcher, sl_launch_child *child)
     judge(launcher, child);
 }
 
-/* Suspends the ranks with the launcher, and lets them go on with it. */
+/* Processes that a rank started and left behind come to the keeper; those that end must not stay as zombies. */
+static void reap_orphans(const sl_launcher *launcher)
+{
+    siginfo_t info;
+    for (;;) {
+        info.si_pid = 0;
+        if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0)
+            return;
+        for (int r = 0; r < launcher->options->ranks; r++) {
+            if (launcher->children[r].pid == info.si_pid && !launcher->children[r].ended)
+                return; /* a rank: its pidfd tells of it */
+        }
+        waitpid(info.si_pid, NULL, 0);
+    }
+}
+
+/* Suspends the ranks with the keeper, and lets them go on with it. */
 static void suspend(sl_launcher *launcher)
 {
     signal_all(launcher, SIGSTOP);
@@ -188,13 +174,17 @@ static void forward_signals(sl_launcher *launcher)
 }
 
 /* A rank that is stopped before it has joined shows no signs of life that its peers could miss. Counts only time in
- * which the launcher itself ran: after the whole run was suspended nobody is to blame. */
+ * which the keeper and the caller themselves ran: after the whole run was suspended nobody is to blame. */
 static void look_for_stopped(sl_launcher *launcher)
 {
     double timeout = launcher->shm->control->hang_timeout, now = sl_now(), passed = now - launcher->looked;
     if (passed < LOOK_MILLISECONDS * 1e-3)
         return; /* the ranks' output is what woke it */
     launcher->looked = now;
+    uint32_t beat = atomic_load(&launcher->page->beat);
+    if (beat == launcher->caller_beat)
+        passed = 0;
+    launcher->caller_beat = beat;
     if (passed > timeout / 4)
         passed = timeout / 4;
     for (int r = 0; r < launcher->options->ranks; r++) {
@@ -253,12 +243,13 @@ static bool has_come(const struct pollfd *polls, int *at, int fd)
     return fd >= 0 && polls[(*at)++].revents != 0;
 }
 
-/* Waits for the next event and deals with it; false once all children have ended. */
+/* Waits for the next event and deals with it; false once all ranks have ended, or the caller has. */
 static bool turn(sl_launcher *launcher)
 {
     int count = 0, left = 0, ranks = launcher->options->ranks;
     struct pollfd *polls = launcher->polls;
     add_poll(polls, &count, launcher->signal_fd);
+    add_poll(polls, &count, launcher->caller_fd);
     for (int r = 0; r < ranks; r++) {
         const sl_launch_child *child = &launcher->children[r];
         left += !child->ended;
@@ -271,6 +262,8 @@ static bool turn(sl_launcher *launcher)
     int at = 0, ready = poll(polls, (nfds_t)count, LOOK_MILLISECONDS);
     if (ready > 0 && has_come(polls, &at, launcher->signal_fd))
         forward_signals(launcher);
+    if (ready > 0 && has_come(polls, &at, launcher->caller_fd))
+        return false; /* nobody waits for the run any more */
     for (int r = 0; ready > 0 && r < ranks; r++) {
         sl_launch_child *child = &launcher->children[r];
         for (int i = 0; i < 2; i++) {
@@ -280,12 +273,13 @@ static bool turn(sl_launcher *launcher)
         if (has_come(polls, &at, child->pidfd))
             reap(launcher, child);
     }
+    reap_orphans(launcher);
     look_for_stopped(launcher);
     press(launcher);
     return true;
 }
 
-/* Ends and reaps what has been started, where the rest could not be. */
+/* Ends and reaps what has been started if the rest could not be. */
 static void abandon(sl_launcher *launcher)
 {
     signal_all(launcher, SIGKILL);
@@ -293,29 +287,30 @@ static void abandon(sl_launcher *launcher)
         ;
 }
 
-sl_status sl_launch(const sl_launch_options *options, sl_launch_result *out)
+sl_status sl_launch_run(sl_launcher *launcher, sl_launch_result *out)
 {
     sl_status status = SL_OK;
-    sl_launcher launcher = { .options = options, .signal_fd = -1, .looked = sl_now() };
-    launcher.grace = options->grace > 0 ? options->grace : GRACE_SECONDS;
+    const sl_launch_options *options = launcher->options;
+    launcher->signal_fd = -1;
+    launcher->looked = sl_now();
+    launcher->grace = options->grace > 0 ? options->grace : GRACE_SECONDS;
     SL_TRY(check_options(options));
-    SL_TRY(prepare(&launcher));
-    fflush(NULL); /* what is buffered must not come out once more in each rank */
+    SL_TRY(prepare(launcher));
     for (int r = 0; r < options->ranks && status == SL_OK; r++)
-        status = sl_launch_start(&launcher, &launcher.children[r]);
+        status = sl_launch_start(launcher, &launcher->children[r]);
     if (status != SL_OK) {
         char message[512];
         snprintf(message, sizeof message, "%s", sl_error_message());
         for (int r = 0; r < options->ranks; r++)
-            launcher.children[r].ended |= launcher.children[r].pid == 0;
-        abandon(&launcher);
+            launcher->children[r].ended |= launcher->children[r].pid == 0;
+        abandon(launcher);
         sl_fail(status, "%s", message);
         goto done;
     }
-    while (turn(&launcher))
+    while (turn(launcher))
         ;
-    sl_launch_report(&launcher, out);
+    sl_launch_report(launcher, out);
 done:
-    clean_up(&launcher);
+    clean_up(launcher);
     return status;
 }

@@ -1,4 +1,5 @@
-/* The launcher from the inside: one process that starts the ranks of a run and waits for them. */
+/* The launcher from the inside. sl_launch forks the keeper, a process of its own that starts the ranks and waits for
+ * them; everything that ranks start stays below the keeper, which can therefore end all of it. */
 #ifndef SL_COMM_LAUNCH_LAUNCH_H
 #define SL_COMM_LAUNCH_LAUNCH_H
 
@@ -29,13 +30,27 @@ typedef struct sl_launch_child {
     sl_launch_stream streams[2]; /* stdout, stderr, where output is tagged */
 } sl_launch_child;
 
+/* Memory that the caller of sl_launch and the keeper share. */
+typedef struct sl_launch_page {
+    _Atomic uint32_t beat; /* grows while the caller runs */
+    _Atomic bool done;     /* the rest is set */
+    sl_status status;
+    char message[512]; /* of a status that is not SL_OK */
+    sl_launch_result result;
+} sl_launch_page;
+
+/* The keeper's state. */
 typedef struct sl_launcher {
     const sl_launch_options *options;
+    int caller_fd; /* pidfd of the process that called sl_launch */
+    const sl_launch_page *page;
+    uint32_t caller_beat; /* last seen */
     double grace;
     sl_shm *shm;
     sl_launch_child *children; /* (ranks) */
     int signal_fd;
-    sigset_t old_mask;
+    sigset_t forwarded;                /* signals for the ranks, blocked here */
+    sigset_t old_mask;                 /* the caller's */
     struct sigaction old_child_action; /* of SIGCHLD */
     bool harmless;  /* the run's failure is a rank that ended early and well: it concerns who still needs it */
     double looked;  /* when it last looked for stopped ranks */
@@ -43,8 +58,11 @@ typedef struct sl_launcher {
     bool by_signal; /* because of a signal: ranks may want time, to write a checkpoint */
     bool told_term; /* SIGTERM has been sent */
     bool told_kill;
-    struct pollfd *polls; /* (1 + 3 * ranks) */
+    struct pollfd *polls; /* (2 + 3 * ranks) */
 } sl_launcher;
+
+/* Starts the ranks and waits for all of them: the keeper's work. The caller has set caller_fd, page and the masks. */
+sl_status sl_launch_run(sl_launcher *launcher, sl_launch_result *out);
 
 /* Starts the child: forks, binds, executes. Returns in the parent only. */
 sl_status sl_launch_start(sl_launcher *launcher, sl_launch_child *child);
