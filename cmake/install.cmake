@@ -12,7 +12,7 @@ endif()
 file(RELATIVE_PATH PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /) # the installed tree may be moved
 string(REGEX REPLACE "/$" "" PC_PREFIX "${PC_PREFIX}")
 set(PC_PRIVATE "")
-foreach(module JANSSON CAIRO XXHASH CYAML YAML PCRE2)
+foreach(module JANSSON CAIRO XXHASH YAML PCRE2)
   list(TRANSFORM ${module}_LIBRARIES PREPEND "-l" OUTPUT_VARIABLE libraries)
   list(APPEND PC_PRIVATE ${libraries})
 endforeach()

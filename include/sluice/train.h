@@ -85,7 +85,7 @@ typedef struct sl_train_config {
 } sl_train_config;
 
 /* Defaults, then the file (NULL: none), then the overrides "section.key=value" in order. Checks each value and that
- * they fit together. An error names file, line and key, or the override. The caller owns *out and destroys it. */
+ * they fit together. An error names file, line, column and key, or the override. The caller owns *out and destroys it. */
 SL_API SL_MUST_CHECK sl_status sl_train_config_load(const char *path, const char *const *overrides, int override_count,
                                                     sl_train_config *out);
 SL_API void sl_train_config_destroy(sl_train_config *config); /* NULL is fine */
@@ -99,8 +99,8 @@ typedef struct sl_config_key_info {
 } sl_config_key_info;
 SL_API bool sl_train_config_key(int i, sl_config_key_info *out);
 
-/* Fails with "FILE:LINE: section.key: MESSAGE", "--section.key=VALUE: MESSAGE", or "section.key (by default VALUE):
- * MESSAGE", whichever the value came from. key is "section.key". */
+/* Fails with "FILE:LINE:COLUMN: section.key: MESSAGE", "--section.key=VALUE: MESSAGE", or "section.key (VALUE by
+ * default): MESSAGE", whichever the value came from. key is "section.key". */
 SL_API sl_status sl_train_config_fail(const sl_train_config *config, const char *key, const char *format, ...)
     SL_PRINTF(3, 4);
 /* Whether the key was given in the file or as an override. */

@@ -5,6 +5,7 @@
 #include "base/arena.h"
 #include "base/locale.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -77,9 +78,50 @@ sl_status sl_config_set(sl_train_config *config, const config_key *key, const ch
     return set_scalar(config, key, what, texts[0], target);
 }
 
-/* ---- Defaults and overrides ------------------------------------------------------------------ */
+/* ---- One value back to text -------------------------------------------------------------------- */
 
-enum { LIST_LIMIT = 256 };
+static sl_status word_text(const config_key *key, int64_t place, sl_arena *arena, char **out)
+{
+    const char *word = key->words;
+    for (; place > 0; place--)
+        word = strchr(word, '|') + 1;
+    return sl_arena_printf(arena, out, "%.*s", (int)strcspn(word, "|"), word);
+}
+
+static sl_status list_text(const sl_texts *list, sl_arena *arena, char **out)
+{
+    sl_status status = sl_arena_strdup(arena, "", out);
+    for (int64_t i = 0; i < list->count && status == SL_OK; i++)
+        status = sl_arena_printf(arena, out, "%s%s%s", *out, i > 0 ? "," : "", list->items[i]);
+    return status;
+}
+
+sl_status sl_config_text(const sl_train_config *config, const config_key *key, sl_arena *arena, const char **out)
+{
+    const void *value = (const char *)config + key->offset;
+    char **text = (char **)(void *)out;
+    const double *pair = value;
+    char first[32], second[32];
+    switch (key->type) {
+    case CONFIG_INT:
+        return sl_arena_printf(arena, text, "%" PRId64, *(const int64_t *)value);
+    case CONFIG_REAL:
+        return sl_arena_strdup(arena, sl_double_text(*pair, first, sizeof first), text);
+    case CONFIG_BOOL:
+        return sl_arena_strdup(arena, *(const bool *)value ? "true" : "false", text);
+    case CONFIG_WORD:
+        return word_text(key, *(const int64_t *)value, arena, text);
+    case CONFIG_PAIR:
+        return sl_arena_printf(arena, text, "%s,%s", sl_double_text(pair[0], first, sizeof first),
+                               sl_double_text(pair[1], second, sizeof second));
+    case CONFIG_TEXTS:
+        return list_text(value, arena, text);
+    default:
+        return sl_arena_strdup(arena, *(const char *const *)value ? *(const char *const *)value : "", text);
+    }
+}
+
+/* ---- Defaults and overrides ------------------------------------------------------------------ */
 
 /* "[a, b]" or "a,b" into its items; cuts the copy that is passed in. */
 static int cut_list(char *text, const char **items)
@@ -92,7 +134,7 @@ static int cut_list(char *text, const char **items)
     }
     if (text[strspn(text, " ")] == '\0')
         return 0;
-    while (text && count < LIST_LIMIT) {
+    while (text && count < CONFIG_LIST_LIMIT) {
         char *comma = strchr(text, ',');
         if (comma)
             *comma = '\0';
@@ -110,7 +152,7 @@ static sl_status set_from_text(sl_train_config *config, const config_key *key, c
 {
     sl_status status = SL_OK;
     char *copy = NULL;
-    const char *items[LIST_LIMIT] = { text };
+    const char *items[CONFIG_LIST_LIMIT] = { text };
     int count = 1;
     if (key->type == CONFIG_PAIR || key->type == CONFIG_TEXTS) {
         SL_TRY(sl_strdup(text, &copy));
@@ -218,7 +260,7 @@ sl_status sl_train_config_fail(const sl_train_config *config, const char *key, c
     if (origin && origin->override)
         snprintf(place, sizeof place, "--%.300s", origin->override);
     else if (origin && origin->given)
-        snprintf(place, sizeof place, "%s:%d: %s", config->own->path, origin->line, key);
+        snprintf(place, sizeof place, "%s:%d:%d: %s", config->own->path, origin->line, origin->column, key);
     else if (value)
         snprintf(place, sizeof place, "%s (%s by default)", key, value);
     else

@@ -1,4 +1,4 @@
-/* Every configuration key in one table: the YAML schema, the overrides, the defaults and the help come from it. */
+/* Every configuration key in one table: the file, the overrides, the defaults and the help come from it. */
 #ifndef SL_TRAIN_CONFIG_KEYS_H
 #define SL_TRAIN_CONFIG_KEYS_H
 
@@ -28,13 +28,13 @@ typedef struct config_key {
 
 /* Ends with a key whose section is NULL. Keys of a section stand together. */
 extern const config_key sl_config_keys[];
-enum { CONFIG_KEY_LIMIT = 64 };
+enum { CONFIG_KEY_LIMIT = 64, CONFIG_LIST_LIMIT = 256 /* items of one value */ };
 
 /* Where a value came from. */
 typedef struct config_origin {
     bool given;
-    int line;             /* of the file; 0 where it was an override */
-    const char *override; /* "section.key=value" */
+    int line, column;     /* in the file; 0 for an override */
+    const char *override; /* "section.key=value"; NULL if the file gave the value */
 } config_origin;
 
 struct sl_config_own {
@@ -57,7 +57,7 @@ SL_MUST_CHECK sl_status sl_config_set(sl_train_config *config, const config_key 
 SL_MUST_CHECK sl_status sl_config_text(const sl_train_config *config, const config_key *key, sl_arena *arena,
                                        const char **out);
 
-/* config_yaml.c: reads the file into config and notes the lines. */
+/* config_yaml.c: reads the file into config and notes where each value stands. */
 SL_MUST_CHECK sl_status sl_config_read_yaml(sl_train_config *config, const char *path);
 /* The same for text in memory; path stands for it in messages. */
 SL_MUST_CHECK sl_status sl_config_parse_yaml(sl_train_config *config, const char *path, const char *text,

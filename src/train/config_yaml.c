@@ -1,346 +1,197 @@
-/* The configuration file: libcyaml checks it against a schema made from the key table. Its line numbers are those of
- * the event before the error, so a first pass with libyaml notes the line of every key. */
+/* The configuration file: one pass over libyaml's events, checked against the key table as they come. */
 #include "train/config_keys.h"
 
 #include "base/alloc.h"
 #include "base/arena.h"
 
-#include <cyaml/cyaml.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <yaml.h>
 
-enum { FILE_LIMIT = 1 << 20, NAME_LIMIT = 64, SECTION_LIMIT = 16 };
+enum { FILE_LIMIT = 1 << 20 };
 
-/* ---- First pass: where every key stands ------------------------------------------------------- */
-
-typedef struct key_line {
-    char section[NAME_LIMIT], key[NAME_LIMIT]; /* key is empty for the section itself */
-    int line;
-} key_line;
-
-typedef struct line_map {
-    const char *path;
+typedef struct reader {
+    sl_train_config *config;
+    const char *path, *text;
     yaml_parser_t parser;
-    yaml_event_t event;
-    const char *text; /* of the file */
-    key_line *lines;
-    size_t count, capacity;
-    bool empty; /* nothing but comments between the marks of a document */
-} line_map;
+    yaml_event_t event;          /* the one at hand */
+    bool seen[CONFIG_KEY_LIMIT]; /* keys so far */
+} reader;
 
-static int event_line(const line_map *map)
+/* "run.yaml:3:5: batch.size: MESSAGE": the event at hand is at fault. section and key may be NULL. */
+static sl_status fail_here(const reader *r, const char *section, const char *key, const char *message)
 {
-    return (int)map->event.start_mark.line + 1;
+    return sl_fail(SL_ERR_FORMAT, "%s:%zu:%zu: %.100s%s%.100s%s%s", r->path, r->event.start_mark.line + 1,
+                   r->event.start_mark.column + 1, section ? section : "", key ? "." : "", key ? key : "",
+                   section ? ": " : "", message);
 }
 
-/* Of bytes that are no text libyaml gives the offset, not the line. */
-static size_t problem_line(const line_map *map)
+static sl_status fail_in_parser(const reader *r)
 {
-    size_t line = 1;
-    if (map->parser.error != YAML_READER_ERROR)
-        return map->parser.problem_mark.line + 1;
-    for (size_t i = 0; i < map->parser.problem_offset; i++)
-        line += map->text[i] == '\n';
-    return line;
+    size_t line = r->parser.problem_mark.line + 1, column = r->parser.problem_mark.column + 1;
+    if (r->parser.error == YAML_MEMORY_ERROR)
+        return sl_fail(SL_ERR_MEMORY, "read %s: out of memory", r->path);
+    if (r->parser.error == YAML_READER_ERROR) { /* bytes that are no text: libyaml gives their offset alone */
+        line = column = 1;
+        for (size_t i = 0; i < r->parser.problem_offset; i++, column++) {
+            if (r->text[i] == '\n') {
+                line++;
+                column = 0;
+            }
+        }
+    }
+    return sl_fail(SL_ERR_FORMAT, "%s:%zu:%zu: %s", r->path, line, column,
+                   r->parser.problem ? r->parser.problem : "this is not YAML");
 }
 
-/* Replaces map->event by the next one. */
-static sl_status next_event(line_map *map)
+static sl_status next_event(reader *r)
 {
-    yaml_event_delete(&map->event);
-    if (!yaml_parser_parse(&map->parser, &map->event))
-        return sl_fail(SL_ERR_FORMAT, "%s:%zu: %s", map->path, problem_line(map),
-                       map->parser.problem ? map->parser.problem : "this is not YAML");
-    if (map->event.type == YAML_ALIAS_EVENT)
-        return sl_fail(SL_ERR_FORMAT, "%s:%d: aliases are not supported here", map->path, event_line(map));
+    yaml_event_delete(&r->event);
+    if (!yaml_parser_parse(&r->parser, &r->event))
+        return fail_in_parser(r);
+    if (r->event.type == YAML_ALIAS_EVENT)
+        return fail_here(r, NULL, NULL, "aliases are not supported here");
     return SL_OK;
 }
 
-/* The event opens a value; reads to the event that ends it. */
-static sl_status skip_value(line_map *map)
+static const char *scalar(const reader *r)
 {
-    int depth = 0;
-    for (;;) {
-        yaml_event_type_t type = map->event.type;
-        depth += type == YAML_MAPPING_START_EVENT || type == YAML_SEQUENCE_START_EVENT;
-        depth -= type == YAML_MAPPING_END_EVENT || type == YAML_SEQUENCE_END_EVENT;
-        if (depth == 0)
-            return SL_OK;
-        sl_status status = next_event(map);
-        if (status != SL_OK)
-            return status;
-    }
+    return (const char *)r->event.data.scalar.value;
 }
 
-static sl_status note_key(line_map *map, const char *section, const char **name)
+/* Nothing, "~" or "null" without quotes: the same as if the key were not there. */
+static bool is_null(const reader *r)
+{
+    static const char *const words[] = { "", "~", "null", "Null", "NULL" };
+    bool found = false;
+    if (r->event.type == YAML_SCALAR_EVENT && r->event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE) {
+        for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+            found = found || strcmp(scalar(r), words[i]) == 0;
+    }
+    return found;
+}
+
+static sl_status fail_unknown(const reader *r, const char *section, const char *key)
+{
+    char names[512], message[600];
+    snprintf(message, sizeof message, "there is no such %s; there are %s", key ? "key" : "section",
+             sl_config_list_names(section, names, sizeof names));
+    return fail_here(r, section, key, message);
+}
+
+static sl_status read_text(const reader *r, const config_key *key, const char **out)
+{
+    if (r->event.type != YAML_SCALAR_EVENT)
+        return fail_here(r, key->section, key->key, "one value is expected here, not a list or a mapping");
+    if (strlen(scalar(r)) != r->event.data.scalar.length)
+        return fail_here(r, key->section, key->key, "the text holds a zero byte");
+    return sl_arena_strdup(r->config->own->arena, scalar(r), (char **)(void *)out);
+}
+
+/* The value at hand: a scalar, or a list of them for keys that take one. */
+static sl_status read_value(reader *r, const config_key *key, config_origin *origin)
 {
     sl_status status = SL_OK;
-    if (map->event.type != YAML_SCALAR_EVENT)
-        return sl_fail(SL_ERR_FORMAT, "%s:%d: a key must be a plain word", map->path, event_line(map));
-    SL_TRY(SL_GROW(map->lines, &map->capacity, map->count + 1));
-    key_line *line = &map->lines[map->count++];
-    const char *text = (const char *)map->event.data.scalar.value;
-    snprintf(line->section, sizeof line->section, "%s", section ? section : text);
-    snprintf(line->key, sizeof line->key, "%s", section ? text : "");
-    line->line = event_line(map);
-    if (name)
-        *name = line->section;
-done:
-    return status;
-}
-
-/* The event is the start of a section's mapping. */
-static sl_status note_section(line_map *map, const char *section)
-{
-    sl_status status = SL_OK;
-    char name[NAME_LIMIT];
-    snprintf(name, sizeof name, "%s", section); /* the array it stands in may move */
-    for (;;) {
-        SL_TRY(next_event(map));
-        if (map->event.type == YAML_MAPPING_END_EVENT)
-            break;
-        SL_TRY(note_key(map, name, NULL));
-        SL_TRY(next_event(map));
-        SL_TRY(skip_value(map));
-    }
-done:
-    return status;
-}
-
-static sl_status note_document(line_map *map)
-{
-    sl_status status = SL_OK;
-    if (map->event.type == YAML_SCALAR_EVENT && map->event.data.scalar.length == 0) {
-        map->empty = true;
-        return next_event(map);
-    }
-    if (map->event.type != YAML_MAPPING_START_EVENT)
-        return sl_fail(SL_ERR_FORMAT, "%s:%d: sections such as 'model:' are expected here", map->path, event_line(map));
-    for (;;) {
-        const char *section = NULL;
-        SL_TRY(next_event(map));
-        if (map->event.type == YAML_MAPPING_END_EVENT)
-            break;
-        SL_TRY(note_key(map, NULL, &section));
-        SL_TRY(next_event(map));
-        if (map->event.type == YAML_MAPPING_START_EVENT)
-            SL_TRY(note_section(map, section));
-        else
-            SL_TRY(skip_value(map));
-    }
-    SL_TRY(next_event(map));
-done:
-    return status;
-}
-
-static sl_status note_lines(line_map *map)
-{
-    sl_status status = SL_OK;
-    int documents = 0;
-    do {
-        SL_TRY(next_event(map));
-        if (map->event.type == YAML_DOCUMENT_START_EVENT) {
-            if (++documents > 1)
-                SL_TRY(sl_fail(SL_ERR_FORMAT, "%s:%d: a second document begins here; one is expected", map->path,
-                               event_line(map)));
-            SL_TRY(next_event(map));
-            SL_TRY(note_document(map));
-        }
-    } while (map->event.type != YAML_STREAM_END_EVENT);
-done:
-    return status;
-}
-
-/* The last place counts, so that a key given twice is reported where it comes again. */
-static int find_line(const line_map *map, const char *section, const char *key)
-{
-    char section_name[NAME_LIMIT], key_name[NAME_LIMIT];
-    snprintf(section_name, sizeof section_name, "%s", section);
-    snprintf(key_name, sizeof key_name, "%s", key);
-    for (size_t i = map->count; i-- > 0;) {
-        if (strcmp(map->lines[i].section, section_name) == 0 && strcmp(map->lines[i].key, key_name) == 0)
-            return map->lines[i].line;
-    }
-    return 0;
-}
-
-/* ---- Second pass: the schema ------------------------------------------------------------------ */
-
-/* What libcyaml fills: every value stays text, so that files and overrides go through the same checks. */
-typedef struct key_slot {
-    char *text;
-    char **list;
-    uint32_t list_count;
-} key_slot;
-
-typedef struct schema {
-    cyaml_schema_value_t top, item;
-    cyaml_schema_field_t sections[SECTION_LIMIT];
-    cyaml_schema_field_t keys[CONFIG_KEY_LIMIT + SECTION_LIMIT];
-} schema;
-
-static void describe_key(schema *made, cyaml_schema_field_t *field, const config_key *key, int at_in_section)
-{
-    enum cyaml_flag flags = CYAML_FLAG_OPTIONAL | CYAML_FLAG_POINTER_NULL_STR;
-    size_t slot = (size_t)at_in_section * sizeof(key_slot);
-    *field = (cyaml_schema_field_t){ .key = key->key };
-    if (key->type == CONFIG_PAIR || key->type == CONFIG_TEXTS) {
-        field->data_offset = (uint32_t)(slot + offsetof(key_slot, list));
-        field->count_offset = (uint32_t)(slot + offsetof(key_slot, list_count));
-        field->count_size = sizeof(uint32_t);
-        field->value.type = CYAML_SEQUENCE;
-        field->value.flags = flags;
-        field->value.data_size = sizeof(char *);
-        field->value.sequence.entry = &made->item;
-        field->value.sequence.max = 256;
+    const char *items[CONFIG_LIST_LIMIT];
+    char what[1024];
+    int count = 0;
+    if (is_null(r))
+        return SL_OK;
+    *origin = (config_origin){ .given = true,
+                               .line = (int)r->event.start_mark.line + 1,
+                               .column = (int)r->event.start_mark.column + 1 };
+    if (key->type != CONFIG_PAIR && key->type != CONFIG_TEXTS) {
+        SL_TRY(read_text(r, key, &items[count++]));
+    } else if (r->event.type != YAML_SEQUENCE_START_EVENT) {
+        return fail_here(r, key->section, key->key, "a list is expected here, such as [a, b]");
     } else {
-        field->data_offset = (uint32_t)(slot + offsetof(key_slot, text));
-        field->value.type = CYAML_STRING;
-        field->value.flags = flags;
-        field->value.data_size = sizeof(char);
-        field->value.string.max = CYAML_UNLIMITED;
-    }
-}
-
-static void make_schema(schema *made)
-{
-    *made = (schema){ .item = { .type = CYAML_STRING,
-                                .flags = CYAML_FLAG_POINTER,
-                                .data_size = sizeof(char),
-                                .string = { .max = CYAML_UNLIMITED } } };
-    int section = -1, used = 0, at_in_section = 0;
-    for (const config_key *key = sl_config_keys; key->section; key++) {
-        if (section < 0 || strcmp(made->sections[section].key, key->section) != 0) {
-            used += section >= 0; /* leaves the zeroed entry that ends a list of keys */
-            at_in_section = 0;
-            cyaml_schema_field_t *field = &made->sections[++section];
-            field->key = key->section;
-            field->data_offset = (uint32_t)((size_t)section * sizeof(key_slot *));
-            field->value.type = CYAML_MAPPING;
-            field->value.flags = CYAML_FLAG_OPTIONAL | CYAML_FLAG_POINTER_NULL_STR;
-            field->value.data_size = sizeof(key_slot[CONFIG_KEY_LIMIT]);
-            field->value.mapping.fields = &made->keys[used];
+        SL_TRY(next_event(r));
+        while (r->event.type != YAML_SEQUENCE_END_EVENT) {
+            if (count == CONFIG_LIST_LIMIT)
+                return fail_here(r, key->section, key->key, "the list is too long");
+            SL_TRY(read_text(r, key, &items[count++]));
+            SL_TRY(next_event(r));
         }
-        describe_key(made, &made->keys[used++], key, at_in_section++);
     }
-    made->top = (cyaml_schema_value_t){ .type = CYAML_MAPPING,
-                                        .flags = CYAML_FLAG_POINTER,
-                                        .data_size = sizeof(key_slot *[SECTION_LIMIT]),
-                                        .mapping = { .fields = made->sections } };
+    snprintf(what, sizeof what, "%s:%d:%d: %s.%s", r->path, origin->line, origin->column, key->section, key->key);
+    SL_TRY(sl_config_set(r->config, key, what, items, count));
+done:
+    return status;
 }
 
-static void *cyaml_memory(void *context, void *block, size_t size)
-{
-    (void)context;
-    if (size == 0) {
-        sl_free(block);
-        return NULL;
-    }
-    return sl_realloc(&block, size, 1) == SL_OK ? block : NULL;
-}
-
-/* The first error and the fields around it, inner first, from libcyaml's log. */
-typedef struct cyaml_report {
-    char message[256];
-    char fields[2][NAME_LIMIT];
-    int field_count;
-} cyaml_report;
-
-static void collect(cyaml_log_t level, void *context, const char *format, va_list args)
-{
-    (void)level;
-    cyaml_report *report = context;
-    char line[256];
-    vsnprintf(line, sizeof line, format, args);
-    line[strcspn(line, "\n")] = '\0';
-    const char *field = strstr(line, "in mapping field '");
-    if (field && report->field_count < 2) {
-        field += strlen("in mapping field '");
-        snprintf(report->fields[report->field_count++], NAME_LIMIT, "%.*s", (int)strcspn(field, "'"), field);
-    } else if (strncmp(line, "Load: ", 6) == 0 && report->message[0] == '\0' && !strstr(line, "Backtrace")) {
-        snprintf(report->message, sizeof report->message, "%s", line + 6);
-    }
-}
-
-static sl_status report_schema_error(const line_map *map, const cyaml_report *report, cyaml_err_t error)
-{
-    static const char unknown[] = "Unexpected key: ";
-    const char *section = report->field_count > 0 ? report->fields[report->field_count - 1] : "";
-    const char *key = report->field_count > 1 ? report->fields[0] : "";
-    const char *message = report->message[0] ? report->message : cyaml_strerror(error);
-    char names[512], missing[600];
-    if (error == CYAML_ERR_OOM)
-        return sl_fail(SL_ERR_MEMORY, "read %s: out of memory", map->path);
-    if (strncmp(message, unknown, sizeof unknown - 1) == 0) {
-        if (section[0] == '\0')
-            section = message + sizeof unknown - 1;
-        else
-            key = message + sizeof unknown - 1;
-        snprintf(missing, sizeof missing, "there is no such %s; there are %s", key[0] ? "key" : "section",
-                 sl_config_list_names(section, names, sizeof names));
-        message = missing;
-    } else if (strstr(message, "already seen")) {
-        message = "this is given a second time";
-    } else if (strstr(message, "Expecting STRING")) {
-        message = "one value is expected here, not a list or a mapping";
-    } else if (strstr(message, "Expecting SEQUENCE")) {
-        message = "a list is expected here, such as [a, b]";
-    } else if (strstr(message, "Expecting MAPPING")) {
-        message = "keys with values are expected here";
-    }
-    return sl_fail(SL_ERR_FORMAT, "%s:%d: %s%s%s: %s", map->path, find_line(map, section, key), section,
-                   key[0] ? "." : "", key, message);
-}
-
-static sl_status take_values(sl_train_config *config, const line_map *map, key_slot *const *sections)
+/* The keys of a section; the event at hand is what follows its name. */
+static sl_status read_section(reader *r, const char *section)
 {
     sl_status status = SL_OK;
-    int section = -1, at_in_section = 0;
-    for (int i = 0; sl_config_keys[i].section; i++) {
-        const config_key *key = &sl_config_keys[i];
-        if (section < 0 || strcmp(sl_config_keys[i - 1].section, key->section) != 0) {
-            section++;
-            at_in_section = 0;
-        }
-        const key_slot *slot = sections[section] ? &sections[section][at_in_section] : NULL;
-        at_in_section++;
-        if (!slot || (!slot->text && !slot->list))
-            continue;
-        config_origin *origin = &config->own->origins[i];
-        *origin = (config_origin){ .given = true, .line = find_line(map, key->section, key->key) };
-        char what[1024];
-        snprintf(what, sizeof what, "%s:%d: %s.%s", map->path, origin->line, key->section, key->key);
-        const char *one = slot->text;
-        SL_TRY(sl_config_set(config, key, what, slot->list ? (const char *const *)slot->list : &one,
-                             slot->list ? (int)slot->list_count : 1));
+    if (is_null(r))
+        return SL_OK;
+    if (r->event.type != YAML_MAPPING_START_EVENT)
+        return fail_here(r, section, NULL, "keys with values are expected here");
+    for (;;) {
+        SL_TRY(next_event(r));
+        if (r->event.type == YAML_MAPPING_END_EVENT)
+            return SL_OK;
+        if (r->event.type != YAML_SCALAR_EVENT)
+            return fail_here(r, section, NULL, "a key must be a plain word");
+        int i = sl_config_find(section, strlen(section), scalar(r), r->event.data.scalar.length);
+        if (i < 0)
+            return fail_unknown(r, section, scalar(r));
+        if (r->seen[i])
+            return fail_here(r, section, scalar(r), "this is given a second time");
+        r->seen[i] = true;
+        SL_TRY(next_event(r));
+        SL_TRY(read_value(r, &sl_config_keys[i], &r->config->own->origins[i]));
     }
 done:
     return status;
 }
 
-static sl_status load_text(sl_train_config *config, line_map *map, const char *text, size_t length)
+/* The sections of the document; the event at hand is its first. */
+static sl_status read_document(reader *r)
 {
     sl_status status = SL_OK;
-    schema made;
-    make_schema(&made);
-    cyaml_report report = { .field_count = 0 };
-    const cyaml_config_t settings = { .log_fn = collect,
-                                      .log_ctx = &report,
-                                      .mem_fn = cyaml_memory,
-                                      .log_level = CYAML_LOG_ERROR,
-                                      .flags = CYAML_CFG_NO_ALIAS };
-    key_slot **sections = NULL;
-    cyaml_err_t error =
-        cyaml_load_data((const uint8_t *)text, length, &settings, &made.top, (cyaml_data_t **)&sections, NULL);
-    if (error != CYAML_OK)
-        SL_TRY(report_schema_error(map, &report, error));
-    if (sections)
-        SL_TRY(take_values(config, map, sections));
+    bool seen[CONFIG_KEY_LIMIT] = { false }; /* sections, by the index of their first key */
+    if (is_null(r))
+        return SL_OK;
+    if (r->event.type != YAML_MAPPING_START_EVENT)
+        return fail_here(r, NULL, NULL, "sections such as 'model:' are expected here");
+    for (;;) {
+        SL_TRY(next_event(r));
+        if (r->event.type == YAML_MAPPING_END_EVENT)
+            return SL_OK;
+        if (r->event.type != YAML_SCALAR_EVENT)
+            return fail_here(r, NULL, NULL, "a key must be a plain word");
+        int i = 0;
+        while (sl_config_keys[i].section && strcmp(sl_config_keys[i].section, scalar(r)) != 0)
+            i++;
+        if (!sl_config_keys[i].section)
+            return fail_unknown(r, scalar(r), NULL);
+        if (seen[i])
+            return fail_here(r, scalar(r), NULL, "this is given a second time");
+        seen[i] = true;
+        SL_TRY(next_event(r));
+        SL_TRY(read_section(r, sl_config_keys[i].section));
+    }
 done:
-    if (sections)
-        cyaml_free(&settings, &made.top, sections, 0);
+    return status;
+}
+
+/* Start of the stream, at most one document between its marks, end of the stream. */
+static sl_status read_stream(reader *r)
+{
+    sl_status status = SL_OK;
+    SL_TRY(next_event(r));
+    SL_TRY(next_event(r));
+    if (r->event.type == YAML_STREAM_END_EVENT)
+        return SL_OK;
+    SL_TRY(next_event(r));
+    SL_TRY(read_document(r));
+    SL_TRY(next_event(r));
+    SL_TRY(next_event(r));
+    if (r->event.type != YAML_STREAM_END_EVENT)
+        return fail_here(r, NULL, NULL, "a second document begins here; one is expected");
+done:
     return status;
 }
 
@@ -371,18 +222,15 @@ done:
 sl_status sl_config_parse_yaml(sl_train_config *config, const char *path, const char *text, size_t length)
 {
     sl_status status = SL_OK;
-    line_map map = { .path = path, .text = text };
-    if (!yaml_parser_initialize(&map.parser))
+    reader r = { .config = config, .path = path, .text = text };
+    if (!yaml_parser_initialize(&r.parser))
         return sl_fail(SL_ERR_MEMORY, "read %s: out of memory", path);
     SL_TRY(sl_arena_strdup(config->own->arena, path, (char **)(void *)&config->own->path));
-    yaml_parser_set_input_string(&map.parser, (const unsigned char *)text, length);
-    SL_TRY(note_lines(&map));
-    if (!map.empty)
-        SL_TRY(load_text(config, &map, text, length));
+    yaml_parser_set_input_string(&r.parser, (const unsigned char *)text, length);
+    SL_TRY(read_stream(&r));
 done:
-    yaml_event_delete(&map.event);
-    yaml_parser_delete(&map.parser);
-    sl_free(map.lines);
+    yaml_event_delete(&r.event);
+    yaml_parser_delete(&r.parser);
     return status;
 }
 

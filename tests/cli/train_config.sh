@@ -60,7 +60,7 @@ printf '0F0,1F0,1B0,0B0\n' >two.csv
 refused '--parallel.stages_per_rank=3: the schedule has 2 stages on 1 ranks' --data.text=text.txt \
     --parallel.schedule=two.csv --batch.microbatches=1 --parallel.stages_per_rank=3
 
-# The file: line and key.
+# The file: line, column and key.
 cat >run.yaml <<'YAML'
 data:
   text: text.txt
@@ -68,15 +68,15 @@ batch:
   size: 6
   microbatch: 2
 YAML
-refused 'run.yaml:5: batch.microbatch: there is no such key' -c run.yaml
+refused 'run.yaml:5:3: batch.microbatch: there is no such key; there are size, seq, microbatches' -c run.yaml
 sed -i 's/microbatch:/microbatches:/; s/2$/two/' run.yaml
-refused "run.yaml:5: batch.microbatches: 'two' is not a whole number" -c run.yaml
+refused "run.yaml:5:17: batch.microbatches: 'two' is not a whole number" -c run.yaml
 sed -i 's/two$/7/' run.yaml
-refused 'run.yaml:5: batch.microbatches: 7 microbatches, but a replica has only 6 rows' -c run.yaml
+refused 'run.yaml:5:17: batch.microbatches: 7 microbatches, but a replica has only 6 rows' -c run.yaml
 refused 'open nowhere.yaml: No such file or directory' -c nowhere.yaml
 
 printf 'data:\n  text: "\xff"\n' >bytes.yaml
-refused 'bytes.yaml:2: invalid leading UTF-8 octet' -c bytes.yaml
+refused 'bytes.yaml:2:10: invalid leading UTF-8 octet' -c bytes.yaml
 printf -- '---\n# nothing\n...\n' >nothing.yaml
 refused 'no data: give data.tokens or data.text' -c nothing.yaml
 

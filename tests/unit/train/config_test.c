@@ -1,4 +1,4 @@
-/* The configuration: defaults, file, overrides, and errors that name file, line and key. */
+/* The configuration: defaults, file, overrides, and errors that name file, line, column and key. */
 #include <sluice/train.h>
 
 #include "base/alloc.h"
@@ -73,36 +73,62 @@ static void the_file_and_then_the_overrides_count(void **state)
     sl_train_config_destroy(&config);
 }
 
-static void errors_of_the_file_name_line_and_key(void **state)
+static void nothing_and_null_leave_the_default(void **state)
+{
+    (void)state;
+    static const char *const texts[] = { DATA, "---\n" DATA "...\n", DATA "run:\nmodel: ~\nlog: {}\n",
+                                         DATA "run:\n  steps:\n  out: null\n  seed: ~\nparallel: {split: NULL}\n" };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        sl_train_config config;
+        assert_int_equal(load(texts[i], NULL, 0, &config), SL_OK);
+        assert_int_equal(config.run.steps, 100);
+        assert_string_equal(config.run.out, "out");
+        assert_false(sl_train_config_given(&config, "run.steps"));
+        assert_int_equal(config.parallel.split.count, 0);
+        sl_train_config_destroy(&config);
+    }
+    sl_train_config config; /* in quotes it is a text like any other */
+    assert_int_equal(load(DATA "run: {out: 'null'}\n", NULL, 0, &config), SL_OK);
+    assert_string_equal(config.run.out, "null");
+    sl_train_config_destroy(&config);
+}
+
+static void errors_of_the_file_name_line_column_and_key(void **state)
 {
     (void)state;
     static const struct {
         const char *yaml, *message;
     } cases[] = {
-        { "model:\n  n_layer: 4\n  layers: 3\n",
-          "run.yaml:3: model.layers: there is no such key; there are init, family, n_layer, n_head, n_kv_head, n_embd, "
-          "n_inner, vocab, n_positions, dropout, tie" },
-        { "\nmodl:\n  n_layer: 4\n", "run.yaml:2: modl: there is no such section; there are model, data, batch, "
+        { "model:\n  n_layer: 4\n  layers: 3\n", "run.yaml:3:3: model.layers: there is no such key; there are init, "
+                                                 "family, n_layer, n_head, n_kv_head, n_embd, "
+                                                 "n_inner, vocab, n_positions, dropout, tie" },
+        { "\nmodl:\n  n_layer: 4\n", "run.yaml:2:1: modl: there is no such section; there are model, data, batch, "
                                      "optimizer, parallel, precision, checkpoint, log, run" },
-        { "model:\n\n  n_layer: four\n", "run.yaml:3: model.n_layer: 'four' is not a whole number" },
-        { "model:\n  n_layer: 4.5\n", "run.yaml:2: model.n_layer: '4.5' is not a whole number" },
-        { "model:\n  n_layer: 0\n", "run.yaml:2: model.n_layer: 0 is outside 1 to 1024" },
+        { "model:\n\n  n_layer: four\n", "run.yaml:3:12: model.n_layer: 'four' is not a whole number" },
+        { "model:\n  n_layer: 4.5\n", "run.yaml:2:12: model.n_layer: '4.5' is not a whole number" },
+        { "model:\n  n_layer: 0\n", "run.yaml:2:12: model.n_layer: 0 is outside 1 to 1024" },
         { "model:\n  n_layer: [1, 2]\n",
-          "run.yaml:2: model.n_layer: one value is expected here, not a list or a mapping" },
-        { "optimizer:\n  betas: 0.9\n", "run.yaml:2: optimizer.betas: a list is expected here, such as [a, b]" },
-        { "optimizer:\n  betas: [0.9]\n", "run.yaml:2: optimizer.betas: two numbers are needed, 1 given" },
-        { "optimizer:\n  betas: [0.9, 1]\n", "run.yaml:2: optimizer.betas: 1 is outside 0 to 0.99999999" },
-        { "optimizer:\n  name: adam\n", "run.yaml:2: optimizer.name: 'adam' is not one of adamw|sgd" },
-        { "model:\n  tie: maybe\n", "run.yaml:2: model.tie: 'maybe' is neither true nor false" },
-        { "model: 3\n", "run.yaml:1: model: keys with values are expected here" },
+          "run.yaml:2:12: model.n_layer: one value is expected here, not a list or a mapping" },
+        { "optimizer:\n  betas: 0.9\n", "run.yaml:2:10: optimizer.betas: a list is expected here, such as [a, b]" },
+        { "optimizer:\n  betas: [0.9]\n", "run.yaml:2:10: optimizer.betas: two numbers are needed, 1 given" },
+        { "optimizer:\n  betas: [0.9, 1]\n", "run.yaml:2:10: optimizer.betas: 1 is outside 0 to 0.99999999" },
+        { "optimizer:\n  name: adam\n", "run.yaml:2:9: optimizer.name: 'adam' is not one of adamw|sgd" },
+        { "model:\n  tie: maybe\n", "run.yaml:2:8: model.tie: 'maybe' is neither true nor false" },
+        { "model: 3\n", "run.yaml:1:8: model: keys with values are expected here" },
         { "run:\n  steps: 1\nmodel:\n  n_layer: 1\nrun:\n  steps: 2\n",
-          "run.yaml:5: run: this is given a second time" },
-        { "run:\n  steps: 1\n  steps: 2\n", "run.yaml:3: run.steps: this is given a second time" },
-        { "- a\n", "run.yaml:1: sections such as 'model:' are expected here" },
-        { "run:\n\tsteps: 1\n", "run.yaml:2: found character that cannot start any token" },
-        { "run: {steps: 1}\n---\nrun: {steps: 2}\n", "run.yaml:2: a second document begins here; one is expected" },
-        { "run: &r {steps: 1}\nlog: *r\n", "run.yaml:2: aliases are not supported here" },
-        { "? [run]\n: 1\n", "run.yaml:1: a key must be a plain word" },
+          "run.yaml:5:1: run: this is given a second time" },
+        { "run:\n  steps: 1\n  steps: 2\n", "run.yaml:3:3: run.steps: this is given a second time" },
+        { "- a\n", "run.yaml:1:1: sections such as 'model:' are expected here" },
+        { "run:\n\tsteps: 1\n", "run.yaml:2:1: found character that cannot start any token" },
+        { "run: {steps: 1}\n---\nrun: {steps: 2}\n", "run.yaml:2:1: a second document begins here; one is expected" },
+        { "run: &r {steps: 1}\nlog: *r\n", "run.yaml:2:6: aliases are not supported here" },
+        { "run:\n  out: \"a\\0b\"\n", "run.yaml:2:8: run.out: the text holds a zero byte" },
+        { "parallel:\n  split:\n    - a\n    - {b: c}\n",
+          "run.yaml:4:7: parallel.split: one value is expected here, not a list or a mapping" },
+        { "run: {steps: null}\nmodel: {tie: yes, tie: no}\n", "run.yaml:2:19: model.tie: this is given a second time" },
+        { "run:\n  steps: 1\n  '': 3\n", "run.yaml:3:3: run.: there is no such key; there are steps, out, seed" },
+        { "parallel:\n  split: [a\n", "run.yaml:3:1: did not find expected ',' or ']'" },
+        { "? [run]\n: 1\n", "run.yaml:1:3: a key must be a plain word" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         sl_train_config config;
@@ -111,7 +137,7 @@ static void errors_of_the_file_name_line_and_key(void **state)
     }
 }
 
-static void impossible_combinations_name_line_and_key(void **state)
+static void impossible_combinations_name_place_and_key(void **state)
 {
     (void)state;
     static const struct {
@@ -119,22 +145,22 @@ static void impossible_combinations_name_line_and_key(void **state)
     } cases[] = {
         { "run: {steps: 3}\n", "data.tokens: no data: give data.tokens or data.text" },
         { "data:\n  tokens: a\n  text: b\n",
-          "run.yaml:3: data.text: data.tokens is given as well; give only one of them" },
+          "run.yaml:3:9: data.text: data.tokens is given as well; give only one of them" },
         { DATA "model:\n  init: m\n  n_layer: 3\n",
-          "run.yaml:4: model.n_layer: this comes from model.init (m); give only one of them" },
-        { DATA "model:\n  n_head: 3\n", "run.yaml:3: model.n_head: n_embd 128 cannot be cut into 3 heads" },
+          "run.yaml:4:12: model.n_layer: this comes from model.init (m); give only one of them" },
+        { DATA "model:\n  n_head: 3\n", "run.yaml:3:11: model.n_head: n_embd 128 cannot be cut into 3 heads" },
         { DATA "batch:\n  size: 6\nparallel:\n  dp: 4\n",
-          "run.yaml:3: batch.size: 6 rows cannot be shared equally by 4 replicas (parallel.dp)" },
-        { DATA "batch:\n  size: 4\n  microbatches: 5\n",
-          "run.yaml:4: batch.microbatches: 5 microbatches, but a replica has only 4 rows (batch.size / parallel.dp)" },
+          "run.yaml:3:9: batch.size: 6 rows cannot be shared equally by 4 replicas (parallel.dp)" },
+        { DATA "batch:\n  size: 4\n  microbatches: 5\n", "run.yaml:4:17: batch.microbatches: 5 microbatches, but a "
+                                                         "replica has only 4 rows (batch.size / parallel.dp)" },
         { DATA "optimizer:\n  momentum: 0.5\n",
-          "run.yaml:3: optimizer.momentum: only sgd has it; optimizer.name is adamw" },
+          "run.yaml:3:13: optimizer.momentum: only sgd has it; optimizer.name is adamw" },
         { DATA "optimizer:\n  name: sgd\n  eps: 0.5\n",
-          "run.yaml:4: optimizer.eps: only adamw has it; optimizer.name is sgd" },
-        { DATA "optimizer:\n  warmup: 101\n", "run.yaml:3: optimizer.warmup: 101 steps, but the run has 100" },
+          "run.yaml:4:8: optimizer.eps: only adamw has it; optimizer.name is sgd" },
+        { DATA "optimizer:\n  warmup: 101\n", "run.yaml:3:11: optimizer.warmup: 101 steps, but the run has 100" },
         { DATA "parallel:\n  pp: 2\n  stages_per_rank: 2\n  split: [h.1]\n",
-          "run.yaml:5: parallel.split: 1 points make 2 stages, but 2 ranks with 2 a rank need 4" },
-        { DATA "precision:\n  dtype: bf16\n", "run.yaml:3: precision.dtype: only f32 is supported on this device" },
+          "run.yaml:5:10: parallel.split: 1 points make 2 stages, but 2 ranks with 2 a rank need 4" },
+        { DATA "precision:\n  dtype: bf16\n", "run.yaml:3:10: precision.dtype: only f32 is supported on this device" },
         { DATA "model:\n  n_positions: 64\n",
           "batch.seq (128 by default): 128 tokens do not fit model.n_positions 64" },
     };
@@ -219,8 +245,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_defaults_need_nothing_but_data),
         cmocka_unit_test(the_file_and_then_the_overrides_count),
-        cmocka_unit_test(errors_of_the_file_name_line_and_key),
-        cmocka_unit_test(impossible_combinations_name_line_and_key),
+        cmocka_unit_test(nothing_and_null_leave_the_default),
+        cmocka_unit_test(errors_of_the_file_name_line_column_and_key),
+        cmocka_unit_test(impossible_combinations_name_place_and_key),
         cmocka_unit_test(errors_of_overrides_name_the_override),
         cmocka_unit_test(a_missing_or_huge_file_is_an_error),
         cmocka_unit_test(every_key_has_a_help_text_and_a_default_that_it_accepts),
