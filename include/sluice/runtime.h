@@ -92,7 +92,9 @@ typedef struct sl_stage_value {
     const char *name;
     sl_meta meta; /* of one microbatch, contiguous; shape.rank -1: the maker's (input), or from infer */
     bool no_grad; /* no gradient flows along it; integers never have one */
-    bool loss;    /* output: an f32 scalar, the mean over the microbatch's samples; its output_grad is the seed */
+    /* Output: an f32 scalar, the mean over the microbatch's samples; its output_grad is the seed. Training without any
+     * loss is refused if an output that no stage uses has a gradient. */
+    bool loss;
     sl_last_use last_use;      /* when this stage reads it last; earlier frees memory sooner. Default: W or B */
     sl_last_use grad_last_use; /* output: when its output_grad is read last */
 } sl_stage_value;

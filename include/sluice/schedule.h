@@ -59,7 +59,8 @@ typedef struct sl_action {
 SL_API const char *sl_kind_name(sl_kind kind); /* "SEND_F"; "?" for a value out of range */
 SL_API sl_kind_class sl_kind_class_of(sl_kind kind);
 
-/* microbatch is ignored where the kind carries none. Not for OVERLAP_F_B. */
+/* microbatch is ignored if the kind carries none. Not for OVERLAP_F_B. A stage out of range becomes SL_MAX_STAGES, which
+ * is no stage: the builder refuses such an action. */
 SL_API sl_action sl_action_make(sl_kind kind, int stage, int microbatch);
 SL_API sl_action sl_action_overlap(int f_stage, int f_microbatch, int b_stage, int b_microbatch);
 SL_API bool sl_action_equal(sl_action a, sl_action b);

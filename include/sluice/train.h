@@ -191,7 +191,7 @@ typedef struct sl_train_result {
 SL_API SL_MUST_CHECK sl_status sl_train_check_output(const sl_train_plan *plan, bool resume);
 
 /* Collective over group, which has sl_train_plan_ranks() ranks: trains until run.steps are completed. A failure on one
- * rank is a failure on all. result may be NULL. */
+ * rank is a failure on all. options NULL means all defaults; result may be NULL. */
 SL_API SL_MUST_CHECK sl_status sl_train_run(const sl_train_plan *plan, sl_group *group, const sl_train_options *options,
                                             sl_train_result *result);
 

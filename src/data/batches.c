@@ -33,6 +33,8 @@ static void choose_windows(sl_batches *batches, int64_t count)
 sl_status sl_batches_create(const sl_tokens *tokens, const sl_batch_options *options, sl_batches **out)
 {
     sl_batches *batches = NULL;
+    if (!tokens || !options)
+        return sl_fail(SL_ERR_ARGUMENT, "batches need %s: NULL was given", tokens ? "options" : "tokens");
     if (options->batch < 1 || options->seq < 1)
         return sl_fail(SL_ERR_ARGUMENT, "batch %" PRId64 " and sequence length %" PRId64 " must be at least 1",
                        options->batch, options->seq);

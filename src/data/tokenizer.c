@@ -147,6 +147,8 @@ sl_status sl_tokenizer_open(const char *path, sl_tokenizer **out)
     sl_status status = SL_OK;
     sl_tokenizer *tokenizer = NULL;
 
+    if (!path)
+        return sl_fail(SL_ERR_ARGUMENT, "a tokenizer needs a path: NULL was given");
     SL_TRY(SL_NEW(tokenizer));
     for (int byte = 0; byte < 256; byte++)
         tokenizer->byte_ids[byte] = NO_TOKEN;

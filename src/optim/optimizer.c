@@ -50,6 +50,8 @@ size_t sl_optim_state_bytes(const sl_optim_options *options, int64_t count)
 
 static sl_status check_options(const sl_optim_options *o)
 {
+    if (!o)
+        return sl_fail(SL_ERR_ARGUMENT, "an optimizer needs options: NULL was given");
     if ((unsigned)o->kind >= sizeof kinds / sizeof *kinds)
         return sl_fail(SL_ERR_ARGUMENT, "there is no optimizer %d", (int)o->kind);
     if (!(o->weight_decay >= 0))
@@ -133,6 +135,8 @@ sl_status sl_optimizer_create(const sl_optim_options *options, sl_device *device
 
     SL_TRY(check_options(options));
     SL_TRY(SL_NEW(optimizer));
+    if (count < 0 || (count > 0 && !params))
+        SL_TRY(sl_fail(SL_ERR_ARGUMENT, "%d parameters are announced, but their list is NULL", count));
     optimizer->options = *options;
     optimizer->device = device;
     SL_TRY(SL_NEW_ARRAY(optimizer->slots, count));

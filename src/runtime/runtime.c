@@ -15,6 +15,10 @@ static sl_status check_options(const sl_runtime_options *options)
     int ranks = sl_schedule_ranks(options->schedule), size = sl_group_size(options->group);
     if (ranks != size)
         return sl_fail(SL_ERR_ARGUMENT, "the schedule is for %d ranks, the group has %d", ranks, size);
+    if (options->stage_count < 0 || (options->stage_count > 0 && !options->stages))
+        return sl_fail(SL_ERR_ARGUMENT, "%d stages are announced, but their list is NULL", options->stage_count);
+    if (options->arg_count < 0 || (options->arg_count > 0 && !options->args))
+        return sl_fail(SL_ERR_ARGUMENT, "%d argument specs are announced, but their list is NULL", options->arg_count);
     for (int i = 0; i < options->stage_count; i++) {
         if (!options->stages[i])
             return sl_fail(SL_ERR_ARGUMENT, "stage %d of the list is NULL", i);
@@ -255,7 +259,7 @@ sl_status sl_runtime_create(const sl_runtime_options *options, sl_runtime **out)
 {
     sl_status status = SL_OK;
     sl_runtime *runtime = NULL;
-    if (!options->group)
+    if (!options || !options->group)
         return sl_fail(SL_ERR_ARGUMENT, "a runtime needs a group; a single process opens the transport 'self'");
     SL_TRY(SL_NEW(runtime));
     SL_TRY(build(runtime, options));

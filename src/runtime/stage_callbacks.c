@@ -37,6 +37,8 @@ static sl_status take_outputs(const sl_stage *stage, const sl_frame *frame, cons
         }
         if (given->data == frame->outputs[j])
             continue;
+        if (!given->data)
+            SL_TRY(sl_fail(SL_ERR_STAGE, "forward set the data of output '%s' to NULL", stage->outputs[j].name));
         if (host)
             SL_TRY(sl_microbatch_copy(given, &(sl_view){ frame->outputs[j], *agreed }));
         else
@@ -207,11 +209,18 @@ done:
     return status;
 }
 
-sl_status sl_stage_create(const sl_stage_options *options, sl_stage **out)
+static sl_status check_list(int stage, const char *what, const void *list, int count)
+{
+    if (count < 0 || (count > 0 && !list))
+        return sl_fail(SL_ERR_ARGUMENT, "stage %d: %d %s are announced, but the list is NULL", stage, count, what);
+    return SL_OK;
+}
+
+static sl_status check_options(const sl_stage_options *options)
 {
     sl_status status = SL_OK;
-    sl_stage *stage = NULL;
-    callbacks *own = NULL;
+    if (!options)
+        return sl_fail(SL_ERR_ARGUMENT, "a stage needs options: NULL was given");
     if (options->index < 0 || options->index >= SL_MAX_STAGES)
         return sl_fail(SL_ERR_ARGUMENT, "stage index %d is out of range", options->index);
     if (!options->forward)
@@ -219,18 +228,29 @@ sl_status sl_stage_create(const sl_stage_options *options, sl_stage **out)
     if (!options->backward_input != !options->backward_weight)
         return sl_fail(SL_ERR_ARGUMENT, "stage %d has one of backward_input and backward_weight without the other",
                        options->index);
+    SL_TRY(check_list(options->index, "inputs", options->inputs, options->input_count));
+    SL_TRY(check_list(options->index, "outputs", options->outputs, options->output_count));
+    SL_TRY(check_list(options->index, "parameters", options->params, options->param_count));
+done:
+    return status;
+}
 
+sl_status sl_stage_create(const sl_stage_options *options, sl_stage **out)
+{
+    sl_status status = SL_OK;
+    sl_stage *stage = NULL;
+    callbacks *own = NULL;
+    SL_TRY(check_options(options));
     SL_TRY(sl_stage_alloc(options->index, options->input_count, options->output_count, options->param_count, &stage));
     stage->table = &callbacks_table;
     SL_TRY(SL_NEW(own));
     stage->own = own;
-    *own = (callbacks){ options->forward,
-                        options->backward_input,
-                        options->backward_weight,
-                        options->backward,
-                        options->infer,
-                        options->user,
-                        NULL };
+    *own = (callbacks){ .forward = options->forward,
+                        .backward_input = options->backward_input,
+                        .backward_weight = options->backward_weight,
+                        .backward = options->backward,
+                        .infer = options->infer,
+                        .user = options->user };
     SL_TRY(SL_NEW_ARRAY(own->metas, options->input_count + options->output_count));
     stage->size_count = 1;
     stage->can_split = options->backward_input != NULL;

@@ -179,6 +179,8 @@ sl_status sl_stage_build(const sl_partition *const *partitions, int partition_co
     if (partition_count < 1 || partition_count > SL_MAX_SIZES)
         return sl_fail(SL_ERR_ARGUMENT, "%d partitions: one, or two for microbatches of two sizes", partition_count);
     for (int i = 0; i < partition_count; i++) {
+        if (!partitions || !partitions[i])
+            return sl_fail(SL_ERR_ARGUMENT, "stage %d: partition %d is NULL", index, i);
         if (index < 0 || index >= sl_partition_stage_count(partitions[i]))
             return sl_fail(SL_ERR_ARGUMENT, "there is no stage %d among the partition's %d", index,
                            sl_partition_stage_count(partitions[i]));

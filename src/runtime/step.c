@@ -137,13 +137,42 @@ done:
 
 /* ---- Steps ----------------------------------------------------------------------------------- */
 
+/* Without a loss nothing flows back into an output that no stage uses: its backward would get no gradient. A stage that
+ * begins the gradient itself says so. */
+static sl_status check_loss(const sl_wiring *wiring)
+{
+    for (int s = 0; wiring->loss_stage < 0 && s < wiring->stage_count; s++) {
+        for (int j = 0; j < wiring->stages[s].output_count; j++) {
+            const sl_wire_output *output = &wiring->stages[s].outputs[j];
+            if (output->has_grad && output->edge_count == 0)
+                return sl_fail(SL_ERR_ARGUMENT,
+                               "stage %d: no gradient comes back for output '%s': no stage uses it and no output is "
+                               "the loss; set .loss = true for the loss, or .no_grad = true for an output without one",
+                               s, output->name);
+        }
+    }
+    return SL_OK;
+}
+
+/* What the caller got wrong before anything of the step has begun; the other ranks hear of it like of any failure. */
+static sl_status check_step(const sl_runtime *runtime, const sl_program *program, const sl_step *step, bool training)
+{
+    if (!step)
+        return sl_fail(SL_ERR_ARGUMENT, "no step was given: it is NULL");
+    if (step->arg_count < 0 || (step->arg_count > 0 && !step->args))
+        return sl_fail(SL_ERR_ARGUMENT, "the step has %d arguments, but their list is NULL", step->arg_count);
+    if (step->output_count < 0 || (step->output_count > 0 && !step->outputs))
+        return sl_fail(SL_ERR_ARGUMENT, "the step wants %d outputs, but their list is NULL", step->output_count);
+    if (training && program->action_count == 0)
+        return sl_fail(SL_ERR_ARGUMENT, "the schedule is forward only: it can evaluate, not train");
+    return training ? check_loss(runtime->wiring) : SL_OK;
+}
+
 static sl_status begin(sl_runtime *runtime, const sl_program *program, const sl_step *step, bool training)
 {
     sl_status status = SL_OK;
     runtime->current = -1;
     runtime->context.step = step->number;
-    if (training && program->action_count == 0)
-        return sl_fail(SL_ERR_ARGUMENT, "the schedule is forward only: it can evaluate, not train");
     if (training && step->keep_grads && !runtime->grads_partial)
         return sl_fail(SL_ERR_ARGUMENT, "keep_grads adds to a partial step, and the step before was not partial");
     runtime->context.training = training;
@@ -187,7 +216,11 @@ static sl_status run_step(sl_runtime *runtime, const sl_program *program, const 
     sl_step_result own = { .loss = NAN };
     if (runtime->failed != SL_OK)
         return sl_fail(runtime->failed, "%s", runtime->failure.message);
-    sl_status status = begin(runtime, program, step, training);
+    if (runtime->running)
+        return sl_fail(SL_ERR_ARGUMENT, "a step was started inside a callback of the step that is running");
+    sl_status status = check_step(runtime, program, step, training);
+    if (status == SL_OK)
+        status = begin(runtime, program, step, training);
     if (status == SL_OK)
         status = sl_runtime_execute(runtime, program);
     if (status == SL_OK)

@@ -23,18 +23,24 @@ sl_kind_class sl_kind_class_of(sl_kind kind)
     return (unsigned)kind < SL_KIND_COUNT ? kinds[kind].class_ : SL_CLASS_WEIGHTS;
 }
 
+/* A stage that no schedule can have must not wrap around to one that it can. */
+static int place_of(int stage)
+{
+    return stage >= 0 && stage < SL_MAX_STAGES ? stage : SL_MAX_STAGES;
+}
+
 sl_action sl_action_make(sl_kind kind, int stage, int microbatch)
 {
-    return sl_make(kind, stage, microbatch);
+    return sl_make((unsigned)kind < SL_KIND_COUNT ? kind : SL_KIND_COUNT, place_of(stage), microbatch);
 }
 
 sl_action sl_action_overlap(int f_stage, int f_microbatch, int b_stage, int b_microbatch)
 {
     return (sl_action){
         .kind = SL_KIND_OVERLAP_F_B,
-        .stage = (uint16_t)f_stage,
+        .stage = (uint16_t)place_of(f_stage),
         .microbatch = f_microbatch,
-        .b_stage = (uint16_t)b_stage,
+        .b_stage = (uint16_t)place_of(b_stage),
         .b_microbatch = b_microbatch,
     };
 }

@@ -102,6 +102,8 @@ sl_status sl_schedule_generate(const sl_generate_options *options, sl_schedule *
     sl_schedule_builder *builder = NULL;
     const generator *made_by = NULL;
 
+    if (!options)
+        return sl_fail(SL_ERR_ARGUMENT, "a generator needs options: NULL was given");
     SL_TRY(find_generator(options->name ? options->name : "", &made_by));
     sl_plan plan = {
         .ranks = options->ranks,

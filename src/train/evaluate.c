@@ -71,6 +71,8 @@ sl_status sl_model_evaluate(const sl_model_source *source, const sl_eval_options
     sl_status status = SL_OK;
     evaluation run = { .device = NULL };
     double sum = 0, start = sl_now();
+    if (!options || !options->tokens)
+        return sl_fail(SL_ERR_ARGUMENT, "an evaluation needs tokens: NULL was given");
     SL_TRY(prepare(&run, source, options));
     int64_t whole = sl_batches_windows(run.batches) / options->batch;
     int64_t steps = options->steps > 0 ? options->steps : whole;

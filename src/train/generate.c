@@ -243,6 +243,8 @@ sl_status sl_model_generate(const sl_model_source *source, sl_group *group, cons
 {
     sl_status status = SL_OK;
     const sl_model *model = sl_model_source_model(source);
+    if (!options || (options->prompt_count > 0 && !options->prompt))
+        return sl_fail(SL_ERR_ARGUMENT, "generation needs a prompt: NULL was given");
     generator run = { .options = options,
                       .group = group,
                       .rank = sl_group_rank(group),

@@ -201,7 +201,10 @@ done:
 sl_status sl_train_run(const sl_train_plan *plan, sl_group *group, const sl_train_options *options,
                        sl_train_result *result)
 {
+    static const sl_train_options defaults = { .resume = false };
     sl_status status = SL_OK;
+    if (!options)
+        options = &defaults;
     train_run run = { .plan = plan,
                       .config = plan->config,
                       .options = options,

@@ -51,7 +51,8 @@ static sl_status create_stage(seen *shared, int index, sl_stage **out)
     sl_meta meta = sl_meta_make(SL_F32, 1, (int64_t[]){ 1 });
     snprintf(input, sizeof input, "h%d", index - 1);
     snprintf(output, sizeof output, "h%d", index);
-    sl_stage_value in = { .name = input, .meta = meta }, made = { .name = output, .meta = meta };
+    sl_stage_value in = { .name = input, .meta = meta },
+                   made = { .name = output, .meta = meta, .no_grad = index == RANKS - 1 };
     sl_stage_options options = { .index = index,
                                  .inputs = &in,
                                  .input_count = index > 0,

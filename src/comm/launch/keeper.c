@@ -130,6 +130,8 @@ sl_status sl_launch(const sl_launch_options *options, sl_launch_result *out)
     sl_status status = SL_OK;
     pid_t caller = getpid(), keeper = 0;
     int signal_fd = -1, keeper_fd = -1;
+    if (!options)
+        return sl_fail(SL_ERR_ARGUMENT, "a launch needs options: NULL was given");
     sl_launch_page *page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED)
         return sl_fail(SL_ERR_MEMORY, "launch: a page of shared memory: %s", strerror(errno));

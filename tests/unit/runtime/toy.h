@@ -24,6 +24,8 @@ typedef struct toy_shape {
     int bad_output; /* stage whose F hands back a view of the wrong shape (1), dtype (2) or stride (3) of microbatch 1 */
     int bad_stage;
     bool own_output;                 /* F hands back memory of its own */
+    bool null_output;                /* F sets its output to NULL */
+    bool no_loss;                    /* the last stage forgets to mark its loss */
     int fail_stage, fail_microbatch; /* F of it fails; -1: none */
     int fail_with;                   /* returned without a message; 0: a proper failure */
     size_t more_saved;               /* bytes */
@@ -182,6 +184,8 @@ static inline sl_status toy_run_forward(void *user, const sl_stage_call *call)
             loss = 0.0f / 0.0f * loss;
         *(float *)toy_near(call->outputs[1].data) = loss;
     }
+    if (toy->shape->null_output)
+        call->outputs[0].data = NULL;
     return SL_OK;
 }
 
@@ -272,7 +276,7 @@ static inline sl_status toy_create(toy_stage *toy, const toy_shape *shape, int i
     if (last)
         inputs[ins++] = (sl_stage_value){ .name = "t", .meta = rows, .no_grad = true };
     outputs[0].last_use = SL_LAST_USE_F;
-    outputs[1] = (sl_stage_value){ .name = "loss", .meta = sl_meta_make(SL_F32, 0, NULL), .loss = true };
+    outputs[1] = (sl_stage_value){ .name = "loss", .meta = sl_meta_make(SL_F32, 0, NULL), .loss = !shape->no_loss };
     sl_stage_param param = { .name = names[3], .meta = sl_meta_make(SL_F32, 1, (int64_t[]){ WIDTH }) };
     *toy = (toy_stage){ .shape = shape, .index = index };
     sl_stage_options options = {

@@ -39,6 +39,24 @@ static void every_kind_reads_back(void **state)
     }
 }
 
+static void what_is_out_of_range_does_not_wrap_around(void **state)
+{
+    (void)state;
+    const sl_action wrong[] = {
+        sl_action_make(SL_KIND_F, 65536, 0),       sl_action_make(SL_KIND_F, 65535, 0),
+        sl_action_make(SL_KIND_F, -1, 0),          sl_action_make(SL_KIND_F, 0, -1),
+        sl_action_make(SL_KIND_UNSHARD, 65536, 0), sl_action_make((sl_kind)256, 0, 0),
+        sl_action_overlap(65536, 0, 0, 0),         sl_action_overlap(0, 0, 65536, 0),
+        sl_action_overlap(0, 0, -65535, 0),
+    };
+    sl_schedule_builder *builder = NULL;
+    assert_int_equal(sl_schedule_builder_create(1, &builder), SL_OK);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        assert_int_equal(sl_schedule_builder_add(builder, 0, wrong[i]), SL_ERR_ARGUMENT);
+    assert_int_equal(sl_schedule_builder_add(builder, 0, sl_action_make(SL_KIND_F, 65534, 0)), SL_OK);
+    sl_schedule_builder_destroy(builder);
+}
+
 static void refuses_what_is_no_action(void **state)
 {
     (void)state;
@@ -114,9 +132,8 @@ static void an_overlap_has_two_parts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_kind_reads_back),
-        cmocka_unit_test(refuses_what_is_no_action),
-        cmocka_unit_test(says_what_is_wrong),
+        cmocka_unit_test(every_kind_reads_back),     cmocka_unit_test(what_is_out_of_range_does_not_wrap_around),
+        cmocka_unit_test(refuses_what_is_no_action), cmocka_unit_test(says_what_is_wrong),
         cmocka_unit_test(an_overlap_has_two_parts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
