@@ -207,7 +207,7 @@ typedef struct sl_step {
     bool partial;             /* more steps add to the gradients: no sum over replicas and tied stages yet */
     const sl_output *outputs; /* wanted on this rank, which must have their stages */
     int output_count;
-    int64_t number;        /* for messages, the trace and random numbers */
+    int64_t number;        /* from 0, for the trace and random numbers; errors count from 1 and say number + 1 */
     uint64_t seed;         /* of random numbers */
     int64_t sample_offset; /* index in the global batch of this pipeline's first sample, for random numbers */
 } sl_step;

@@ -10,7 +10,7 @@
 
 static sl_message message_of(const sl_runtime *runtime, const sl_instr *instr)
 {
-    return (sl_message){ .step = runtime->context.step,
+    return (sl_message){ .step = sl_runtime_step_label(runtime),
                          .microbatch = instr->microbatch,
                          .dtype = instr->meta->dtype,
                          .shape = instr->meta->shape };
@@ -208,7 +208,7 @@ static sl_status run_action(sl_runtime *runtime, sl_action action)
 sl_status sl_runtime_execute(sl_runtime *runtime, const sl_program *program)
 {
     sl_status status = SL_OK;
-    int at = snprintf(runtime->note, sizeof runtime->note, "step %lld ", (long long)runtime->context.step);
+    int at = snprintf(runtime->note, sizeof runtime->note, "step %lld ", (long long)sl_runtime_step_label(runtime));
     runtime->running = program;
     sl_trace_break(&runtime->trace);
     for (int64_t i = 0; i < program->action_count && status == SL_OK; i++) {

@@ -10,7 +10,7 @@ static const char place_mark[] = "pipeline rank ";
 static void describe(const sl_runtime *runtime, int64_t cell, sl_action action, char *text, size_t size)
 {
     char name[SL_ACTION_TEXT_SIZE];
-    long long step = (long long)runtime->context.step;
+    long long step = (long long)sl_runtime_step_label(runtime);
     if (cell < 0)
         snprintf(text, size, "%s%d, %s of step %lld", place_mark, runtime->rank,
                  runtime->current < 0 ? "before the first action" : "after the last action", step);

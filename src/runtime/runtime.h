@@ -101,6 +101,12 @@ void sl_ties_channel_specs(const sl_runtime *runtime, int first_id, sl_channel_s
 void sl_ties_take_channels(sl_runtime *runtime, sl_channel *const *channels);
 
 /* ---- Failures ---- */
+/* The running step as people count: from 1. Messages between ranks, notes and errors name it by this. */
+static inline int64_t sl_runtime_step_label(const sl_runtime *runtime)
+{
+    return runtime->context.step + 1;
+}
+
 /* Records the failure on its way up, tells all ranks where it is this rank's own, and returns status.
  * cell -1: outside any action. */
 sl_status sl_runtime_fail(sl_runtime *runtime, sl_status status, int64_t cell, sl_action action);

@@ -199,7 +199,7 @@ static sl_status finish(sl_runtime *runtime, bool training, sl_step_result *resu
     uint64_t start = runtime->trace.capacity ? sl_trace_start(&runtime->trace) : 0;
     SL_TRY(sl_stream_synchronize(runtime->stream));
     if (training && !runtime->grads_partial)
-        SL_TRY(sl_ties_sum(runtime, runtime->context.step));
+        SL_TRY(sl_ties_sum(runtime, sl_runtime_step_label(runtime)));
     SL_TRY(share_losses(runtime, result));
     if (runtime->trace.capacity)
         sl_trace_add(

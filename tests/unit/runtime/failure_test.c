@@ -68,7 +68,7 @@ static void a_failing_callback_stops_all_ranks_at_one_place(void **state)
     made.user = &saw;
     assert_all_fail(
         &made, SL_ERR_STAGE,
-        (const char *const[]){ "rank 1", "stage 1", "1F2", "microbatch 2", "step 0", "the valve is stuck", NULL });
+        (const char *const[]){ "rank 1", "stage 1", "1F2", "microbatch 2", "step 1)", "the valve is stuck", NULL });
     for (int r = 0; r < 3; r++) {
         assert_true(saw.failed[r]);
         assert_int_equal(saw.failures[r].rank, 1);

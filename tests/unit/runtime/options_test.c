@@ -319,7 +319,7 @@ static void a_failure_of_such_a_function_has_its_place(void **state)
     job made = make_sharded_job(&seen);
     assert_int_not_equal(job_run_on(&made, ranks), SL_OK);
     for (int r = 0; r < 2; r++) {
-        if (!strstr(ranks[r].message, "1RESHARD (stage 1, step 0): no room for the shard"))
+        if (!strstr(ranks[r].message, "1RESHARD (stage 1, step 1): no room for the shard"))
             fail_msg("rank %d: %s", r, ranks[r].message);
     }
     sl_schedule_destroy(made.schedule);
