@@ -329,6 +329,17 @@ sl_status sl_group_check(sl_group *group)
     return sl_link_has_failed(group->link) ? sl_link_failure(group->link, NULL) : SL_OK;
 }
 
+bool sl_group_claim_report(sl_group *group, sl_status status)
+{
+    sl_link *link = group->link;
+    sl_environment environment;
+    if (sl_environment_read(&environment) == SL_OK && environment.started_by == SL_STARTED_BY_SLUICE)
+        return false;
+    if (strcmp(link->transport->name, "mpi") == 0)
+        return status != SL_ERR_PEER || link->rank == 0;
+    return atomic_exchange(&link->failure->reported, 1) == 0;
+}
+
 void sl_group_note(sl_group *group, const char *text)
 {
     group->link->transport->note(group->link, text);

@@ -29,6 +29,11 @@ struct sl_group {
     sl_channel *channels; /* opened by the user */
 };
 
+/* Whether this process is the one to print why the run failed, so that it is printed once: true for one rank of those
+ * that share a memory. Ranks of `sluice launch` leave it to the launcher. Under mpi it is the rank with an error of its
+ * own, and rank 0 for those that died. */
+bool sl_group_claim_report(sl_group *group, sl_status status);
+
 /* Slots and bytes of the channels that collectives use, in a group of that size. */
 enum { SL_MESH_SLOTS = 4 };
 size_t sl_mesh_bytes(int size);

@@ -42,9 +42,10 @@ typedef enum sl_failure_state { SL_FAILURE_NONE, SL_FAILURE_BEING_SET, SL_FAILUR
 enum { SL_FAILURE_TEXT = 1536, SL_NOTE_BYTES = 48 };
 
 typedef struct sl_failure {
-    _Atomic uint32_t state; /* sl_failure_state; the rest may be read once it is SL_FAILURE_SET */
-    int32_t rank;           /* of the run; -1 where no rank is to blame */
-    int32_t code;           /* sl_status */
+    _Atomic uint32_t state;    /* sl_failure_state; the rest may be read once it is SL_FAILURE_SET */
+    _Atomic uint32_t reported; /* a rank has undertaken to print it */
+    int32_t rank;              /* of the run; -1 where no rank is to blame */
+    int32_t code;              /* sl_status */
     char text[SL_FAILURE_TEXT];
 } sl_failure;
 

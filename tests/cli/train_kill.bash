@@ -7,10 +7,12 @@ head -c 20000 "$SLUICE_SOURCE/examples/demo/tales.txt" >text.txt
 arguments=(train --data.text=text.txt --data.order=shuffled --model.n_layer=4 --model.n_embd=32 --batch.size=8
            --batch.seq=32 --batch.microbatches=4 --checkpoint.every=3 --run.steps=300 --parallel.pp=4 --log.progress=off)
 
-# The launcher and its ranks.
+# The launcher, the ranks' keeper, the ranks.
 family() {
+    local keeper
+    keeper=$(pgrep -P "$1" || true)
     echo "$1"
-    pgrep -P "$1" || true
+    [ -z "$keeper" ] || { echo "$keeper"; pgrep -P "$keeper" || true; }
 }
 
 kill_runs() {

@@ -184,7 +184,7 @@ static int run_rank(generate_arguments *arguments)
     sl_status status = generate(arguments, group);
     if (status != SL_OK) {
         sl_group_fail(group, status);
-        code = ranks_report(group, status) ? failure(NAME) : EXIT_FAILED;
+        code = ranks_failure(NAME, group, status);
     }
     sl_group_close(group);
     return code;

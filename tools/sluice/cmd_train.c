@@ -183,7 +183,7 @@ static int run_rank(const sl_train_plan *plan, const sl_train_config *config, co
     int code = EXIT_OK;
     sl_status status = sl_train_run(plan, group, &options, &result);
     if (status != SL_OK)
-        code = ranks_report(group, status) ? failure(NAME) : EXIT_FAILED;
+        code = ranks_failure(NAME, group, status);
     else if (rank == 0)
         print_result(config, arguments, &result);
     sl_group_close(group);

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "comm/environment.h"
+#include "comm/group.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -36,11 +37,9 @@ int ranks_size(void)
     return sl_environment_read(&environment) == SL_OK ? environment.size : 1;
 }
 
-bool ranks_report(const sl_group *group, sl_status status)
+int ranks_failure(const char *command_name, sl_group *group, sl_status status)
 {
-    if (strcmp(sl_group_transport(group), "local") == 0)
-        return false;
-    return status != SL_ERR_PEER || sl_group_rank(group) == 0;
+    return sl_group_claim_report(group, status) ? failure(command_name) : EXIT_FAILED;
 }
 
 /* The path of this program, so that the ranks have its name in a list of processes. */

@@ -10,14 +10,13 @@ bool ranks_started(void);
 /* Whether they were started by something that only pretends to give them the terminal (mpirun, srun). */
 bool ranks_started_elsewhere(void);
 
-/* Number of this process among the ranks; 0 where it was started on its own. */
+/* Number of this process among the ranks; 0 if it was started on its own. */
 int ranks_own(void);
-/* How many ranks were started together; 1 where it was started on its own. */
+/* How many ranks were started together; 1 if it was started on its own. */
 int ranks_size(void);
 
-/* Whether this rank says what went wrong: ranks of `sluice launch` leave it to the launcher, others to the rank that
- * failed, or to rank 0 where that cannot. */
-bool ranks_report(const sl_group *group, sl_status status);
+/* The exit code of a rank whose run has failed. One rank prints why; for ranks of `sluice launch` the launcher does. */
+int ranks_failure(const char *command_name, sl_group *group, sl_status status);
 
 /* Starts the ranks of `sluice ARGV...` on this machine and waits for them; returns the exit code. */
 int ranks_start(const char *command_name, int count, int argc, char **argv);
