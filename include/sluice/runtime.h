@@ -4,57 +4,11 @@
 #define SLUICE_RUNTIME_H
 
 #include <sluice/comm.h>
-#include <sluice/graph.h>
-#include <sluice/schedule.h>
+#include <sluice/pipeline.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* ---- Microbatches ---------------------------------------------------------------------------- */
-
-typedef enum sl_chunk_kind {
-    SL_CHUNK_SPLIT,     /* along dim: the first size % count microbatches get one more */
-    SL_CHUNK_REPLICATE, /* every microbatch gets (or, when merging, gave) the same */
-    SL_CHUNK_CUSTOM     /* by the functions below */
-} sl_chunk_kind;
-
-/* How one argument is cut into microbatches, or one output put together again. Zero splits along dim 0. */
-typedef struct sl_chunk_spec {
-    sl_chunk_kind kind;
-    int dim; /* SPLIT; negative counts from the end */
-    /* CUSTOM: microbatch `index` of `count`; *part may be any view into whole. Optional where only merged. */
-    sl_status (*split)(void *user, const sl_view *whole, int count, int index, sl_view *part);
-    /* CUSTOM: takes part `index` of `count` into whole, which is not cleared before; called once a part, in the order
-     * in which they are made. Optional where only split. */
-    sl_status (*merge)(void *user, const sl_view *part, int count, int index, const sl_view *whole);
-    void *user;
-} sl_chunk_spec;
-
-/* Fills parts[0..count) with views into whole; nothing is copied. spec NULL is the default. A dim smaller than count
- * fails: no microbatch may be empty. */
-SL_API SL_MUST_CHECK sl_status sl_microbatch_split(const sl_view *whole, const sl_chunk_spec *spec, int count,
-                                                   sl_view *parts);
-/* The reverse: copies host memory into whole, whose metadata must be what the parts add up to. */
-SL_API SL_MUST_CHECK sl_status sl_microbatch_merge(const sl_view *parts, int count, const sl_chunk_spec *spec,
-                                                   const sl_view *whole);
-/* Metadata of the same: of microbatch `index`, and of the whole that `count` parts add up to. Not for CUSTOM. */
-SL_API SL_MUST_CHECK sl_status sl_microbatch_part_meta(const sl_meta *whole, const sl_chunk_spec *spec, int count,
-                                                       int index, sl_meta *out);
-SL_API SL_MUST_CHECK sl_status sl_microbatch_whole_meta(const sl_meta *parts, int count, const sl_chunk_spec *spec,
-                                                        sl_meta *out);
-
-/* An argument of the pipeline: a root input of any stage. The n-th without a name is the n-th root input in the order
- * of stages and their inputs. */
-typedef struct sl_arg {
-    const char *name;
-    sl_view view;
-} sl_arg;
-
-/* All arguments at once: parts[m * arg_count + a] is microbatch m of args[a]. specs NULL, or one an argument. All
- * split arguments must give the same number of samples to each microbatch. */
-SL_API SL_MUST_CHECK sl_status sl_microbatch_split_args(const sl_arg *args, const sl_chunk_spec *specs, int arg_count,
-                                                        int count, sl_view *parts);
 
 /* ---- Stages ---------------------------------------------------------------------------------- */
 
@@ -138,6 +92,8 @@ SL_API SL_MUST_CHECK sl_status sl_stage_build(const sl_partition *const *partiti
 SL_API void sl_stage_destroy(sl_stage *stage); /* NULL is fine; after its runtime */
 
 SL_API int sl_stage_index(const sl_stage *stage);
+/* What a pipeline must know of it, for sl_pipeline_compile(). Borrowed from the stage until the next call. */
+SL_API void sl_stage_describe(sl_stage *stage, sl_stage_desc *out);
 /* Runs in place of the stage's own weight gradient: once per microbatch, in its W or, after the input gradient, in its
  * B. Inputs, outputs and their gradients are kept for it, whatever the stage itself reads last. runner NULL takes it
  * away. Only while no runtime has the stage. */
@@ -148,15 +104,6 @@ SL_API SL_MUST_CHECK sl_status sl_stage_bind_param(sl_stage *stage, const char *
 /* ---- Runtime --------------------------------------------------------------------------------- */
 
 typedef struct sl_runtime sl_runtime; /* one rank's part of a pipeline; used by one thread at a time */
-
-/* How an argument is cut. */
-typedef struct sl_arg_spec {
-    const char *name;
-    /* Of the whole batch; zero, or shape.rank -1: the stages that use it say what a microbatch is. Where microbatches
-     * differ in size, the spec of at least one split argument must give it. */
-    sl_meta meta;
-    sl_chunk_spec chunk;
-} sl_arg_spec;
 
 typedef enum sl_loss_mean {
     SL_MEAN_SAMPLES,      /* every sample weighs the same: a microbatch weighs its share of the batch */
@@ -235,6 +182,7 @@ SL_API sl_group *sl_runtime_group(const sl_runtime *runtime);
 /* A parameter of this rank. One that several stages of the rank share is listed once. */
 typedef struct sl_param {
     const char *name;
+    const char *tied_to; /* what its values are shared under; its name if nothing else was said */
     int stage; /* the first of this rank that uses it */
     sl_view data;
     sl_view grad; /* none where frozen */
@@ -260,16 +208,8 @@ SL_API SL_MUST_CHECK sl_status sl_runtime_run_action(sl_runtime *runtime, sl_act
 
 /* ---- Reports --------------------------------------------------------------------------------- */
 
-/* Bytes on this rank, known before anything was allocated and what was allocated. */
-typedef struct sl_runtime_memory {
-    size_t params, grads, constants;
-    size_t slots;    /* activations, saved regions and gradients between stages of this rank */
-    size_t scratch;  /* shared by all stages */
-    size_t inputs;   /* copies of arguments where they cannot be used in place */
-    size_t device;   /* sum of the above: device memory taken by sl_runtime_create */
-    size_t messages; /* in channels that end at this rank */
-} sl_runtime_memory;
-SL_API sl_runtime_memory sl_runtime_get_memory(const sl_runtime *runtime);
+/* Bytes that this rank has taken. They equal what sl_pipeline_get_memory() predicts. */
+SL_API sl_pipeline_memory sl_runtime_get_memory(const sl_runtime *runtime);
 
 /* Where a run failed. */
 typedef struct sl_runtime_failure {

@@ -8,6 +8,7 @@
 #include <sluice/device.h>
 #include <sluice/kernel.h>
 #include <sluice/graph.h>
+#include <sluice/pipeline.h>
 #include <sluice/runtime.h>
 #include <sluice/shard.h>
 #include <sluice/nn.h>

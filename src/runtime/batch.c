@@ -1,7 +1,7 @@
 /* The batch: arguments bound to the frames that read them, outputs handed to whoever asked. */
 #include "runtime/runtime.h"
 
-#include "runtime/microbatch.h"
+#include "pipeline/microbatch.h"
 
 #include <string.h>
 

@@ -31,7 +31,7 @@ static void read_place(sl_runtime *runtime, const char *message)
     int64_t count = 0;
     if (!at || sscanf(at + strlen(place_mark), "%d, cell %lld", &rank, &cell) < 1)
         return;
-    if (rank < 0 || rank >= runtime->wiring->ranks)
+    if (rank < 0 || rank >= runtime->wiring->rank_count)
         return;
     const sl_action *actions = sl_schedule_actions(runtime->schedule, rank, &count);
     runtime->failure.rank = rank;
@@ -57,7 +57,7 @@ static void keep_message(sl_runtime *runtime, const char *message)
 /* Member of the group that is `world` in the whole run; -1 where none is. */
 static int find_member(const sl_runtime *runtime, int world)
 {
-    for (int rank = 0; rank < runtime->wiring->ranks; rank++) {
+    for (int rank = 0; rank < runtime->wiring->rank_count; rank++) {
         if (sl_group_world_rank(runtime->group, rank) == world)
             return rank;
     }

@@ -1,57 +1,30 @@
-/* The memory of a runtime: everything is counted first, then taken from the device in a few blocks, and the programs'
- * pointers are filled in. */
+/* The memory of a runtime: taken from the device in a few blocks, as large as the pipeline says, and the programs bound
+ * to it. */
 #include "runtime/runtime.h"
 
 #include "base/alloc.h"
 
 #include <string.h>
 
-static size_t round_up(size_t bytes)
-{
-    return (bytes + SL_DEVICE_ALIGNMENT - 1) / SL_DEVICE_ALIGNMENT * SL_DEVICE_ALIGNMENT;
-}
-
 /* ---- Weights --------------------------------------------------------------------------------- */
 
-/* The weight of the same name in an earlier stage of this rank: they share their data. */
-static sl_stage_weight *find_earlier(const sl_runtime *runtime, int stage, const char *name)
-{
-    for (int k = 0; k < stage; k++) {
-        for (int i = 0; i < runtime->stages[k]->weight_count; i++) {
-            if (strcmp(runtime->stages[k]->weights[i].name, name) == 0)
-                return &runtime->stages[k]->weights[i];
-        }
-    }
-    return NULL;
-}
-
-/* Gives each weight its place in the blocks, or with blocks not yet there counts what they must hold. */
+/* Gives each weight its place in the blocks, or the caller's. */
 static void place_weights(sl_runtime *runtime)
 {
-    size_t data = 0, grads = 0;
-    char *data_block = runtime->blocks.weights, *grad_block = runtime->blocks.grads;
-    bool training = sl_schedule_has_backward(runtime->schedule);
+    char *data = runtime->blocks.weights, *grads = runtime->blocks.grads;
     for (int k = 0; k < runtime->stage_count; k++) {
-        for (int i = 0; i < runtime->stages[k]->weight_count; i++) {
+        const sl_wire_stage *wire = &runtime->wiring->stages[runtime->stages[k]->index];
+        for (int i = 0; i < wire->weight_count; i++) {
             sl_stage_weight *weight = &runtime->stages[k]->weights[i];
-            const sl_stage_weight *earlier = find_earlier(runtime, k, weight->name);
-            size_t bytes = round_up(sl_meta_bytes(&weight->meta));
-            weight->data_place = weight->data;
-            weight->grad_place = weight->grad;
-            if (earlier && !weight->data) {
-                weight->data_place = earlier->data_place;
-            } else if (!weight->data) {
-                weight->data_place = data_block ? data_block + data : NULL;
-                data += bytes;
-            }
-            if (!weight->frozen && training && !weight->grad) {
-                weight->grad_place = grad_block ? grad_block + grads : NULL;
-                grads += bytes;
-            }
+            size_t data_offset = wire->weights[i].data_offset, grad_offset = wire->weights[i].grad_offset;
+            const sl_wire_weight *source = wire->weights[i].source;
+            weight->data_place = data_offset == SL_NO_OFFSET ? weight->data : data + data_offset;
+            if (source) /* an earlier stage's, or an earlier one of this stage: it has its place */
+                weight->data_place =
+                    runtime->stages[runtime->wiring->stages[source->stage].local]->weights[source->index].data_place;
+            weight->grad_place = grad_offset == SL_NO_OFFSET ? weight->grad : grads + grad_offset;
         }
     }
-    runtime->memory.params = data;
-    runtime->memory.grads = grads;
 }
 
 /* The list that callers see: each parameter of this rank once. */
@@ -66,24 +39,22 @@ static sl_status list_params(sl_runtime *runtime)
         const sl_stage *stage = runtime->stages[k];
         for (int i = 0; i < stage->weight_count; i++) {
             const sl_stage_weight *weight = &stage->weights[i];
-            if (find_earlier(runtime, k, weight->name))
+            const sl_wire_weight *wire = &runtime->wiring->stages[stage->index].weights[i];
+            if (wire->source)
                 continue;
             sl_param *param = &runtime->params[runtime->param_count++];
             *param = (sl_param){ .name = weight->name,
+                                 .tied_to = wire->tied_to,
                                  .stage = stage->index,
                                  .data = { weight->data_place, weight->meta },
-                                 .grad = { weight->grad_place, weight->meta },
+                                 .grad = { weight->grad_place, wire->grad_meta },
                                  .init = weight->init,
-                                 .owner = runtime->rank };
+                                 .owner = runtime->rank,
+                                 .tied = wire->tie >= 0 };
             if (!weight->grad_place)
                 param->grad = sl_view_none();
-            for (int t = 0; t < runtime->wiring->tie_count; t++) {
-                const sl_wire_tie *tie = &runtime->wiring->ties[t];
-                if (strcmp(tie->name, weight->name) != 0)
-                    continue;
-                param->tied = true;
-                param->owner = runtime->wiring->stages[tie->stages[0]].rank;
-            }
+            if (wire->tie >= 0)
+                param->owner = runtime->wiring->stages[runtime->wiring->ties[wire->tie].members[0].stage].rank;
         }
     }
 done:
@@ -92,25 +63,11 @@ done:
 
 /* ---- Root inputs ----------------------------------------------------------------------------- */
 
-/* Parts of the batch lie in one piece, where a stage can use them. */
-static bool parts_are_contiguous(const sl_wire_root *root)
-{
-    if (root->kind == SL_CHUNK_REPLICATE)
-        return true;
-    if (root->kind == SL_CHUNK_CUSTOM)
-        return false;
-    int dim = root->dim < 0 ? root->dim + root->whole.shape.rank : root->dim;
-    for (int i = 0; i < dim; i++) {
-        if (root->whole.shape.dims[i] != 1)
-            return false;
-    }
-    return true;
-}
-
 static sl_status plan_roots(sl_runtime *runtime, const sl_runtime_options *options)
 {
     sl_status status = SL_OK;
     const sl_wiring *wiring = runtime->wiring;
+    size_t offset = 0;
     SL_TRY(SL_NEW_ARRAY(runtime->roots, wiring->root_count));
     for (int k = runtime->stage_count - 1; k >= 0; k--) {
         const sl_wire_stage *stage = &wiring->stages[runtime->stages[k]->index];
@@ -129,14 +86,11 @@ static sl_status plan_roots(sl_runtime *runtime, const sl_runtime_options *optio
             if (strcmp(options->args[i].name, root->name) == 0)
                 use->chunk = options->args[i].chunk;
         }
-        if (!use->used || (runtime->host && parts_are_contiguous(root)))
+        if (!use->used || (runtime->host && sl_root_is_contiguous(root)))
             continue;
-        for (int size = 0; size < wiring->size_count; size++) {
-            size_t bytes = round_up(sl_meta_bytes(&root->metas[size]));
-            use->copy_bytes = bytes > use->copy_bytes ? bytes : use->copy_bytes;
-        }
-        use->copy_offset = runtime->memory.inputs;
-        runtime->memory.inputs += use->copy_bytes * (size_t)wiring->microbatches;
+        use->copy_bytes = sl_round_up(sl_wiring_bytes(wiring, root->metas));
+        use->copy_offset = offset;
+        offset += use->copy_bytes * (size_t)wiring->microbatches;
     }
 done:
     return status;
@@ -162,7 +116,7 @@ static sl_status fill_constants(sl_runtime *runtime)
             SL_TRY(sl_stream_synchronize(runtime->stream));
             sl_free(image);
             image = NULL;
-            place += round_up(bytes);
+            place += sl_round_up(bytes);
         }
     }
 done:
@@ -170,43 +124,34 @@ done:
     return status;
 }
 
-/* Counts all that the blocks must hold. */
-static void count_memory(sl_runtime *runtime, size_t *scalars)
-{
-    sl_runtime_memory *memory = &runtime->memory;
-    bool loss =
-        runtime->wiring->loss_stage >= 0 && runtime->wiring->stages[runtime->wiring->loss_stage].rank == runtime->rank;
-    place_weights(runtime);
-    memory->slots = sl_slots_layout(&runtime->layout.slots);
-    for (int k = 0; k < runtime->stage_count; k++) {
-        if (runtime->stages[k]->scratch_bytes > memory->scratch)
-            memory->scratch = runtime->stages[k]->scratch_bytes;
-        for (int size = 0; size < runtime->wiring->size_count; size++)
-            memory->constants += round_up(runtime->stages[k]->constant_bytes[size]);
-    }
-    *scalars = loss ? 2 * (size_t)runtime->wiring->microbatches * SL_SCALAR_STRIDE : 0;
-    memory->slots += *scalars;
-    memory->device =
-        memory->params + memory->grads + memory->constants + memory->slots + memory->scratch + memory->inputs;
-}
-
-static sl_status take_block(sl_runtime *runtime, size_t bytes, void **out)
-{
-    return bytes ? sl_device_alloc(runtime->device, bytes, out) : SL_OK;
-}
-
-static sl_status take_blocks(sl_runtime *runtime, size_t scalars)
+/* One block, counted as the device counts it. */
+static sl_status take_block(sl_runtime *runtime, size_t bytes, size_t *taken, void **out)
 {
     sl_status status = SL_OK;
-    const sl_runtime_memory *memory = &runtime->memory;
+    size_t before = sl_device_get_memory(runtime->device).in_use;
+    if (bytes == 0)
+        return SL_OK;
+    SL_TRY(sl_device_alloc(runtime->device, bytes, out));
+    size_t more = sl_device_get_memory(runtime->device).in_use - before;
+    *taken += more;
+    runtime->memory.device += more;
+done:
+    return status;
+}
+
+static sl_status take_blocks(sl_runtime *runtime)
+{
+    sl_status status = SL_OK;
+    const sl_rank_plan *plan = &runtime->pipeline->ranks[runtime->rank];
+    sl_pipeline_memory *memory = &runtime->memory;
     sl_blocks *blocks = &runtime->blocks;
-    SL_TRY(take_block(runtime, memory->params, &blocks->weights));
-    SL_TRY(take_block(runtime, memory->grads, &blocks->grads));
-    SL_TRY(take_block(runtime, memory->constants, &blocks->constants));
-    SL_TRY(take_block(runtime, memory->slots - scalars, &blocks->slots));
-    SL_TRY(take_block(runtime, scalars, &blocks->scalars));
-    SL_TRY(take_block(runtime, memory->scratch, &blocks->scratch));
-    SL_TRY(take_block(runtime, memory->inputs, &blocks->inputs));
+    SL_TRY(take_block(runtime, plan->memory.params, &memory->params, &blocks->weights));
+    SL_TRY(take_block(runtime, plan->memory.grads, &memory->grads, &blocks->grads));
+    SL_TRY(take_block(runtime, plan->memory.constants, &memory->constants, &blocks->constants));
+    SL_TRY(take_block(runtime, plan->slot_bytes, &memory->slots, &blocks->slots));
+    SL_TRY(take_block(runtime, plan->scalar_bytes, &memory->slots, &blocks->scalars));
+    SL_TRY(take_block(runtime, plan->memory.scratch, &memory->scratch, &blocks->scratch));
+    SL_TRY(take_block(runtime, plan->memory.inputs, &memory->inputs, &blocks->inputs));
     runtime->context.scratch = blocks->scratch;
 done:
     return status;
@@ -257,17 +202,14 @@ done:
 sl_status sl_runtime_allocate(sl_runtime *runtime, const sl_runtime_options *options)
 {
     sl_status status = SL_OK;
-    size_t scalars = 0;
     SL_TRY(make_tables(runtime));
     SL_TRY(plan_roots(runtime, options));
-    count_memory(runtime, &scalars);
-    SL_TRY(take_blocks(runtime, scalars));
+    SL_TRY(take_blocks(runtime));
     place_weights(runtime);
     SL_TRY(list_params(runtime));
-    for (int64_t i = 0; i < runtime->layout.place_count; i++) {
-        const sl_place *place = &runtime->layout.places[i];
-        *place->cell = (char *)runtime->blocks.slots + sl_slots_offset(&runtime->layout.slots, place->slot);
-    }
+    if (runtime->pipeline->training)
+        SL_TRY(sl_program_bind(runtime->pipeline, runtime->rank, true, runtime->blocks.slots, &runtime->train));
+    SL_TRY(sl_program_bind(runtime->pipeline, runtime->rank, false, runtime->blocks.slots, &runtime->eval));
     place_scalars(runtime, &runtime->train);
     place_scalars(runtime, &runtime->eval);
     SL_TRY(fill_constants(runtime));

@@ -65,125 +65,64 @@ done:
     return status;
 }
 
-/* ---- Schedule -------------------------------------------------------------------------------- */
+/* ---- The pipeline ---------------------------------------------------------------------------- */
 
-/* The caller's schedule with all that its stages and replicas need. One that has messages keeps their order, but waits
- * for each as late as it can: here a receive holds up its rank, where elsewhere it may only be posted. */
-static sl_status lower(sl_runtime *runtime, const sl_schedule *given, const sl_edge *edges, int edge_count)
+/* The stage's own rank infers its shapes and tells the others; its trouble is everybody's. */
+static sl_status infer_together(void *user, int s, int size, const sl_meta *inputs, int input_count, sl_meta *outputs,
+                                int output_count)
 {
     sl_status status = SL_OK;
-    sl_schedule *tight = NULL;
-    bool reduce =
-        runtime->replicas && sl_schedule_has_backward(given) && !sl_schedule_has_kind(given, SL_KIND_REDUCE_GRAD);
-    if (!sl_schedule_has_messages(given)) {
-        sl_lower_options options = { edges, edge_count, 0, true, !reduce, false };
-        return sl_schedule_lower(given, &options, &runtime->schedule);
+    sl_runtime *runtime = user;
+    sl_stage *own = NULL;
+    for (int i = 0; i < runtime->stage_count; i++) {
+        if (runtime->stages[i]->index == s)
+            own = runtime->stages[i];
     }
-    SL_TRY(sl_schedule_tighten_messages(given, edges, edge_count, &tight));
-    if (reduce)
-        SL_TRY(sl_schedule_add_reduce_grad(tight, &runtime->schedule));
-    else
-        runtime->schedule = tight;
-done:
-    if (tight != runtime->schedule)
-        sl_schedule_destroy(tight);
-    return status;
-}
-
-static sl_status prepare_schedule(sl_runtime *runtime, const sl_schedule *given)
-{
-    sl_status status = SL_OK;
-    sl_edge *edges = NULL;
-    int edge_count = 0;
-    sl_violation violation = { .rank = -1 };
-    SL_TRY(sl_wiring_stage_edges(runtime->wiring, &edges, &edge_count));
-    status = lower(runtime, given, edges, edge_count);
-    if (status == SL_ERR_SCHEDULE)
-        sl_fail_context(status, "schedule");
-    SL_TRY(status);
-    sl_check_options options = { .edges = edges, .edge_count = edge_count };
-    status = sl_schedule_check(runtime->schedule, &options, &violation);
-    if (status == SL_ERR_SCHEDULE && violation.rank >= 0)
-        sl_fail(status, "schedule: rank %d, cell %lld, '%s': %s", violation.rank, (long long)violation.cell,
-                violation.text, violation.reason);
-done:
-    sl_free(edges);
-    return status;
-}
-
-/* Every stage can run what the schedule asks of it. */
-static sl_status check_stages(const sl_runtime *runtime)
-{
-    for (int r = 0; r < runtime->wiring->ranks; r++) {
-        int64_t count = 0;
-        const sl_action *actions = sl_schedule_actions(runtime->schedule, r, &count);
-        for (int64_t i = 0; i < count; i++) {
-            sl_action parts[2];
-            int part_count = sl_action_parts(actions[i], parts);
-            for (int k = 0; k < part_count; k++) {
-                const sl_wire_stage *stage = &runtime->wiring->stages[parts[k].stage];
-                bool backward = parts[k].kind != SL_KIND_F;
-                bool apart = parts[k].kind == SL_KIND_I || parts[k].kind == SL_KIND_W;
-                if (backward && !stage->can_train)
-                    return sl_fail(SL_ERR_ARGUMENT, "stage %d has no backward, which the schedule runs",
-                                   parts[k].stage);
-                if (apart && !stage->can_split)
-                    return sl_fail(SL_ERR_ARGUMENT,
-                                   "stage %d has no backward_input and backward_weight, which the schedule runs apart",
-                                   parts[k].stage);
-            }
-        }
+    if (own) {
+        for (int i = 0; i < input_count; i++)
+            own->inputs[i].metas[size] = inputs[i];
+        status = own->table->infer(own, size);
+        for (int j = 0; status == SL_OK && j < output_count; j++)
+            outputs[j] = own->outputs[j].metas[size];
     }
-    return SL_OK;
-}
-
-/* ---- Programs -------------------------------------------------------------------------------- */
-
-static sl_status compile_rank(sl_runtime *runtime, int rank, bool training, sl_program *out)
-{
-    bool own = rank == runtime->rank;
-    sl_compile_options options = {
-        .wiring = runtime->wiring,
-        .schedule = runtime->schedule,
-        .routes = &runtime->routes,
-        .rank = rank,
-        .training = training,
-        .in_place = runtime->host,
-        .layout = own ? &runtime->layout : NULL,
-        .stages = own ? runtime->stages : NULL,
-        .stage_count = own ? runtime->stage_count : 0,
-    };
-    return sl_program_compile(&options, out);
-}
-
-/* All ranks' programs, for the capacity of the routes; this rank's is kept. */
-static sl_status compile_mode(sl_runtime *runtime, bool training, sl_program *own)
-{
-    sl_status status = SL_OK;
-    int ranks = runtime->wiring->ranks;
-    sl_program *programs = NULL;
-    SL_TRY(SL_NEW_ARRAY(programs, ranks));
-    for (int r = 0; r < ranks; r++)
-        SL_TRY(compile_rank(runtime, r, training, &programs[r]));
-    SL_TRY(sl_routes_size(&runtime->routes, programs, ranks));
-    *own = programs[runtime->rank];
-    programs[runtime->rank] = (sl_program){ 0 };
+    SL_TRY(sl_gather_outcomes(runtime->group, status));
+    SL_TRY(sl_group_broadcast(runtime->group, sl_schedule_rank_of(runtime->schedule, s), outputs, (size_t)output_count * sizeof *outputs));
 done:
-    for (int r = 0; programs && r < ranks; r++)
-        sl_program_free(&programs[r]);
-    sl_free(programs);
     return status;
 }
 
-static sl_status compile_modes(sl_runtime *runtime)
+/* The stages of this rank get what was agreed. */
+static void hand_back(const sl_runtime *runtime)
+{
+    for (int k = 0; k < runtime->stage_count; k++) {
+        sl_stage *stage = runtime->stages[k];
+        const sl_wire_stage *wire = &runtime->wiring->stages[stage->index];
+        for (int i = 0; i < stage->input_count; i++)
+            memcpy(stage->inputs[i].metas, wire->inputs[i].metas, sizeof wire->inputs[i].metas);
+        for (int j = 0; j < stage->output_count; j++)
+            memcpy(stage->outputs[j].metas, wire->outputs[j].metas, sizeof wire->outputs[j].metas);
+    }
+}
+
+/* Collective: from what all ranks were given, the same pipeline on every rank, or the same error. */
+static sl_status compile_together(sl_runtime *runtime, const sl_runtime_options *options, sl_status outcome)
 {
     sl_status status = SL_OK;
-    SL_TRY(sl_arena_create(&runtime->layout.arena));
-    SL_TRY(sl_routes_create(runtime->wiring, &runtime->routes));
-    if (sl_schedule_has_backward(runtime->schedule))
-        SL_TRY(compile_mode(runtime, true, &runtime->train));
-    SL_TRY(compile_mode(runtime, false, &runtime->eval));
+    sl_arena *arena = NULL;
+    sl_pipeline_options all;
+    SL_TRY(sl_arena_create(&arena));
+    SL_TRY(sl_gather_stages(options, outcome, arena, &all));
+    all.replicas = options->replicas ? sl_group_size(options->replicas) : 1;
+    all.staged_messages = !runtime->host;
+    all.infer = infer_together;
+    all.user = runtime;
+    runtime->schedule = options->schedule; /* for infer_together, until it is lowered */
+    SL_TRY(sl_pipeline_compile(&all, &runtime->pipeline));
+    runtime->schedule = runtime->pipeline->schedule;
+    runtime->wiring = runtime->pipeline->wiring;
+    hand_back(runtime);
 done:
+    sl_arena_destroy(arena);
     return status;
 }
 
@@ -191,20 +130,23 @@ static sl_status open_channels(sl_runtime *runtime)
 {
     sl_status status = SL_OK;
     sl_channel_spec *specs = NULL;
-    int routes = runtime->routes.count, count = routes + sl_ties_channel_count(runtime);
-    SL_TRY(SL_NEW_ARRAY(runtime->channels, count));
-    SL_TRY(SL_NEW_ARRAY(specs, count));
-    for (int i = 0; i < routes; i++) {
-        const sl_route *route = &runtime->routes.list[i];
+    const sl_routes *routes = &runtime->pipeline->routes;
+    SL_TRY(SL_NEW_ARRAY(runtime->channels, routes->count));
+    SL_TRY(SL_NEW_ARRAY(specs, routes->count));
+    for (int i = 0; i < routes->count; i++) {
+        const sl_route *route = &routes->list[i];
         specs[i] = (sl_channel_spec){
             .id = i, .src = route->src, .dst = route->dst, .capacity = route->capacity, .max_bytes = route->bytes
         };
-        if (route->dst == runtime->rank)
-            runtime->memory.messages += (size_t)route->capacity * route->bytes;
     }
-    sl_ties_channel_specs(runtime, routes, specs + routes);
-    SL_TRY(sl_group_open_channels(runtime->group, specs, count, runtime->channels));
-    sl_ties_take_channels(runtime, runtime->channels + routes);
+    SL_TRY(sl_group_open_channels(runtime->group, specs, routes->count, runtime->channels));
+    for (int i = 0; i < routes->count; i++) {
+        if (routes->list[i].dst != runtime->rank)
+            continue;
+        const sl_channel_spec *spec = sl_channel_get_spec(runtime->channels[i]);
+        runtime->memory.messages += (size_t)spec->capacity * spec->max_bytes;
+    }
+    sl_ties_take_channels(runtime);
 done:
     sl_free(specs);
     return status;
@@ -212,11 +154,10 @@ done:
 
 /* ---- The whole ------------------------------------------------------------------------------- */
 
-/* What each rank does on its own once the wiring is agreed; the caller lets all ranks agree on the outcome. */
+/* What each rank does on its own once the pipeline is compiled; the caller lets all ranks agree on the outcome. */
 static sl_status build_local(sl_runtime *runtime, const sl_runtime_options *options)
 {
     sl_status status = SL_OK;
-    SL_TRY(compile_modes(runtime));
     SL_TRY(sl_runtime_allocate(runtime, options));
     SL_TRY(sl_ties_create(runtime));
 done:
@@ -233,10 +174,8 @@ static sl_status build(sl_runtime *runtime, const sl_runtime_options *options)
         outcome = take_options(runtime, options);
     sl_runtime_options own = *options;
     own.group = runtime->group;
-    SL_TRY(sl_wiring_create(&own, outcome, &runtime->wiring));
-    SL_TRY(prepare_schedule(runtime, options->schedule)); /* from what all ranks know: all find the same */
-    SL_TRY(check_stages(runtime));
-    SL_TRY(sl_wiring_agree(runtime->group, build_local(runtime, &own)));
+    SL_TRY(compile_together(runtime, &own, outcome));
+    SL_TRY(sl_gather_outcomes(runtime->group, build_local(runtime, &own)));
     SL_TRY(open_channels(runtime));
 done:
     return status;
@@ -286,12 +225,7 @@ void sl_runtime_destroy(sl_runtime *runtime)
     sl_stream_destroy(runtime->stream);
     sl_program_free(&runtime->train);
     sl_program_free(&runtime->eval);
-    sl_routes_free(&runtime->routes);
-    sl_slots_free(&runtime->layout.slots);
-    sl_free(runtime->layout.places);
-    sl_arena_destroy(runtime->layout.arena);
-    sl_wiring_destroy(runtime->wiring);
-    sl_schedule_destroy(runtime->schedule);
+    sl_pipeline_destroy(runtime->pipeline);
     sl_free(runtime->stages);
     sl_free(runtime->channels);
     sl_free(runtime->trace.events);
@@ -320,7 +254,7 @@ sl_group *sl_runtime_group(const sl_runtime *runtime)
     return runtime->group;
 }
 
-sl_runtime_memory sl_runtime_get_memory(const sl_runtime *runtime)
+sl_pipeline_memory sl_runtime_get_memory(const sl_runtime *runtime)
 {
     return runtime->memory;
 }

@@ -2,11 +2,9 @@
 #ifndef SL_RUNTIME_RUNTIME_H
 #define SL_RUNTIME_RUNTIME_H
 
+#include "runtime/gather.h"
 #include "runtime/program.h"
 #include "runtime/trace.h"
-
-/* Losses and seeds lie this many bytes apart, enough for f64. */
-#define SL_SCALAR_STRIDE ((size_t)8)
 
 /* Device memory, one block each. */
 typedef struct sl_blocks {
@@ -32,18 +30,17 @@ struct sl_runtime {
     sl_device *device;
     sl_stream *stream;
     bool host; /* device memory is host memory */
-    sl_schedule *schedule;
-    sl_wiring *wiring;
+    sl_pipeline *pipeline;
+    const sl_schedule *schedule; /* the pipeline's */
+    const sl_wiring *wiring;     /* likewise */
     sl_stage **stages; /* of this rank, by index; borrowed */
     int stage_count;
     int rank;
 
-    sl_routes routes;
-    sl_channel **channels; /* one a route; NULL where this rank has no end */
-    sl_layout layout;
+    sl_channel **channels; /* one a route; NULL if this rank has no end */
     sl_program train, eval;
     sl_blocks blocks;
-    sl_runtime_memory memory;
+    sl_pipeline_memory memory; /* as taken */
     sl_param *params;
     int param_count;
     sl_tie *ties;
@@ -95,10 +92,7 @@ SL_MUST_CHECK sl_status sl_runtime_deliver(sl_runtime *runtime, const sl_instr *
 SL_MUST_CHECK sl_status sl_ties_create(sl_runtime *runtime);
 void sl_ties_destroy(sl_runtime *runtime);
 SL_MUST_CHECK sl_status sl_ties_sum(sl_runtime *runtime, int64_t step);
-/* Channels that the ties need, after those of the routes. */
-int sl_ties_channel_count(const sl_runtime *runtime);
-void sl_ties_channel_specs(const sl_runtime *runtime, int first_id, sl_channel_spec *out);
-void sl_ties_take_channels(sl_runtime *runtime, sl_channel *const *channels);
+void sl_ties_take_channels(sl_runtime *runtime);
 
 /* ---- Failures ---- */
 /* The running step as people count: from 1. Messages between ranks, notes and errors name it by this. */

@@ -21,9 +21,14 @@ void sl_stage_destroy(sl_stage *stage)
         stage->table->destroy(stage);
     free_values(stage->inputs, stage->input_count);
     free_values(stage->outputs, stage->output_count);
-    for (int i = 0; stage->weights && i < stage->weight_count; i++)
+    for (int i = 0; stage->weights && i < stage->weight_count; i++) {
         sl_free(stage->weights[i].name);
+        sl_free(stage->weights[i].tie);
+    }
     sl_free(stage->weights);
+    sl_free(stage->input_descs);
+    sl_free(stage->output_descs);
+    sl_free(stage->weight_descs);
     sl_free(stage->param_pointers);
     sl_free(stage->grad_pointers);
     for (int size = 0; size < SL_MAX_SIZES; size++)
@@ -66,6 +71,9 @@ sl_status sl_stage_alloc(int index, int inputs, int outputs, int weights, sl_sta
     leave_open(stage->inputs, inputs);
     leave_open(stage->outputs, outputs);
     SL_TRY(SL_NEW_ARRAY(stage->weights, weights));
+    SL_TRY(SL_NEW_ARRAY(stage->input_descs, inputs));
+    SL_TRY(SL_NEW_ARRAY(stage->output_descs, outputs));
+    SL_TRY(SL_NEW_ARRAY(stage->weight_descs, weights));
     SL_TRY(SL_NEW_ARRAY(stage->param_pointers, weights));
     SL_TRY(SL_NEW_ARRAY(stage->grad_pointers, weights));
     *out = stage;
@@ -78,6 +86,57 @@ done:
 int sl_stage_index(const sl_stage *stage)
 {
     return stage->index;
+}
+
+/* ---- Description ----------------------------------------------------------------------------- */
+
+/* A weight runner may read what the stage itself is done with before its weight gradient. */
+static void describe_values(const sl_stage *stage, const sl_border_value *values, int count, sl_value_desc *out)
+{
+    for (int i = 0; i < count; i++) {
+        const sl_border_value *value = &values[i];
+        out[i] = (sl_value_desc){ .name = value->name,
+                                  .has_grad = value->has_grad,
+                                  .loss = value->loss,
+                                  .last_use = stage->weight_runner ? SL_PHASE_W : value->last_use,
+                                  .grad_last_use = stage->weight_runner ? SL_PHASE_W : value->grad_last_use,
+                                  .maker = value->maker,
+                                  .maker_output = value->maker_output };
+        memcpy(out[i].metas, value->declared, sizeof out[i].metas);
+    }
+}
+
+void sl_stage_describe(sl_stage *stage, sl_stage_desc *out)
+{
+    describe_values(stage, stage->inputs, stage->input_count, stage->input_descs);
+    describe_values(stage, stage->outputs, stage->output_count, stage->output_descs);
+    for (int i = 0; i < stage->weight_count; i++) {
+        const sl_stage_weight *weight = &stage->weights[i];
+        stage->weight_descs[i] = (sl_weight_desc){ .name = weight->name,
+                                                   .tie = weight->tie,
+                                                   .meta = weight->meta,
+                                                   .grad_dtype = weight->grad_dtype,
+                                                   .frozen = weight->frozen,
+                                                   .own_data = weight->data != NULL,
+                                                   .own_grad = weight->grad != NULL };
+    }
+    *out = (sl_stage_desc){ .inputs = stage->input_descs,
+                            .input_count = stage->input_count,
+                            .outputs = stage->output_descs,
+                            .output_count = stage->output_count,
+                            .weights = stage->weight_descs,
+                            .weight_count = stage->weight_count,
+                            .size_count = stage->size_count,
+                            .can_train = stage->can_train,
+                            .can_split = stage->can_split,
+                            .can_infer = stage->table->infer != NULL,
+                            .writes_all_grads = stage->table->writes_all_grads,
+                            .keeps_in_b = stage->weight_runner != NULL,
+                            .saved_i_bytes = stage->saved_i_bytes,
+                            .saved_w_bytes = stage->saved_w_bytes,
+                            .kept_bytes = stage->kept_bytes,
+                            .scratch_bytes = stage->scratch_bytes };
+    memcpy(out->constant_bytes, stage->constant_bytes, sizeof out->constant_bytes);
 }
 
 /* What the runtime was compiled from may not change under it. */
@@ -139,7 +198,8 @@ sl_status sl_stage_prepare(sl_stage *stage, int size_count)
     for (int i = 0; i < weights; i++) {
         const sl_stage_weight *weight = &stage->weights[i];
         stage->weight_views[i] = (sl_view){ weight->data_place, weight->meta };
-        stage->weight_views[weights + i] = (sl_view){ weight->grad_place, weight->meta };
+        stage->weight_views[weights + i] =
+            (sl_view){ weight->grad_place, sl_meta_contiguous(weight->grad_dtype, &weight->meta.shape) };
         stage->param_pointers[i] = weight->data_place;
         stage->grad_pointers[i] = weight->grad_place;
     }

@@ -5,12 +5,6 @@
 
 #include <sluice/runtime.h>
 
-/* Microbatches come in one size, or in two where the batch does not divide: 0 is the larger (or only) one. */
-#define SL_MAX_SIZES 2
-
-#define SL_MAKER_ROOT (-1)    /* it comes with the batch */
-#define SL_MAKER_BY_NAME (-2) /* the nearest earlier stage with an output of the same name, else the batch */
-
 /* A value that enters or leaves a stage. */
 typedef struct sl_border_value {
     char *name;
@@ -25,7 +19,9 @@ typedef struct sl_border_value {
 
 typedef struct sl_stage_weight {
     char *name;
+    char *tie; /* what it is tied to; NULL: other stages' weights of its name */
     sl_meta meta;
+    sl_dtype grad_dtype;
     sl_init init;
     bool frozen;
     void *data, *grad;             /* the caller's, else NULL */
@@ -94,6 +90,10 @@ struct sl_stage {
     /* Views for callbacks, made once metadata is agreed: [size] then inputs, outputs, output_grads, input_grads. */
     sl_view *views[SL_MAX_SIZES];
     sl_view *weight_views; /* params, then grads */
+
+    /* The description's lists; filled by sl_stage_describe. */
+    sl_value_desc *input_descs, *output_descs;
+    sl_weight_desc *weight_descs;
 
     void *own; /* of the kind */
 };

@@ -3,7 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
-#include "runtime/microbatch.h"
+#include "pipeline/microbatch.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -201,6 +201,7 @@ static sl_status take_weights(sl_stage *stage, const sl_stage_options *options)
             return sl_fail(SL_ERR_ARGUMENT, "stage %d: parameter '%s' has no shape", stage->index, param->name);
         SL_TRY(sl_strdup(param->name, &stage->weights[i].name));
         stage->weights[i].meta = param->meta;
+        stage->weights[i].grad_dtype = param->meta.dtype;
         stage->weights[i].data = param->data;
         stage->weights[i].grad = param->grad;
         stage->weights[i].frozen = param->frozen || !is_float(param->meta.dtype) || !stage->can_train;

@@ -1,7 +1,7 @@
 /* A step from outside: the batch in, losses and outputs out, the program in between. */
 #include "runtime/runtime.h"
 
-#include "runtime/microbatch.h"
+#include "pipeline/microbatch.h"
 
 #include <math.h>
 #include <string.h>
@@ -105,7 +105,7 @@ static sl_status share_losses(sl_runtime *runtime, sl_step_result *result)
     bool here = runtime->blocks.scalars != NULL;
     if (here)
         SL_TRY(read_losses(runtime));
-    if (!runtime->local_loss && wiring->ranks > 1)
+    if (!runtime->local_loss && wiring->rank_count > 1)
         SL_TRY(sl_group_broadcast(runtime->group, wiring->stages[wiring->loss_stage].rank, runtime->losses,
                                   (size_t)wiring->microbatches * sizeof *runtime->losses));
     else if (!here)

@@ -5,69 +5,45 @@
 
 #include <string.h>
 
-/* Tied gradients travel in pieces of this size: two of them a channel, whatever the size of the parameter. */
-#define PIECE_BYTES (1 << 20)
-#define PIECES_IN_FLIGHT 2
-
-/* The gradient of one stage that shares the parameter. */
+/* The gradient of one weight of the tie. */
 typedef struct part {
-    int stage, rank;
+    int rank;
     char *grad;       /* here; NULL on other ranks */
-    char *copy;       /* here, where the host cannot reach grad: one piece of it */
+    char *copy;       /* here, if the host cannot reach grad: one piece of it */
     sl_channel *from; /* from where it is */
-    sl_channel **to;  /* from here, to every other rank that takes part */
-    void *piece;      /* while summing */
+    sl_channel **to;  /* from here, to other ranks that take part */
+    int to_count;
+    void *piece; /* while summing */
 } part;
 
 struct sl_tie {
     const sl_wire_tie *wire;
-    part *parts; /* in stage order */
-    int *ranks;  /* that take part, each once */
-    int rank_count;
-    bool here; /* this rank is among them */
+    sl_meta meta; /* of the gradients */
+    part *parts;  /* in the order of the tie's members */
+    bool here;    /* one of them is on this rank */
 };
 
 /* ---- Creation -------------------------------------------------------------------------------- */
 
-static char *find_grad(const sl_runtime *runtime, int stage, const char *name)
-{
-    for (int k = 0; k < runtime->stage_count; k++) {
-        const sl_stage *own = runtime->stages[k];
-        for (int i = 0; own->index == stage && i < own->weight_count; i++) {
-            if (strcmp(own->weights[i].name, name) == 0)
-                return own->weights[i].grad_place;
-        }
-    }
-    return NULL;
-}
-
 static sl_status tie_init(sl_runtime *runtime, const sl_wire_tie *wire, sl_tie *tie)
 {
     sl_status status = SL_OK;
+    const sl_wiring *wiring = runtime->wiring;
     tie->wire = wire;
-    SL_TRY(SL_NEW_ARRAY(tie->parts, wire->stage_count));
-    SL_TRY(SL_NEW_ARRAY(tie->ranks, wire->stage_count));
-    for (int p = 0; p < wire->stage_count; p++) {
+    tie->meta = wiring->stages[wire->members[0].stage].weights[wire->members[0].weight].grad_meta;
+    SL_TRY(SL_NEW_ARRAY(tie->parts, wire->member_count));
+    for (int p = 0; p < wire->member_count; p++) {
         part *each = &tie->parts[p];
-        bool known = false;
-        each->stage = wire->stages[p];
-        each->rank = runtime->wiring->stages[each->stage].rank;
-        for (int i = 0; i < tie->rank_count; i++)
-            known |= tie->ranks[i] == each->rank;
-        if (!known)
-            tie->ranks[tie->rank_count++] = each->rank;
+        const sl_wire_stage *stage = &wiring->stages[wire->members[p].stage];
+        each->rank = stage->rank;
         if (each->rank != runtime->rank)
             continue;
         tie->here = true;
-        each->grad = find_grad(runtime, each->stage, wire->name);
+        each->grad = runtime->stages[stage->local]->weights[wire->members[p].weight].grad_place;
+        SL_TRY(SL_NEW_ARRAY(each->to, wire->member_count));
         if (!runtime->host)
-            SL_TRY(sl_alloc(1, PIECE_BYTES, (void **)&each->copy));
+            SL_TRY(sl_alloc(1, SL_TIE_PIECE_BYTES, (void **)&each->copy));
     }
-    for (int p = 0; p < wire->stage_count; p++)
-        SL_TRY(SL_NEW_ARRAY(tie->parts[p].to, tie->rank_count));
-    if (wire->meta.dtype != SL_F32 && wire->meta.dtype != SL_F64)
-        return sl_fail(SL_ERR_UNSUPPORTED, "parameter '%s' is tied between stages and %s: only f32 and f64 can be",
-                       wire->name, sl_dtype_name(wire->meta.dtype));
 done:
     return status;
 }
@@ -76,13 +52,11 @@ sl_status sl_ties_create(sl_runtime *runtime)
 {
     sl_status status = SL_OK;
     const sl_wiring *wiring = runtime->wiring;
-    if (!sl_schedule_has_backward(runtime->schedule))
+    if (!runtime->pipeline->training)
         return SL_OK;
     SL_TRY(SL_NEW_ARRAY(runtime->ties, wiring->tie_count));
-    for (int t = 0; t < wiring->tie_count; t++) {
-        if (!wiring->ties[t].frozen)
-            SL_TRY(tie_init(runtime, &wiring->ties[t], &runtime->ties[runtime->tie_count++]));
-    }
+    for (int t = 0; t < wiring->tie_count; t++)
+        SL_TRY(tie_init(runtime, &wiring->ties[t], &runtime->ties[runtime->tie_count++]));
 done:
     return status;
 }
@@ -91,81 +65,26 @@ void sl_ties_destroy(sl_runtime *runtime)
 {
     for (int t = 0; t < runtime->tie_count; t++) {
         sl_tie *tie = &runtime->ties[t];
-        for (int p = 0; tie->parts && p < tie->wire->stage_count; p++) {
+        for (int p = 0; tie->parts && p < tie->wire->member_count; p++) {
             sl_free(tie->parts[p].copy);
             sl_free(tie->parts[p].to);
         }
         sl_free(tie->parts);
-        sl_free(tie->ranks);
     }
     sl_free(runtime->ties);
 }
 
-/* ---- Channels: each part to every other rank that takes part, in the same order everywhere -------- */
-
-typedef void (*visit)(sl_runtime *runtime, sl_tie *tie, int p, int r, int index, void *user);
-
-static int visit_channels(const sl_runtime *runtime, visit each, void *user)
+void sl_ties_take_channels(sl_runtime *runtime)
 {
-    int index = 0;
-    for (int t = 0; t < runtime->tie_count; t++) {
-        sl_tie *tie = &runtime->ties[t];
-        for (int p = 0; p < tie->wire->stage_count; p++) {
-            for (int r = 0; r < tie->rank_count; r++) {
-                if (tie->ranks[r] == tie->parts[p].rank)
-                    continue;
-                if (each)
-                    each((sl_runtime *)runtime, tie, p, r, index, user);
-                index++;
-            }
-        }
+    const sl_routes *routes = &runtime->pipeline->routes;
+    for (int i = routes->edge_routes; i < routes->count; i++) {
+        const sl_route *route = &routes->list[i];
+        part *each = &runtime->ties[route->tie].parts[route->member];
+        if (route->dst == runtime->rank)
+            each->from = runtime->channels[i];
+        else if (route->src == runtime->rank)
+            each->to[each->to_count++] = runtime->channels[i];
     }
-    return index;
-}
-
-int sl_ties_channel_count(const sl_runtime *runtime)
-{
-    return visit_channels(runtime, NULL, NULL);
-}
-
-static size_t piece_bytes(const sl_tie *tie)
-{
-    size_t bytes = sl_meta_bytes(&tie->wire->meta);
-    return bytes < PIECE_BYTES ? bytes : PIECE_BYTES;
-}
-
-static void write_spec(sl_runtime *runtime, sl_tie *tie, int p, int r, int index, void *user)
-{
-    sl_channel_spec *spec = (sl_channel_spec *)user + index;
-    spec->id += index; /* the caller put the first number there */
-    spec->src = tie->parts[p].rank;
-    spec->dst = tie->ranks[r];
-    spec->capacity = PIECES_IN_FLIGHT;
-    spec->max_bytes = piece_bytes(tie);
-    if (spec->dst == runtime->rank)
-        runtime->memory.messages += PIECES_IN_FLIGHT * spec->max_bytes;
-}
-
-void sl_ties_channel_specs(const sl_runtime *runtime, int first_id, sl_channel_spec *out)
-{
-    int count = sl_ties_channel_count(runtime);
-    for (int i = 0; i < count; i++)
-        out[i] = (sl_channel_spec){ .id = first_id };
-    visit_channels(runtime, write_spec, out);
-}
-
-static void take_channel(sl_runtime *runtime, sl_tie *tie, int p, int r, int index, void *user)
-{
-    sl_channel *channel = ((sl_channel **)user)[index];
-    if (tie->ranks[r] == runtime->rank)
-        tie->parts[p].from = channel;
-    else if (tie->parts[p].rank == runtime->rank)
-        tie->parts[p].to[r] = channel;
-}
-
-void sl_ties_take_channels(sl_runtime *runtime, sl_channel *const *channels)
-{
-    visit_channels(runtime, take_channel, (void *)channels);
 }
 
 /* ---- Summing --------------------------------------------------------------------------------- */
@@ -174,7 +93,7 @@ void sl_ties_take_channels(sl_runtime *runtime, sl_channel *const *channels)
 static sl_status send_pieces(sl_runtime *runtime, sl_tie *tie, const sl_message *message, size_t offset, size_t bytes)
 {
     sl_status status = SL_OK;
-    for (int p = 0; p < tie->wire->stage_count; p++) {
+    for (int p = 0; p < tie->wire->member_count; p++) {
         part *each = &tie->parts[p];
         if (each->rank != runtime->rank)
             continue;
@@ -184,10 +103,8 @@ static sl_status send_pieces(sl_runtime *runtime, sl_tie *tie, const sl_message 
             SL_TRY(sl_stream_synchronize(runtime->stream));
             each->piece = each->copy;
         }
-        for (int r = 0; r < tie->rank_count; r++) {
+        for (int r = 0; r < each->to_count; r++) {
             void *data = NULL;
-            if (!each->to[r])
-                continue;
             SL_TRY(sl_channel_reserve(each->to[r], message, &data));
             memcpy(data, each->piece, bytes);
             SL_TRY(sl_channel_commit(each->to[r], data));
@@ -217,7 +134,7 @@ static sl_status spread_sum(sl_runtime *runtime, sl_tie *tie, size_t offset, siz
 {
     sl_status status = SL_OK;
     const void *sum = tie->parts[0].piece;
-    for (int p = 0; p < tie->wire->stage_count; p++) {
+    for (int p = 0; p < tie->wire->member_count; p++) {
         part *each = &tie->parts[p];
         if (each->copy)
             SL_TRY(sl_stream_copy(runtime->stream, SL_COPY_HOST_TO_DEVICE, each->grad + offset, sum, bytes));
@@ -233,11 +150,11 @@ done:
 static sl_status sum_piece(sl_runtime *runtime, sl_tie *tie, int64_t step, int number, size_t offset, size_t bytes)
 {
     sl_status status = SL_OK;
-    sl_message message = { .step = step, .microbatch = number, .dtype = tie->wire->meta.dtype };
+    sl_message message = { .step = step, .microbatch = number, .dtype = tie->meta.dtype };
     message.shape.rank = 1;
     message.shape.dims[0] = (int64_t)(bytes / sl_dtype_size(message.dtype));
     SL_TRY(send_pieces(runtime, tie, &message, offset, bytes));
-    for (int p = 0; p < tie->wire->stage_count; p++) {
+    for (int p = 0; p < tie->wire->member_count; p++) {
         part *each = &tie->parts[p];
         if (each->from)
             SL_TRY(sl_channel_receive(each->from, &message, NULL, &each->piece));
@@ -245,7 +162,7 @@ static sl_status sum_piece(sl_runtime *runtime, sl_tie *tie, int64_t step, int n
             add_piece(message.dtype, tie->parts[0].piece, each->piece, bytes);
     }
     SL_TRY(spread_sum(runtime, tie, offset, bytes));
-    for (int p = 0; p < tie->wire->stage_count; p++) {
+    for (int p = 0; p < tie->wire->member_count; p++) {
         if (tie->parts[p].from)
             SL_TRY(sl_channel_release(tie->parts[p].from, tie->parts[p].piece));
     }
@@ -258,10 +175,11 @@ sl_status sl_ties_sum(sl_runtime *runtime, int64_t step)
     sl_status status = SL_OK;
     for (int t = 0; t < runtime->tie_count; t++) {
         sl_tie *tie = &runtime->ties[t];
-        size_t bytes = sl_meta_bytes(&tie->wire->meta);
+        size_t bytes = sl_meta_bytes(&tie->meta);
         int number = 0;
-        for (size_t offset = 0; tie->here && offset < bytes; offset += PIECE_BYTES) {
-            size_t piece = bytes - offset < PIECE_BYTES ? bytes - offset : PIECE_BYTES;
+        bool frozen = !tie->parts[0].grad && !tie->parts[0].from;
+        for (size_t offset = 0; tie->here && !frozen && offset < bytes; offset += SL_TIE_PIECE_BYTES) {
+            size_t piece = bytes - offset < SL_TIE_PIECE_BYTES ? bytes - offset : SL_TIE_PIECE_BYTES;
             status = sum_piece(runtime, tie, step, number++, offset, piece);
             if (status != SL_OK)
                 return sl_fail_context(status, "gradient of the tied parameter '%s'", tie->wire->name);

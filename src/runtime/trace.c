@@ -114,18 +114,18 @@ static sl_action action_of(const sl_runtime *runtime, const sl_trace_event *even
         return sl_action_make(phases[event->what], event->stage, event->microbatch);
     if (event->kind == SL_TRACE_WEIGHTS)
         return sl_action_make((sl_kind)event->what, event->stage, -1);
-    const sl_route *route = &runtime->routes.list[event->route];
-    const sl_wire_edge *edge = &runtime->wiring->edges[route->edge];
+    const sl_route *route = &runtime->pipeline->routes.list[event->route];
     bool receive = event->kind == SL_TRACE_RECEIVE;
     sl_kind kind =
         route->grad ? (receive ? SL_KIND_RECV_B : SL_KIND_SEND_B) : (receive ? SL_KIND_RECV_F : SL_KIND_SEND_F);
-    return sl_action_make(kind, receive == route->grad ? edge->from : edge->to, event->microbatch);
+    return sl_action_make(kind, receive ? route->to : route->from, event->microbatch);
 }
 
 /* A message's two ends carry the same number: flows join them. */
 static int64_t flow_id(const sl_runtime *runtime, int route, const sl_trace_event *event)
 {
-    return (event->step * runtime->wiring->microbatches + event->microbatch) * runtime->routes.count + route;
+    return (event->step * runtime->wiring->microbatches + event->microbatch) * runtime->pipeline->routes.count +
+           route;
 }
 
 static void put_flow(writer *out, const char *phase, int rank, int track, int64_t id, double time)
@@ -145,12 +145,9 @@ static void put_sends(writer *out, int rank, const timed_event *timed)
     const sl_trace_event *event = &timed->event;
     const sl_runtime *runtime = out->runtime;
     bool grads = event->what == SL_PHASE_I || event->what == SL_PHASE_B;
-    for (int r = 0; r < runtime->routes.count; r++) {
-        const sl_route *route = &runtime->routes.list[r];
-        const sl_wire_edge *edge = &runtime->wiring->edges[route->edge];
-        bool made =
-            route->grad ? grads && edge->to == event->stage : event->what == SL_PHASE_F && edge->from == event->stage;
-        if (made)
+    for (int r = 0; r < runtime->pipeline->routes.edge_routes; r++) {
+        const sl_route *route = &runtime->pipeline->routes.list[r];
+        if (route->from == event->stage && (route->grad ? grads : event->what == SL_PHASE_F))
             put_flow(out, "s", rank, TRACK_COMPUTE, flow_id(runtime, r, event), timed->end);
     }
 }
@@ -261,7 +258,7 @@ sl_status sl_runtime_save_trace(sl_runtime *runtime, const char *path)
     sl_blobs *blobs = NULL;
     SL_TRY(need_trace(runtime));
     SL_TRY(gather_events(runtime, &blobs));
-    SL_TRY(sl_wiring_agree(runtime->group, runtime->rank == 0 ? save(runtime, blobs, path) : SL_OK));
+    SL_TRY(sl_gather_outcomes(runtime->group, runtime->rank == 0 ? save(runtime, blobs, path) : SL_OK));
 done:
     sl_blobs_destroy(blobs);
     return status;

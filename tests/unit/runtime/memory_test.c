@@ -95,7 +95,7 @@ static void a_step_allocates_nothing(void **state)
 }
 
 typedef struct sizes {
-    sl_runtime_memory memory[MAX_RANKS];
+    sl_pipeline_memory memory[MAX_RANKS];
     size_t in_use[MAX_RANKS], peak[MAX_RANKS];
 } sizes;
 
@@ -136,11 +136,12 @@ static void device_memory_is_what_was_predicted(void **state)
 static sl_status look_at_slots(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
 {
     int *into = self->user;
+    const sl_rank_plan *plan = &runtime->pipeline->ranks[rank];
     size_t saved = (stages[0].stage->saved_w_bytes + 63) / 64 * 64;
     (void)count;
-    for (int i = 0; i < runtime->layout.slots.class_count; i++) {
-        if (runtime->layout.slots.classes[i].bytes == saved)
-            into[rank] = runtime->layout.slots.classes[i].count;
+    for (int i = 0; i < plan->slots.class_count; i++) {
+        if (plan->slots.classes[i].bytes == saved)
+            into[rank] = plan->slots.classes[i].count;
     }
     return SL_OK;
 }

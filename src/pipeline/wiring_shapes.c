@@ -1,9 +1,8 @@
-/* Agrees on the metadata of all values: from the batch through the stages in order, running shapes where a stage leaves
- * them open, and checking every edge where both sides have said theirs. */
-#include "runtime/wiring.h"
+/* Settles the metadata of all values: from the batch through the stages in order, inferring what a stage leaves open and
+ * checking every edge whose two sides are known. */
+#include "pipeline/wiring.h"
 
 #include "base/alloc.h"
-#include "runtime/pack.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -154,35 +153,29 @@ static sl_status settle_input(sl_wiring *wiring, int s, sl_wire_input *input, in
     return sl_meta_check(what, meta, given);
 }
 
-/* The stage's own rank runs its shapes and tells the others; its trouble is everybody's. */
-static sl_status run_shapes(sl_wiring *wiring, const sl_runtime_options *options, int s, int size)
+static sl_status infer_outputs(sl_wiring *wiring, const sl_pipeline_options *options, int s, int size)
 {
     sl_status status = SL_OK;
     sl_wire_stage *stage = &wiring->stages[s];
-    sl_meta *metas = NULL;
-    SL_TRY(SL_NEW_ARRAY(metas, stage->output_count));
-    if (sl_group_rank(options->group) == stage->rank) {
-        sl_stage *own = NULL;
-        for (int i = 0; i < options->stage_count; i++) {
-            if (options->stages[i]->index == s)
-                own = options->stages[i];
-        }
-        for (int i = 0; i < stage->input_count; i++)
-            own->inputs[i].metas[size] = stage->inputs[i].metas[size];
-        status = own->table->infer(own, size);
-        for (int j = 0; status == SL_OK && j < stage->output_count; j++)
-            metas[j] = own->outputs[j].metas[size];
-    }
-    SL_TRY(sl_wiring_agree(options->group, status));
-    SL_TRY(sl_group_broadcast(options->group, stage->rank, metas, (size_t)stage->output_count * sizeof *metas));
+    sl_meta *inputs = NULL, *outputs = NULL;
+    if (!stage->can_infer || !options->infer)
+        return sl_fail(SL_ERR_ARGUMENT, "stage %d was made for one size of microbatch, the batch needs two", s);
+    SL_TRY(SL_NEW_ARRAY(inputs, stage->input_count));
+    SL_TRY(SL_NEW_ARRAY(outputs, stage->output_count));
+    for (int i = 0; i < stage->input_count; i++)
+        inputs[i] = stage->inputs[i].metas[size];
     for (int j = 0; j < stage->output_count; j++)
-        stage->outputs[j].metas[size] = metas[j];
+        outputs[j] = stage->outputs[j].metas[size];
+    SL_TRY(options->infer(options->user, s, size, inputs, stage->input_count, outputs, stage->output_count));
+    for (int j = 0; j < stage->output_count; j++)
+        stage->outputs[j].metas[size] = outputs[j];
 done:
-    sl_free(metas);
+    sl_free(inputs);
+    sl_free(outputs);
     return status;
 }
 
-static sl_status settle_stage(sl_wiring *wiring, const sl_runtime_options *options, int s, int size)
+static sl_status settle_stage(sl_wiring *wiring, const sl_pipeline_options *options, int s, int size)
 {
     sl_status status = SL_OK;
     sl_wire_stage *stage = &wiring->stages[s];
@@ -191,11 +184,8 @@ static sl_status settle_stage(sl_wiring *wiring, const sl_runtime_options *optio
         SL_TRY(settle_input(wiring, s, &stage->inputs[i], size));
     for (int j = 0; j < stage->output_count; j++)
         open |= is_open(&stage->outputs[j].metas[size]);
-    if (!open)
-        return SL_OK;
-    if (!stage->can_infer)
-        return sl_fail(SL_ERR_ARGUMENT, "stage %d was made for one size of microbatch, the batch needs two", s);
-    SL_TRY(run_shapes(wiring, options, s, size));
+    if (open)
+        SL_TRY(infer_outputs(wiring, options, s, size));
 done:
     return status;
 }
@@ -213,20 +203,7 @@ static sl_status check_loss(const sl_wiring *wiring)
                    sl_meta_text(meta, text, sizeof text));
 }
 
-/* The stages of this rank get what was agreed. */
-static void hand_back(const sl_wiring *wiring, const sl_runtime_options *options)
-{
-    for (int k = 0; k < options->stage_count; k++) {
-        sl_stage *stage = options->stages[k];
-        const sl_wire_stage *wire = &wiring->stages[stage->index];
-        for (int i = 0; i < stage->input_count; i++)
-            memcpy(stage->inputs[i].metas, wire->inputs[i].metas, sizeof wire->inputs[i].metas);
-        for (int j = 0; j < stage->output_count; j++)
-            memcpy(stage->outputs[j].metas, wire->outputs[j].metas, sizeof wire->outputs[j].metas);
-    }
-}
-
-sl_status sl_wiring_agree_shapes(sl_wiring *wiring, const sl_runtime_options *options)
+sl_status sl_wiring_settle_shapes(sl_wiring *wiring, const sl_pipeline_options *options)
 {
     sl_status status = SL_OK;
     wiring->size_count = 1;
@@ -243,7 +220,10 @@ sl_status sl_wiring_agree_shapes(sl_wiring *wiring, const sl_runtime_options *op
     count_samples(wiring);
     SL_TRY(find_wholes(wiring));
     SL_TRY(check_loss(wiring));
-    hand_back(wiring, options);
+    for (int e = 0; e < wiring->edge_count; e++) {
+        sl_pipeline_edge *edge = &wiring->edges[e];
+        edge->bytes = sl_wiring_bytes(wiring, wiring->stages[edge->to].inputs[edge->input].metas);
+    }
 done:
     return status;
 }

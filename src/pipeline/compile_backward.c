@@ -1,5 +1,5 @@
 /* Compiles I, W, B and their messages: gradients in, summed where several stages used a value, and out. */
-#include "runtime/compiler.h"
+#include "pipeline/compiler.h"
 
 #include <assert.h>
 
@@ -15,14 +15,12 @@ static int first_grad_edge(const sl_compiler *c, const sl_wire_output *output)
 
 /* Where the pointer to an edge's gradient stands on the maker's side: the first is the output's gradient itself, the
  * others are added to it. */
-static sl_status grad_cell(sl_compiler *c, int edge, int m, void ***out)
+static int32_t grad_cell(sl_compiler *c, int edge, int m)
 {
-    const sl_wire_edge *wire = &c->wiring->edges[edge];
-    sl_frame *frame = sl_compiler_frame(c, wire->from, m);
+    const sl_pipeline_edge *wire = &c->wiring->edges[edge];
     if (edge != first_grad_edge(c, &c->wiring->stages[wire->from].outputs[wire->output]))
-        return sl_compiler_cell(c, out);
-    *out = frame ? &frame->output_grads[wire->output] : NULL;
-    return SL_OK;
+        return sl_compiler_cell(c);
+    return sl_frame_cells_of(c->wiring, wire->from, m).output_grads + wire->output;
 }
 
 sl_status sl_compile_recv_backward(sl_compiler *c, int s, int m)
@@ -32,12 +30,10 @@ sl_status sl_compile_recv_backward(sl_compiler *c, int s, int m)
     for (int j = 0; j < stage->output_count; j++) {
         for (int k = 0; k < stage->outputs[j].edge_count; k++) {
             int edge = stage->outputs[j].edges[k];
-            void **cell = NULL;
             if (!c->wiring->edges[edge].remote || !c->wiring->edges[edge].has_grad)
                 continue;
-            SL_TRY(grad_cell(c, edge, m, &cell));
-            SL_TRY(sl_compiler_receive(c, c->options->routes->backward[edge], m, stage->outputs[j].metas, cell,
-                                       &c->grads[edge * c->wiring->microbatches + m]));
+            SL_TRY(sl_compiler_receive(c, c->options->routes->backward[edge], m, stage->outputs[j].metas,
+                                       grad_cell(c, edge, m), sl_compiler_grad(c, edge, m)));
         }
     }
 done:
@@ -49,9 +45,9 @@ static sl_status sum_grads(sl_compiler *c, int s, int m, int j)
 {
     sl_status status = SL_OK;
     const sl_wire_output *output = &c->wiring->stages[s].outputs[j];
-    int *sum = &c->output_grads[(c->first_output[s] + j) * c->wiring->microbatches + m];
+    int *sum = sl_compiler_output(c, c->output_grads, s, j, m);
     for (int k = 0; k < output->edge_count; k++) {
-        int *part = &c->grads[output->edges[k] * c->wiring->microbatches + m];
+        int *part = sl_compiler_grad(c, output->edges[k], m);
         if (!c->wiring->edges[output->edges[k]].has_grad)
             continue;
         assert(*part != 0);
@@ -60,19 +56,21 @@ static sl_status sum_grads(sl_compiler *c, int s, int m, int j)
             *part = 0;
             continue;
         }
-        SL_TRY(sl_compiler_emit(c, (sl_instr){ .code = SL_CODE_ADD,
-                                               .cell = c->held[*sum].cell,
-                                               .from = c->held[*part].cell,
-                                               .meta = &output->metas[sl_wiring_size(c->wiring, m)] }));
+        SL_TRY(sl_compiler_emit(c, (sl_pipeline_instr){ .code = SL_CODE_ADD,
+                                                        .stage = s,
+                                                        .microbatch = m,
+                                                        .cell = c->held[*sum].cell,
+                                                        .from = c->held[*part].cell,
+                                                        .meta = &output->metas[sl_wiring_size(c->wiring, m)] }));
         SL_TRY(sl_compiler_drop(c, part));
     }
 done:
     return status;
 }
 
-static bool is_grad_made_in_message(const sl_compiler *c, int s, const sl_wire_edge *edge)
+static bool is_grad_made_in_message(const sl_compiler *c, int s, const sl_pipeline_edge *edge)
 {
-    return edge->remote && c->options->in_place && c->backward_in_order[s];
+    return edge->remote && c->options->in_place && c->backward_in_order[c->wiring->stages[s].local];
 }
 
 /* Gives the gradient of input i its memory: a message, a block that the maker on this rank shares, or a block that
@@ -81,21 +79,20 @@ static sl_status place_input_grad(sl_compiler *c, int s, int m, int i)
 {
     sl_status status = SL_OK;
     const sl_wire_input *input = &c->wiring->stages[s].inputs[i];
-    const sl_wire_edge *edge = input->edge >= 0 ? &c->wiring->edges[input->edge] : NULL;
-    sl_frame *frame = sl_compiler_frame(c, s, m);
-    void **cell = frame ? &frame->input_grads[i] : NULL, **maker_cell = NULL;
-    int *held = &c->input_grads[(c->first_input[s] + i) * c->wiring->microbatches + m];
+    const sl_pipeline_edge *edge = input->edge >= 0 ? &c->wiring->edges[input->edge] : NULL;
+    int32_t cell = sl_frame_cells_of(c->wiring, s, m).input_grads + i;
+    int *held = sl_compiler_input(c, c->input_grads, s, i, m);
     bool wanted = edge && edge->has_grad;
     if (!input->has_grad || (!wanted && !c->wiring->stages[s].writes_all_grads))
         return SL_OK;
     if (wanted && is_grad_made_in_message(c, s, edge))
         return sl_compiler_reserve(c, c->options->routes->backward[input->edge], m, input->metas, cell);
-    SL_TRY(sl_compiler_hold_block(c, sl_compiler_bytes(c, input->metas), cell, held));
+    SL_TRY(sl_compiler_hold_block(c, sl_wiring_bytes(c->wiring, input->metas), cell, held));
     if (wanted && !edge->remote) {
-        SL_TRY(grad_cell(c, input->edge, m, &maker_cell));
+        int32_t maker_cell = grad_cell(c, input->edge, m);
         SL_TRY(sl_compiler_place(c, *held, maker_cell));
         c->held[*held].cell = maker_cell;
-        c->grads[input->edge * c->wiring->microbatches + m] = *held;
+        *sl_compiler_grad(c, input->edge, m) = *held;
         *held = 0;
     }
 done:
@@ -107,19 +104,17 @@ sl_status sl_compile_backward(sl_compiler *c, int s, int m, sl_phase phase)
 {
     sl_status status = SL_OK;
     const sl_wire_stage *stage = &c->wiring->stages[s];
-    sl_frame *frame = sl_compiler_frame(c, s, m);
-    bool apart = frame && c->options->stages[c->local[s]]->weight_runner;
     for (int j = 0; j < stage->output_count; j++)
         SL_TRY(sum_grads(c, s, m, j));
     for (int i = 0; i < stage->input_count; i++)
         SL_TRY(place_input_grad(c, s, m, i));
-    if (phase == SL_PHASE_I || apart)
+    if (phase == SL_PHASE_I || stage->keeps_in_b)
         SL_TRY(sl_compiler_take_region(c, s, m, SL_REGION_KEPT));
     SL_TRY(sl_compiler_run(c, s, m, phase));
     for (int i = 0; i < stage->input_count; i++) {
         int edge = stage->inputs[i].edge;
         if (edge < 0 || !c->wiring->edges[edge].has_grad)
-            SL_TRY(sl_compiler_drop(c, &c->input_grads[(c->first_input[s] + i) * c->wiring->microbatches + m]));
+            SL_TRY(sl_compiler_drop(c, sl_compiler_input(c, c->input_grads, s, i, m)));
     }
     SL_TRY(sl_compiler_drop_used(c, s, m, phase));
 done:
@@ -130,10 +125,9 @@ sl_status sl_compile_send_backward(sl_compiler *c, int s, int m)
 {
     sl_status status = SL_OK;
     const sl_wire_stage *stage = &c->wiring->stages[s];
-    sl_frame *frame = sl_compiler_frame(c, s, m);
     for (int i = 0; i < stage->input_count; i++) {
         int edge = stage->inputs[i].edge;
-        void **cell = frame ? &frame->input_grads[i] : NULL;
+        int32_t cell = sl_frame_cells_of(c->wiring, s, m).input_grads + i;
         if (edge < 0 || !c->wiring->edges[edge].remote || !c->wiring->edges[edge].has_grad)
             continue;
         if (is_grad_made_in_message(c, s, &c->wiring->edges[edge])) {
@@ -141,7 +135,7 @@ sl_status sl_compile_send_backward(sl_compiler *c, int s, int m)
             continue;
         }
         SL_TRY(sl_compiler_send_copy(c, c->options->routes->backward[edge], m, stage->inputs[i].metas, cell));
-        SL_TRY(sl_compiler_drop(c, &c->input_grads[(c->first_input[s] + i) * c->wiring->microbatches + m]));
+        SL_TRY(sl_compiler_drop(c, sl_compiler_input(c, c->input_grads, s, i, m)));
     }
 done:
     return status;

@@ -1,5 +1,5 @@
 /* Slots by size: a block that was put back serves the next value of the same size, of whatever stage. */
-#include "runtime/slots.h"
+#include "pipeline/slots.h"
 
 #include "base/alloc.h"
 

@@ -1,7 +1,7 @@
 /* Slots: memory that values of a step take turns in. Taking and putting back happens while compiling, in the order in
  * which the rank will run; what is left at the end is how many blocks of each size the step needs. */
-#ifndef SL_RUNTIME_SLOTS_H
-#define SL_RUNTIME_SLOTS_H
+#ifndef SL_PIPELINE_SLOTS_H
+#define SL_PIPELINE_SLOTS_H
 
 #include <sluice/base.h>
 

@@ -1,5 +1,5 @@
 /* Microbatches: cuts arguments into parts and puts outputs together again. */
-#include "runtime/microbatch.h"
+#include "pipeline/microbatch.h"
 
 #include "base/status.h"
 

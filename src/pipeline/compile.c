@@ -1,5 +1,5 @@
 /* Compiles a rank's list of actions, one by one. */
-#include "runtime/compiler.h"
+#include "pipeline/compiler.h"
 
 #include "base/alloc.h"
 
@@ -103,10 +103,10 @@ static bool is_left_out(const sl_compile_options *options, sl_kind kind)
     return !options->training && !forward;
 }
 
-sl_status sl_program_compile(const sl_compile_options *options, sl_program *out)
+sl_status sl_rank_program_compile(const sl_compile_options *options, sl_rank_program *out)
 {
     sl_status status = SL_OK;
-    sl_program program = { 0 };
+    sl_rank_program program = { 0 };
     sl_compiler compiler = { 0 };
     int64_t count = 0;
     const sl_action *actions = sl_schedule_actions(options->schedule, options->rank, &count);
@@ -115,18 +115,16 @@ sl_status sl_program_compile(const sl_compile_options *options, sl_program *out)
         if (is_left_out(options, (sl_kind)actions[i].kind))
             continue;
         SL_TRY(SL_GROW(program.actions, &program.action_capacity, program.action_count + 1));
-        sl_program_action *each = &program.actions[program.action_count++];
-        *each = (sl_program_action){ .action = actions[i], .cell = i, .first = program.instr_count };
-        char text[SL_ACTION_TEXT_SIZE];
-        snprintf(each->text, sizeof each->text, "%.47s", sl_action_text(actions[i], text, sizeof text));
+        sl_pipeline_action *each = &program.actions[program.action_count++];
+        *each = (sl_pipeline_action){ .action = actions[i], .cell = i, .first = program.instr_count };
         SL_TRY(compile_action(&compiler, (place){ actions, count, i }));
         each->count = program.instr_count - each->first;
     }
-    assert(!options->layout || options->layout->slots.taken == 0);
+    assert(options->slots->taken == 0);
     *out = program;
-    program = (sl_program){ 0 };
+    program = (sl_rank_program){ 0 };
 done:
     sl_compiler_free(&compiler);
-    sl_program_free(&program);
+    sl_rank_program_free(&program);
     return status;
 }

@@ -1,8 +1,8 @@
 /* Microbatches one at a time, for the step, which allocates nothing. */
-#ifndef SL_RUNTIME_MICROBATCH_H
-#define SL_RUNTIME_MICROBATCH_H
+#ifndef SL_PIPELINE_MICROBATCH_H
+#define SL_PIPELINE_MICROBATCH_H
 
-#include <sluice/runtime.h>
+#include <sluice/pipeline.h>
 
 /* Microbatch `index` of whole. */
 SL_MUST_CHECK sl_status sl_microbatch_part_view(const sl_view *whole, const sl_chunk_spec *spec, int count, int index,

@@ -1,0 +1,88 @@
+/* The compiler's state: who holds what memory at the current point of the rank's order. */
+#ifndef SL_PIPELINE_COMPILER_H
+#define SL_PIPELINE_COMPILER_H
+
+#include "pipeline/program.h"
+
+/* Memory that somebody still needs: a block of slots, or a received message. */
+typedef struct sl_held {
+    int refs;     /* 0: this entry is unused */
+    int route;    /* of a message; -1: a block */
+    sl_slot slot; /* of a block */
+    int32_t cell; /* where its pointer stands */
+} sl_held;
+
+/* Held values are numbered from 1; 0 is none. Tables have the rank's own rows, with microbatches as the inner dim. */
+typedef struct sl_compiler {
+    const sl_compile_options *options;
+    const sl_wiring *wiring;
+    sl_rank_program *program;
+    int *inputs;             /* held by each input, from its arrival to its last use */
+    int *outputs;            /* by each output: the maker's own share */
+    int *sends;              /* by each output: until it has been copied into messages */
+    int *grads;              /* by each edge: the gradient that came back, until summed */
+    int *output_grads;       /* by each output: the sum */
+    int *input_grads;        /* by each input: written and not yet sent */
+    sl_slot *regions;        /* of each stage and microbatch: SL_REGION_COUNT */
+    bool *grads_started;     /* of a stage: a W or B has been compiled */
+    bool *forward_in_order;  /* of a stage: it sends in the order in which it computes */
+    bool *backward_in_order; /* by local stage, like the two before */
+    sl_held *held;
+    int held_count;
+    int spare; /* entry of held that is free again, linked through refs and cell; 0: none */
+    size_t held_capacity;
+} sl_compiler;
+
+SL_MUST_CHECK sl_status sl_compiler_create(const sl_compile_options *options, sl_rank_program *program, sl_compiler *out);
+void sl_compiler_free(sl_compiler *compiler);
+
+/* Entries of the tables. */
+int *sl_compiler_input(const sl_compiler *compiler, int *table, int stage, int input, int microbatch);
+int *sl_compiler_output(const sl_compiler *compiler, int *table, int stage, int output, int microbatch);
+int *sl_compiler_grad(const sl_compiler *compiler, int edge, int microbatch);
+
+SL_MUST_CHECK sl_status sl_compiler_emit(sl_compiler *compiler, sl_pipeline_instr instr);
+
+int32_t sl_compiler_cell(sl_compiler *compiler); /* one more, for what stands in no frame */
+SL_MUST_CHECK sl_status sl_compiler_place_slot(sl_compiler *compiler, sl_slot slot, int32_t cell);
+/* The pointer in cell becomes the held block's. A message sets its own cell. */
+SL_MUST_CHECK sl_status sl_compiler_place(sl_compiler *compiler, int held, int32_t cell);
+
+/* One share in a new block, or in a message that has been received. */
+SL_MUST_CHECK sl_status sl_compiler_hold_block(sl_compiler *compiler, size_t bytes, int32_t cell, int *out);
+SL_MUST_CHECK sl_status sl_compiler_hold_message(sl_compiler *compiler, int route, int32_t cell, int *out);
+void sl_compiler_share(sl_compiler *compiler, int held); /* one share more */
+/* One share less and *held becomes none; the last gives the memory back. None is fine. */
+SL_MUST_CHECK sl_status sl_compiler_drop(sl_compiler *compiler, int *held);
+
+/* ---- Messages and regions ---- */
+
+/* Memory of a received forward value or gradient; one share. */
+SL_MUST_CHECK sl_status sl_compiler_receive(sl_compiler *compiler, int route, int microbatch, const sl_meta *metas,
+                                            int32_t cell, int *held);
+SL_MUST_CHECK sl_status sl_compiler_reserve(sl_compiler *compiler, int route, int microbatch, const sl_meta *metas,
+                                            int32_t cell);
+SL_MUST_CHECK sl_status sl_compiler_commit(sl_compiler *compiler, int route, int32_t cell);
+/* A message with a copy of what stands in from. */
+SL_MUST_CHECK sl_status sl_compiler_send_copy(sl_compiler *compiler, int route, int microbatch, const sl_meta *metas,
+                                              int32_t from);
+
+/* A region of the microbatch, as large as the stage says. */
+SL_MUST_CHECK sl_status sl_compiler_take_region(sl_compiler *compiler, int stage, int microbatch, int which);
+/* Gives back what phase was the last to use; without training F is the last of all. */
+SL_MUST_CHECK sl_status sl_compiler_drop_used(sl_compiler *compiler, int stage, int microbatch, sl_phase phase);
+
+/* RUN of a phase; the first W or B of a stage starts its gradients. */
+SL_MUST_CHECK sl_status sl_compiler_run(sl_compiler *compiler, int stage, int microbatch, sl_phase phase);
+
+/* ---- Actions ---- */
+SL_MUST_CHECK sl_status sl_compile_forward(sl_compiler *compiler, int stage, int microbatch);
+SL_MUST_CHECK sl_status sl_compile_recv_forward(sl_compiler *compiler, int stage, int microbatch);
+SL_MUST_CHECK sl_status sl_compile_send_forward(sl_compiler *compiler, int stage, int microbatch);
+SL_MUST_CHECK sl_status sl_compile_backward(sl_compiler *compiler, int stage, int microbatch,
+                                            sl_phase phase); /* I, B */
+SL_MUST_CHECK sl_status sl_compile_recv_backward(sl_compiler *compiler, int stage, int microbatch);
+SL_MUST_CHECK sl_status sl_compile_send_backward(sl_compiler *compiler, int stage, int microbatch);
+SL_MUST_CHECK sl_status sl_compile_weights(sl_compiler *compiler, int stage, int microbatch);
+
+#endif

@@ -1,0 +1,105 @@
+/* The memory of every rank of a pipeline, to the byte, before any is taken. */
+#include "pipeline/pipeline.h"
+
+#include <sluice/device.h>
+
+size_t sl_round_up(size_t bytes)
+{
+    return (bytes + SL_DEVICE_ALIGNMENT - 1) / SL_DEVICE_ALIGNMENT * SL_DEVICE_ALIGNMENT;
+}
+
+/* The first weight of the same tie on the same rank: they share their values. NULL: this is it. */
+static const sl_wire_weight *find_earlier(const sl_wiring *wiring, int rank, const sl_wire_weight *weight)
+{
+    for (int i = 0; weight->tie >= 0; i++) {
+        sl_tie_member member = wiring->ties[weight->tie].members[i];
+        const sl_wire_weight *each = &wiring->stages[member.stage].weights[member.weight];
+        if (each == weight)
+            return NULL;
+        if (wiring->stages[member.stage].rank == rank)
+            return each;
+    }
+    return NULL;
+}
+
+static void place_weights(const sl_pipeline *pipeline, int rank, sl_pipeline_memory *memory)
+{
+    const sl_wiring *wiring = pipeline->wiring;
+    for (int k = 0; k < wiring->ranks[rank].stage_count; k++) {
+        sl_wire_stage *stage = &wiring->stages[wiring->ranks[rank].stages[k]];
+        for (int i = 0; i < stage->weight_count; i++) {
+            sl_wire_weight *weight = &stage->weights[i];
+            weight->source = weight->own_data ? NULL : find_earlier(wiring, rank, weight);
+            if (!weight->own_data && !weight->source) {
+                weight->data_offset = memory->params;
+                memory->params += sl_round_up(sl_meta_bytes(&weight->meta));
+            }
+            if (!weight->frozen && pipeline->training && !weight->own_grad) {
+                weight->grad_offset = memory->grads;
+                memory->grads += sl_round_up(sl_meta_bytes(&weight->grad_meta));
+            }
+        }
+    }
+}
+
+bool sl_root_is_contiguous(const sl_wire_root *root)
+{
+    if (root->kind == SL_CHUNK_REPLICATE)
+        return true;
+    if (root->kind == SL_CHUNK_CUSTOM)
+        return false;
+    int dim = root->dim < 0 ? root->dim + root->whole.shape.rank : root->dim;
+    for (int i = 0; i < dim; i++) {
+        if (root->whole.shape.dims[i] != 1)
+            return false;
+    }
+    return true;
+}
+
+/* Root inputs that must be copied, each once however many stages of the rank read it. */
+static void count_inputs(const sl_pipeline *pipeline, int rank, sl_pipeline_memory *memory)
+{
+    const sl_wiring *wiring = pipeline->wiring;
+    for (int r = 0; r < wiring->root_count; r++) {
+        const sl_wire_root *root = &wiring->roots[r];
+        bool used = false;
+        for (int k = 0; k < wiring->ranks[rank].stage_count && !used; k++) {
+            const sl_wire_stage *stage = &wiring->stages[wiring->ranks[rank].stages[k]];
+            for (int i = 0; i < stage->input_count; i++)
+                used |= stage->inputs[i].root == r;
+        }
+        if (used && !(pipeline->in_place && sl_root_is_contiguous(root)))
+            memory->inputs += sl_round_up(sl_wiring_bytes(wiring, root->metas)) * (size_t)wiring->microbatches;
+    }
+}
+
+static void count_rank(sl_pipeline *pipeline, int rank)
+{
+    const sl_wiring *wiring = pipeline->wiring;
+    sl_rank_plan *plan = &pipeline->ranks[rank];
+    sl_pipeline_memory *memory = &plan->memory;
+    place_weights(pipeline, rank, memory);
+    count_inputs(pipeline, rank, memory);
+    for (int k = 0; k < wiring->ranks[rank].stage_count; k++) {
+        const sl_wire_stage *stage = &wiring->stages[wiring->ranks[rank].stages[k]];
+        memory->scratch = stage->scratch_bytes > memory->scratch ? stage->scratch_bytes : memory->scratch;
+        for (int size = 0; size < wiring->size_count; size++)
+            memory->constants += sl_round_up(stage->constant_bytes[size]);
+    }
+    if (wiring->loss_stage >= 0 && wiring->stages[wiring->loss_stage].rank == rank)
+        plan->scalar_bytes = 2 * (size_t)wiring->microbatches * SL_SCALAR_STRIDE;
+    plan->slot_bytes = sl_slots_layout(&plan->slots);
+    memory->slots = plan->slot_bytes + plan->scalar_bytes;
+    memory->device =
+        memory->params + memory->grads + memory->constants + memory->slots + memory->scratch + memory->inputs;
+}
+
+void sl_pipeline_count_memory(sl_pipeline *pipeline)
+{
+    for (int r = 0; r < pipeline->wiring->rank_count; r++)
+        count_rank(pipeline, r);
+    for (int i = 0; i < pipeline->routes.count; i++) {
+        const sl_route *route = &pipeline->routes.list[i];
+        pipeline->ranks[route->dst].memory.messages += (size_t)route->capacity * route->bytes;
+    }
+}
