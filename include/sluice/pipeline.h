@@ -109,10 +109,10 @@ typedef struct sl_stage_desc {
     bool writes_all_grads; /* of inputs that have one, even if nobody wants it */
     bool keeps_in_b;       /* B keeps what I hands to W: they run one after the other inside it */
     /* Bytes of the regions of one microbatch and of what one call needs, the largest over the sizes. */
-    size_t saved_i_bytes;  /* from F to I */
-    size_t saved_w_bytes;  /* from F to W */
-    size_t kept_bytes;     /* from I to W */
-    size_t scratch_bytes;  /* during a call */
+    size_t saved_i_bytes; /* from F to I */
+    size_t saved_w_bytes; /* from F to W */
+    size_t kept_bytes;    /* from I to W */
+    size_t scratch_bytes; /* during a call */
     size_t constant_bytes[SL_MAX_SIZES];
 } sl_stage_desc;
 
@@ -200,12 +200,12 @@ typedef enum sl_code {
 
 /* One instruction of a rank's program. Values are reached through cells, the rank's table of pointers. */
 typedef struct sl_pipeline_instr {
-    uint8_t code;       /* an sl_code */
-    uint8_t phase;      /* RUN: an sl_phase */
-    bool starts_grads;  /* RUN: the stage's first weight gradient of the step */
-    int32_t index;      /* messages: the route; LOSS, OUTPUT: which of the stage's outputs */
+    uint8_t code;      /* an sl_code */
+    uint8_t phase;     /* RUN: an sl_phase */
+    bool starts_grads; /* RUN: the stage's first weight gradient of the step */
+    int32_t index;     /* messages: the route; LOSS, OUTPUT: which of the stage's outputs */
     int32_t stage, microbatch;
-    int32_t cell, from; /* -1: none */
+    int32_t cell, from;  /* -1: none */
     const sl_meta *meta; /* of the value in cell; NULL: none */
 } sl_pipeline_instr;
 

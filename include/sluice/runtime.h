@@ -183,7 +183,7 @@ SL_API sl_group *sl_runtime_group(const sl_runtime *runtime);
 typedef struct sl_param {
     const char *name;
     const char *tied_to; /* what its values are shared under; its name if nothing else was said */
-    int stage; /* the first of this rank that uses it */
+    int stage;           /* the first of this rank that uses it */
     sl_view data;
     sl_view grad; /* none where frozen */
     sl_init init; /* of graph-made stages */

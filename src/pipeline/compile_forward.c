@@ -54,14 +54,14 @@ sl_status sl_compile_forward(sl_compiler *c, int s, int m)
     SL_TRY(sl_compiler_take_region(c, s, m, SL_REGION_SAVED_W));
     SL_TRY(sl_compiler_run(c, s, m, SL_PHASE_F));
     for (int j = 0; j < stage->output_count; j++)
-        SL_TRY(sl_compiler_emit(
-            c, (sl_pipeline_instr){ .code = stage->outputs[j].loss ? SL_CODE_LOSS : SL_CODE_OUTPUT,
-                                    .stage = s,
-                                    .microbatch = m,
-                                    .index = j,
-                                    .cell = sl_frame_cells_of(c->wiring, s, m).outputs + j,
-                                    .from = -1,
-                                    .meta = &stage->outputs[j].metas[sl_wiring_size(c->wiring, m)] }));
+        SL_TRY(
+            sl_compiler_emit(c, (sl_pipeline_instr){ .code = stage->outputs[j].loss ? SL_CODE_LOSS : SL_CODE_OUTPUT,
+                                                     .stage = s,
+                                                     .microbatch = m,
+                                                     .index = j,
+                                                     .cell = sl_frame_cells_of(c->wiring, s, m).outputs + j,
+                                                     .from = -1,
+                                                     .meta = &stage->outputs[j].metas[sl_wiring_size(c->wiring, m)] }));
     SL_TRY(sl_compiler_drop_used(c, s, m, SL_PHASE_F));
 done:
     return status;

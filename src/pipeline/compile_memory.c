@@ -36,8 +36,7 @@ sl_status sl_compiler_reserve(sl_compiler *c, int route, int microbatch, const s
 
 sl_status sl_compiler_commit(sl_compiler *c, int route, int32_t cell)
 {
-    return sl_compiler_emit(
-        c, (sl_pipeline_instr){ .code = SL_CODE_COMMIT, .index = route, .cell = cell, .from = -1 });
+    return sl_compiler_emit(c, (sl_pipeline_instr){ .code = SL_CODE_COMMIT, .index = route, .cell = cell, .from = -1 });
 }
 
 sl_status sl_compiler_send_copy(sl_compiler *c, int route, int microbatch, const sl_meta *metas, int32_t from)

@@ -33,7 +33,8 @@ typedef struct sl_compiler {
     size_t held_capacity;
 } sl_compiler;
 
-SL_MUST_CHECK sl_status sl_compiler_create(const sl_compile_options *options, sl_rank_program *program, sl_compiler *out);
+SL_MUST_CHECK sl_status sl_compiler_create(const sl_compile_options *options, sl_rank_program *program,
+                                           sl_compiler *out);
 void sl_compiler_free(sl_compiler *compiler);
 
 /* Entries of the tables. */

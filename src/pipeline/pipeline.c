@@ -86,8 +86,7 @@ static sl_status check_ties(const sl_pipeline *pipeline)
 {
     for (int t = 0; pipeline->training && t < pipeline->wiring->tie_count; t++) {
         const sl_wire_tie *tie = &pipeline->wiring->ties[t];
-        const sl_wire_weight *weight =
-            &pipeline->wiring->stages[tie->members[0].stage].weights[tie->members[0].weight];
+        const sl_wire_weight *weight = &pipeline->wiring->stages[tie->members[0].stage].weights[tie->members[0].weight];
         sl_dtype dtype = weight->grad_meta.dtype;
         if (!weight->frozen && dtype != SL_F32 && dtype != SL_F64)
             return sl_fail(SL_ERR_UNSUPPORTED,
@@ -238,11 +237,16 @@ done:
 /* ---- Text ------------------------------------------------------------------------------------ */
 
 static const char *const code_names[] = {
-    [SL_CODE_RECEIVE] = "receive",       [SL_CODE_RELEASE] = "release",
-    [SL_CODE_RESERVE] = "reserve",       [SL_CODE_COMMIT] = "commit",
-    [SL_CODE_TO_MESSAGE] = "to_message", [SL_CODE_FROM_MESSAGE] = "from_message",
-    [SL_CODE_ADD] = "add",               [SL_CODE_RUN] = "run",
-    [SL_CODE_LOSS] = "loss",             [SL_CODE_OUTPUT] = "output",
+    [SL_CODE_RECEIVE] = "receive",
+    [SL_CODE_RELEASE] = "release",
+    [SL_CODE_RESERVE] = "reserve",
+    [SL_CODE_COMMIT] = "commit",
+    [SL_CODE_TO_MESSAGE] = "to_message",
+    [SL_CODE_FROM_MESSAGE] = "from_message",
+    [SL_CODE_ADD] = "add",
+    [SL_CODE_RUN] = "run",
+    [SL_CODE_LOSS] = "loss",
+    [SL_CODE_OUTPUT] = "output",
 };
 
 static void dump_instr(const sl_pipeline *pipeline, const sl_pipeline_instr *instr, FILE *file)

@@ -42,8 +42,8 @@ static sl_instr bind_instr(const sl_wiring *wiring, const sl_pipeline_instr *fro
     if (from->from >= 0)
         instr.from = &program->cells[from->from];
     if (from->code == SL_CODE_RUN || from->code == SL_CODE_LOSS || from->code == SL_CODE_OUTPUT)
-        instr.frame = &program->frames[(int64_t)wiring->stages[from->stage].local * wiring->microbatches +
-                                       from->microbatch];
+        instr.frame =
+            &program->frames[(int64_t)wiring->stages[from->stage].local * wiring->microbatches + from->microbatch];
     if (from->starts_grads)
         instr.frame->starts_grads = true;
     return instr;
@@ -52,9 +52,8 @@ static sl_instr bind_instr(const sl_wiring *wiring, const sl_pipeline_instr *fro
 static void bind_action(const sl_pipeline_action *from, sl_program_action *action)
 {
     char text[SL_ACTION_TEXT_SIZE];
-    *action = (sl_program_action){
-        .action = from->action, .cell = from->cell, .first = from->first, .count = from->count
-    };
+    *action =
+        (sl_program_action){ .action = from->action, .cell = from->cell, .first = from->first, .count = from->count };
     snprintf(action->text, sizeof action->text, "%.47s", sl_action_text(from->action, text, sizeof text));
 }
 

@@ -86,7 +86,8 @@ static sl_status infer_together(void *user, int s, int size, const sl_meta *inpu
             outputs[j] = own->outputs[j].metas[size];
     }
     SL_TRY(sl_gather_outcomes(runtime->group, status));
-    SL_TRY(sl_group_broadcast(runtime->group, sl_schedule_rank_of(runtime->schedule, s), outputs, (size_t)output_count * sizeof *outputs));
+    SL_TRY(sl_group_broadcast(runtime->group, sl_schedule_rank_of(runtime->schedule, s), outputs,
+                              (size_t)output_count * sizeof *outputs));
 done:
     return status;
 }

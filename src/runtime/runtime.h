@@ -33,7 +33,7 @@ struct sl_runtime {
     sl_pipeline *pipeline;
     const sl_schedule *schedule; /* the pipeline's */
     const sl_wiring *wiring;     /* likewise */
-    sl_stage **stages; /* of this rank, by index; borrowed */
+    sl_stage **stages;           /* of this rank, by index; borrowed */
     int stage_count;
     int rank;
 

@@ -124,8 +124,7 @@ static sl_action action_of(const sl_runtime *runtime, const sl_trace_event *even
 /* A message's two ends carry the same number: flows join them. */
 static int64_t flow_id(const sl_runtime *runtime, int route, const sl_trace_event *event)
 {
-    return (event->step * runtime->wiring->microbatches + event->microbatch) * runtime->pipeline->routes.count +
-           route;
+    return (event->step * runtime->wiring->microbatches + event->microbatch) * runtime->pipeline->routes.count + route;
 }
 
 static void put_flow(writer *out, const char *phase, int rank, int track, int64_t id, double time)

@@ -346,7 +346,8 @@ static void stages_that_do_not_go_together_are_refused(void **state)
     assert_pair_refused(&bad, csv,
                         "parameter 'w', tied between stages 0 and 1: shape mismatch: expected [1], given [4]");
     bad.stages[0].params = bad.stages[1].params = &half;
-    assert_pair_refused(&bad, csv, "parameter 'w' is tied between stages and its gradient is bf16: only f32 and f64 can be");
+    assert_pair_refused(&bad, csv,
+                        "parameter 'w' is tied between stages and its gradient is bf16: only f32 and f64 can be");
 }
 
 static void arguments_that_do_not_go_together_are_refused(void **state)
