@@ -29,6 +29,12 @@ void sl_file_destroy(sl_file *file);
 /* Create, write and commit in one go. */
 SL_MUST_CHECK sl_status sl_file_replace(const char *path, const void *data, size_t bytes);
 
+/* Opens what is to be read. Never waits for a writer: a named pipe is refused. What is connected already is taken:
+ * standard input as /dev/stdin, a shell's <(command). The caller closes *fd. */
+SL_MUST_CHECK sl_status sl_file_open_input(const char *path, int *fd);
+/* The same as a stream, which the caller closes. */
+SL_MUST_CHECK sl_status sl_file_open_stream(const char *path, FILE **out);
+
 /* The bytes of a file, read when they are touched; data is NULL where size is 0. Whoever truncates a file that is
  * mapped breaks its readers (SIGBUS): files of ours are only ever replaced by rename. */
 typedef struct sl_file_map {

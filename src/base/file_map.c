@@ -19,9 +19,8 @@ sl_status sl_file_map_open(const char *path, sl_file_map *out)
     sl_file_map map = { 0 };
     struct stat info;
 
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return io_error("open", path);
+    int fd = -1;
+    SL_TRY(sl_file_open_input(path, &fd));
     if (fstat(fd, &info) != 0) {
         status = io_error("stat", path);
         goto done;
@@ -41,7 +40,8 @@ sl_status sl_file_map_open(const char *path, sl_file_map *out)
     }
     *out = map;
 done:
-    close(fd);
+    if (fd >= 0)
+        close(fd);
     return status;
 }
 

@@ -176,10 +176,11 @@ sl_status sl_schedule_read_csv(FILE *file, const char *name, sl_schedule **out)
 
 sl_status sl_schedule_load_csv(const char *path, sl_schedule **out)
 {
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return sl_fail(SL_ERR_IO, "open %s: %s", path, strerror(errno));
-    sl_status status = sl_schedule_read_csv(file, path, out);
+    FILE *file = NULL;
+    sl_status status = sl_file_open_stream(path, &file);
+    if (status != SL_OK)
+        return status;
+    status = sl_schedule_read_csv(file, path, out);
     fclose(file);
     return status;
 }

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/arena.h"
+#include "base/file.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -198,13 +199,11 @@ done:
 /* The caller frees *text. */
 static sl_status read_whole(const char *path, char **text, size_t *length)
 {
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return sl_fail(SL_ERR_IO, "open %s: %s", path, strerror(errno));
+    sl_status status = SL_OK;
+    FILE *file = NULL;
     char *block = NULL;
-    sl_status status = SL_NEW_ARRAY(block, FILE_LIMIT + 1);
-    if (status != SL_OK)
-        goto done;
+    SL_TRY(sl_file_open_stream(path, &file));
+    SL_TRY(SL_NEW_ARRAY(block, FILE_LIMIT + 1));
     size_t used = fread(block, 1, FILE_LIMIT + 1, file);
     if (ferror(file))
         SL_TRY(sl_fail(SL_ERR_IO, "read %s: %s", path, strerror(errno)));
@@ -215,7 +214,8 @@ static sl_status read_whole(const char *path, char **text, size_t *length)
     block = NULL;
 done:
     sl_free(block);
-    fclose(file);
+    if (file)
+        fclose(file);
     return status;
 }
 

@@ -1,6 +1,7 @@
 /* The progress line: rewritten in place on a terminal, plain lines in a pipe. */
 #include "train/metrics.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -55,6 +56,14 @@ void sl_progress_begin(sl_progress *progress, FILE *stream, const sl_train_confi
         .off = config->log.progress == SL_PROGRESS_OFF,
         .every = config->log.every,
     };
+}
+
+/* Nobody may read it any more (train | head): the run goes on without. */
+static void give_up(sl_progress *progress)
+{
+    sl_log(SL_LOG_WARN, "the progress output cannot be written: %s; the run goes on without it", strerror(errno));
+    progress->off = true;
+    progress->line_open = false;
 }
 
 /* Columns of the terminal, so that the line never wraps. */
@@ -153,7 +162,8 @@ static void show(sl_progress *progress)
         join(fields, line, sizeof line);
         fprintf(progress->stream, "%s\n", line);
     }
-    fflush(progress->stream);
+    if (fflush(progress->stream) != 0)
+        give_up(progress);
     progress->shown = sl_now();
     progress->last_shown = true;
 }

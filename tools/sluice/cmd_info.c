@@ -2,6 +2,7 @@
 #include "command.h"
 #include "info.h"
 #include "options.h"
+#include "base/file.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -46,9 +47,10 @@ static sl_status describe_folder(const char *path, bool verify, info_writer *out
 static sl_status describe_file(const char *path, info_writer *out)
 {
     unsigned char head[64] = { 0 };
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return sl_fail(SL_ERR_IO, "open %s: it cannot be read", path);
+    FILE *file = NULL;
+    sl_status status = sl_file_open_stream(path, &file);
+    if (status != SL_OK)
+        return status;
     size_t count = fread(head, 1, sizeof head, file);
     fclose(file);
     if (count >= 9 && head[8] == '{' && head[6] == 0 && head[7] == 0)

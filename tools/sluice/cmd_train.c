@@ -10,9 +10,11 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define NAME "train"
 
@@ -145,6 +147,15 @@ static void catch_signals(void)
         if (sigaction(numbers[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN)
             sigaction(numbers[i], &action, NULL);
     }
+    signal(SIGPIPE, SIG_IGN); /* `train | head` goes on when nobody reads its progress any more */
+}
+
+/* Output for a pipe that nobody reads any more is dropped: it is no failure of the run, whose result is in files. */
+static void drop_unread_output(void)
+{
+    struct pollfd output = { .fd = STDOUT_FILENO };
+    if (poll(&output, 1, 0) == 1 && (output.revents & POLLERR) && !freopen("/dev/null", "w", stdout))
+        clearerr(stdout);
 }
 
 /* ---- Running --------------------------------------------------------------------------------- */
@@ -187,6 +198,7 @@ static int run_rank(const sl_train_plan *plan, const sl_train_config *config, co
     else if (rank == 0)
         print_result(config, arguments, &result);
     sl_group_close(group);
+    drop_unread_output();
     if (code == EXIT_OK && result.stopped)
         code = 128 + (stop_signal ? (int)stop_signal : SIGTERM);
     return code;

@@ -2,8 +2,8 @@
 #include "schedule_source.h"
 
 #include "command.h"
+#include "base/file.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,10 +48,11 @@ sl_status load_schedule(const char *path, sl_violation *violation, sl_schedule *
     violation->rank = -1;
     if (strcmp(path, "-") == 0)
         return sl_schedule_read_csv_at(stdin, "standard input", violation, out);
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return sl_fail(SL_ERR_IO, "open %s: %s", path, strerror(errno));
-    sl_status status = sl_schedule_read_csv_at(file, path, violation, out);
+    FILE *file = NULL;
+    sl_status status = sl_file_open_stream(path, &file);
+    if (status != SL_OK)
+        return status;
+    status = sl_schedule_read_csv_at(file, path, violation, out);
     fclose(file);
     return status;
 }
