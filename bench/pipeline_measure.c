@@ -46,7 +46,7 @@ static sl_status cut_model(const pipeline_options *options, int stages, sl_parti
 {
     sl_status status = SL_OK;
     sl_graph *graph = NULL;
-    sl_model model = sl_model_default(SL_MODEL_GPT2);
+    sl_model model = sl_model_default(&sl_model_gpt2);
     model.gpt2.vocab_size = options->vocab;
     model.gpt2.n_positions = options->seq;
     model.gpt2.n_embd = options->embd;

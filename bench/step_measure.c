@@ -66,7 +66,7 @@ static void reset_peak(void)
 
 static sl_model model_of(const step_options *options)
 {
-    sl_model model = sl_model_default(SL_MODEL_GPT2);
+    sl_model model = sl_model_default(&sl_model_gpt2);
     model.gpt2.vocab_size = options->vocab;
     model.gpt2.n_positions = options->seq;
     model.gpt2.n_embd = options->embd;

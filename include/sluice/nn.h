@@ -1,4 +1,5 @@
-/* Models: GPT-2, Llama and a multi-layer perceptron as graphs, and their Hugging Face folders. */
+/* Models as graphs, and their Hugging Face folders. GPT-2, Llama and a multi-layer perceptron are built in; a program
+ * can register families of its own (examples/03_family.c does). */
 #ifndef SLUICE_NN_H
 #define SLUICE_NN_H
 
@@ -64,39 +65,22 @@ typedef struct sl_mlp_config {
     bool tie;  /* all layers between the first and the last share one weight and bias */
 } sl_mlp_config;
 
-typedef enum sl_model_family { SL_MODEL_GPT2, SL_MODEL_LLAMA, SL_MODEL_MLP } sl_model_family;
+/* ---- Families -------------------------------------------------------------------------------- */
+
+typedef struct sl_model_family sl_model_family;
+
+enum { SL_MODEL_CONFIG_BYTES = 512 }; /* the most that a family's configuration may take */
 
 /* A model without its weights; plain data. */
 typedef struct sl_model {
-    sl_model_family family;
+    const sl_model_family *family;
     union {
         sl_gpt2_config gpt2;
         sl_llama_config llama;
         sl_mlp_config mlp;
+        unsigned char config[SL_MODEL_CONFIG_BYTES]; /* of any other family */
     };
 } sl_model;
-
-/* The family with Hugging Face's defaults for everything, sizes among them. */
-SL_API sl_model sl_model_default(sl_model_family family);
-SL_API const char *sl_model_family_name(sl_model_family family); /* "gpt2"; as model_type in config.json */
-/* Refuses sizes below 1, heads that do not divide, rates outside 0..1 and the like; names the field. */
-SL_API SL_MUST_CHECK sl_status sl_model_check(const sl_model *model);
-
-SL_API int64_t sl_model_vocab(const sl_model *model);     /* MLP: classes */
-SL_API int64_t sl_model_positions(const sl_model *model); /* longest sequence; MLP: 1 */
-SL_API int64_t sl_model_layers(const sl_model *model);
-
-/* config.json of a folder. Unknown families and activations, values of the wrong kind and impossible ones are errors
- * that name the key; keys that change nothing here are ignored. */
-SL_API SL_MUST_CHECK sl_status sl_model_load_config(const char *folder, sl_model *out);
-SL_API SL_MUST_CHECK sl_status sl_model_parse_config(const char *label, const char *text, size_t size, sl_model *out);
-/* Its text, with the keys that Hugging Face's classes need; the caller frees *out with free(). */
-SL_API SL_MUST_CHECK sl_status sl_model_config_text(const sl_model *model, sl_dtype dtype, char **out);
-/* Writes it with the keys that Hugging Face's classes need; dtype is that of the weights beside it. GPT-2 and Llama
- * only. */
-SL_API SL_MUST_CHECK sl_status sl_model_save_config(const sl_model *model, sl_dtype dtype, const char *folder);
-
-/* ---- Graph ----------------------------------------------------------------------------------- */
 
 typedef enum sl_model_mode {
     SL_MODE_TRAIN,  /* tokens, targets -> loss */
@@ -105,21 +89,114 @@ typedef enum sl_model_mode {
     SL_MODE_DECODE  /* tokens, position, positions -> logits of the last token; fills the caches */
 } sl_model_mode;
 
-#define SL_IGNORED_TARGET (-100) /* a target that is not counted in the loss */
-
-/* Inputs: "tokens" and "targets" i32 [batch, seq] (MLP: "x" f32 [batch, input], "targets" i32 [batch]);
- * DECODE: "position" i32 [], the place of the first token, and "positions" i32 [seq], position + 0, 1, ..
- * Outputs: "loss" f32 [], the mean over all targets that are not SL_IGNORED_TARGET; "logits" f32 [batch, seq, vocab],
- * in DECODE [batch, 1, vocab]. States of DECODE: "transformer.h.0.attn.cache_k" and the like, f32 [batch, cache, kv
- * heads, head dim]. Parameters and modules are named as in Hugging Face's files ("transformer.h.3.mlp.c_fc.weight",
- * "model.layers.3"), a tied head is the embedding's parameter. */
 typedef struct sl_model_shape {
     int64_t batch, seq;
     int64_t cache; /* DECODE: positions that the caches hold; 0: all of the model's */
 } sl_model_shape;
 
+/* The type of a value in a family's configuration, and what stands for it in config.json. */
+typedef enum sl_model_field_kind {
+    SL_FIELD_INT,         /* int64_t */
+    SL_FIELD_INT_OR_NULL, /* int64_t; null in the file is `min` here */
+    SL_FIELD_REAL,        /* double */
+    SL_FIELD_BOOL,        /* bool */
+    SL_FIELD_ACTIVATION,  /* sl_activation; "gelu_new" and the like in the file */
+    SL_FIELD_TOKENS       /* sl_token_ids; one id, a list of them, or null in the file */
+} sl_model_field_kind;
+
+/* One value of a configuration. */
+typedef struct sl_model_field {
+    const char *key; /* in config.json; NULL ends a table */
+    sl_model_field_kind kind;
+    size_t offset;   /* in the family's configuration */
+    double min, max; /* both allowed; of numbers and token ids */
+    /* The general name of this value, under which the library asks for it and the section `model` of a run's
+     * configuration sets it: vocab, n_positions, n_layer, n_head, n_kv_head, n_embd, n_inner, dropout, tie; or NULL.
+     * Several fields may have the same. */
+    const char *run_key;
+} sl_model_field;
+
+/* A key of config.json that must have this value if it is there, and is written with it. */
+typedef struct sl_model_fixed {
+    const char *key; /* NULL ends a table */
+    bool value;
+} sl_model_fixed;
+
+struct json_t; /* jansson's */
+
+/* Everything the library knows about a kind of model. Entries are required unless marked optional. It is borrowed by
+ * the registry and by models, so it is usually static. */
+struct sl_model_family {
+    const char *name;         /* "gpt2": model_type in config.json and model.family in a run's configuration */
+    const char *architecture; /* class name in config.json. Optional: without it there are no files, and no training by
+                                 sl_train_run */
+    size_t config_bytes;
+    const void *defaults; /* a configuration, config_bytes long */
+    const sl_model_field *fields;
+    const sl_model_fixed *fixed; /* optional */
+
+    /* Names of parameters in files are those in the graph. */
+    const char *root;           /* "transformer.": begins all names but the head's; files may lack it. Optional */
+    const char *embedding;      /* the parameter that a tied head shares; required with a field "tie" */
+    const char *head;           /* "lm_head.weight": the head's own parameter if it is not tied; as above */
+    const char *const *ignored; /* ends of names in files that are no weights; NULL ends the list. Optional */
+
+    /* Optional: whether the values fit together. A failure may set *key to that of the field at fault. */
+    sl_status (*check)(const void *config, const char **key);
+    /* Optional: run once the values of a run's configuration have been set over the defaults; fills in what follows
+     * from them. n_inner and n_kv_head are 0 if the user leaves them to the family. */
+    void (*complete)(void *config);
+    /* Writes the model's inputs, nodes and outputs into the empty graph; the library finishes it. sl_model_build says
+     * what they are. Errors of the graph may be left in it. Needed are TRAIN and LOGITS, for sl_model_evaluate EVAL,
+     * for sl_model_generate DECODE; fails with SL_ERR_UNSUPPORTED otherwise. */
+    sl_status (*build)(const void *config, sl_model_mode mode, const sl_model_shape *shape, sl_graph *graph);
+    /* Optional: what of config.json a table cannot describe. label is the file's name, for messages. */
+    sl_status (*read_json)(const char *label, const struct json_t *root, void *config);
+    void (*write_json)(const void *config, struct json_t *root);
+};
+
+SL_API extern const sl_model_family sl_model_gpt2, sl_model_llama, sl_model_mlp;
+
+/* Makes a family known by its name to config.json, checkpoints and runs; once in each process, before they are read.
+ * The family must outlive its use. Registering it again is fine; another one of that name is an error. */
+SL_API SL_MUST_CHECK sl_status sl_model_register(const sl_model_family *family);
+SL_API const sl_model_family *sl_model_find_family(const char *name); /* NULL if there is none */
+SL_API const sl_model_family *sl_model_family_at(int i);              /* NULL past the last */
+
+/* ---- Models ---------------------------------------------------------------------------------- */
+
+/* The family's defaults, sizes among them; those of Hugging Face for GPT-2 and Llama. */
+SL_API sl_model sl_model_default(const sl_model_family *family);
+/* Sets the value of a key of config.json from text: a number, true or false, an activation's name, ids with commas. */
+SL_API SL_MUST_CHECK sl_status sl_model_set(sl_model *model, const char *key, const char *text);
+/* Refuses sizes below 1, heads that do not divide, rates outside 0..1 and the like; names the field. */
+SL_API SL_MUST_CHECK sl_status sl_model_check(const sl_model *model);
+
+SL_API int64_t sl_model_vocab(const sl_model *model);     /* MLP: classes */
+SL_API int64_t sl_model_positions(const sl_model *model); /* longest sequence; 1 if it has none */
+SL_API int64_t sl_model_layers(const sl_model *model);
+
+/* config.json of a folder. Unknown families and activations, values of the wrong kind and impossible ones are errors
+ * that name the key; keys that change nothing here are ignored. */
+SL_API SL_MUST_CHECK sl_status sl_model_load_config(const char *folder, sl_model *out);
+SL_API SL_MUST_CHECK sl_status sl_model_parse_config(const char *label, const char *text, size_t size, sl_model *out);
+/* Its text, with the keys that Hugging Face's classes need; the caller frees *out with free(). */
+SL_API SL_MUST_CHECK sl_status sl_model_config_text(const sl_model *model, sl_dtype dtype, char **out);
+/* Writes it with the keys that Hugging Face's classes need; dtype is that of the weights beside it. */
+SL_API SL_MUST_CHECK sl_status sl_model_save_config(const sl_model *model, sl_dtype dtype, const char *folder);
+
+/* ---- Graph ----------------------------------------------------------------------------------- */
+
+#define SL_IGNORED_TARGET (-100) /* a target that is not counted in the loss */
+
 /* The finished graph; the caller owns it. The parameters and their order depend on the model alone, the nodes on model
- * and mode. */
+ * and mode.
+ * Inputs: "tokens" and "targets" i32 [batch, seq] (MLP: "x" f32 [batch, input], "targets" i32 [batch]);
+ * DECODE: "position" i32 [], the place of the first token, and "positions" i32 [seq], position + 0, 1, ..
+ * Outputs: "loss" f32 [], the mean over all targets that are not SL_IGNORED_TARGET; "logits" f32 [batch, seq, vocab],
+ * in DECODE [batch, 1, vocab]. States of DECODE: "transformer.h.0.attn.cache_k" and the like, f32 [batch, cache, kv
+ * heads, head dim]. Parameters and modules are named as in Hugging Face's files ("transformer.h.3.mlp.c_fc.weight",
+ * "model.layers.3"), a tied head is the embedding's parameter. */
 SL_API SL_MUST_CHECK sl_status sl_model_build(const sl_model *model, sl_model_mode mode, const sl_model_shape *shape,
                                               sl_graph **out);
 
@@ -146,7 +223,7 @@ SL_API void sl_param_init(const sl_param_info *param, uint64_t seed, int64_t fir
 /* ---- Weights in files ------------------------------------------------------------------------ */
 
 /* The weights of a Hugging Face folder, checked against the model: nothing missing, nothing superfluous, shapes right,
- * each by name. "transformer." or "model." may be absent from all names; a tied head may be present or absent. */
+ * each by name. The family's root ("transformer.") may be absent from all names; a tied head may be present or absent. */
 typedef struct sl_model_weights sl_model_weights;
 
 SL_API SL_MUST_CHECK sl_status sl_model_open_weights(const sl_model *model, const char *folder, sl_model_weights **out);

@@ -27,12 +27,13 @@ typedef struct sl_texts {
     int64_t count;
 } sl_texts;
 
-/* One key each: `section.key` in the file and as an override. sl_train_config_key and `sluice train --help` tell the
- * type, the default and the meaning of each. A text that is not given is NULL. */
+/* One key each: `section.key` in the file and as an override. sl_train_config_key and `sluice train --help` give the
+ * type, the default and the meaning of each. A text that is not given is NULL. The section `model` may also hold keys
+ * of the family's config.json that have no general name, such as rms_norm_eps; the plan's model has their values. */
 typedef struct sl_train_config {
     struct {
         const char *init; /* Hugging Face folder; then the keys below are not allowed */
-        int64_t family;   /* sl_model_family; no MLP */
+        const char *family; /* the name of one that is known, see sl_model_register */
         int64_t n_layer, n_head, n_kv_head, n_embd, n_inner; /* 0 for n_kv_head, n_inner: what the family uses */
         int64_t vocab;       /* 0: 256 for text, else the least multiple of 64 above the largest token */
         int64_t n_positions; /* 0: batch.seq */

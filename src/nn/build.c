@@ -1,5 +1,16 @@
 /* Pieces that the model builders share. */
-#include "nn/build.h"
+#include "nn/family.h"
+
+builder sl_nn_begin(sl_graph *graph, sl_model_mode mode, const sl_model_shape *shape)
+{
+    builder b = { .graph = graph, .mode = mode, .batch = shape->batch, .seq = shape->seq, .cache = shape->cache };
+    b.tokens = sl_graph_input(graph, "tokens", SL_I32, 2, (int64_t[]){ b.batch, b.seq });
+    if (mode == SL_MODE_DECODE) {
+        b.position = sl_graph_input(graph, "position", SL_I32, 0, NULL);
+        b.positions = sl_graph_input(graph, "positions", SL_I32, 1, &b.seq);
+    }
+    return b;
+}
 
 sl_value sl_nn_dense(builder *b, const char *name, sl_value x, const dense_options *options)
 {
@@ -16,19 +27,19 @@ sl_value sl_nn_dense(builder *b, const char *name, sl_value x, const dense_optio
     return y;
 }
 
-sl_value sl_nn_activation(builder *b, sl_activation activation, sl_value x)
+sl_value sl_nn_activation(sl_graph *graph, sl_activation activation, sl_value x)
 {
     switch (activation) {
     case SL_ACT_GELU_TANH:
-        return sl_gelu_tanh(b->graph, x);
+        return sl_gelu_tanh(graph, x);
     case SL_ACT_GELU_ERF:
-        return sl_gelu_erf(b->graph, x);
+        return sl_gelu_erf(graph, x);
     case SL_ACT_SILU:
-        return sl_silu(b->graph, x);
+        return sl_silu(graph, x);
     case SL_ACT_RELU:
-        return sl_relu(b->graph, x);
+        return sl_relu(graph, x);
     case SL_ACT_TANH:
-        return sl_tanh(b->graph, x);
+        return sl_tanh(graph, x);
     }
     return x;
 }
@@ -48,15 +59,6 @@ sl_value sl_nn_attention(builder *b, sl_value q, sl_value k, sl_value v, double 
     sl_value cache_k = sl_graph_state(g, "cache_k", SL_F32, 4, shape.dims);
     sl_value cache_v = sl_graph_state(g, "cache_v", SL_F32, 4, shape.dims);
     return sl_attention_cached(g, q, k, v, cache_k, cache_v, b->position, 0);
-}
-
-void sl_nn_token_inputs(builder *b)
-{
-    b->tokens = sl_graph_input(b->graph, "tokens", SL_I32, 2, (int64_t[]){ b->batch, b->seq });
-    if (b->mode != SL_MODE_DECODE)
-        return;
-    b->position = sl_graph_input(b->graph, "position", SL_I32, 0, NULL);
-    b->positions = sl_graph_input(b->graph, "positions", SL_I32, 1, &b->seq);
 }
 
 sl_value sl_nn_last(builder *b, sl_value x)

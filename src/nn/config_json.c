@@ -1,5 +1,5 @@
 /* config.json: Hugging Face's description of a model, read and written. */
-#include "nn/config.h"
+#include "nn/family.h"
 
 #include "base/alloc.h"
 #include "base/file.h"
@@ -36,33 +36,33 @@ static sl_status read_tokens(const char *label, const char *key, const json_t *v
 }
 
 /* Puts the value where the field says. Limits are sl_model_check's business. */
-static sl_status read_field(const char *label, const config_field *field, const json_t *value, void *config)
+static sl_status read_field(const char *label, const sl_model_field *field, const json_t *value, void *config)
 {
     void *target = (char *)config + field->offset;
     switch (field->kind) {
-    case CONFIG_INT_OR_NULL:
+    case SL_FIELD_INT_OR_NULL:
         if (json_is_null(value)) {
             *(int64_t *)target = (int64_t)field->min;
             return SL_OK;
         } /* fall through */
-    case CONFIG_INT:
+    case SL_FIELD_INT:
         if (!json_is_integer(value))
             return wrong_kind(label, field->key, "a whole number");
         *(int64_t *)target = json_integer_value(value);
         return SL_OK;
-    case CONFIG_TOKENS:
+    case SL_FIELD_TOKENS:
         return read_tokens(label, field->key, value, target);
-    case CONFIG_REAL:
+    case SL_FIELD_REAL:
         if (!json_is_number(value))
             return wrong_kind(label, field->key, "a number");
         *(double *)target = json_number_value(value);
         return SL_OK;
-    case CONFIG_BOOL:
+    case SL_FIELD_BOOL:
         if (!json_is_boolean(value))
             return wrong_kind(label, field->key, "true or false");
         *(bool *)target = json_is_true(value);
         return SL_OK;
-    case CONFIG_ACTIVATION:
+    case SL_FIELD_ACTIVATION:
         if (!json_is_string(value))
             return wrong_kind(label, field->key, "a text");
         if (sl_nn_parse_activation(json_string_value(value), target) != SL_OK)
@@ -72,111 +72,50 @@ static sl_status read_field(const char *label, const config_field *field, const 
     return SL_OK;
 }
 
-static sl_status check_fixed(const char *label, const config_family *family, const json_t *root)
+static sl_status check_fixed(const char *label, const sl_model_fixed *fixed, const json_t *root)
 {
-    for (int i = 0; i < family->fixed_count; i++) {
-        const json_t *value = json_object_get(root, family->fixed[i].key);
+    for (; fixed && fixed->key; fixed++) {
+        const json_t *value = json_object_get(root, fixed->key);
         if (value && !json_is_boolean(value))
-            return wrong_kind(label, family->fixed[i].key, "true or false");
-        if (value && json_is_true(value) != family->fixed[i].value)
-            return sl_fail(SL_ERR_UNSUPPORTED, "%s: %s must be %s here", label, family->fixed[i].key,
-                           family->fixed[i].value ? "true" : "false");
+            return wrong_kind(label, fixed->key, "true or false");
+        if (value && json_is_true(value) != fixed->value)
+            return sl_fail(SL_ERR_UNSUPPORTED, "%s: %s must be %s here", label, fixed->key,
+                           fixed->value ? "true" : "false");
     }
     return SL_OK;
 }
 
-/* A number of the object, where it is there. */
-static sl_status read_real(const char *label, const json_t *object, const char *key, double *out)
-{
-    const json_t *value = json_object_get(object, key);
-    if (!value || json_is_null(value))
-        return SL_OK;
-    if (!json_is_number(value))
-        return wrong_kind(label, key, "a number");
-    *out = json_number_value(value);
-    return SL_OK;
-}
-
-/* Rotary embedding: rope_theta and rope_scaling of old files, rope_parameters of new ones. */
-static sl_status read_rope(const char *label, const json_t *root, sl_rope_config *rope)
-{
-    sl_status status = SL_OK;
-    const json_t *object = json_object_get(root, "rope_parameters");
-    if (!object || json_is_null(object))
-        object = json_object_get(root, "rope_scaling");
-    SL_TRY(read_real(label, root, "rope_theta", &rope->theta));
-    if (!object || json_is_null(object))
-        return SL_OK;
-    if (!json_is_object(object))
-        return wrong_kind(label, "rope_parameters", "an object");
-    const json_t *type = json_object_get(object, "rope_type");
-    const char *name = json_string_value(type ? type : json_object_get(object, "type"));
-    if (!name)
-        return sl_fail(SL_ERR_FORMAT, "%s: rope_parameters have no rope_type", label);
-    if (strcmp(name, "default") == 0)
-        rope->kind = SL_ROPE_DEFAULT;
-    else if (strcmp(name, "linear") == 0)
-        rope->kind = SL_ROPE_LINEAR;
-    else if (strcmp(name, "llama3") == 0)
-        rope->kind = SL_ROPE_LLAMA3;
-    else
-        return sl_fail(SL_ERR_UNSUPPORTED, "%s: unknown rope_type '%.40s'; default, linear and llama3 are known", label,
-                       name);
-    double original = 0;
-    SL_TRY(read_real(label, object, "rope_theta", &rope->theta));
-    SL_TRY(read_real(label, object, "factor", &rope->factor));
-    SL_TRY(read_real(label, object, "low_freq_factor", &rope->low_freq_factor));
-    SL_TRY(read_real(label, object, "high_freq_factor", &rope->high_freq_factor));
-    SL_TRY(read_real(label, object, "original_max_position_embeddings", &original));
-    if (!(original >= 0 && original <= INT32_MAX))
-        return sl_fail(SL_ERR_FORMAT, "%s: original_max_position_embeddings %g is impossible", label, original);
-    rope->original_max_position_embeddings = (int64_t)original;
-done:
-    return status;
-}
-
-static sl_status find_family(const char *label, const json_t *root, sl_model_family *out)
+static sl_status find_family(const char *label, const json_t *root, const sl_model_family **out)
 {
     const char *type = json_string_value(json_object_get(root, "model_type"));
+    char names[256];
     if (!type)
         return sl_fail(SL_ERR_FORMAT, "%s has no model_type", label);
-    for (int i = 0; sl_nn_family((sl_model_family)i); i++) {
-        const config_family *family = sl_nn_family((sl_model_family)i);
-        if (family->model_type && strcmp(type, family->model_type) == 0) {
-            *out = (sl_model_family)i;
-            return SL_OK;
-        }
-    }
-    return sl_fail(SL_ERR_UNSUPPORTED, "%s: unknown model_type '%.40s'; gpt2 and llama are known", label, type);
+    *out = sl_model_find_family(type);
+    if (!*out || !(*out)->architecture)
+        return sl_fail(SL_ERR_UNSUPPORTED, "%s: unknown model_type '%.40s'; known are %s", label, type,
+                       sl_nn_family_names(names, sizeof names));
+    return SL_OK;
 }
 
 static sl_status read_root(const char *label, const json_t *root, sl_model *out)
 {
     sl_status status = SL_OK;
-    sl_model_family family_id = SL_MODEL_GPT2;
+    const sl_model_family *family = NULL;
 
     if (!json_is_object(root))
         return sl_fail(SL_ERR_FORMAT, "%s is not a JSON object", label);
-    SL_TRY(find_family(label, root, &family_id));
-    sl_model model = sl_model_default(family_id);
-    const config_family *family = sl_nn_family(family_id);
-    for (int i = 0; i < family->field_count; i++) {
-        const json_t *value = json_object_get(root, family->fields[i].key);
+    SL_TRY(find_family(label, root, &family));
+    sl_model model = sl_model_default(family);
+    for (const sl_model_field *field = family->fields; field->key; field++) {
+        const json_t *value = json_object_get(root, field->key);
         if (value)
-            SL_TRY(read_field(label, &family->fields[i], value, &model.gpt2));
+            SL_TRY(read_field(label, field, value, model.config));
     }
-    SL_TRY(check_fixed(label, family, root));
-    if (family_id == SL_MODEL_LLAMA) {
-        const json_t *value = json_object_get(root, "hidden_act");
-        const char *act = json_string_value(value);
-        if (value && !act)
-            return wrong_kind(label, "hidden_act", "a text");
-        if (act && strcmp(act, "silu") != 0)
-            return sl_fail(SL_ERR_UNSUPPORTED, "%s: hidden_act '%.40s'; llama has silu", label, act);
-        SL_TRY(read_rope(label, root, &model.llama.rope));
-    }
-    status = sl_model_check(&model);
-    if (status != SL_OK)
+    SL_TRY(check_fixed(label, family->fixed, root));
+    if (family->read_json)
+        SL_TRY(family->read_json(label, root, model.config));
+    if (sl_model_check(&model) != SL_OK)
         return sl_fail_context(SL_ERR_FORMAT, "%s", label);
     *out = model;
 done:
@@ -223,45 +162,26 @@ static json_t *tokens_json(const sl_token_ids *tokens)
     return list;
 }
 
-static json_t *field_json(const config_field *field, const void *config)
+static json_t *field_json(const sl_model_field *field, const void *config)
 {
     const void *source = (const char *)config + field->offset;
     switch (field->kind) {
-    case CONFIG_TOKENS:
+    case SL_FIELD_TOKENS:
         return tokens_json(source);
-    case CONFIG_INT_OR_NULL:
+    case SL_FIELD_INT_OR_NULL:
         if (*(const int64_t *)source == (int64_t)field->min)
             return json_null();
         return json_integer(*(const int64_t *)source);
-    case CONFIG_INT:
+    case SL_FIELD_INT:
         return json_integer(*(const int64_t *)source);
-    case CONFIG_REAL:
+    case SL_FIELD_REAL:
         return json_real(*(const double *)source);
-    case CONFIG_BOOL:
+    case SL_FIELD_BOOL:
         return json_boolean(*(const bool *)source);
-    case CONFIG_ACTIVATION:
+    case SL_FIELD_ACTIVATION:
         return json_string(sl_nn_activation_name(*(const sl_activation *)source));
     }
     return NULL;
-}
-
-/* Both spellings, so that old and new readers find theirs. */
-static void put_rope(json_t *root, const sl_rope_config *rope)
-{
-    static const char *const names[] = { "default", "linear", "llama3" };
-    json_t *parameters = json_pack("{s:s}", "rope_type", names[rope->kind]);
-    if (rope->kind != SL_ROPE_DEFAULT)
-        json_object_set_new(parameters, "factor", json_real(rope->factor));
-    if (rope->kind == SL_ROPE_LLAMA3) {
-        json_object_set_new(parameters, "low_freq_factor", json_real(rope->low_freq_factor));
-        json_object_set_new(parameters, "high_freq_factor", json_real(rope->high_freq_factor));
-        json_object_set_new(parameters, "original_max_position_embeddings",
-                            json_integer(rope->original_max_position_embeddings));
-    }
-    json_object_set_new(root, "rope_theta", json_real(rope->theta));
-    json_object_set_new(root, "rope_scaling", rope->kind == SL_ROPE_DEFAULT ? json_null() : json_deep_copy(parameters));
-    json_object_set_new(parameters, "rope_theta", json_real(rope->theta));
-    json_object_set_new(root, "rope_parameters", parameters);
 }
 
 /* Numbers as short as they can be: 15 digits where those read back equal, else 17. */
@@ -285,18 +205,18 @@ static const char *torch_dtype(sl_dtype dtype)
 
 static json_t *build_root(const sl_model *model, sl_dtype dtype)
 {
-    const config_family *family = sl_nn_family(model->family);
+    const sl_model_family *family = model->family;
     json_t *root =
-        json_pack("{s:s, s:[s], s:s, s:s, s:b}", "model_type", family->model_type, "architectures",
-                  family->architecture, "dtype", torch_dtype(dtype), "torch_dtype", torch_dtype(dtype), "use_cache", 1);
-    for (int i = 0; root && i < family->field_count; i++)
-        json_object_set_new(root, family->fields[i].key, field_json(&family->fields[i], &model->gpt2));
-    for (int i = 0; root && i < family->fixed_count; i++)
-        json_object_set_new(root, family->fixed[i].key, json_boolean(family->fixed[i].value));
-    if (root && model->family == SL_MODEL_LLAMA) {
-        json_object_set_new(root, "hidden_act", json_string("silu"));
-        put_rope(root, &model->llama.rope);
-    }
+        json_pack("{s:s, s:[s], s:s, s:s, s:b}", "model_type", family->name, "architectures", family->architecture,
+                  "dtype", torch_dtype(dtype), "torch_dtype", torch_dtype(dtype), "use_cache", 1);
+    if (!root)
+        return NULL;
+    for (const sl_model_field *field = family->fields; field->key; field++)
+        json_object_set_new(root, field->key, field_json(field, model->config));
+    for (const sl_model_fixed *fixed = family->fixed; fixed && fixed->key; fixed++)
+        json_object_set_new(root, fixed->key, json_boolean(fixed->value));
+    if (family->write_json)
+        family->write_json(model->config, root);
     return root;
 }
 
@@ -307,8 +227,8 @@ sl_status sl_model_config_text(const sl_model *model, sl_dtype dtype, char **out
     json_t *root = NULL;
 
     SL_TRY(sl_model_check(model));
-    if (!sl_nn_family(model->family)->model_type)
-        return sl_fail(SL_ERR_UNSUPPORTED, "the family %s has no " CONFIG_NAME, sl_model_family_name(model->family));
+    if (!model->family->architecture)
+        return sl_fail(SL_ERR_UNSUPPORTED, "the family %s has no " CONFIG_NAME, model->family->name);
     root = build_root(model, dtype);
     text = root ? dump(root) : NULL;
     if (!text) {

@@ -1,55 +1,46 @@
 /* From a configuration to a finished graph, and the list of a model's parameters. */
 #include "base/alloc.h"
-#include "nn/build.h"
+#include "nn/family.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static sl_status check_shape(const sl_model *model, const builder *b)
+static sl_status check_shape(const sl_model *model, sl_model_mode mode, const sl_model_shape *shape)
 {
     int64_t places = sl_model_positions(model);
-    if (b->batch < 1 || b->seq < 1 || b->batch > INT32_MAX || b->seq > INT32_MAX)
-        return sl_fail(SL_ERR_ARGUMENT, "a batch of %" PRId64 " sequences of %" PRId64 " is impossible", b->batch,
-                       b->seq);
-    if (model->family == SL_MODEL_MLP)
-        return b->mode == SL_MODE_DECODE ? sl_fail(SL_ERR_UNSUPPORTED, "an mlp has nothing to decode") : SL_OK;
-    if (b->seq > places)
+    if (shape->batch < 1 || shape->seq < 1 || shape->batch > INT32_MAX || shape->seq > INT32_MAX)
+        return sl_fail(SL_ERR_ARGUMENT, "a batch of %" PRId64 " sequences of %" PRId64 " is impossible", shape->batch,
+                       shape->seq);
+    if (!sl_nn_field(model->family, "n_positions"))
+        return SL_OK;
+    if (shape->seq > places)
         return sl_fail(SL_ERR_ARGUMENT, "a sequence of %" PRId64 " is longer than the model's %" PRId64 " positions",
-                       b->seq, places);
-    if (b->mode == SL_MODE_DECODE && (b->cache < b->seq || b->cache > places))
+                       shape->seq, places);
+    if (mode == SL_MODE_DECODE && (shape->cache < shape->seq || shape->cache > places))
         return sl_fail(SL_ERR_ARGUMENT, "a cache of %" PRId64 " must hold %" PRId64 " to %" PRId64 " positions",
-                       b->cache, b->seq, places);
+                       shape->cache, shape->seq, places);
     return SL_OK;
 }
 
 sl_status sl_model_build(const sl_model *model, sl_model_mode mode, const sl_model_shape *shape, sl_graph **out)
 {
     sl_status status = SL_OK;
-    builder b = { .mode = mode, .batch = shape->batch, .seq = shape->seq, .cache = shape->cache };
+    sl_graph *graph = NULL;
+    sl_model_shape full = *shape;
 
     SL_TRY(sl_model_check(model));
-    if (b.cache == 0)
-        b.cache = sl_model_positions(model);
-    SL_TRY(check_shape(model, &b));
-    SL_TRY(sl_graph_create(&b.graph));
-    switch (model->family) {
-    case SL_MODEL_GPT2:
-        sl_nn_gpt2(&b, &model->gpt2);
-        break;
-    case SL_MODEL_LLAMA:
-        SL_TRY(sl_nn_llama(&b, &model->llama));
-        break;
-    case SL_MODEL_MLP:
-        sl_nn_mlp(&b, &model->mlp);
-        break;
-    }
-    SL_TRY(sl_graph_finish(b.graph));
-    *out = b.graph;
-    b.graph = NULL;
+    if (full.cache == 0)
+        full.cache = sl_model_positions(model);
+    SL_TRY(check_shape(model, mode, &full));
+    SL_TRY(sl_graph_create(&graph));
+    SL_TRY(model->family->build(model->config, mode, &full, graph));
+    SL_TRY(sl_graph_finish(graph));
+    *out = graph;
+    graph = NULL;
 done:
-    sl_graph_destroy(b.graph);
+    sl_graph_destroy(graph);
     return status;
 }
 
@@ -57,14 +48,11 @@ done:
 
 sl_status sl_model_module(const sl_model *model, const char *name, char *text, size_t size)
 {
-    static const char *const roots[] = {
-        [SL_MODEL_GPT2] = "transformer.", [SL_MODEL_LLAMA] = "model.", [SL_MODEL_MLP] = ""
-    };
-    static const char *const outside[] = { "lm_head", "cross_entropy" };
-    const char *root = roots[model->family];
-    bool full = strncmp(name, root, strlen(root)) == 0;
-    for (size_t i = 0; i < sizeof outside / sizeof *outside; i++)
-        full = full || strncmp(name, outside[i], strlen(outside[i])) == 0;
+    const char *root = model->family->root ? model->family->root : "", *head = model->family->head;
+    const char *end = head ? strrchr(head, '.') : NULL; /* the head's module is outside of the root */
+    bool full = strncmp(name, root, strlen(root)) == 0 ||
+                strncmp(name, "cross_entropy", strlen("cross_entropy")) == 0 ||
+                (end && strncmp(name, head, (size_t)(end - head)) == 0);
     if (full)
         root = "";
     if ((size_t)snprintf(text, size, "%s%s", root, name) >= size)

@@ -1,5 +1,5 @@
 /* A model's weights in a Hugging Face folder: every parameter found under its name, nothing left over. */
-#include <sluice/nn.h>
+#include "nn/family.h"
 
 #include "base/alloc.h"
 #include "base/file.h"
@@ -16,7 +16,7 @@ struct sl_model_weights {
 /* What Hugging Face puts before all names but the head's; files of the bare model lack it. */
 static const char *root_of(const sl_model *model)
 {
-    return model->family == SL_MODEL_GPT2 ? "transformer." : model->family == SL_MODEL_LLAMA ? "model." : "";
+    return model->family->root ? model->family->root : "";
 }
 
 static bool ends_with(const char *text, const char *end)
@@ -25,11 +25,13 @@ static bool ends_with(const char *text, const char *end)
     return length >= end_length && strcmp(text + length - end_length, end) == 0;
 }
 
-/* Buffers that old versions of the libraries saved although they are no weights. */
-static bool is_ignored(const char *name)
+static bool is_ignored(const sl_model *model, const char *name)
 {
-    return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias") ||
-           ends_with(name, ".rotary_emb.inv_freq");
+    for (const char *const *end = model->family->ignored; end && *end; end++) {
+        if (ends_with(name, *end))
+            return true;
+    }
+    return false;
 }
 
 /* Names for a message: at most a few, then how many more. */
@@ -80,11 +82,12 @@ static bool is_used(const sl_model *model, const sl_model_weights *weights, cons
     return index >= 0 && weights->entries[index] == entry;
 }
 
-/* A tied head may stand in the file a second time; then it should be what it is tied to, which is parameter 0. */
-static void check_tied(const char *folder, const sl_model_weights *weights, const sl_tensor_entry *head)
+/* A tied head may stand in the file a second time; then it should be what it is tied to. */
+static void check_tied(const sl_model *model, const char *folder, const sl_model_weights *weights,
+                       const sl_tensor_entry *head)
 {
-    const sl_tensor_entry *table = weights->entries[0];
-    if (head->bytes != table->bytes || memcmp(head->data, table->data, head->bytes) != 0)
+    const sl_tensor_entry *table = sl_model_find_weight(weights, model->family->embedding);
+    if (table && (head->bytes != table->bytes || memcmp(head->data, table->data, head->bytes) != 0))
         sl_log(SL_LOG_WARN, "%s: '%s' differs from '%s', which it is tied to; the latter is used", folder, head->name,
                table->name);
 }
@@ -92,13 +95,13 @@ static void check_tied(const char *folder, const sl_model_weights *weights, cons
 static sl_status check_superfluous(const sl_model *model, const char *folder, const sl_model_weights *weights)
 {
     name_list superfluous = { .text = "" };
-    bool has_head = sl_param_list_find(weights->params, "lm_head.weight") >= 0;
+    const char *head = sl_nn_tied(model) ? model->family->head : NULL;
     for (int i = 0; i < sl_weights_count(weights->files); i++) {
         const sl_tensor_entry *entry = sl_weights_at(weights->files, i);
-        if (is_used(model, weights, entry) || is_ignored(entry->name))
+        if (is_used(model, weights, entry) || is_ignored(model, entry->name))
             continue;
-        if (!has_head && strcmp(entry->name, "lm_head.weight") == 0)
-            check_tied(folder, weights, entry);
+        if (head && strcmp(entry->name, head) == 0)
+            check_tied(model, folder, weights, entry);
         else
             name_add(&superfluous, entry->name);
     }

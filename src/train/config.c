@@ -176,24 +176,50 @@ static sl_status set_defaults(sl_train_config *config)
     return SL_OK;
 }
 
+sl_status sl_config_extra(sl_train_config *config, const char *name, config_extra **out)
+{
+    struct sl_config_own *own = config->own;
+    int i = 0;
+    while (i < own->extra_count && strcmp(own->extras[i].name, name) != 0)
+        i++;
+    if (i == CONFIG_KEY_LIMIT)
+        return sl_fail(SL_ERR_ARGUMENT, "%s: there are too many keys in this section", name);
+    if (i == own->extra_count) {
+        sl_status status = sl_arena_strdup(own->arena, name, (char **)(void *)&own->extras[i].name);
+        if (status != SL_OK)
+            return status;
+        own->extra_count++;
+    }
+    *out = &own->extras[i];
+    return SL_OK;
+}
+
 static sl_status set_override(sl_train_config *config, const char *override)
 {
-    size_t section = strcspn(override, ".=");
-    const char *name = override + section + (override[section] == '.');
-    size_t length = strcspn(name, "=");
+    sl_status status = SL_OK;
+    size_t section = strcspn(override, ".="), whole = strcspn(override, "=");
     char what[128];
-    snprintf(what, sizeof what, "--%.*s", (int)strcspn(override, "="), override);
-    int i = override[section] == '.' ? sl_config_find(override, section, name, length) : -1;
-    if (i < 0)
+    config_origin *origin = NULL;
+    snprintf(what, sizeof what, "--%.*s", (int)whole, override);
+    int i =
+        override[section] == '.' ? sl_config_find(override, section, override + section + 1, whole - section - 1) : -1;
+    if (i < 0 && strncmp(override, "model.", strlen("model.")) != 0)
         return sl_fail(SL_ERR_ARGUMENT, "%s: there is no such key", what);
-    if (name[length] != '=')
+    if (override[whole] != '=')
         return sl_fail(SL_ERR_ARGUMENT, "%s: a value is missing (%s=VALUE)", what, what);
-    sl_status status = set_from_text(config, &sl_config_keys[i], what, name + length + 1);
-    if (status != SL_OK)
-        return status;
-    config_origin *origin = &config->own->origins[i];
+    if (i >= 0) {
+        SL_TRY(set_from_text(config, &sl_config_keys[i], what, override + whole + 1));
+        origin = &config->own->origins[i];
+    } else {
+        config_extra *extra = NULL;
+        SL_TRY(sl_config_extra(config, what + 2, &extra));
+        SL_TRY(sl_arena_strdup(config->own->arena, override + whole + 1, (char **)(void *)&extra->text));
+        origin = &extra->origin;
+    }
     *origin = (config_origin){ .given = true };
-    return sl_arena_strdup(config->own->arena, override, (char **)(void *)&origin->override);
+    SL_TRY(sl_arena_strdup(config->own->arena, override, (char **)(void *)&origin->override));
+done:
+    return status;
 }
 
 /* Defaults that follow from other values. */
@@ -235,28 +261,41 @@ void sl_train_config_destroy(sl_train_config *config)
 
 /* ---- Where a value came from ----------------------------------------------------------------- */
 
-static int find(const char *key)
+/* NULL if there is no such key. *value is the default of a key in the table, else NULL. */
+static const config_origin *find_origin(const sl_train_config *config, const char *key, const char **value)
 {
     size_t section = strcspn(key, ".");
-    return key[section] == '.' ? sl_config_find(key, section, key + section + 1, strlen(key + section + 1)) : -1;
+    *value = NULL;
+    if (!config->own || key[section] != '.')
+        return NULL;
+    int i = sl_config_find(key, section, key + section + 1, strlen(key + section + 1));
+    if (i >= 0) {
+        *value = sl_config_keys[i].default_value;
+        return &config->own->origins[i];
+    }
+    for (i = 0; i < config->own->extra_count; i++) {
+        if (strcmp(config->own->extras[i].name, key) == 0)
+            return &config->own->extras[i].origin;
+    }
+    return NULL;
 }
 
 bool sl_train_config_given(const sl_train_config *config, const char *key)
 {
-    int i = find(key);
-    return i >= 0 && config->own && config->own->origins[i].given;
+    const char *value;
+    const config_origin *origin = find_origin(config, key, &value);
+    return origin && origin->given;
 }
 
 sl_status sl_train_config_fail(const sl_train_config *config, const char *key, const char *format, ...)
 {
     char message[1024], place[512];
+    const char *value;
     va_list args;
     va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
-    int i = find(key);
-    const config_origin *origin = i >= 0 && config->own ? &config->own->origins[i] : NULL;
-    const char *value = i >= 0 ? sl_config_keys[i].default_value : NULL;
+    const config_origin *origin = find_origin(config, key, &value);
     if (origin && origin->override)
         snprintf(place, sizeof place, "--%.300s", origin->override);
     else if (origin && origin->given)

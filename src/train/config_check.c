@@ -7,32 +7,29 @@
 
 static sl_status check_model(const sl_train_config *config)
 {
+    /* Those that a folder decides; dropout may still be chosen. */
     static const char *const sizes[] = { "model.family",      "model.n_layer", "model.n_head",
                                          "model.n_kv_head",   "model.n_embd",  "model.n_inner",
                                          "model.n_positions", "model.tie",     "model.vocab" };
+    enum { SIZES = sizeof sizes / sizeof *sizes };
     if (config->model.init) {
-        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-            if (sl_train_config_given(config, sizes[i]))
-                return sl_train_config_fail(config, sizes[i], "this comes from model.init (%s); give only one of them",
+        for (int i = 0; i < SIZES + config->own->extra_count; i++) {
+            const char *key = i < SIZES ? sizes[i] : config->own->extras[i - SIZES].name;
+            if (sl_train_config_given(config, key))
+                return sl_train_config_fail(config, key, "this comes from model.init (%s); give only one of them",
                                             config->model.init);
         }
         return SL_OK;
     }
-    if (config->model.n_embd % config->model.n_head != 0)
-        return sl_train_config_fail(config, "model.n_head", "n_embd %" PRId64 " cannot be cut into %" PRId64 " heads",
-                                    config->model.n_embd, config->model.n_head);
-    if (config->model.family == SL_MODEL_GPT2 && config->model.n_kv_head != 0)
-        return sl_train_config_fail(config, "model.n_kv_head", "only llama has key/value heads of its own");
-    if (config->model.n_kv_head != 0 && config->model.n_head % config->model.n_kv_head != 0)
-        return sl_train_config_fail(config, "model.n_kv_head", "%" PRId64 " heads cannot share %" PRId64,
-                                    config->model.n_head, config->model.n_kv_head);
-    if (config->model.family == SL_MODEL_LLAMA && (config->model.n_embd / config->model.n_head) % 2 != 0)
-        return sl_train_config_fail(config, "model.n_head", "llama rotates pairs: n_embd / n_head = %" PRId64 " is odd",
-                                    config->model.n_embd / config->model.n_head);
-    if (config->model.n_positions != 0 && config->model.n_positions < config->batch.seq)
-        return sl_train_config_fail(config, "batch.seq", "%" PRId64 " tokens do not fit model.n_positions %" PRId64,
-                                    config->batch.seq, config->model.n_positions);
-    return SL_OK;
+    /* The vocabulary and the positions may depend on the data: any will do to check the others. */
+    sl_model model;
+    int64_t vocab = config->model.vocab ? config->model.vocab : 256;
+    int64_t positions = config->model.n_positions ? config->model.n_positions : config->batch.seq;
+    sl_status status = sl_config_model(config, vocab, positions, &model);
+    if (status == SL_OK && positions < config->batch.seq)
+        status = sl_train_config_fail(config, "batch.seq", "%" PRId64 " tokens do not fit model.n_positions %" PRId64,
+                                      config->batch.seq, positions);
+    return status;
 }
 
 static sl_status check_data(const sl_train_config *config)

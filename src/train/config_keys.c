@@ -36,7 +36,7 @@ enum { MILLION = 1000 * 1000 };
 
 const config_key sl_config_keys[] = {
     TEXT(model, init, NULL, "Hugging Face folder (config.json and safetensors) to start from, instead of a family"),
-    WORD(model, family, "gpt2|llama", "gpt2", "architecture of a model that starts from random weights"),
+    TEXT(model, family, "gpt2", "architecture of a model that starts from random weights, such as gpt2 or llama"),
     INT(model, n_layer, 1, 1024, "4", "blocks"),
     INT(model, n_head, 1, 1024, "4", "attention heads"),
     INT(model, n_kv_head, 0, 1024, "0", "key/value heads (llama); 0: as many as heads"),
@@ -122,12 +122,40 @@ char *sl_config_list_names(const char *section, char *text, size_t size)
     return text;
 }
 
+/* The place-th key that a family has beside the table, each once; NULL past the last. */
+static const sl_model_field *family_key(int place)
+{
+    const sl_model_family *family, *before;
+    for (int f = 0; (family = sl_model_family_at(f)); f++) {
+        for (const sl_model_field *field = family->fields; family->architecture && field->key; field++) {
+            bool known = field->run_key;
+            for (int b = 0; b < f && (before = sl_model_family_at(b)); b++) {
+                for (const sl_model_field *other = before->fields; before->architecture && other->key; other++)
+                    known = known || strcmp(other->key, field->key) == 0;
+            }
+            if (!known && place-- == 0)
+                return field;
+        }
+    }
+    return NULL;
+}
+
 bool sl_train_config_key(int i, sl_config_key_info *out)
 {
     static const char *const types[] = { "whole number", "number", "true|false", NULL, "text", "two numbers", "list" };
-    for (int at = 0; at <= i; at++) {
-        if (!sl_config_keys[at].section)
-            return false;
+    static const char *const field_types[] = { "whole number", "whole number", "number", "true|false", "text", "list" };
+    int count = 0;
+    while (sl_config_keys[count].section)
+        count++;
+    if (i >= count) {
+        const sl_model_field *field = family_key(i - count);
+        if (field)
+            *out = (sl_config_key_info){ .section = "model",
+                                         .key = field->key,
+                                         .type = field_types[field->kind],
+                                         .default_value = "",
+                                         .help = "as in config.json, if the family has it" };
+        return field;
     }
     const config_key *key = &sl_config_keys[i];
     *out = (sl_config_key_info){ .section = key->section,

@@ -37,11 +37,23 @@ typedef struct config_origin {
     const char *override; /* "section.key=value"; NULL if the file gave the value */
 } config_origin;
 
+/* A key of the section `model` that is not in the table: one of the family's own, such as rms_norm_eps. */
+typedef struct config_extra {
+    const char *name; /* "model.rms_norm_eps" */
+    const char *text; /* NULL: null in the file */
+    config_origin origin;
+} config_extra;
+
 struct sl_config_own {
     sl_arena *arena;
     const char *path; /* of the file, or NULL */
     config_origin origins[CONFIG_KEY_LIMIT];
+    config_extra extras[CONFIG_KEY_LIMIT];
+    int extra_count;
 };
+
+/* The extra of this name ("model.rms_norm_eps"): that which is there, or a new one. */
+SL_MUST_CHECK sl_status sl_config_extra(sl_train_config *config, const char *name, config_extra **out);
 
 /* Index in sl_config_keys, or -1. key may be shorter than the string it starts. */
 int sl_config_find(const char *section, size_t section_length, const char *key, size_t key_length);
@@ -62,6 +74,9 @@ SL_MUST_CHECK sl_status sl_config_read_yaml(sl_train_config *config, const char 
 /* The same for text in memory; path stands for it in messages. */
 SL_MUST_CHECK sl_status sl_config_parse_yaml(sl_train_config *config, const char *path, const char *text,
                                              size_t length);
+
+/* config_model.c: a new model of the family with the sizes of the configuration and the family's own keys. */
+SL_MUST_CHECK sl_status sl_config_model(const sl_train_config *config, int64_t vocab, int64_t positions, sl_model *out);
 
 /* config_check.c: what must hold between values. */
 SL_MUST_CHECK sl_status sl_config_check(const sl_train_config *config);

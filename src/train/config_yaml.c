@@ -73,6 +73,13 @@ static bool is_null(const reader *r)
     return found;
 }
 
+static config_origin place_here(const reader *r)
+{
+    return (config_origin){ .given = true,
+                            .line = (int)r->event.start_mark.line + 1,
+                            .column = (int)r->event.start_mark.column + 1 };
+}
+
 static sl_status fail_unknown(const reader *r, const char *section, const char *key)
 {
     char names[512], message[600];
@@ -99,9 +106,7 @@ static sl_status read_value(reader *r, const config_key *key, config_origin *ori
     int count = 0;
     if (is_null(r))
         return SL_OK;
-    *origin = (config_origin){ .given = true,
-                               .line = (int)r->event.start_mark.line + 1,
-                               .column = (int)r->event.start_mark.column + 1 };
+    *origin = place_here(r);
     if (key->type != CONFIG_PAIR && key->type != CONFIG_TEXTS) {
         SL_TRY(read_text(r, key, &items[count++]));
     } else if (r->event.type != YAML_SEQUENCE_START_EVENT) {
@@ -121,6 +126,26 @@ done:
     return status;
 }
 
+/* A key that may be one of the family's own: whether it is shows when the whole configuration is known. */
+static sl_status read_extra(reader *r)
+{
+    sl_status status = SL_OK;
+    static const config_key any = { .section = "model", .key = "", .type = CONFIG_TEXT };
+    config_extra *extra = NULL;
+    char name[256];
+    config_origin origin = place_here(r);
+    snprintf(name, sizeof name, "model.%.200s", scalar(r));
+    SL_TRY(sl_config_extra(r->config, name, &extra));
+    if (extra->origin.given)
+        return fail_here(r, "model", scalar(r), "this is given a second time");
+    SL_TRY(next_event(r));
+    extra->origin = origin;
+    if (!is_null(r))
+        SL_TRY(read_text(r, &any, &extra->text));
+done:
+    return status;
+}
+
 /* The keys of a section; the event at hand is what follows its name. */
 static sl_status read_section(reader *r, const char *section)
 {
@@ -136,6 +161,10 @@ static sl_status read_section(reader *r, const char *section)
         if (r->event.type != YAML_SCALAR_EVENT)
             return fail_here(r, section, NULL, "a key must be a plain word");
         int i = sl_config_find(section, strlen(section), scalar(r), r->event.data.scalar.length);
+        if (i < 0 && strcmp(section, "model") == 0) {
+            SL_TRY(read_extra(r));
+            continue;
+        }
         if (i < 0)
             return fail_unknown(r, section, scalar(r));
         if (r->seen[i])

@@ -6,9 +6,6 @@
 
 #include "base/arena.h"
 
-/* The output layer's parameter, where a tied model is built untied (see `graph_model`). */
-#define TIED_HEAD "lm_head.weight"
-
 struct sl_train_plan {
     const sl_train_config *config; /* borrowed */
     sl_arena *arena;
@@ -18,7 +15,8 @@ struct sl_train_plan {
      * whose gradients are summed after each step. So the bits do not depend on whether a cut lies between them. */
     sl_model graph_model;
     bool tied;
-    const char *embedding; /* name of the parameter that a tied head shares */
+    const char *embedding; /* name of the parameter that a tied head shares; "" if nothing is tied */
+    const char *head;      /* of the head's own in graph_model; the same */
     sl_param_list *params; /* of model: the order of everything that goes over all parameters */
 
     sl_tokens *tokens;

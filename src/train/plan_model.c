@@ -1,4 +1,6 @@
 /* The plan's model and data: from a Hugging Face folder, or a family and sizes; tokens that fit it. */
+#include "nn/family.h"
+#include "train/config_keys.h"
 #include "train/plan.h"
 
 #include <inttypes.h>
@@ -27,68 +29,17 @@ static int64_t vocab_for(const sl_train_plan *plan)
     return (sl_tokens_max(plan->tokens) + 64) / 64 * 64; /* a multiple of 64 suits the kernels */
 }
 
-static void set_gpt2_sizes(const sl_train_config *config, int64_t vocab, int64_t positions, sl_gpt2_config *out)
-{
-    out->vocab_size = vocab;
-    out->n_positions = positions;
-    out->n_embd = config->model.n_embd;
-    out->n_layer = config->model.n_layer;
-    out->n_head = config->model.n_head;
-    out->n_inner = config->model.n_inner;
-    out->tie_word_embeddings = config->model.tie;
-    out->bos_token_id = -1; /* the data has none that we know of */
-    out->eos_token_id.count = 0;
-}
-
-static void set_llama_sizes(const sl_train_config *config, int64_t vocab, int64_t positions, sl_llama_config *out)
-{
-    int64_t width = config->model.n_embd;
-    out->vocab_size = vocab;
-    out->max_position_embeddings = positions;
-    out->hidden_size = width;
-    out->intermediate_size = config->model.n_inner ? config->model.n_inner : (width * 8 / 3 + 15) / 16 * 16;
-    out->num_hidden_layers = config->model.n_layer;
-    out->num_attention_heads = config->model.n_head;
-    out->num_key_value_heads = config->model.n_kv_head ? config->model.n_kv_head : config->model.n_head;
-    out->head_dim = 0;
-    out->tie_word_embeddings = config->model.tie;
-    out->bos_token_id = -1;
-    out->eos_token_id.count = 0;
-}
-
-/* Llama has dropout in its attention alone. */
-static void set_dropout(double rate, sl_model *model)
-{
-    if (model->family == SL_MODEL_GPT2)
-        model->gpt2.embd_pdrop = model->gpt2.resid_pdrop = model->gpt2.attn_pdrop = rate;
-    else if (model->family == SL_MODEL_LLAMA)
-        model->llama.attention_dropout = rate;
-}
-
-/* Sets the model as it is saved, and as it is built. */
+/* The model as it is saved. */
 static sl_status choose(sl_train_plan *plan)
 {
     const sl_train_config *config = plan->config;
     int64_t positions = config->model.n_positions ? config->model.n_positions : config->batch.seq;
-    if (config->model.init) {
-        if (sl_model_load_config(config->model.init, &plan->model) != SL_OK)
-            return sl_train_config_fail(config, "model.init", "%s", sl_error_message());
-        if (config->model.dropout > 0)
-            set_dropout(config->model.dropout, &plan->model);
-    } else {
-        plan->model = sl_model_default((sl_model_family)config->model.family);
-        if (plan->model.family == SL_MODEL_GPT2)
-            set_gpt2_sizes(config, vocab_for(plan), positions, &plan->model.gpt2);
-        else
-            set_llama_sizes(config, vocab_for(plan), positions, &plan->model.llama);
-        set_dropout(config->model.dropout, &plan->model);
-    }
-    sl_status status = sl_model_check(&plan->model);
-    if (status != SL_OK)
-        return sl_train_config_fail(config, config->model.init ? "model.init" : "model.family", "%s",
-                                    sl_error_message());
-    if (plan->model.family == SL_MODEL_MLP)
-        return sl_train_config_fail(config, "model.init", "this is not a language model");
+    if (!config->model.init)
+        return sl_config_model(config, vocab_for(plan), positions, &plan->model);
+    if (sl_model_load_config(config->model.init, &plan->model) != SL_OK)
+        return sl_train_config_fail(config, "model.init", "%s", sl_error_message());
+    if (config->model.dropout > 0 && !sl_nn_set(&plan->model, "dropout", config->model.dropout))
+        return sl_train_config_fail(config, "model.dropout", "the family %s has none", plan->model.family->name);
     return SL_OK;
 }
 
@@ -101,15 +52,10 @@ sl_status sl_plan_choose_model(sl_train_plan *plan)
         SL_TRY(sl_train_config_fail(config, "batch.seq", "%" PRId64 " tokens, but the model has %" PRId64 " positions",
                                     config->batch.seq, sl_model_positions(&plan->model)));
     plan->graph_model = plan->model;
-    if (plan->model.family == SL_MODEL_GPT2) {
-        plan->tied = plan->model.gpt2.tie_word_embeddings;
-        plan->embedding = "transformer.wte.weight";
-        plan->graph_model.gpt2.tie_word_embeddings = false;
-    } else {
-        plan->tied = plan->model.llama.tie_word_embeddings;
-        plan->embedding = "model.embed_tokens.weight";
-        plan->graph_model.llama.tie_word_embeddings = false;
-    }
+    plan->tied = sl_nn_tied(&plan->model);
+    plan->embedding = plan->tied ? plan->model.family->embedding : "";
+    plan->head = plan->tied ? plan->model.family->head : "";
+    sl_nn_set(&plan->graph_model, "tie", false);
     SL_TRY(sl_model_params(&plan->model, &plan->params));
 done:
     return status;

@@ -1,6 +1,8 @@
 /* What the plan predicts: memory of each rank from the stages' programs, time of a step from rates measured here. */
 #include "train/plan.h"
 
+#include "nn/family.h"
+
 #include "base/alloc.h"
 
 #include <stdio.h>
@@ -34,11 +36,6 @@ done:
 static sl_view view_of(void *data, int64_t rows, int64_t columns)
 {
     return (sl_view){ .data = data, .meta = sl_meta_make(SL_F32, 2, (int64_t[]){ rows, columns }) };
-}
-
-static int64_t width_of(const sl_model *model)
-{
-    return model->family == SL_MODEL_GPT2 ? model->gpt2.n_embd : model->llama.hidden_size;
 }
 
 /* A matrix product as wide as the model's, and a copy that no cache holds. */
@@ -96,7 +93,7 @@ static double port_bytes(const sl_port *ports, int count, bool inner_only)
 /* A head that shares the embedding's values on the same rank has a gradient but no values and no state of its own. */
 static bool shares_values(const sl_train_plan *plan, const char *param)
 {
-    return plan->tied && strcmp(param, TIED_HEAD) == 0 &&
+    return plan->tied && strcmp(param, plan->head) == 0 &&
            plan->stages[plan->embedding_stage].rank == plan->stages[plan->head_stage].rank;
 }
 
@@ -110,7 +107,7 @@ static void add_stage(sl_train_plan *plan, int s, const sl_program_info *info, d
         int64_t elements = (int64_t)(port->bytes / sl_dtype_size(port->dtype));
         double state = (double)sl_optim_state_bytes(&optim, elements);
         memory->grads += (double)port->bytes;
-        if (!plan->tied || strcmp(port->name, TIED_HEAD) != 0) { /* the embedding stands for both in files */
+        if (!plan->tied || strcmp(port->name, plan->head) != 0) { /* the embedding stands for both in files */
             stage->params += elements;
             memory->checkpoint += (double)port->bytes + state;
         }
@@ -219,7 +216,7 @@ static sl_status make_programs(sl_train_plan *plan, sl_device *device, sl_stage_
         for (int i = 0; i < info->param_count; i++) {
             if (strcmp(info->params[i].name, plan->embedding) == 0)
                 plan->embedding_stage = s;
-            if (strcmp(info->params[i].name, TIED_HEAD) == 0)
+            if (strcmp(info->params[i].name, plan->head) == 0)
                 plan->head_stage = s;
         }
     }
@@ -241,7 +238,7 @@ sl_status sl_plan_predict(sl_train_plan *plan)
     SL_TRY(SL_ARENA_ARRAY(plan->arena, costs, plan->stage_count));
     SL_TRY(SL_ARENA_ARRAY(plan->arena, programs, plan->stage_count));
     SL_TRY(sl_device_open("cpu", &device_options, &device));
-    SL_TRY(measure_rates(device, plan->sizes[0] * config->batch.seq, width_of(&plan->model), &rates));
+    SL_TRY(measure_rates(device, plan->sizes[0] * config->batch.seq, sl_nn_int(&plan->model, "n_embd", 1), &rates));
     SL_TRY(make_programs(plan, device, programs));
     for (int s = 0; s < plan->stage_count; s++) {
         const sl_program_info *info = sl_stage_program_info(programs[s]);

@@ -11,7 +11,7 @@ static void print_run(const sl_train_plan *plan, FILE *file)
     const sl_train_config *config = plan->config;
     char params[32];
     fprintf(file, "model     %s, %" PRId64 " layers, vocabulary %" PRId64 ", %s parameters%s%s\n",
-            sl_model_family_name(plan->model.family), sl_model_layers(&plan->model), sl_model_vocab(&plan->model),
+            plan->model.family->name, sl_model_layers(&plan->model), sl_model_vocab(&plan->model),
             sl_count_text((double)sl_param_list_elements(plan->params), params, sizeof params),
             config->model.init ? " from " : ", random weights", config->model.init ? config->model.init : "");
     fprintf(file, "data      %s: %" PRId64 " tokens (%s), %.2f epochs in %" PRId64 " steps, %s\n",

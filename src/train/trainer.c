@@ -46,7 +46,7 @@ static sl_status share_values(sl_trainer *trainer)
     SL_TRY(sl_shape_count(&info->shape, &count));
     SL_TRY(sl_device_alloc(trainer->device, (size_t)count * sl_dtype_size(info->dtype), &trainer->shared_values));
     SL_TRY(sl_stage_bind_param(embedding, plan->embedding, trainer->shared_values, NULL));
-    SL_TRY(sl_stage_bind_param(head, TIED_HEAD, trainer->shared_values, NULL));
+    SL_TRY(sl_stage_bind_param(head, plan->head, trainer->shared_values, NULL));
 done:
     return status;
 }
@@ -82,7 +82,7 @@ static sl_status list_params(sl_trainer *trainer)
     const sl_param *params = sl_runtime_params(trainer->runtime, &count);
     SL_TRY(SL_NEW_ARRAY(trainer->params, count));
     for (int i = 0; i < count; i++) {
-        bool head = plan->tied && strcmp(params[i].name, TIED_HEAD) == 0;
+        bool head = plan->tied && strcmp(params[i].name, plan->head) == 0;
         size_t bytes = sl_meta_bytes(&params[i].data.meta);
         largest = bytes > largest ? bytes : largest;
         if (head)

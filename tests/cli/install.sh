@@ -23,7 +23,8 @@ nm -D --defined-only "$prefix/lib/libsluice.so" | awk '$3 !~ /^sl_/ { print $3 }
 nm -g --defined-only "$SLUICE_BUILD/src/libsluice.a" 2>/dev/null | awk 'NF == 3 && $3 !~ /^sl_/ { print $3 }' >"$out"
 [ ! -s "$out" ] || fail "libsluice.a has other names than sl_* that could clash with a program's own"
 comm -3 <(nm -D --defined-only "$prefix/lib/libsluice.so" | awk '{ print $3 }' | sort) \
-    <(grep -ohE '\bsl_[a-z0-9_]+\(' "$prefix"/include/sluice/*.h | tr -d '(' | sort -u) >"$out"
+    <({ grep -ohE '\bsl_[a-z0-9_]+\(' "$prefix"/include/sluice/*.h | tr -d '('
+        sed -n 's/^SL_API extern const [a-z_]* \(.*\);/\1/p' "$prefix"/include/sluice/*.h | tr -s ', ' '\n'; } | sort -u) >"$out"
 [ ! -s "$out" ] || fail "what the headers declare and what libsluice.so exports differ"
 
 export PKG_CONFIG_PATH=$prefix/lib/pkgconfig LD_LIBRARY_PATH=$prefix/lib

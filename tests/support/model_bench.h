@@ -98,7 +98,7 @@ static inline void open_reference(bench *b, const char *name, sl_model_mode mode
     sl_split_point points[MOST_STAGES];
     ok(sl_model_load_config(reference_path(name, ""), &model));
     for (int i = 0; i + 1 < stages; i++)
-        points[i] = (sl_split_point){ cuts[model.family][i], false };
+        points[i] = (sl_split_point){ .module = cuts[model.family == &sl_model_llama][i] };
     sl_split_spec spec = { .kind = stages > 1 ? SL_SPLIT_POINTS : SL_SPLIT_WHOLE,
                            .points = points,
                            .point_count = stages - 1 };

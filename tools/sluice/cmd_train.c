@@ -35,7 +35,7 @@ static const cli_usage usage = {
                 "mpirun -n 4 sluice train -c run.yaml --parallel.pp=4",
 };
 
-enum { OPTION_LIMIT = 64, OVERRIDE_LIMIT = 256, OWN_OPTIONS = 7 };
+enum { OPTION_LIMIT = 256, OVERRIDE_LIMIT = 256, OWN_OPTIONS = 7 };
 
 /* The command line as it was read. */
 typedef struct train_arguments {

@@ -111,7 +111,7 @@ static sl_status describe_model(const sl_model *model, info_writer *out)
     sl_status status = sl_model_params(model, &params);
     if (status != SL_OK)
         return status;
-    info_text(out, "family", sl_model_family_name(model->family));
+    info_text(out, "family", model->family->name);
     info_int(out, "layers", sl_model_layers(model));
     info_int(out, "vocabulary", sl_model_vocab(model));
     info_int(out, "positions", sl_model_positions(model));

@@ -111,7 +111,7 @@ void files_keep_their_point(const std::string &folder)
     expect(config.optimizer.lr == 0.0125, "the learning rate");
     sl_train_config_destroy(&config);
 
-    sl_model model = sl_model_default(SL_MODEL_GPT2), again;
+    sl_model model = sl_model_default(&sl_model_gpt2), again;
     model.gpt2.layer_norm_epsilon = 0.000125;
     expect_ok(sl_model_save_config(&model, SL_F32, folder.c_str()), "config.json");
     expect_ok(sl_model_load_config(folder.c_str(), &again), "config.json read back");

@@ -13,7 +13,7 @@ sl_status model_of(int which, sl_model *model)
     char folder[4096];
     const char *data = getenv("SLUICE_DATA");
     if (which == MODEL_MLP) {
-        *model = sl_model_default(SL_MODEL_MLP);
+        *model = sl_model_default(&sl_model_mlp);
         model->mlp = (sl_mlp_config){ .input = MLP_INPUT,
                                       .hidden = 20,
                                       .output = MLP_CLASSES,

@@ -31,14 +31,14 @@ static void reads_the_reference_models(void **state)
     (void)state;
     sl_model model;
     assert_int_equal(sl_model_load_config(data_path("models/gpt2-tiny"), &model), SL_OK);
-    assert_int_equal(model.family, SL_MODEL_GPT2);
+    assert_ptr_equal(model.family, &sl_model_gpt2);
     assert_int_equal(model.gpt2.vocab_size, 257);
     assert_int_equal(model.gpt2.n_embd, 48);
     assert_int_equal(model.gpt2.n_inner, 0);
     assert_true(model.gpt2.tie_word_embeddings && model.gpt2.embd_pdrop == 0 && model.gpt2.layer_norm_epsilon == 1e-5);
     assert_int_equal(sl_model_positions(&model), 64);
     assert_int_equal(sl_model_load_config(data_path("models/llama-tiny"), &model), SL_OK);
-    assert_int_equal(model.family, SL_MODEL_LLAMA);
+    assert_ptr_equal(model.family, &sl_model_llama);
     assert_int_equal(model.llama.num_key_value_heads, 2);
     assert_int_equal(model.llama.head_dim, 8);
     assert_false(model.llama.tie_word_embeddings);
@@ -116,8 +116,8 @@ static void impossible_values_are_refused_by_key(void **state)
 static void a_written_config_reads_back_equal(void **state)
 {
     (void)state;
-    sl_model models[3] = { sl_model_default(SL_MODEL_GPT2), sl_model_default(SL_MODEL_LLAMA),
-                           sl_model_default(SL_MODEL_LLAMA) };
+    sl_model models[3] = { sl_model_default(&sl_model_gpt2), sl_model_default(&sl_model_llama),
+                           sl_model_default(&sl_model_llama) };
     models[0].gpt2.n_inner = 100;
     models[0].gpt2.activation = SL_ACT_GELU_ERF;
     models[0].gpt2.layer_norm_epsilon = 1.0 / 3;
@@ -133,13 +133,13 @@ static void a_written_config_reads_back_equal(void **state)
         if (sl_model_save_config(&models[i], SL_F32, scratch_folder) != SL_OK ||
             sl_model_load_config(scratch_folder, &back) != SL_OK)
             fail_msg("%s", sl_error_message());
-        assert_int_equal(back.family, models[i].family);
+        assert_ptr_equal(back.family, models[i].family);
         if (i == 0)
             assert_memory_equal(&back.gpt2, &models[i].gpt2, sizeof back.gpt2);
         else
             assert_memory_equal(&back.llama, &models[i].llama, sizeof back.llama);
     }
-    sl_model mlp = sl_model_default(SL_MODEL_MLP);
+    sl_model mlp = sl_model_default(&sl_model_mlp);
     assert_int_equal(sl_model_save_config(&mlp, SL_F32, scratch_folder), SL_ERR_UNSUPPORTED);
 }
 

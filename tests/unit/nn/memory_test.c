@@ -8,13 +8,14 @@
 
 enum { WORDS = 50, WIDTH = 24, LAYERS = 2, HEADS = 4, TOKENS = 16 };
 
+/* Of gpt2 and llama. */
 static const char *const modules[] = { "transformer.h.*", "model.layers.*" };
 
 /* Sizes for which nothing is a multiple of anything; every dropout that the family has. */
 static sl_model small_model(int family)
 {
-    sl_model model = sl_model_default((sl_model_family)family);
-    if (family == SL_MODEL_GPT2)
+    sl_model model = sl_model_default(family == 0 ? &sl_model_gpt2 : &sl_model_llama);
+    if (family == 0)
         model.gpt2 = (sl_gpt2_config){ .vocab_size = WORDS,
                                        .n_positions = TOKENS,
                                        .n_embd = WIDTH,

@@ -26,7 +26,7 @@ static void copy_caches(const bench *from, const bench *to)
     for (int i = 0; i < 2 * sl_model_layers(&from->model); i++) {
         char name[64];
         snprintf(name, sizeof name,
-                 from->model.family == SL_MODEL_GPT2 ? "transformer.h.%d.attn.%s" : "model.layers.%d.self_attn.%s",
+                 from->model.family == &sl_model_gpt2 ? "transformer.h.%d.attn.%s" : "model.layers.%d.self_attn.%s",
                  i / 2, parts[i % 2]);
         sl_view source = sl_runner_state(from->runner, name), target = sl_runner_state(to->runner, name);
         assert_non_null(source.data);
@@ -71,7 +71,7 @@ static void decoding_with_caches_gives_the_logits_of_the_whole_text(void **state
 
 static void open_perceptron(bench *b, bool skip, bool tie, int stages)
 {
-    sl_model model = sl_model_default(SL_MODEL_MLP);
+    sl_model model = sl_model_default(&sl_model_mlp);
     const sl_split_point points[] = { { "layers.2", false }, { "layers.3", false }, { "layers.4", false } };
     sl_split_spec spec = { .kind = stages > 1 ? SL_SPLIT_POINTS : SL_SPLIT_WHOLE,
                            .points = points,
@@ -129,7 +129,7 @@ static void skips_and_tied_layers_survive_the_cut(void **state)
 static void dropout_does_not_depend_on_the_cut(void **state)
 {
     (void)state;
-    sl_model model = sl_model_default(SL_MODEL_GPT2);
+    sl_model model = sl_model_default(&sl_model_gpt2);
     model.gpt2 = (sl_gpt2_config){ .vocab_size = 50,
                                    .n_positions = SEQ,
                                    .n_embd = 24,

@@ -33,7 +33,7 @@ static sl_partition *cut(int64_t batch, int stages, int64_t layers)
 {
     sl_graph *graph = NULL;
     sl_partition *partition = NULL;
-    sl_model model = sl_model_default(SL_MODEL_MLP);
+    sl_model model = sl_model_default(&sl_model_mlp);
     model.mlp = (sl_mlp_config){
         .input = WIDTH, .hidden = WIDTH, .output = WIDTH, .layers = layers, .activation = SL_ACT_TANH
     };

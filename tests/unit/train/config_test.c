@@ -1,5 +1,5 @@
 /* The configuration: defaults, file, overrides, and errors that name file, line, column and key. */
-#include <sluice/train.h>
+#include "train/config_keys.h"
 
 #include "base/alloc.h"
 
@@ -39,7 +39,7 @@ static void the_defaults_need_nothing_but_data(void **state)
     assert_int_equal(load(DATA, NULL, 0, &config), SL_OK);
     assert_string_equal(config.data.tokens, "t.bin");
     assert_null(config.data.text);
-    assert_int_equal(config.model.family, SL_MODEL_GPT2);
+    assert_string_equal(config.model.family, "gpt2");
     assert_int_equal(config.parallel.pp, 1);
     assert_string_equal(config.parallel.schedule, "1F1B");
     assert_true(config.optimizer.betas[1] == 0.95);
@@ -58,7 +58,7 @@ static void the_file_and_then_the_overrides_count(void **state)
              "optimizer: {betas: [0.5, 0.6], lr: 1e-3}\nparallel: {pp: 4}\nlog:\nrun: {steps: 3}\n",
              overrides, 4, &config),
         SL_OK);
-    assert_int_equal(config.model.family, SL_MODEL_LLAMA);
+    assert_string_equal(config.model.family, "llama");
     assert_int_equal(config.model.n_layer, 6);
     assert_false(config.model.tie);
     assert_string_equal(config.data.text, "a b.txt");
@@ -99,9 +99,21 @@ static void errors_of_the_file_name_line_column_and_key(void **state)
     static const struct {
         const char *yaml, *message;
     } cases[] = {
-        { "model:\n  n_layer: 4\n  layers: 3\n", "run.yaml:3:3: model.layers: there is no such key; there are init, "
-                                                 "family, n_layer, n_head, n_kv_head, n_embd, "
-                                                 "n_inner, vocab, n_positions, dropout, tie" },
+        { "model:\n  n_layer: 4\n  layers: 3\n",
+          "run.yaml:3:3: model.layers: there is no such key; for gpt2 there are init, family, n_layer, n_head, "
+          "n_kv_head, "
+          "n_embd, n_inner, vocab, n_positions, dropout, tie, activation_function, layer_norm_epsilon, "
+          "initializer_range, bos_token_id, eos_token_id" },
+        { "model: {family: gpt3}\n", "run.yaml:1:17: model.family: 'gpt3' is not one of gpt2, llama" },
+        { "model: {family: mlp}\n", "run.yaml:1:17: model.family: 'mlp' is not one of gpt2, llama" },
+        { "model: {n_kv_head: 2}\n", "run.yaml:1:20: model.n_kv_head: the family gpt2 has none" },
+        { "model: {family: llama, n_embd: 60}\n",
+          "model.n_head (4 by default): head_dim 15 is odd: there are no halves to rotate" },
+        { "model: {family: llama, rms_norm_eps: 3}\n",
+          "run.yaml:1:24: model.rms_norm_eps: rms_norm_eps: 3 is outside 0 to 1" },
+        { "model: {family: llama, hidden_size: 3}\n", "run.yaml:1:24: model.hidden_size: here this is model.n_embd" },
+        { "model: {initializer_range: 0, initializer_range: 0}\n",
+          "run.yaml:1:31: model.initializer_range: this is given a second time" },
         { "\nmodl:\n  n_layer: 4\n", "run.yaml:2:1: modl: there is no such section; there are model, data, batch, "
                                      "optimizer, parallel, precision, checkpoint, log, run" },
         { "model:\n\n  n_layer: four\n", "run.yaml:3:12: model.n_layer: 'four' is not a whole number" },
@@ -148,7 +160,9 @@ static void impossible_combinations_name_place_and_key(void **state)
           "run.yaml:3:9: data.text: data.tokens is given as well; give only one of them" },
         { DATA "model:\n  init: m\n  n_layer: 3\n",
           "run.yaml:4:12: model.n_layer: this comes from model.init (m); give only one of them" },
-        { DATA "model:\n  n_head: 3\n", "run.yaml:3:11: model.n_head: n_embd 128 cannot be cut into 3 heads" },
+        { DATA "model:\n  init: m\n  rms_norm_eps: 0.1\n",
+          "run.yaml:4:3: model.rms_norm_eps: this comes from model.init (m); give only one of them" },
+        { DATA "model:\n  n_head: 3\n", "run.yaml:3:11: model.n_head: n_embd 128 is no multiple of n_head 3" },
         { DATA "batch:\n  size: 6\nparallel:\n  dp: 4\n",
           "run.yaml:3:9: batch.size: 6 rows cannot be shared equally by 4 replicas (parallel.dp)" },
         { DATA "batch:\n  size: 4\n  microbatches: 5\n", "run.yaml:4:17: batch.microbatches: 5 microbatches, but a "
@@ -171,6 +185,27 @@ static void impossible_combinations_name_place_and_key(void **state)
     }
 }
 
+static void keys_of_the_family_reach_the_model(void **state)
+{
+    (void)state;
+    sl_train_config config;
+    sl_model model;
+    const char *const overrides[] = { "model.eos_token_id=7,8", "model.rms_norm_eps=0.25" };
+    assert_int_equal(
+        load(DATA "model:\n  rms_norm_eps: 0.5\n  attention_bias: true\n  family: Llama\n", overrides, 2, &config),
+        SL_OK);
+    assert_int_equal(sl_config_model(&config, 100, 64, &model), SL_OK);
+    assert_ptr_equal(model.family, &sl_model_llama);
+    assert_true(model.llama.rms_norm_eps == 0.25 && model.llama.attention_bias);
+    assert_int_equal(model.llama.eos_token_id.count, 2);
+    assert_int_equal(model.llama.eos_token_id.ids[1], 8);
+    assert_int_equal(model.llama.vocab_size, 100);
+    assert_int_equal(model.llama.max_position_embeddings, 64);
+    assert_int_equal(model.llama.intermediate_size, 352);
+    assert_int_equal(model.llama.num_key_value_heads, 4);
+    sl_train_config_destroy(&config);
+}
+
 static void errors_of_overrides_name_the_override(void **state)
 {
     (void)state;
@@ -178,6 +213,9 @@ static void errors_of_overrides_name_the_override(void **state)
         const char *override, *message;
     } cases[] = {
         { "batch.sise=3", "--batch.sise: there is no such key" },
+        { "model.sise=3", "--model.sise=3: there is no such key; for gpt2 there are init, family, n_layer, n_head, "
+                          "n_kv_head, n_embd, n_inner, vocab, n_positions, dropout, tie, activation_function, "
+                          "layer_norm_epsilon, initializer_range, bos_token_id, eos_token_id" },
         { "steps=3", "--steps: there is no such key" },
         { "batch.size", "--batch.size: a value is missing (--batch.size=VALUE)" },
         { "batch.size=", "--batch.size: '' is not a whole number" },
@@ -248,6 +286,7 @@ int main(void)
         cmocka_unit_test(nothing_and_null_leave_the_default),
         cmocka_unit_test(errors_of_the_file_name_line_column_and_key),
         cmocka_unit_test(impossible_combinations_name_place_and_key),
+        cmocka_unit_test(keys_of_the_family_reach_the_model),
         cmocka_unit_test(errors_of_overrides_name_the_override),
         cmocka_unit_test(a_missing_or_huge_file_is_an_error),
         cmocka_unit_test(every_key_has_a_help_text_and_a_default_that_it_accepts),
