@@ -2,6 +2,7 @@
  * cannot be corrected once the library is in memory: so the core is chosen before, from what the processor can do. */
 #include "kernel/cpu/blas.h"
 
+#include "base/alloc.h"
 #include "base/locale.h"
 #include "kernel/cpu/isa.h"
 
@@ -11,6 +12,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -19,6 +22,16 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static sl_cblas_sgemm sgemm;
 static char name[128] = "own sgemm";
 static atomic_bool disabled;
+
+/* OpenBLAS maps a buffer for every thread that is in a product, and keeps it. */
+static struct {
+    void *(*take)(int);
+    void (*give_back)(void *);
+    pthread_mutex_t lock;
+    atomic_int count; /* threads that have one, or need none */
+} buffers = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+enum { BUFFER_MIB = 136 }; /* 128 and some room around it, more than any build takes */
 
 /* Value for OPENBLAS_CORETYPE; NULL where its own detection will do. */
 static const char *core_for_this_machine(void)
@@ -133,6 +146,8 @@ static void load(void)
     void (*set_threads)(int) = NULL; /* the split over threads is ours, so that the bits are */
     if (find(library, "openblas_set_num_threads", &set_threads))
         set_threads(1);
+    if (!find(library, "blas_memory_alloc", &buffers.take) || !find(library, "blas_memory_free", &buffers.give_back))
+        buffers.take = NULL; /* not OpenBLAS */
     if (is_worth_using(describe(library)))
         sgemm = found;
     sl_log(SL_LOG_DEBUG, "matrix products: %s", sgemm ? name : "own sgemm");
@@ -142,6 +157,60 @@ sl_cblas_sgemm sl_blas_sgemm(void)
 {
     pthread_once(&once, load);
     return atomic_load_explicit(&disabled, memory_order_relaxed) ? NULL : sgemm;
+}
+
+/* Whether so many buffers could be mapped now. */
+static bool has_room(int count)
+{
+    enum { LIMIT = 1024 };
+    const size_t bytes = (size_t)BUFFER_MIB << 20;
+    void *maps[LIMIT];
+    int made = 0;
+    while (made < count && made < LIMIT) {
+        void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (map == MAP_FAILED)
+            break;
+        maps[made++] = map;
+    }
+    bool enough = made == (count < LIMIT ? count : LIMIT);
+    while (made > 0)
+        munmap(maps[--made], bytes);
+    return enough;
+}
+
+/* Lets OpenBLAS map its buffers while there is room for them. */
+static sl_status map_buffers(int threads)
+{
+    void **taken = NULL;
+    int more = threads - atomic_load(&buffers.count);
+    if (!has_room(more))
+        return sl_fail(SL_ERR_MEMORY,
+                       "OpenBLAS needs %d MiB of address space for its buffers (%d a thread), more than the limit "
+                       "(ulimit -v) leaves: raise it, or use the program's own products with SLUICE_BLAS=none",
+                       BUFFER_MIB * threads, BUFFER_MIB);
+    sl_status status = SL_NEW_ARRAY(taken, threads);
+    for (int i = 0; status == SL_OK && i < threads; i++)
+        taken[i] = buffers.take(0);
+    for (int i = 0; status == SL_OK && i < threads; i++)
+        buffers.give_back(taken[i]);
+    sl_free(taken);
+    return status;
+}
+
+sl_status sl_blas_reserve(int threads)
+{
+    sl_status status = SL_OK;
+    struct rlimit limit;
+    if (threads <= atomic_load_explicit(&buffers.count, memory_order_acquire) || !sl_blas_sgemm())
+        return SL_OK;
+    pthread_mutex_lock(&buffers.lock);
+    bool limited = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+    if (limited && buffers.take && threads > atomic_load(&buffers.count))
+        status = map_buffers(threads);
+    if (status == SL_OK)
+        atomic_store_explicit(&buffers.count, threads, memory_order_release);
+    pthread_mutex_unlock(&buffers.lock);
+    return status;
 }
 
 const char *sl_blas_name(void)

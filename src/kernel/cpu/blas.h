@@ -36,6 +36,9 @@ void sl_packed_gemm_run(const sl_simd *simd, const sl_gemm *g, void *scratch);
 typedef void (*sl_cblas_sgemm)(int order, int transpose_a, int transpose_b, int m, int n, int k, float alpha,
                                const float *a, int lda, const float *b, int ldb, float beta, float *c, int ldc);
 sl_cblas_sgemm sl_blas_sgemm(void);
+/* Call it before products that up to that many threads run at once: an error if the address space is limited
+ * (ulimit -v) and has no room for OpenBLAS's buffers, which it would try to map for ever. */
+SL_MUST_CHECK sl_status sl_blas_reserve(int threads);
 const char *sl_blas_name(void); /* "OpenBLAS 0.3.21 SkylakeX", "own sgemm" */
 /* For tests and measurements: take or leave BLAS from now on. Not while kernels run. */
 void sl_blas_enable(bool enabled);

@@ -204,6 +204,9 @@ static sl_status cpu_run(sl_stream *stream, const sl_kernel_call *call)
     if (call->scratch_bytes < needed)
         return sl_fail(SL_ERR_ARGUMENT, "%s: needs %zu bytes of scratch, given %zu", sl_op_get_info(call->op)->name,
                        needed, call->scratch_bytes);
+    sl_status status = sl_blas_reserve(sl_pool_threads(cpu.pool));
+    if (status != SL_OK)
+        return status;
     return kernel ? run_packed(&cpu, kernel, call, &packed) : sl_reference_get(call->op)(call);
 }
 
