@@ -49,11 +49,4 @@ void sl_progress_begin(sl_progress *progress, FILE *stream, const sl_train_confi
 void sl_progress_step(sl_progress *progress, const sl_step_report *report);
 void sl_progress_end(sl_progress *progress); /* ends the line on a terminal */
 
-/* "1m05s", "2h03m", "3d04h", "12s" */
-char *sl_duration_text(double seconds, char *text, size_t size);
-/* "12.3k", "4.56M" */
-char *sl_count_text(double value, char *text, size_t size);
-/* "1.23 GB", "45.6 MB" (powers of 1000) */
-char *sl_bytes_text(double bytes, char *text, size_t size);
-
 #endif

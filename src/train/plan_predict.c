@@ -4,6 +4,7 @@
 #include "nn/family.h"
 
 #include "base/alloc.h"
+#include "base/units.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -156,18 +157,21 @@ static sl_status check_memory(const sl_train_plan *plan)
 {
     const sl_train_config *config = plan->config;
     double limit = config->parallel.memory_gb * 1e9, sum = 0;
+    char needed[32], given[32];
     for (int r = 0; r < config->parallel.pp; r++) {
         double total = plan->memory[r].total;
         sum += total * (double)config->parallel.dp;
         if (limit > 0 && total > limit)
-            return sl_train_config_fail(config, "parallel.memory_gb", "rank %d needs %.2f GB, the limit is %.2f GB", r,
-                                        total / 1e9, limit / 1e9);
+            return sl_train_config_fail(config, "parallel.memory_gb", "rank %d needs %s, the limit is %s", r,
+                                        sl_bytes_text(total, needed, sizeof needed),
+                                        sl_bytes_text(limit, given, sizeof given));
     }
     if (limit == 0 && sum > machine_memory())
         return sl_train_config_fail(config, "parallel.memory_gb",
-                                    "all ranks need %.2f GB, this machine has %.2f GB (where the ranks run on several "
-                                    "machines, give the limit of one rank)",
-                                    sum / 1e9, machine_memory() / 1e9);
+                                    "all ranks need %s, this machine has %s (if the ranks run on several machines, "
+                                    "give the limit of one rank)",
+                                    sl_bytes_text(sum, needed, sizeof needed),
+                                    sl_bytes_text(machine_memory(), given, sizeof given));
     return SL_OK;
 }
 

@@ -1,6 +1,7 @@
 /* The plan for people: `sluice train --dry-run`. */
-#include "train/metrics.h"
 #include "train/plan.h"
+
+#include "base/units.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -10,22 +11,25 @@ static void print_run(const sl_train_plan *plan, FILE *file)
 {
     const sl_train_config *config = plan->config;
     char params[32];
-    fprintf(file, "model     %s, %" PRId64 " layers, vocabulary %" PRId64 ", %s parameters%s%s\n",
-            plan->model.family->name, sl_model_layers(&plan->model), sl_model_vocab(&plan->model),
+    double epochs = (double)config->run.steps * (double)config->batch.size / (double)sl_batches_windows(plan->batches);
+    int64_t layers = sl_model_layers(&plan->model), rows = plan->sizes[0];
+    fprintf(file, "model     %s, %" PRId64 " layer%s, vocabulary %" PRId64 ", %s parameters%s%s\n",
+            plan->model.family->name, layers, sl_plural(layers), sl_model_vocab(&plan->model),
             sl_count_text((double)sl_param_list_elements(plan->params), params, sizeof params),
             config->model.init ? " from " : ", random weights", config->model.init ? config->model.init : "");
-    fprintf(file, "data      %s: %" PRId64 " tokens (%s), %.2f epochs in %" PRId64 " steps, %s\n",
+    fprintf(file, "data      %s: %" PRId64 " tokens (%s), %.*f epochs in %" PRId64 " step%s, %s\n",
             sl_tokens_path(plan->tokens), sl_tokens_count(plan->tokens),
-            sl_token_format_name(sl_tokens_format(plan->tokens)),
-            (double)config->run.steps * (double)config->batch.size / (double)sl_batches_windows(plan->batches),
-            config->run.steps, config->data.order == SL_ORDER_SHUFFLED ? "shuffled" : "sequential");
+            sl_token_format_name(sl_tokens_format(plan->tokens)), epochs < 0.1 ? 4 : 2, epochs, config->run.steps,
+            sl_plural(config->run.steps), config->data.order == SL_ORDER_SHUFFLED ? "shuffled" : "sequential");
     fprintf(file,
-            "batch     %" PRId64 " rows of %" PRId64 " tokens: %" PRId64 " replica%s x %" PRId64
-            " microbatches of %" PRId64 "%s rows\n",
-            config->batch.size, config->batch.seq, config->parallel.dp, config->parallel.dp == 1 ? "" : "s",
-            config->batch.microbatches, plan->sizes[0], plan->size_count == 2 ? " or one fewer" : "");
-    fprintf(file, "schedule  %s, %d stages on %" PRId64 " ranks\n\n", config->parallel.schedule, plan->stage_count,
-            config->parallel.pp);
+            "batch     %" PRId64 " row%s of %" PRId64 " token%s: %" PRId64 " replica%s x %" PRId64
+            " microbatch%s of %" PRId64 "%s row%s\n",
+            config->batch.size, sl_plural(config->batch.size), config->batch.seq, sl_plural(config->batch.seq),
+            config->parallel.dp, sl_plural(config->parallel.dp), config->batch.microbatches,
+            config->batch.microbatches == 1 ? "" : "es", rows, plan->size_count == 2 ? " or one fewer" : "",
+            sl_plural(rows));
+    fprintf(file, "schedule  %s, %d stage%s on %" PRId64 " rank%s\n\n", config->parallel.schedule, plan->stage_count,
+            sl_plural(plan->stage_count), config->parallel.pp, sl_plural(config->parallel.pp));
 }
 
 /* Without the root that parallel.split does not need either. */
@@ -40,16 +44,17 @@ static const char *short_name(const sl_train_plan *plan, const char *name)
 
 static void print_stages(const sl_train_plan *plan, FILE *file)
 {
-    fprintf(file, "stage  rank  parameters  GFLOP   ms       slots  from .. to\n");
+    fprintf(file, "stage  rank  parameters  FLOP    time     slots  from .. to\n");
     for (int s = 0; s < plan->stage_count; s++) {
         const sl_plan_stage *stage = &plan->stages[s];
-        char params[32];
-        fprintf(file, "%-5d  %-4d  %-10s  %-6.3g  %-7.*f  %-5d  %s .. %s\n", s, stage->rank,
-                sl_count_text((double)stage->params, params, sizeof params), stage->cost.flops * 1e-9,
-                stage->seconds < 1 ? 3 : 0, stage->seconds * 1e3, stage->slots, short_name(plan, stage->first),
+        char params[32], flops[32], time[32];
+        fprintf(file, "%-5d  %-4d  %-10s  %-6s  %-7s  %-5d  %s .. %s\n", s, stage->rank,
+                sl_count_text((double)stage->params, params, sizeof params),
+                sl_count_text(stage->cost.flops, flops, sizeof flops),
+                sl_seconds_text(stage->seconds, time, sizeof time), stage->slots, short_name(plan, stage->first),
                 short_name(plan, stage->last));
     }
-    fprintf(file, "(GFLOP and ms: one microbatch, forward and backward)\n\n");
+    fprintf(file, "(FLOP and time: one microbatch, forward and backward)\n\n");
 }
 
 static void print_memory(const sl_train_plan *plan, FILE *file)
@@ -77,11 +82,11 @@ void sl_train_plan_print(const sl_train_plan *plan, const char *command, FILE *f
     print_run(plan, file);
     print_stages(plan, file);
     print_memory(plan, file);
-    double ms = plan->step_seconds * 1e3;
-    snprintf(step, sizeof step, ms < 1000 ? "%.4g ms" : "%.0f ms", ms);
-    fprintf(file, "predicted: %s a step (%s tokens/s), bubble %.1f%%, %s for %" PRId64 " steps\n", step,
+    fprintf(file, "predicted: %s a step (%s tokens/s), bubble %.1f%%, %s for %" PRId64 " step%s\n",
+            sl_seconds_text(plan->step_seconds, step, sizeof step),
             sl_count_text(tokens / plan->step_seconds, rate, sizeof rate), plan->bubble * 100,
-            sl_duration_text(plan->step_seconds * (double)config->run.steps, left, sizeof left), config->run.steps);
+            sl_seconds_text(plan->step_seconds * (double)config->run.steps, left, sizeof left), config->run.steps,
+            sl_plural(config->run.steps));
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     int64_t wanted = sl_train_plan_ranks(plan) * config->parallel.threads;
     if (wanted > cores)

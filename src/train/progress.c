@@ -1,6 +1,8 @@
 /* The progress line: rewritten in place on a terminal, plain lines in a pipe. */
 #include "train/metrics.h"
 
+#include "base/units.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -8,42 +10,6 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
-
-char *sl_duration_text(double seconds, char *text, size_t size)
-{
-    int64_t whole = isfinite(seconds) && seconds < 1e15 ? (int64_t)(seconds + 0.5) : 0;
-    if (whole < 60)
-        snprintf(text, size, "%" PRId64 "s", whole);
-    else if (whole < 3600)
-        snprintf(text, size, "%" PRId64 "m%02" PRId64 "s", whole / 60, whole % 60);
-    else if (whole < 86400)
-        snprintf(text, size, "%" PRId64 "h%02" PRId64 "m", whole / 3600, whole / 60 % 60);
-    else
-        snprintf(text, size, "%" PRId64 "d%02" PRId64 "h", whole / 86400, whole / 3600 % 24);
-    return text;
-}
-
-/* Three digits and the power of 1000 that fits. */
-static char *scaled(double value, const char *blank, const char *unit, char *text, size_t size)
-{
-    static const char *const prefixes[] = { "", "k", "M", "G", "T", "P" };
-    int power = 0;
-    for (; fabs(value) >= 999.5 && power < 5; power++)
-        value /= 1000;
-    int decimals = power == 0 && value == floor(value) ? 0 : value < 10 ? 2 : value < 100 ? 1 : 0;
-    snprintf(text, size, "%.*f%s%s%s", decimals, value, blank, prefixes[power], unit);
-    return text;
-}
-
-char *sl_count_text(double value, char *text, size_t size)
-{
-    return scaled(value, "", "", text, size);
-}
-
-char *sl_bytes_text(double bytes, char *text, size_t size)
-{
-    return scaled(bytes, " ", "B", text, size);
-}
 
 void sl_progress_begin(sl_progress *progress, FILE *stream, const sl_train_config *config)
 {
@@ -95,7 +61,7 @@ static void format_fields(const sl_progress *progress, const sl_step_report *rep
     put_number(fields[LOSS], "loss", 4, report->loss);
     put_number(fields[NORM], "norm", 3, report->grad_norm);
     snprintf(fields[RATE_OF_LEARNING], FIELD_BYTES, "lr %.3g", report->lr);
-    snprintf(fields[TIME], FIELD_BYTES, "%.0f ms", report->seconds * 1e3);
+    sl_seconds_text(report->seconds, fields[TIME], FIELD_BYTES);
     snprintf(fields[TOKENS], FIELD_BYTES, "%s tok/s", sl_count_text(report->tokens_per_s, text, sizeof text));
     if (isfinite(report->mfu))
         snprintf(fields[MFU], FIELD_BYTES, "MFU %.1f%%", 100 * report->mfu);

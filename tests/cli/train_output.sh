@@ -8,7 +8,7 @@ arguments=(train --data.text=text.txt --model.n_layer=4 --model.n_embd=32 --batc
 run 0 "$SLUICE" "${arguments[@]}" --parallel.pp=2 --run.steps=6 --run.out=out --log.every=3 --log.tensorboard=true --trace 2
 silent
 [ "$(grep -c '^step ' "$out")" -eq 2 ] || fail "not every third step has its line"
-grep -qE '^step 6/6  loss [0-9.]+  norm [0-9.]+  lr [0-9.e-]+  [0-9]+ ms  [0-9.]+k? tok/s  MFU [0-9.]+%  mem [0-9.]+ [kM]?B  left 0s$' \
+grep -qE '^step 6/6  loss [0-9.]+  norm [0-9.]+  lr [0-9.e-]+  [0-9.]+ (us|ms|s)  [0-9.]+k? tok/s  MFU [0-9.]+%  mem [0-9.]+ [kM]?B  left 0s$' \
     "$out" || fail "the line is not what it should be"
 prints 'done after step 6: loss '
 grep -q $'\033' "$out" && fail "escape sequences in a pipe"

@@ -5,6 +5,7 @@
 #include <sluice/train.h>
 
 #include "base/json.h"
+#include "base/units.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -42,20 +43,26 @@ static int evaluate(const char *model, const char *path, sl_token_format format,
     sl_model_source *source = NULL;
     sl_tokens *tokens = NULL;
     sl_eval_result result;
-    if (sl_tokens_open(path, format, &tokens) != SL_OK || sl_model_source_open(model, &source) != SL_OK) {
-        code = failure(NAME);
+    char time[32];
+    sl_status status = sl_tokens_open(path, format, &tokens);
+    if (status == SL_OK)
+        status = sl_model_source_open(model, &source);
+    if (status != SL_OK) {
+        code = refusal(NAME, status);
     } else if (options->seq > sl_model_positions(sl_model_source_model(source))) {
         code = usage_error(NAME, "--seq %" PRId64 ": the model has %" PRId64 " positions", options->seq,
                            sl_model_positions(sl_model_source_model(source)));
     } else {
         options->tokens = tokens;
-        if (sl_model_evaluate(source, options, &result) != SL_OK)
-            code = failure(NAME);
+        status = sl_model_evaluate(source, options, &result);
+        if (status != SL_OK)
+            code = refusal(NAME, status);
         else if (as_json)
             print_json(&result);
         else
-            printf("loss %.6f  perplexity %.4f  (%" PRId64 " batches, %" PRId64 " tokens, %.2f s)\n", result.loss,
-                   result.perplexity, result.steps, result.tokens, result.seconds);
+            printf("loss %.6f  perplexity %.4f  (%" PRId64 " batch%s, %" PRId64 " token%s, %s)\n", result.loss,
+                   result.perplexity, result.steps, result.steps == 1 ? "" : "es", result.tokens,
+                   sl_plural(result.tokens), sl_seconds_text(result.seconds, time, sizeof time));
     }
     sl_model_source_close(source);
     sl_tokens_close(tokens);

@@ -201,21 +201,6 @@ static void progress_in_a_pipe_is_plain_lines(void **state)
     fclose(file);
 }
 
-static void numbers_for_people(void **state)
-{
-    (void)state;
-    char text[32];
-    assert_string_equal(sl_duration_text(7.4, text, sizeof text), "7s");
-    assert_string_equal(sl_duration_text(65, text, sizeof text), "1m05s");
-    assert_string_equal(sl_duration_text(7384, text, sizeof text), "2h03m");
-    assert_string_equal(sl_duration_text(273600, text, sizeof text), "3d04h");
-    assert_string_equal(sl_duration_text(NAN, text, sizeof text), "0s");
-    assert_string_equal(sl_count_text(12, text, sizeof text), "12");
-    assert_string_equal(sl_count_text(12345, text, sizeof text), "12.3k");
-    assert_string_equal(sl_count_text(999.7, text, sizeof text), "1.00k");
-    assert_string_equal(sl_bytes_text(1234567, text, sizeof text), "1.23 MB");
-}
-
 /* What one step writes to a terminal of so many columns. */
 static void show_on_terminal(unsigned short columns, char *text, size_t size)
 {
@@ -269,7 +254,6 @@ int main(void)
         cmocka_unit_test_setup_teardown(tensorboard_files_hold_events, enter, leave),
         cmocka_unit_test_setup_teardown(progress_in_a_pipe_is_plain_lines, enter, leave),
         cmocka_unit_test(the_line_leaves_out_what_a_narrow_terminal_has_no_room_for),
-        cmocka_unit_test(numbers_for_people),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
