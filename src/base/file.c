@@ -161,14 +161,26 @@ void sl_file_destroy(sl_file *file)
     sl_free(file);
 }
 
-sl_status sl_file_replace(const char *path, const void *data, size_t bytes)
+static sl_status replace(const char *path, const void *data, size_t bytes, const char *end)
 {
     sl_status status = SL_OK;
     sl_file *file = NULL;
     SL_TRY(sl_file_create(path, &file));
     fwrite(data, 1, bytes, file->stream); /* a failure shows in the commit */
+    fputs(end, file->stream);
     SL_TRY(sl_file_commit(file));
 done:
     sl_file_destroy(file);
     return status;
+}
+
+sl_status sl_file_replace(const char *path, const void *data, size_t bytes)
+{
+    return replace(path, data, bytes, "");
+}
+
+sl_status sl_file_replace_text(const char *path, const char *text)
+{
+    size_t length = strlen(text);
+    return replace(path, text, length, length > 0 && text[length - 1] == '\n' ? "" : "\n");
 }

@@ -28,6 +28,8 @@ void sl_file_destroy(sl_file *file);
 
 /* Create, write and commit in one go. */
 SL_MUST_CHECK sl_status sl_file_replace(const char *path, const void *data, size_t bytes);
+/* The same for text, with a newline after its last line. */
+SL_MUST_CHECK sl_status sl_file_replace_text(const char *path, const char *text);
 
 /* Opens what is to be read. Never waits for a writer: a named pipe is refused. What is connected already is taken:
  * standard input as /dev/stdin, a shell's <(command). The caller closes *fd. */

@@ -248,7 +248,7 @@ sl_status sl_model_save_config(const sl_model *model, sl_dtype dtype, const char
 
     SL_TRY(sl_model_config_text(model, dtype, &text));
     SL_TRY(sl_path_join(folder, CONFIG_NAME, &path));
-    SL_TRY(sl_file_replace(path, text, strlen(text)));
+    SL_TRY(sl_file_replace_text(path, text));
 done:
     free(text);
     sl_free(path);

@@ -100,7 +100,7 @@ static sl_status save_index(const char *folder, json_t *map, size_t total)
         goto done;
     }
     SL_TRY(sl_path_join(folder, WEIGHTS_INDEX, &path));
-    SL_TRY(sl_file_replace(path, text, strlen(text)));
+    SL_TRY(sl_file_replace_text(path, text));
 done:
     sl_free(path);
     free(text);
