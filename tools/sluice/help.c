@@ -8,15 +8,22 @@
 
 #define HELP_COLUMN 28
 #define HELP_WIDTH 100
+#define SHORT_WORDS 40
 
 static const cli_option help_option = { .name = "help", .letter = 'h', .help = "Print this help." };
+
+/* Values stand where others have the name of the value, "--format text|json"; a longer list stands in the help. */
+static const char *value_of(const cli_option *option)
+{
+    return option->words && strlen(option->words) <= SHORT_WORDS ? option->words : option->value;
+}
 
 /* "-o, --output FILE" */
 static void format_option(const cli_option *option, char *text, size_t size)
 {
+    const char *value = value_of(option);
     int used = option->letter ? snprintf(text, size, "-%c, ", option->letter) : 0;
-    snprintf(text + used, size - (size_t)used, "--%s%s%s", option->name, option->value ? " " : "",
-             option->value ? option->value : "");
+    snprintf(text + used, size - (size_t)used, "--%s%s%s", option->name, value ? " " : "", value ? value : "");
 }
 
 /* Breaks text at blanks; the first line starts at column `at`, the others at `indent`. */
@@ -48,7 +55,7 @@ static void print_wrapped(const char *text, int at, int indent)
 
 static void print_option(const cli_option *option)
 {
-    char head[80];
+    char head[128];
     format_option(option, head, sizeof head);
     int used = printf("  %s", head);
     if (used >= HELP_COLUMN - 1) {
@@ -98,9 +105,9 @@ static void print_roff_option(const cli_option *option)
     printf("\\fB\\-\\-");
     print_roff(option->name);
     printf("\\fR");
-    if (option->value) {
+    if (value_of(option)) {
         printf(" \\fI");
-        print_roff(option->value);
+        print_roff(value_of(option));
         printf("\\fR");
     }
     putchar('\n');
@@ -138,7 +145,7 @@ void help_print_man(const cli_usage *usage, const cli_option *options)
     for (const cli_option *each = options; each->name; each++)
         print_roff_option(each);
     print_roff_option(&help_option);
-    printf(".SH EXIT STATUS\n0 on success, 1 on failure, 2 where the command line is wrong.\n");
+    printf(".SH EXIT STATUS\n0 on success, 1 on failure, 2 if the command line is wrong.\n");
     printf(".SH EXAMPLES\n.nf\n");
     print_roff(usage->examples);
     printf("\n.fi\n.SH SEE ALSO\n.BR sluice (1)\n");

@@ -2,6 +2,7 @@
 #include "options.h"
 
 #include "command.h"
+#include "similar.h"
 
 #include <assert.h>
 #include <limits.h>
@@ -113,14 +114,27 @@ static int take(parse_state *parser, const cli_option *option, const char *what,
     return EXIT_OK;
 }
 
+/* Says which option was probably meant. */
+static int unknown_option(const parse_state *parser, const char *shown, const char *name)
+{
+    size_t length = strcspn(name, "=");
+    similar_word best = similar_begin(name, length);
+    for (const cli_option *each = parser->options; each->name; each++)
+        similar_consider(&best, each->name);
+    similar_consider(&best, "help");
+    bool found = best.word != NULL;
+    return usage_error(parser->usage->command, "there is no option '%.*s'%s%s%s",
+                       (int)(name - shown) + (int)(length > 100 ? 100 : length), shown,
+                       found ? "; did you mean '--" : "", found ? best.word : "", found ? "'?" : "");
+}
+
 static int take_long(parse_state *parser, const char *argument)
 {
     const char *name = argument + 2;
     size_t length = strcspn(name, "=");
     const cli_option *option = find_long(parser->options, name, length);
     if (!option)
-        return usage_error(parser->usage->command, "there is no option '--%.*s'", (int)(length > 100 ? 100 : length),
-                           name);
+        return unknown_option(parser, argument, name);
     char what[64];
     snprintf(what, sizeof what, "--%s", option->name);
     return take(parser, option, what, name[length] == '=' ? name + length + 1 : NULL);
@@ -131,6 +145,8 @@ static int take_letters(parse_state *parser, const char *argument)
 {
     for (const char *letter = argument + 1; *letter; letter++) {
         const cli_option *option = find_letter(parser->options, *letter);
+        if (!option && letter == argument + 1 && letter[1] != '\0') /* "-steps 3" */
+            return unknown_option(parser, argument, letter);
         if (!option)
             return usage_error(parser->usage->command, "there is no option '-%c'", *letter);
         char what[] = { '-', *letter, '\0' };
