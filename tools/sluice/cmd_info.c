@@ -2,7 +2,9 @@
 #include "command.h"
 #include "info.h"
 #include "options.h"
+
 #include "base/file.h"
+#include "base/utf8.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -10,6 +12,7 @@
 #include <unistd.h>
 
 #define NAME "info"
+enum { HEAD_BYTES = 64 };
 
 static const cli_usage usage = {
     .command = NAME,
@@ -43,25 +46,69 @@ static sl_status describe_folder(const char *path, bool verify, info_writer *out
                    path);
 }
 
-/* By content: safetensors begin with a length and '{', schedules are text, all else is tokens. */
+static bool ends_in(const char *path, const char *ending)
+{
+    const char *dot = strrchr(path, '.');
+    return dot && strcmp(dot, ending) == 0;
+}
+
+/* Files of others that say what they are; NULL for all the rest. */
+static const char *foreign_kind(const unsigned char *head, size_t count)
+{
+    static const struct {
+        const char *begins, *kind;
+    } known[] = {
+        { "\x7f"
+          "ELF",
+          "a program or library (ELF)" },
+        { "PK\x03\x04", "a zip archive (as PyTorch's .pt and .bin are)" },
+        { "\x1f\x8b", "compressed by gzip" },
+        { "\x28\xb5\x2f\xfd", "compressed by zstd" },
+        { "\x89PNG", "a PNG picture" },
+        { "%PDF", "a PDF document" },
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        size_t length = strlen(known[i].begins);
+        if (count >= length && memcmp(head, known[i].begins, length) == 0)
+            return known[i].kind;
+    }
+    return NULL;
+}
+
+/* UTF-8 without control characters; a character that the head cuts off is none of the file's faults. */
+static bool is_text(const unsigned char *head, size_t count)
+{
+    size_t at = 0;
+    while (at < count && count - at >= (count == HEAD_BYTES ? 4 : 1)) {
+        size_t length = sl_utf8_length(head + at, count - at);
+        bool control = head[at] < ' ' && !memchr("\n\r\t\f", head[at], 4);
+        if (length == 0 || control || head[at] == 127)
+            return false;
+        at += length;
+    }
+    return count > 0;
+}
+
+/* By content: safetensors begin with a length and '{', schedules are text. Tokens may be any bytes, so that a raw token
+ * file is known by its ending alone. */
 static sl_status describe_file(const char *path, info_writer *out)
 {
-    unsigned char head[64] = { 0 };
+    unsigned char head[HEAD_BYTES] = { 0 };
     FILE *file = NULL;
     sl_status status = sl_file_open_stream(path, &file);
     if (status != SL_OK)
         return status;
     size_t count = fread(head, 1, sizeof head, file);
     fclose(file);
-    if (count >= 9 && head[8] == '{' && head[6] == 0 && head[7] == 0)
+    const char *foreign = foreign_kind(head, count);
+    if (foreign)
+        return sl_fail(SL_ERR_FORMAT, "%s: it is %s, which Sluice does not read", path, foreign);
+    if (ends_in(path, ".safetensors") || (count >= 9 && head[8] == '{' && head[6] == 0 && head[7] == 0))
         return info_safetensors(path, out);
-    bool text = count > 0;
-    for (size_t i = 0; i < count; i++)
-        text = text && (head[i] == '\n' || head[i] == '\r' || (head[i] >= ' ' && head[i] < 127));
-    const char *dot = strrchr(path, '.');
-    if (text && dot && strcmp(dot, ".csv") == 0)
+    bool text = is_text(head, count);
+    if (text && ends_in(path, ".csv"))
         return info_schedule(path, out);
-    return info_tokens(path, text, out);
+    return text ? info_text_file(path, out) : info_tokens(path, ends_in(path, ".bin"), out);
 }
 
 int cmd_info(int argc, char **argv)
@@ -84,7 +131,7 @@ int cmd_info(int argc, char **argv)
     info_writer out = { .as_json = format == FORMAT_JSON, .json = { .file = stdout } };
     sl_status status = S_ISDIR(about.st_mode) ? describe_folder(argv[1], verify, &out) : describe_file(argv[1], &out);
     if (status != SL_OK)
-        return failure(NAME);
+        return refusal(NAME, status);
     info_end(&out);
     return EXIT_OK;
 }

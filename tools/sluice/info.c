@@ -205,16 +205,36 @@ done:
 
 /* ---- Data and schedules ---------------------------------------------------------------------- */
 
-sl_status info_tokens(const char *path, bool is_text, info_writer *out)
+static void describe_tokens(const char *kind, const sl_tokens *tokens, info_writer *out)
 {
-    sl_status status = SL_OK;
-    sl_tokens *tokens = NULL;
-    SL_TRY(sl_tokens_open(path, is_text ? SL_TOKENS_BYTES : SL_TOKENS_AUTO, &tokens));
-    info_text(out, "kind", is_text ? "text" : "token file");
-    info_text(out, "path", path);
+    info_text(out, "kind", kind);
+    info_text(out, "path", sl_tokens_path(tokens));
     info_text(out, "format", sl_token_format_name(sl_tokens_format(tokens)));
     info_int(out, "tokens", sl_tokens_count(tokens));
     info_int(out, "largest_token", sl_tokens_max(tokens));
+}
+
+sl_status info_text_file(const char *path, info_writer *out)
+{
+    sl_tokens *tokens = NULL;
+    sl_status status = sl_tokens_open(path, SL_TOKENS_BYTES, &tokens);
+    if (status == SL_OK)
+        describe_tokens("text", tokens, out);
+    sl_tokens_close(tokens);
+    return status;
+}
+
+sl_status info_tokens(const char *path, bool named, info_writer *out)
+{
+    sl_status status = SL_OK;
+    sl_tokens *tokens = NULL;
+    SL_TRY(sl_tokens_open(path, SL_TOKENS_AUTO, &tokens));
+    if (sl_tokens_format(tokens) == SL_TOKENS_NANOGPT && !named)
+        SL_TRY(sl_fail(SL_ERR_FORMAT,
+                       "%s: it is neither safetensors nor a schedule nor text; a token file without a header must have "
+                       "a name that ends in .bin",
+                       path));
+    describe_tokens("token file", tokens, out);
 done:
     sl_tokens_close(tokens);
     return status;

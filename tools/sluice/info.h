@@ -20,7 +20,9 @@ sl_status info_checkpoint(const char *path, bool verify, info_writer *out);
 sl_status info_run(const char *path, bool verify, info_writer *out);
 sl_status info_model_folder(const char *path, info_writer *out);
 sl_status info_safetensors(const char *path, info_writer *out);
-sl_status info_tokens(const char *path, bool is_text, info_writer *out);
+sl_status info_text_file(const char *path, info_writer *out);
+/* named: its name says that it holds tokens, so that it needs no header. */
+sl_status info_tokens(const char *path, bool named, info_writer *out);
 sl_status info_schedule(const char *path, info_writer *out);
 
 #endif
