@@ -104,6 +104,9 @@ SL_API bool sl_train_config_key(int i, sl_config_key_info *out);
  * default): MESSAGE", whichever the value came from. key is "section.key". */
 SL_API sl_status sl_train_config_fail(const sl_train_config *config, const char *key, const char *format, ...)
     SL_PRINTF(3, 4);
+/* The same before the message of the error that is on its way up, such as that of a file that a key names; returns
+ * code. */
+SL_API sl_status sl_train_config_context(const sl_train_config *config, const char *key, sl_status code);
 /* Whether the key was given in the file or as an override. */
 SL_API bool sl_train_config_given(const sl_train_config *config, const char *key);
 

@@ -287,22 +287,34 @@ bool sl_train_config_given(const sl_train_config *config, const char *key)
     return origin && origin->given;
 }
 
+/* "FILE:LINE:COLUMN: section.key", "--section.key=VALUE", or "section.key (VALUE by default)". */
+static const char *place_of(const sl_train_config *config, const char *key, char *place, size_t size)
+{
+    const char *value = NULL;
+    const config_origin *origin = find_origin(config, key, &value);
+    if (origin && origin->override)
+        snprintf(place, size, "--%.300s", origin->override);
+    else if (origin && origin->given)
+        snprintf(place, size, "%s:%d:%d: %s", config->own->path, origin->line, origin->column, key);
+    else if (value)
+        snprintf(place, size, "%s (%s by default)", key, value);
+    else
+        snprintf(place, size, "%s", key);
+    return place;
+}
+
 sl_status sl_train_config_fail(const sl_train_config *config, const char *key, const char *format, ...)
 {
     char message[1024], place[512];
-    const char *value;
     va_list args;
     va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
-    const config_origin *origin = find_origin(config, key, &value);
-    if (origin && origin->override)
-        snprintf(place, sizeof place, "--%.300s", origin->override);
-    else if (origin && origin->given)
-        snprintf(place, sizeof place, "%s:%d:%d: %s", config->own->path, origin->line, origin->column, key);
-    else if (value)
-        snprintf(place, sizeof place, "%s (%s by default)", key, value);
-    else
-        snprintf(place, sizeof place, "%s", key);
-    return sl_fail(SL_ERR_ARGUMENT, "%s: %s", place, message);
+    return sl_fail(SL_ERR_ARGUMENT, "%s: %s", place_of(config, key, place, sizeof place), message);
+}
+
+sl_status sl_train_config_context(const sl_train_config *config, const char *key, sl_status code)
+{
+    char place[512];
+    return sl_fail_context(code, "%s", place_of(config, key, place, sizeof place));
 }

@@ -23,7 +23,7 @@ typedef struct reader {
 /* "run.yaml:3:5: batch.size: MESSAGE": the event at hand is at fault. section and key may be NULL. */
 static sl_status fail_here(const reader *r, const char *section, const char *key, const char *message)
 {
-    return sl_fail(SL_ERR_FORMAT, "%s:%zu:%zu: %.100s%s%.100s%s%s", r->path, r->event.start_mark.line + 1,
+    return sl_fail(SL_ERR_ARGUMENT, "%s:%zu:%zu: %.100s%s%.100s%s%s", r->path, r->event.start_mark.line + 1,
                    r->event.start_mark.column + 1, section ? section : "", key ? "." : "", key ? key : "",
                    section ? ": " : "", message);
 }

@@ -37,9 +37,10 @@ sl_status sl_train_check_output(const sl_train_plan *plan, bool resume)
     int count = 0, newest = 0;
     status = sl_folder_make(config->run.out);
     if (status != SL_OK)
-        return sl_train_config_fail(config, "run.out", "%s", sl_error_message());
+        return sl_train_config_context(config, "run.out", status);
     if (access(config->run.out, W_OK | X_OK) != 0)
-        return sl_train_config_fail(config, "run.out", "%s cannot be written: %s", config->run.out, strerror(errno));
+        return sl_train_config_context(
+            config, "run.out", sl_fail(SL_ERR_IO, "%s cannot be written: %s", config->run.out, strerror(errno)));
     SL_TRY(sl_path_join(config->run.out, "checkpoints", &folder));
     SL_TRY(sl_checkpoint_list(folder, &steps, &count));
     while (newest < count && !sl_checkpoint_has_manifest(folder, steps[newest]))

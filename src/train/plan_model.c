@@ -13,7 +13,7 @@ sl_status sl_plan_open_data(sl_train_plan *plan)
     sl_status status = config->data.text ? sl_tokens_open(config->data.text, SL_TOKENS_BYTES, &plan->tokens)
                                          : sl_tokens_open(config->data.tokens, SL_TOKENS_AUTO, &plan->tokens);
     if (status != SL_OK)
-        return sl_train_config_fail(config, key, "%s", sl_error_message());
+        return sl_train_config_context(config, key, status);
     if (sl_tokens_count(plan->tokens) < config->batch.seq + 1)
         return sl_train_config_fail(config, "batch.seq", "a row needs %" PRId64 " tokens, %s has %" PRId64,
                                     config->batch.seq + 1, sl_tokens_path(plan->tokens), sl_tokens_count(plan->tokens));
@@ -36,9 +36,11 @@ static sl_status choose(sl_train_plan *plan)
     int64_t positions = config->model.n_positions ? config->model.n_positions : config->batch.seq;
     if (!config->model.init)
         return sl_config_model(config, vocab_for(plan), positions, &plan->model);
-    if (sl_model_load_config(config->model.init, &plan->model) != SL_OK)
-        return sl_train_config_fail(config, "model.init", "%s", sl_error_message());
-    if (config->model.dropout > 0 && !sl_nn_set(&plan->model, "dropout", config->model.dropout))
+    sl_status status = sl_model_load_config(config->model.init, &plan->model);
+    if (status != SL_OK)
+        return sl_train_config_context(config, "model.init", status);
+    if (sl_train_config_given(config, "model.dropout") && !sl_nn_set(&plan->model, "dropout", config->model.dropout) &&
+        config->model.dropout > 0)
         return sl_train_config_fail(config, "model.dropout", "the family %s has none", plan->model.family->name);
     return SL_OK;
 }
@@ -74,9 +76,7 @@ sl_status sl_plan_check_data(sl_train_plan *plan)
     status = sl_batches_create(plan->tokens, &options, &plan->batches);
     if (status == SL_OK)
         status = sl_batches_check(plan->batches, 0, config->run.steps);
-    if (status != SL_OK)
-        return sl_train_config_fail(config, key, "%s", sl_error_message());
-    return SL_OK;
+    return status == SL_OK ? SL_OK : sl_train_config_context(config, key, status);
 }
 
 sl_optim_options sl_plan_optim_options(const sl_train_config *config)

@@ -20,8 +20,9 @@ static bool is_file_name(const char *text)
 static sl_status load_schedule(sl_train_plan *plan)
 {
     const sl_train_config *config = plan->config;
-    if (sl_schedule_load_csv(config->parallel.schedule, &plan->schedule) != SL_OK)
-        return sl_train_config_fail(config, "parallel.schedule", "%s", sl_error_message());
+    sl_status status = sl_schedule_load_csv(config->parallel.schedule, &plan->schedule);
+    if (status != SL_OK)
+        return sl_train_config_context(config, "parallel.schedule", status);
     int ranks = sl_schedule_ranks(plan->schedule), microbatches = sl_schedule_microbatches(plan->schedule);
     if (ranks != config->parallel.pp)
         return sl_train_config_fail(config, "parallel.schedule", "it is for %d ranks, parallel.pp is %" PRId64, ranks,
@@ -48,9 +49,8 @@ static sl_status generate_schedule(sl_train_plan *plan)
                                           .ranks = (int)pp,
                                           .microbatches = (int)config->batch.microbatches,
                                           .stages_per_rank = (int)per_rank };
-    if (sl_schedule_generate(&options, &plan->schedule) != SL_OK)
-        return sl_train_config_fail(config, "parallel.schedule", "%s", sl_error_message());
-    return SL_OK;
+    sl_status status = sl_schedule_generate(&options, &plan->schedule);
+    return status == SL_OK ? SL_OK : sl_train_config_context(config, "parallel.schedule", status);
 }
 
 sl_status sl_plan_make_schedule(sl_train_plan *plan)
@@ -185,8 +185,9 @@ static sl_status check_schedule(sl_train_plan *plan)
     const sl_check_options options = { .edges = plan->edges, .edge_count = plan->edge_count };
     sl_status status = sl_schedule_check(plan->schedule, &options, &violation);
     if (status == SL_ERR_SCHEDULE)
-        return sl_train_config_fail(plan->config, "parallel.schedule", "rank %d, cell %" PRId64 " %s: %s",
-                                    violation.rank, violation.cell, violation.text, violation.reason);
+        return sl_train_config_context(plan->config, "parallel.schedule",
+                                       sl_fail(status, "rank %d, cell %" PRId64 " %s: %s", violation.rank,
+                                               violation.cell, violation.text, violation.reason));
     return status;
 }
 

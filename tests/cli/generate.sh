@@ -27,11 +27,11 @@ run 0 "$SLUICE" generate --model "$SLUICE_DATA/models/llama-tiny" --prompt-token
 grep -qE '^5,6,7( [0-9]+){4}$' "$out" || fail "numbers are expected"
 run 0 "$SLUICE" generate --model "$SLUICE_DATA/models/llama-tiny" --prompt-tokens 5,6,7
 grep -qE '^5,6,7( [0-9]+){61}$' "$out" || fail "64 positions leave room for 61 tokens"
-run 1 "$SLUICE" generate --model "$SLUICE_DATA/models/llama-tiny" --prompt text
+run 2 "$SLUICE" generate --model "$SLUICE_DATA/models/llama-tiny" --prompt text
 complains 'no tokenizer beside it'
-run 1 "$SLUICE" generate --model out --prompt Once --tokens 61
+run 2 "$SLUICE" generate --model out --prompt Once --tokens 61
 complains "more than the model's 64 positions"
-run 1 "$SLUICE" generate --model out --prompt Once --tokens 61 -n 2
+run 2 "$SLUICE" generate --model out --prompt Once --tokens 61 -n 2
 complains "more than the model's 64 positions"
-run 1 "$SLUICE" generate --model out --prompt '' --tokens 3
+run 2 "$SLUICE" generate --model out --prompt '' --tokens 3
 complains 'the prompt is empty'

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What cannot work is refused before anything starts: exit code 2, the key and the place named, nothing written.
+# What cannot work is refused before anything starts: the key and the place named, nothing written. A value that is wrong
+# in itself gives exit code 2, a file that cannot be used 1.
 . "$(dirname "$0")/common.bash"
 cd "$scratch"
 
@@ -8,18 +9,20 @@ tokens=$SLUICE_DATA/models/gpt2-tiny/tokens.bin
 printf 'short' >short.txt
 printf 'a%.0s' {1..5000} >text.txt
 
-# refused MESSAGE ARGUMENT...: with a pipeline of 2 unless the arguments say otherwise.
-refused() {
-    local message=$1
-    shift
-    run 2 "$SLUICE" train --run.out=out --run.steps=2 "$@"
+# refused MESSAGE ARGUMENT...: a value is wrong. unusable: a file is.
+ended() {
+    local code=$1 message=$2
+    shift 2
+    run "$code" "$SLUICE" train --run.out=out --run.steps=2 "$@"
     complains "$message"
     [ ! -e out ] || fail "the folder was made: $*"
 }
+refused() { ended 2 "$@"; }
+unusable() { ended 1 "$@"; }
 
 refused 'no data: give data.tokens or data.text'
-refused '--data.tokens=nowhere.bin: ' --data.tokens=nowhere.bin
-refused 'empty' --data.text=empty.txt
+unusable '--data.tokens=nowhere.bin: ' --data.tokens=nowhere.bin
+unusable 'empty' --data.text=empty.txt
 refused '--batch.seq=8: a row needs 9 tokens, short.txt has 5' --data.text=short.txt --batch.seq=8
 refused "--data.order: 'random' is not one of sequential|shuffled" --data.text=text.txt --data.order=random
 refused "there is no option '--data.colour'" --data.text=text.txt --data.colour=red
@@ -37,14 +40,14 @@ refused '--parallel.pp=1000: the model cannot be cut into 1000 stages' --data.te
 refused '--parallel.split=transformer.h.9: ' --data.text=text.txt --parallel.pp=2 --parallel.split=transformer.h.9
 refused '--precision.dtype=bf16: only f32 is supported' --data.text=text.txt --precision.dtype=bf16
 refused '--parallel.memory_gb=0.001: rank 0 needs ' --data.text=text.txt --parallel.memory_gb=0.001
-refused '--model.init=nowhere: ' --data.text=text.txt --model.init=nowhere
+unusable '--model.init=nowhere: ' --data.text=text.txt --model.init=nowhere
 refused '--model.n_layer=3: this comes from model.init' --data.tokens="$tokens" \
     --model.init="$SLUICE_DATA/models/gpt2-tiny" --model.n_layer=3
 refused '--batch.seq=65: 65 tokens, but the model has 64 positions' --data.tokens="$tokens" \
     --model.init="$SLUICE_DATA/models/gpt2-tiny" --batch.seq=65
 
 # A token past the vocabulary: file and offset are named.
-refused "$tokens" --data.tokens="$tokens" --model.vocab=10
+unusable "$tokens" --data.tokens="$tokens" --model.vocab=10
 complains 'token'
 
 # A schedule that does not fit the run, or is not one.
@@ -54,7 +57,7 @@ refused '--parallel.schedule=one.csv: it is for 1 ranks, parallel.pp is 2' --dat
 refused '--parallel.schedule=one.csv: it has 1 microbatches, batch.microbatches is 4' --data.text=text.txt \
     --parallel.schedule=one.csv
 printf '0B0,0F0\n' >wrong.csv
-refused '--parallel.schedule=wrong.csv: ' --data.text=text.txt --parallel.schedule=wrong.csv --batch.microbatches=1
+unusable '--parallel.schedule=wrong.csv: ' --data.text=text.txt --parallel.schedule=wrong.csv --batch.microbatches=1
 
 printf '0F0,1F0,1B0,0B0\n' >two.csv
 refused '--parallel.stages_per_rank=3: the schedule has 2 stages on 1 ranks' --data.text=text.txt \
@@ -73,16 +76,16 @@ sed -i 's/microbatch:/microbatches:/; s/2$/two/' run.yaml
 refused "run.yaml:5:17: batch.microbatches: 'two' is not a whole number" -c run.yaml
 sed -i 's/two$/7/' run.yaml
 refused 'run.yaml:5:17: batch.microbatches: 7 microbatches, but a replica has only 6 rows' -c run.yaml
-refused 'open nowhere.yaml: No such file or directory' -c nowhere.yaml
+unusable 'open nowhere.yaml: No such file or directory' -c nowhere.yaml
 
 printf 'data:\n  text: "\xff"\n' >bytes.yaml
-refused 'bytes.yaml:2:10: invalid leading UTF-8 octet' -c bytes.yaml
+unusable 'bytes.yaml:2:10: invalid leading UTF-8 octet' -c bytes.yaml
 printf -- '---\n# nothing\n...\n' >nothing.yaml
 refused 'no data: give data.tokens or data.text' -c nothing.yaml
 
 # Defaults fit what is given: microbatches the rows, the pipeline the ranks.
 run 0 "$SLUICE" train --data.text=text.txt --batch.size=6 --parallel.dp=2 -n 4 --dry-run
-prints '2 replicas x 3 microbatches of 1 rows'
+prints '2 replicas x 3 microbatches of 1 row'
 prints 'schedule  1F1B, 2 stages on 2 ranks'
 
 # Modules may be named without what all names begin with, as the plan prints them.
@@ -110,7 +113,7 @@ run 2 "$SLUICE" train -c run.yaml --run.steps=1 --run.out=first
 complains '--run.out=first: first holds a run (checkpoint of step 1): continue it with --resume'
 
 # Nor does a run start whose gradients could not be written; they may lie in its own folder.
-run 2 "$SLUICE" train -c run.yaml --run.steps=1 --run.out=second --save-grads nowhere/grads
+run 1 "$SLUICE" train -c run.yaml --run.steps=1 --run.out=second --save-grads nowhere/grads
 complains 'open nowhere/grads for writing: No such file or directory'
 run 0 "$SLUICE" train -c run.yaml --run.steps=1 --run.out=second --save-grads second/grads
 [ -s second/grads ] || fail "no gradients"

@@ -12,11 +12,11 @@ train() {
 if [ "$(id -u)" -ne 0 ]; then
     mkdir closed
     chmod 555 closed
-    run 2 train --run.out=closed/run
+    run 1 train --run.out=closed/run
     complains 'Permission denied'
     chmod 755 closed
 fi
-run 2 train --run.out=/proc/run
+run 1 train --run.out=/proc/run
 complains '--run.out=/proc/run: '
 
 # One checkpoint is about 2.7 MB, so that a few fit into the small file system and then no more.
@@ -39,6 +39,6 @@ run 0 train --run.out=small/run --resume
 
 # Nor does a file system that has become read-only lose anything.
 mount -o remount,ro small
-run 2 train --run.out=small/run --resume --run.steps=50
+run 1 train --run.out=small/run --resume --run.steps=50
 complains 'Read-only file system'
 run 0 "$SLUICE" info small/run/checkpoints/step-00000040 --verify

@@ -53,12 +53,11 @@ int cmd_export(int argc, char **argv)
     log_to_stderr(NAME);
     if (!options_parse(&usage, table, &argc, argv, &code))
         return code;
-    code = EXIT_OK;
-    if (sl_model_source_open(model, &source) != SL_OK ||
-        sl_model_source_export(source, dtypes[dtype], (size_t)(shard_gb * 1e9), output) != SL_OK)
-        code = failure(NAME);
-    else
+    sl_status status = sl_model_source_open(model, &source);
+    if (status == SL_OK)
+        status = sl_model_source_export(source, dtypes[dtype], (size_t)(shard_gb * 1e9), output);
+    if (status == SL_OK)
         printf("wrote %s from %s\n", output, sl_model_source_path(source));
     sl_model_source_close(source);
-    return code;
+    return status == SL_OK ? EXIT_OK : refusal(NAME, status);
 }

@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/units.h"
 
 #include <sluice/data.h>
 
@@ -63,7 +64,8 @@ static sl_status encode(const request *what, sl_tokenizer *tokenizer)
         SL_TRY(append(&ids, &count, id));
     }
     SL_TRY(sl_tokens_save(what->output, formats[what->format], ids, count));
-    printf("%zu bytes, %" PRId64 " tokens: %s\n", text.size, count, what->output);
+    printf("%zu byte%s, %" PRId64 " token%s: %s\n", text.size, sl_plural((int64_t)text.size), count, sl_plural(count),
+           what->output);
 done:
     sl_tokenizer_free(ids);
     sl_file_map_close(&text);
@@ -137,5 +139,7 @@ int cmd_tokenize(int argc, char **argv)
     SL_TRY(what.decode ? decode(&what, tokenizer) : encode(&what, tokenizer));
 done:
     sl_tokenizer_close(tokenizer);
-    return status == SL_OK ? EXIT_OK : failure("tokenize");
+    if (status == SL_OK)
+        return EXIT_OK;
+    return what.decode ? failure("tokenize") : refusal("tokenize", status); /* a file's tokens are no argument */
 }

@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/units.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -162,11 +163,13 @@ static void drop_unread_output(void)
 
 static void print_result(const sl_train_config *config, const train_arguments *arguments, const sl_train_result *result)
 {
+    char time[32];
     printf("%s after step %" PRId64, result->stopped ? "stopped" : "done", result->last_step);
     if (result->last_step == result->first_step)
         printf(": nothing was left to do, run.steps is %" PRId64, config->run.steps);
     else
-        printf(": loss %.5g -> %.5g in %.1f s", result->first_loss, result->last_loss, result->seconds);
+        printf(": loss %.5g -> %.5g in %s", result->first_loss, result->last_loss,
+               sl_seconds_text(result->seconds, time, sizeof time));
     printf("\nmetrics     %s/metrics.jsonl\n", config->run.out);
     if (result->checkpoint[0])
         printf("checkpoint  %s\n", result->checkpoint);
@@ -205,9 +208,11 @@ static int run_rank(const sl_train_plan *plan, const sl_train_config *config, co
 }
 
 /* All ranks come to the same verdict; one says it. */
-static int refuse(void)
+static int refuse(sl_status status)
 {
-    return ranks_own() == 0 ? usage_error(NAME, "%s", sl_error_message()) : EXIT_USAGE;
+    if (ranks_own() == 0)
+        return refusal(NAME, status);
+    return status == SL_ERR_ARGUMENT ? EXIT_USAGE : EXIT_FAILED;
 }
 
 /* The argument in quotes; one of its own ends them, stands escaped and opens them again. */
@@ -250,17 +255,18 @@ static int run(const train_arguments *arguments, const sl_train_config *config, 
     bool starts = !arguments->dry_run && !ranks_started() && config->parallel.pp * config->parallel.dp > 1;
     if (starts || ranks_own() > 0)
         sl_log_set_level(SL_LOG_ERROR);
-    if (sl_train_plan_create(config, &plan) != SL_OK)
-        return refuse();
+    sl_status status = sl_train_plan_create(config, &plan);
+    if (status != SL_OK)
+        return refuse(status);
     int code = EXIT_OK, ranks = sl_train_plan_ranks(plan);
     if (arguments->dry_run) {
         char line[4096];
         format_command(argc, argv, ranks, line, sizeof line);
         if (ranks_own() == 0)
             sl_train_plan_print(plan, line, stdout);
-    } else if (sl_train_check_output(plan, arguments->resume) != SL_OK ||
-               check_writable(arguments->save_grads) != SL_OK) {
-        code = refuse();
+    } else if ((status = sl_train_check_output(plan, arguments->resume)) != SL_OK ||
+               (status = check_writable(arguments->save_grads)) != SL_OK) {
+        code = refuse(status);
     } else if (starts) {
         sl_train_plan_destroy(plan);
         return ranks_start(NAME, ranks, argc, argv);
@@ -271,13 +277,19 @@ static int run(const train_arguments *arguments, const sl_train_config *config, 
     return code;
 }
 
+static sl_status load_keys(const train_arguments *arguments, sl_train_config *config)
+{
+    return sl_train_config_load(arguments->config, (const char *const *)arguments->overrides, arguments->override_count,
+                                config);
+}
+
 /* Without parallel.pp the pipelines have as many ranks as there are for a replica; beside it, -n and the ranks that
  * mpirun or srun started have to agree. */
 static int load_config(train_arguments *arguments, sl_train_config *config)
 {
-    if (sl_train_config_load(arguments->config, (const char *const *)arguments->overrides, arguments->override_count,
-                             config) != SL_OK)
-        return refuse();
+    sl_status status = load_keys(arguments, config);
+    if (status != SL_OK)
+        return refuse(status);
     int64_t dp = config->parallel.dp;
     bool started = ranks_started();
     int ranks = started ? ranks_size() : arguments->ranks;
@@ -292,16 +304,15 @@ static int load_config(train_arguments *arguments, sl_train_config *config)
             sl_fail(SL_ERR_ARGUMENT, "-n %d: the ranks are parallel.pp %" PRId64 " x parallel.dp %" PRId64, ranks,
                     config->parallel.pp, dp);
         sl_train_config_destroy(config);
-        return refuse();
+        return refuse(SL_ERR_ARGUMENT);
     }
     char pp[32];
     snprintf(pp, sizeof pp, "%" PRId64, ranks / dp);
     sl_train_config_destroy(config);
-    if (take_override("--parallel.pp", pp, arguments) != SL_OK ||
-        sl_train_config_load(arguments->config, (const char *const *)arguments->overrides, arguments->override_count,
-                             config) != SL_OK)
-        return refuse();
-    return EXIT_OK;
+    status = take_override("--parallel.pp", pp, arguments);
+    if (status == SL_OK)
+        status = load_keys(arguments, config);
+    return status == SL_OK ? EXIT_OK : refuse(status);
 }
 
 int cmd_train(int argc, char **argv)

@@ -39,6 +39,9 @@ const char *command_summary(const char *name);
 int usage_error(const char *command_name, const char *format, ...) SL_PRINTF(2, 3);
 /* "sluice plan: " and the library's message on stderr; returns EXIT_FAILED. */
 int failure(const char *command_name);
+/* The same for a status: EXIT_USAGE, as for a usage error, if an argument is wrong in itself (SL_ERR_ARGUMENT), and
+ * EXIT_FAILED if what it names could not be read, written or used. */
+int refusal(const char *command_name, sl_status status);
 /* From now on the library's log lines go to stderr as "sluice plan: warning: LINE". */
 void log_to_stderr(const char *command_name);
 

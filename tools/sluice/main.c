@@ -1,5 +1,6 @@
 /* sluice: finds the command and runs it. */
 #include "command.h"
+#include "similar.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -41,6 +42,11 @@ int failure(const char *command_name)
     return EXIT_FAILED;
 }
 
+int refusal(const char *command_name, sl_status status)
+{
+    return status == SL_ERR_ARGUMENT ? usage_error(command_name, "%s", sl_error_message()) : failure(command_name);
+}
+
 static void log_line(void *user, sl_log_level level, const char *line)
 {
     static const char *const names[] = { "error: ", "warning: ", "", "" };
@@ -67,7 +73,7 @@ static void print_man(void)
            "[\\fIOPTIONS\\fR]\n.br\n.B sluice\n\\-\\-help | \\-\\-version\n.SH COMMANDS\n");
     for (const command *each = commands; each->name; each++)
         printf(".TP\n.BR sluice\\-%s (1)\n%s.\n", each->name, each->summary);
-    printf(".SH EXIT STATUS\n0 on success, 1 on failure, 2 where the command line is wrong.\n"
+    printf(".SH EXIT STATUS\n0 on success, 1 on failure, 2 if the command line is wrong.\n"
            ".SH ENVIRONMENT\n.TP\n.B SLUICE_LOG\nerror, warn, info or debug: log lines up to this level go to standard "
            "error.\n");
 }
@@ -90,6 +96,21 @@ static int finish_output(int code)
         return code;
     fprintf(stderr, "sluice: write to standard output: %s\n", errno ? strerror(errno) : "an earlier write failed");
     return code == EXIT_OK ? EXIT_FAILED : code;
+}
+
+static int unknown_command(const char *name)
+{
+    bool is_option = name[0] == '-';
+    similar_word best = similar_begin(name, strlen(name));
+    for (const command *each = commands; each->name && !is_option; each++)
+        similar_consider(&best, each->name);
+    for (int i = 0; is_option && i < 2; i++)
+        similar_consider(&best, i == 0 ? "--help" : "--version");
+    fprintf(stderr, "sluice: there is no %s '%.100s'; ", is_option ? "option" : "command", name);
+    if (best.word)
+        fprintf(stderr, "did you mean '%s'? ", best.word);
+    fprintf(stderr, "'sluice --help' lists them\n");
+    return EXIT_USAGE;
 }
 
 static int run(int argc, char **argv)
@@ -126,9 +147,7 @@ static int run(int argc, char **argv)
         puts("--help\n--version");
         return EXIT_OK;
     }
-    const char *what = name[0] == '-' ? "option" : "command";
-    fprintf(stderr, "sluice: there is no %s '%.100s'; 'sluice --help' lists them\n", what, name);
-    return EXIT_USAGE;
+    return unknown_command(name);
 }
 
 int main(int argc, char **argv)

@@ -39,7 +39,9 @@ int ranks_size(void)
 
 int ranks_failure(const char *command_name, sl_group *group, sl_status status)
 {
-    return sl_group_claim_report(group, status) ? failure(command_name) : EXIT_FAILED;
+    if (sl_group_claim_report(group, status))
+        return refusal(command_name, status);
+    return status == SL_ERR_ARGUMENT ? EXIT_USAGE : EXIT_FAILED;
 }
 
 /* The path of this program, so that the ranks have its name in a list of processes. */
