@@ -180,7 +180,7 @@ static sl_status measure_case(const sizes *s, sl_stream *stream, const kernel_ca
         bytes += (double)sl_meta_bytes(&inputs[i].meta);
     for (int i = 0; i < output_count; i++)
         bytes += (c->op == SL_OP_ADAMW ? 2 : 1) * (double)sl_meta_bytes(&outputs[i].meta);
-    *out = (kernel_result){ sl_op_get_info(c->op)->name, best, flops_of(s, c), bytes };
+    *out = (kernel_result){ sl_op_name(c->op), best, flops_of(s, c), bytes };
 done:
     for (int i = 0; i < input_count; i++)
         sl_device_free(device, inputs[i].data);
@@ -238,7 +238,7 @@ static sl_status measure(const sizes *s, bool json)
     SL_TRY(sl_stream_create(device, &stream));
     sl_kernel_describe(device, kernels, sizeof kernels);
     for (int i = 0; i < CASES; i++) {
-        if (!s->op || strcmp(s->op, sl_op_get_info(cases[i].op)->name) == 0) {
+        if (!s->op || strcmp(s->op, sl_op_name(cases[i].op)) == 0) {
             SL_TRY(measure_case(s, stream, &cases[i], &results[count]));
             count++;
         }

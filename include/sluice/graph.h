@@ -141,11 +141,6 @@ SL_API void sl_split(sl_graph *g, sl_value x, int dim, const int64_t *sizes, int
 
 /* ---- Looking at a graph ---------------------------------------------------------------------- */
 
-typedef struct sl_cost {
-    double flops;
-    double bytes; /* read and written, as if nothing stayed in a cache */
-} sl_cost;
-
 typedef enum sl_phase { SL_PHASE_F, SL_PHASE_I, SL_PHASE_W, SL_PHASE_B, SL_PHASE_COUNT } sl_phase;
 SL_API const char *sl_phase_name(sl_phase phase); /* "F" */
 

@@ -2,6 +2,7 @@
 #ifndef SLUICE_OPTIM_H
 #define SLUICE_OPTIM_H
 
+#include <sluice/device.h>
 #include <sluice/tensor.h>
 
 #ifdef __cplusplus

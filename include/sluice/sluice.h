@@ -6,6 +6,7 @@
 #include <sluice/schedule.h>
 #include <sluice/comm.h>
 #include <sluice/device.h>
+#include <sluice/op.h>
 #include <sluice/kernel.h>
 #include <sluice/graph.h>
 #include <sluice/pipeline.h>

@@ -2,7 +2,7 @@
 #ifndef SLUICE_TENSOR_H
 #define SLUICE_TENSOR_H
 
-#include <sluice/device.h>
+#include <sluice/base.h>
 
 #ifdef __cplusplus
 extern "C" {

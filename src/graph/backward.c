@@ -1,8 +1,6 @@
 /* Backward: the stage's nodes in reverse; each adds its terms to the gradients of its inputs. */
 #include "graph/gradient.h"
 
-#include "base/alloc.h"
-
 /* How many terms each gradient has in this stage: one for each use that a gradient comes back from, one for each
  * gradient that is handed in. */
 static void count_terms(sl_lowering *lowering)
@@ -27,7 +25,8 @@ static sl_status add_grad_storages(sl_lowering *lowering)
     const sl_graph *graph = lowering->graph;
     const sl_stage_part *part = lowering->part;
     for (int i = 0; i < part->param_count; i++) {
-        const sl_meta meta = lowering->values[part->params[i]].meta;
+        sl_meta meta = lowering->values[part->params[i]].meta;
+        meta.dtype = lowering->grad_dtype ? *lowering->grad_dtype : meta.dtype;
         lowering->param_port[part->params[i]] = i;
         SL_TRY(sl_storage_add(lowering, SL_HOME_GRAD, i, sl_meta_bytes(&meta), &lowering->grads[i]));
     }
@@ -108,7 +107,7 @@ done:
     return status;
 }
 
-static sl_status lower_backward(sl_lowering *lowering)
+sl_status sl_lower_backward(sl_lowering *lowering)
 {
     sl_status status = SL_OK;
     const sl_stage_part *part = lowering->part;
@@ -129,47 +128,4 @@ static sl_status lower_backward(sl_lowering *lowering)
         SL_TRY(take_output_grads(lowering, part->params[i], true));
 done:
     return status;
-}
-
-sl_status sl_lower_stage(sl_lowering *lowering)
-{
-    sl_status status = SL_OK;
-    int count = lowering->graph->value_count;
-    SL_TRY(SL_NEW_ARRAY(lowering->values, count));
-    SL_TRY(SL_NEW_ARRAY(lowering->straight, count));
-    SL_TRY(SL_NEW_ARRAY(lowering->gradients, count));
-    SL_TRY(SL_NEW_ARRAY(lowering->homes, count));
-    SL_TRY(SL_NEW_ARRAY(lowering->terms, count));
-    SL_TRY(SL_NEW_ARRAY(lowering->input_port, count));
-    SL_TRY(SL_NEW_ARRAY(lowering->param_port, count));
-    SL_TRY(SL_NEW_ARRAY(lowering->input_grads, lowering->part->input_count));
-    SL_TRY(SL_NEW_ARRAY(lowering->output_grads, lowering->part->output_count));
-    SL_TRY(SL_NEW_ARRAY(lowering->grads, lowering->part->param_count));
-    for (int i = 0; i < count; i++) {
-        lowering->values[i] = lowering->straight[i] = lowering->homes[i] = sl_operand_none();
-        lowering->input_port[i] = lowering->param_port[i] = -1;
-    }
-    SL_TRY(sl_lower_forward(lowering));
-    if (!lowering->forward_only)
-        SL_TRY(lower_backward(lowering));
-done:
-    return status;
-}
-
-void sl_lowering_clear(sl_lowering *lowering)
-{
-    sl_free(lowering->storages);
-    sl_free(lowering->forward.items);
-    sl_free(lowering->backward.items);
-    sl_free(lowering->values);
-    sl_free(lowering->straight);
-    sl_free(lowering->gradients);
-    sl_free(lowering->homes);
-    sl_free(lowering->terms);
-    sl_free(lowering->input_port);
-    sl_free(lowering->param_port);
-    sl_free(lowering->input_grads);
-    sl_free(lowering->output_grads);
-    sl_free(lowering->grads);
-    *lowering = (sl_lowering){ 0 };
 }

@@ -1,5 +1,6 @@
-/* Forward: one kernel call for each node, views resolved, outputs written where they are wanted. */
-#include "graph/layout.h"
+/* Forward: one kernel call for each node, views resolved, arguments laid out as the op needs them, outputs written where
+ * they are wanted. */
+#include "graph/lower.h"
 
 /* A copy from one tensor to another as a step of the node. */
 static sl_status emit_copy(sl_lowering *lowering, int node, const sl_operand *from, const sl_operand *to)
@@ -55,20 +56,58 @@ done:
     return status;
 }
 
+/* The input of a node as its kernel is given it: the tensor itself, or a contiguous copy that F makes once. */
+static sl_status kernel_input(sl_lowering *lowering, const sl_graph_node *node, int input, sl_operand *out)
+{
+    sl_status status = SL_OK;
+    int value = node->inputs[input];
+    if (value == 0) {
+        *out = sl_operand_none();
+        return SL_OK;
+    }
+    const sl_operand *x = &lowering->values[value];
+    sl_operand *straight = &lowering->straight[value];
+    sl_operand turned = *x;
+    const sl_op_info *info = sl_op_get_info((sl_op)node->op);
+    if (info->inputs[input].flags & SL_ARG_TRANSPOSABLE)
+        sl_operand_transpose_weight(&turned, &(sl_op_attrs){ 0 });
+    if (sl_layout_fits(&turned.meta, info->layout)) {
+        *out = *x;
+        return SL_OK;
+    }
+    if (straight->storage < 0) {
+        sl_instruction copy = { .op = SL_OP_COPY,
+                                .node = (int)(node - lowering->graph->nodes),
+                                .phase = SL_PHASE_F,
+                                .inputs = { *x },
+                                .input_count = 1,
+                                .output_count = 1,
+                                .priors = { sl_operand_none() } };
+        SL_TRY(sl_operand_new(lowering, x->meta.dtype, &x->meta.shape, &copy.outputs[0]));
+        SL_TRY(sl_instruction_append(&lowering->forward, &copy));
+        *straight = copy.outputs[0];
+    }
+    *out = *straight;
+done:
+    return status;
+}
+
 static sl_status lower_kernel(sl_lowering *lowering, int index)
 {
     sl_status status = SL_OK;
     const sl_graph_node *node = &lowering->graph->nodes[index];
+    const sl_op_arg *args = sl_op_get_info((sl_op)node->op)->inputs;
     sl_instruction step = { .op = (sl_op)node->op,
                             .attrs = node->attrs,
                             .node = index,
                             .phase = SL_PHASE_F,
                             .input_count = node->input_count,
                             .output_count = node->output_count };
-    for (int i = 0; i < node->input_count; i++)
-        SL_TRY(sl_layout_input(lowering, node, i, &step.inputs[i]));
-    if (node->op == SL_OP_LINEAR)
-        sl_layout_turn_weight(&step.inputs[1], &step.attrs);
+    for (int i = 0; i < node->input_count; i++) {
+        SL_TRY(kernel_input(lowering, node, i, &step.inputs[i]));
+        if (args[i].flags & SL_ARG_TRANSPOSABLE)
+            sl_operand_transpose_weight(&step.inputs[i], &step.attrs);
+    }
     for (int i = 0; i < node->output_count; i++) {
         const sl_graph_value *value = &lowering->graph->values[node->outputs[i]];
         SL_TRY(sl_operand_new(lowering, value->dtype, &value->shape, &step.outputs[i]));
@@ -80,7 +119,7 @@ done:
     return status;
 }
 
-/* The storage of an output's tensor becomes the port's buffer where the tensor fills it; else the port gets a copy. */
+/* The storage of an output's tensor becomes the port's buffer if the tensor fills it; else the port gets a copy. */
 static sl_status bind_output(sl_lowering *lowering, int port)
 {
     sl_status status = SL_OK;

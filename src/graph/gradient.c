@@ -1,6 +1,26 @@
 /* Where the terms of gradients are written: straight into parameters' gradients, input gradients or the right part of a
- * larger gradient where possible, added in place after the first. */
+ * larger gradient if possible, added in place after the first. */
 #include "graph/gradient.h"
+
+enum {
+    TARGET_NONE = -1,   /* an optional output that is left off */
+    TARGET_DISCARD = 0, /* an output that nobody wants but the kernel writes */
+};
+
+/* A kernel call whose outputs are terms of the gradients of the target values. like[i] is the value whose shape a
+ * discarded output i has. The call belongs to W if all its targets are fixed (functions of parameters alone), else to
+ * I. */
+typedef struct grad_call {
+    sl_op op;
+    sl_op_attrs attrs;
+    sl_operand inputs[SL_OP_INPUTS];
+    int input_count;
+    int targets[SL_OP_OUTPUTS]; /* value ids */
+    int like[SL_OP_OUTPUTS];
+    int target_count;
+} grad_call;
+
+static sl_status emit(sl_lowering *lowering, const grad_call *call);
 
 bool sl_gradient_wanted(const sl_lowering *lowering, const sl_graph_node *node, int input)
 {
@@ -13,6 +33,19 @@ static sl_phase phase_of(const sl_lowering *lowering, int target)
     return lowering->graph->values[target].fixed ? SL_PHASE_W : SL_PHASE_I;
 }
 
+/* The gradient of a parameter may have a dtype of its own; any other gradient has that of its value. */
+static sl_dtype gradient_dtype(const sl_lowering *lowering, int value)
+{
+    const sl_graph_value *v = &lowering->graph->values[value];
+    return v->kind == SL_VALUE_PARAM && lowering->grad_dtype ? *lowering->grad_dtype : v->dtype;
+}
+
+/* The op that brings one tensor into another, whatever their dtypes. */
+static sl_op copy_op(const sl_operand *from, sl_dtype to)
+{
+    return from->meta.dtype == to ? SL_OP_COPY : SL_OP_CAST;
+}
+
 /* ---- Places ---------------------------------------------------------------------------------- */
 
 /* True where the gradient of a fixed value is a view of a parameter's, to which every term is added at once. */
@@ -20,7 +53,8 @@ static bool lies_in_param(const sl_lowering *lowering, int value, sl_operand *ou
 {
     const sl_graph_value *v = &lowering->graph->values[value];
     if (v->kind == SL_VALUE_PARAM) {
-        *out = sl_operand_whole(lowering->grads[lowering->param_port[value]], v->dtype, &v->shape);
+        *out =
+            sl_operand_whole(lowering->grads[lowering->param_port[value]], gradient_dtype(lowering, value), &v->shape);
         return true;
     }
     if (!v->fixed || v->node < 0)
@@ -36,16 +70,10 @@ static bool lies_in_param(const sl_lowering *lowering, int value, sl_operand *ou
 /* What the kernel needs of the place where it writes its term of input `slot`. */
 static sl_op_layout term_layout(const sl_graph_node *node, int slot)
 {
-    switch (node->op) {
-    case SL_OP_SUM:
-    case SL_OP_MEAN: /* dy stretched, by an elementwise op */
+    if (SL_NODE_IS_VIEW(node->op))
         return SL_LAYOUT_ANY;
-    case SL_OP_LINEAR:
-    case SL_OP_LAYERNORM: /* a bias' term is a sum, which takes care of itself */
-        return slot == 2 ? SL_LAYOUT_ANY : sl_layout_needed(node->op);
-    default:
-        return sl_layout_needed(node->op);
-    }
+    const sl_op_info *info = sl_op_get_info((sl_op)node->op);
+    return sl_op_input_arg(info, slot)->flags & SL_ARG_FREE_GRADIENT ? SL_LAYOUT_ANY : info->layout;
 }
 
 /* Whether every kernel of the stage that adds to the gradient of the value can write to a tensor laid out so. */
@@ -60,6 +88,8 @@ static bool suits_all_terms(const sl_lowering *lowering, int value, const sl_met
     }
     return true;
 }
+
+static sl_status gradient_home(sl_lowering *lowering, int value, sl_operand *out);
 
 /* The gradient of a view's result can lie inside that of the view's argument where the view is the argument's only
  * term: then a call that writes the one writes the other. */
@@ -77,7 +107,7 @@ static sl_status home_in_argument(sl_lowering *lowering, int value, bool *found,
     if (lowering->terms[node->inputs[0]] != 1)
         return SL_OK;
     sl_operand view;
-    SL_TRY(sl_gradient_home(lowering, node->inputs[0], &whole));
+    SL_TRY(gradient_home(lowering, node->inputs[0], &whole));
     SL_TRY(sl_view_apply(lowering->graph, node, v->output, &whole, found, &view));
     *found = *found && suits_all_terms(lowering, value, &view.meta);
     if (*found)
@@ -86,7 +116,7 @@ done:
     return status;
 }
 
-sl_status sl_gradient_home(sl_lowering *lowering, int value, sl_operand *out)
+static sl_status gradient_home(sl_lowering *lowering, int value, sl_operand *out)
 {
     sl_status status = SL_OK;
     const sl_graph_value *v = &lowering->graph->values[value];
@@ -124,7 +154,7 @@ static sl_status open_sink(sl_lowering *lowering, int target, grad_sink *out)
         if (gradient->present && gradient->owned) {
             sink.operand = gradient->operand;
         } else {
-            SL_TRY(sl_gradient_home(lowering, target, &sink.operand));
+            SL_TRY(gradient_home(lowering, target, &sink.operand));
             if (gradient->present)
                 sink.prior = gradient->operand;
             else
@@ -145,7 +175,7 @@ static void set_output(sl_instruction *step, int i, const grad_sink *sink, const
     step->wholes[i] = sink->operand;
 }
 
-static bool is_repeated(const sl_gradient_call *call, int i)
+static bool is_repeated(const grad_call *call, int i)
 {
     for (int j = 0; j < i; j++) {
         if (call->targets[j] == call->targets[i])
@@ -155,8 +185,9 @@ static bool is_repeated(const sl_gradient_call *call, int i)
 }
 
 /* Whether the kernel can write its term of the target itself; if not it goes through a tensor of its own. */
-static bool writes_directly(const sl_lowering *lowering, const sl_gradient_call *call, int i, sl_phase phase)
+static bool writes_directly(const sl_lowering *lowering, const grad_call *call, int i, sl_phase phase)
 {
+    const sl_op_info *info = sl_op_get_info(call->op);
     int target = call->targets[i];
     sl_operand place;
     sl_op_attrs attrs = call->attrs;
@@ -164,18 +195,32 @@ static bool writes_directly(const sl_lowering *lowering, const sl_gradient_call 
     if (phase_of(lowering, target) != phase || is_repeated(call, i))
         return false;
     if (in_param) {
-        if (call->op == SL_OP_LINEAR_GRAD_W)
-            sl_layout_turn_weight(&place, &attrs);
-        return sl_layout_fits(&place.meta, sl_layout_needed((int)call->op)) && sl_op_get_info(call->op)->accumulates;
+        if (info->outputs[i].flags & SL_ARG_TRANSPOSABLE)
+            sl_operand_transpose_weight(&place, &attrs);
+        return sl_layout_fits(&place.meta, info->layout) && info->accumulates;
     }
     /* A sum that starts from what is there adds up in another order than one that is added afterwards. */
-    return call->op != SL_OP_SUM_TO && (!lowering->gradients[target].present || sl_op_get_info(call->op)->accumulates);
+    return call->op != SL_OP_SUM_TO && (!lowering->gradients[target].present || info->accumulates);
 }
 
-sl_status sl_gradient_emit(sl_lowering *lowering, const sl_gradient_call *call)
+/* Turns attrs.transpose_w with a matrix that is given transposed. */
+static void transpose_weights(sl_instruction *step)
+{
+    const sl_op_info *info = sl_op_get_info(step->op);
+    for (int i = 0; i < step->input_count; i++) {
+        if (info->inputs[i].flags & SL_ARG_TRANSPOSABLE)
+            sl_operand_transpose_weight(&step->inputs[i], &step->attrs);
+    }
+    for (int i = 0; i < step->output_count; i++) {
+        if (info->outputs[i].flags & SL_ARG_TRANSPOSABLE)
+            sl_operand_transpose_weight(&step->outputs[i], &step->attrs);
+    }
+}
+
+static sl_status emit(sl_lowering *lowering, const grad_call *call)
 {
     sl_status status = SL_OK;
-    bool indirect[SL_STEP_OUTPUTS] = { false };
+    bool indirect[SL_OP_OUTPUTS] = { false };
     sl_instruction step = { .op = call->op,
                             .attrs = call->attrs,
                             .node = lowering->node,
@@ -194,14 +239,14 @@ sl_status sl_gradient_emit(sl_lowering *lowering, const sl_gradient_call *call)
         indirect[i] = target > 0 && !writes_directly(lowering, call, i, step.phase);
         if (target > 0 && !indirect[i]) {
             SL_TRY(open_sink(lowering, target, &sink));
-        } else if (target != SL_TARGET_NONE) {
-            const sl_graph_value *like = &lowering->graph->values[target > 0 ? target : call->like[i]];
-            SL_TRY(sl_operand_new(lowering, like->dtype, &like->shape, &sink.operand));
+        } else if (target != TARGET_NONE) {
+            int like = target > 0 ? target : call->like[i];
+            SL_TRY(sl_operand_new(lowering, gradient_dtype(lowering, like), &lowering->graph->values[like].shape,
+                                  &sink.operand));
         }
         set_output(&step, i, &sink, &sink.operand);
     }
-    if (call->op == SL_OP_LINEAR_GRAD_W)
-        sl_layout_turn_weight(&step.outputs[0], &step.attrs);
+    transpose_weights(&step);
     SL_TRY(sl_instruction_append(&lowering->backward, &step));
     for (int i = 0; i < call->target_count; i++) {
         if (indirect[i])
@@ -218,51 +263,51 @@ sl_status sl_gradient_alias(sl_lowering *lowering, int target, const sl_operand 
         lowering->gradients[target] = (sl_gradient){ *term, true, false };
         return SL_OK;
     }
-    return sl_gradient_emit(
-        lowering,
-        &(sl_gradient_call){
-            .op = SL_OP_COPY, .inputs = { *term }, .input_count = 1, .targets = { target }, .target_count = 1 });
+    return emit(lowering, &(grad_call){ .op = copy_op(term, gradient_dtype(lowering, target)),
+                                        .inputs = { *term },
+                                        .input_count = 1,
+                                        .targets = { target },
+                                        .target_count = 1 });
 }
 
-sl_status sl_gradient_temporary(sl_lowering *lowering, int target, sl_op op, const sl_op_attrs *attrs,
-                                const sl_operand *inputs, int input_count, const sl_shape *shape, sl_operand *out)
+/* A call whose output goes to a tensor of its own, on the way to the gradient of `target`. */
+static sl_status emit_temporary(sl_lowering *lowering, int target, const grad_call *call, sl_dtype dtype,
+                                const sl_shape *shape, sl_operand *out)
 {
     sl_status status = SL_OK;
-    sl_instruction step = { .op = op,
+    sl_instruction step = { .op = call->op,
+                            .attrs = call->attrs,
                             .node = lowering->node,
                             .phase = phase_of(lowering, target),
-                            .input_count = input_count,
+                            .input_count = call->input_count,
                             .output_count = 1,
                             .priors = { sl_operand_none() } };
-    if (attrs)
-        step.attrs = *attrs;
-    for (int i = 0; i < input_count; i++)
-        step.inputs[i] = inputs[i];
-    SL_TRY(sl_operand_new(lowering, lowering->graph->values[target].dtype, shape, &step.outputs[0]));
+    for (int i = 0; i < call->input_count; i++)
+        step.inputs[i] = call->inputs[i];
+    SL_TRY(sl_operand_new(lowering, dtype, shape, &step.outputs[0]));
     SL_TRY(sl_instruction_append(&lowering->backward, &step));
     *out = step.outputs[0];
 done:
     return status;
 }
 
-sl_status sl_gradient_straight(sl_lowering *lowering, int target, sl_op_layout needed, sl_operand *operand)
+/* Replaces *operand, a tensor on the way to the gradient of `target`, by a contiguous copy if it does not fit. */
+static sl_status make_fit(sl_lowering *lowering, int target, sl_op_layout needed, sl_operand *operand)
 {
     if (sl_layout_fits(&operand->meta, needed))
         return SL_OK;
-    const sl_operand from = *operand;
-    return sl_gradient_temporary(lowering, target, SL_OP_COPY, NULL, &from, 1, &from.meta.shape, operand);
+    const grad_call copy = { .op = SL_OP_COPY, .inputs = { *operand }, .input_count = 1 };
+    return emit_temporary(lowering, target, &copy, copy.inputs[0].meta.dtype, &copy.inputs[0].meta.shape, operand);
 }
 
-sl_status sl_gradient_sum_to(sl_lowering *lowering, int target, const sl_operand *term)
+/* The term of a target that was broadcast: summed over the dims it was stretched in. */
+static sl_status emit_sum_to(sl_lowering *lowering, int target, const sl_operand *term)
 {
-    sl_operand straight = *term;
-    sl_status status = sl_gradient_straight(lowering, target, SL_LAYOUT_CONTIGUOUS, &straight);
-    if (status != SL_OK)
-        return status;
-    return sl_gradient_emit(
-        lowering,
-        &(sl_gradient_call){
-            .op = SL_OP_SUM_TO, .inputs = { straight }, .input_count = 1, .targets = { target }, .target_count = 1 });
+    grad_call call = {
+        .op = SL_OP_SUM_TO, .inputs = { *term }, .input_count = 1, .targets = { target }, .target_count = 1
+    };
+    sl_status status = make_fit(lowering, target, SL_LAYOUT_CONTIGUOUS, &call.inputs[0]);
+    return status == SL_OK ? emit(lowering, &call) : status;
 }
 
 /* ---- Terms of a part ------------------------------------------------------------------------- */
@@ -302,7 +347,7 @@ static sl_status add_to_slice(sl_lowering *lowering, int target, int dim, int64_
         SL_TRY(fill_zero(lowering, target, &sink.operand, dim, 0, start));
         SL_TRY(fill_zero(lowering, target, &sink.operand, dim, stop, sink.operand.meta.shape.dims[dim]));
     }
-    SL_TRY(append_simple(lowering, target, SL_OP_COPY, term, &sink, &part));
+    SL_TRY(append_simple(lowering, target, copy_op(term, part.meta.dtype), term, &sink, &part));
 done:
     return status;
 }
@@ -313,7 +358,7 @@ static sl_status join_parts(sl_lowering *lowering, const sl_graph_node *node)
     sl_status status = SL_OK;
     int target = node->inputs[0];
     grad_sink sink = { .prior = sl_operand_none() };
-    SL_TRY(sl_gradient_home(lowering, target, &sink.operand));
+    SL_TRY(gradient_home(lowering, target, &sink.operand));
     for (int i = 0; i < node->output_count; i++) {
         const sl_gradient *gradient = &lowering->gradients[node->outputs[i]];
         int64_t start = sl_split_start(lowering->graph, node, i);
@@ -361,7 +406,8 @@ static sl_status turn_back(sl_lowering *lowering, const sl_graph_node *node, con
             inverse[node->order[i]] = i;
         SL_TRY(sl_meta_permute(&dy->meta, inverse, &view.meta));
     } else if (sl_meta_reshape(&dy->meta, &x->shape, &view.meta) != SL_OK) {
-        SL_TRY(sl_gradient_temporary(lowering, node->inputs[0], SL_OP_COPY, NULL, dy, 1, &dy->meta.shape, &copy));
+        copy = *dy;
+        SL_TRY(make_fit(lowering, node->inputs[0], SL_LAYOUT_CONTIGUOUS, &copy));
         SL_TRY(sl_meta_reshape(&copy.meta, &x->shape, &copy.meta));
         view = copy;
     }
@@ -381,7 +427,7 @@ sl_status sl_gradient_of_view(sl_lowering *lowering, const sl_graph_node *node)
         return SL_OK;
     const sl_gradient gradient = lowering->gradients[y];
     if (node->op == SL_NODE_EXPAND)
-        return sl_gradient_sum_to(lowering, x, &gradient.operand);
+        return emit_sum_to(lowering, x, &gradient.operand);
     if (node->op == SL_NODE_SLICE)
         return add_to_slice(lowering, x, node->dim, node->start, &gradient.operand);
     if (gradient.owned && lowering->homes[x].storage >= 0 && lowering->terms[x] == 1 &&
@@ -393,4 +439,95 @@ sl_status sl_gradient_of_view(sl_lowering *lowering, const sl_graph_node *node)
     SL_TRY(sl_gradient_alias(lowering, x, &term));
 done:
     return status;
+}
+
+/* ---- Rules of the ops ------------------------------------------------------------------------ */
+
+static sl_operand rule_input(const sl_gradient_rule *rule, int input)
+{
+    const sl_lowering *lowering = rule->lowering;
+    int value = ((const sl_graph_node *)rule->node)->inputs[input];
+    if (value == 0)
+        return sl_operand_none();
+    return lowering->straight[value].storage >= 0 ? lowering->straight[value] : lowering->values[value];
+}
+
+static sl_operand rule_output(const sl_gradient_rule *rule, int output)
+{
+    const sl_lowering *lowering = rule->lowering;
+    return lowering->values[((const sl_graph_node *)rule->node)->outputs[output]];
+}
+
+static bool rule_wanted(const sl_gradient_rule *rule, int input)
+{
+    return sl_gradient_wanted(rule->lowering, rule->node, input);
+}
+
+static grad_call call_of(const sl_gradient_rule *rule, const sl_gradient_term *term)
+{
+    grad_call call = { .op = term->op,
+                       .attrs = term->attrs ? *term->attrs : *rule->attrs,
+                       .input_count = term->input_count };
+    for (int i = 0; i < term->input_count; i++)
+        call.inputs[i] = term->inputs[i];
+    return call;
+}
+
+static sl_status rule_emit(const sl_gradient_rule *rule, const sl_gradient_term *term)
+{
+    const int *inputs = ((const sl_graph_node *)rule->node)->inputs;
+    const sl_op_arg *outputs = sl_op_get_info(term->op)->outputs;
+    grad_call call = call_of(rule, term);
+    for (int i = 0; i < term->target_count; i++) {
+        bool wanted = rule_wanted(rule, term->targets[i]);
+        call.targets[i] = wanted                               ? inputs[term->targets[i]]
+                          : outputs[i].flags & SL_ARG_OPTIONAL ? TARGET_NONE
+                                                               : TARGET_DISCARD;
+        call.like[i] = inputs[term->targets[i]];
+        if (call.targets[i] != TARGET_NONE)
+            call.target_count = i + 1; /* trailing ones are left off */
+    }
+    return emit(rule->lowering, &call);
+}
+
+static sl_status rule_alias(const sl_gradient_rule *rule, int target, const sl_operand *term)
+{
+    return sl_gradient_alias(rule->lowering, ((const sl_graph_node *)rule->node)->inputs[target], term);
+}
+
+static sl_status rule_sum_to(const sl_gradient_rule *rule, int target, const sl_operand *term)
+{
+    return emit_sum_to(rule->lowering, ((const sl_graph_node *)rule->node)->inputs[target], term);
+}
+
+static sl_status rule_temporary(const sl_gradient_rule *rule, const sl_gradient_term *term, const sl_shape *shape,
+                                sl_operand *out)
+{
+    const sl_lowering *lowering = rule->lowering;
+    int target = ((const sl_graph_node *)rule->node)->inputs[term->targets[0]];
+    const grad_call call = call_of(rule, term);
+    return emit_temporary(rule->lowering, target, &call, lowering->graph->values[target].dtype, shape, out);
+}
+
+sl_status sl_gradient_of_node(sl_lowering *lowering, const sl_graph_node *node)
+{
+    static const sl_gradient_calls calls = {
+        .input = rule_input,
+        .output = rule_output,
+        .wanted = rule_wanted,
+        .emit = rule_emit,
+        .alias = rule_alias,
+        .sum_to = rule_sum_to,
+        .temporary = rule_temporary,
+    };
+    const sl_op_info *info = sl_op_get_info((sl_op)node->op);
+    sl_gradient_rule rule = { .op = (sl_op)node->op,
+                              .attrs = &node->attrs,
+                              .input_count = node->input_count,
+                              .dy = lowering->gradients[node->outputs[0]].operand,
+                              .calls = &calls,
+                              .lowering = lowering,
+                              .node = node };
+    sl_status status = make_fit(lowering, node->outputs[0], info->dy_layout, &rule.dy);
+    return status == SL_OK ? info->gradient(&rule) : status;
 }

@@ -7,6 +7,7 @@
 
 #include "base/arena.h"
 #include "graph/names.h"
+#include "op/op.h"
 
 #include <stdatomic.h>
 
@@ -23,8 +24,6 @@ typedef enum sl_node_op {
 #define SL_NODE_IS_VIEW(op) ((int)(op) >= (int)SL_OP_COUNT)
 const char *sl_node_op_name(int op); /* "reshape" */
 
-#define SL_NODE_MAX_OUTPUTS 3 /* of kernels; splits may have more */
-
 typedef enum sl_value_kind {
     SL_VALUE_NODE, /* an output of a node */
     SL_VALUE_INPUT,
@@ -38,7 +37,7 @@ typedef struct sl_graph_value {
     const char *name; /* full; a node's further outputs are "NODE:1" */
     sl_dtype dtype;
     sl_shape shape;
-    int node;           /* producer; -1 where it has none */
+    int node;           /* producer; -1 if it has none */
     int output;         /* which of its outputs */
     int index;          /* among the values of its kind (nodes: unused) */
     bool requires_grad; /* depends on a parameter or a differentiable input, through ops that have a gradient */
@@ -54,7 +53,7 @@ typedef struct sl_graph_node {
     sl_op_attrs attrs;
     const char *name;
     const char *scope; /* path of the module that it belongs to; "" outside all */
-    int *inputs;       /* value ids; 0 where an optional one is absent */
+    int *inputs;       /* value ids; 0 if an optional one is absent */
     int input_count;
     int *outputs; /* value ids */
     int output_count;
@@ -101,7 +100,7 @@ struct sl_graph {
     size_t scope_lengths[32]; /* of the text before each push */
     bool finished;
     sl_status status; /* the first error */
-    char *message;    /* its text; NULL where it is that of running out of memory */
+    char *message;    /* its text; NULL if memory ran out */
 };
 
 /* Keeps the first error and returns the value that stands for failure. */
@@ -111,7 +110,7 @@ sl_value sl_graph_refuse(sl_graph *graph, sl_status code, const char *format, ..
 sl_value sl_graph_keep_error(sl_graph *graph, sl_status code);
 /* Whether a building call may go on; what names it. */
 bool sl_graph_is_open(sl_graph *graph, const char *what);
-/* The scope's prefix and the name, in text; NULL (an error) where it does not fit. */
+/* The scope's prefix and the name, in text; NULL (an error) if it does not fit. */
 const char *sl_graph_full_name(sl_graph *graph, const char *name, char *text, size_t size);
 SL_MUST_CHECK sl_status sl_graph_append_value(sl_graph *graph, const sl_graph_value *value, int *id);
 
@@ -129,18 +128,23 @@ typedef struct sl_node_draft {
     const sl_shape *shapes;
 } sl_node_draft;
 
-/* The name that a node of this op would get now; valid until the next call. NULL where memory ran out. */
+/* The name that a node of this op would get now; valid as long as the graph. NULL if memory ran out. */
 const char *sl_graph_next_name(sl_graph *graph, int op);
-/* False where the graph failed before or a value is no valid one of this graph (that becomes the error). Bit i of
- * optional allows input i to be none. */
-bool sl_graph_accepts(sl_graph *graph, int op, const sl_value *inputs, int count, uint32_t optional);
+/* False if the graph failed before or an argument is not a value of this graph (that becomes the error). */
+bool sl_graph_accepts(sl_graph *graph, int op, const sl_value *inputs, int count);
+/* The error "NODE(x f32 [2, 3]): WHY" of a node with one argument; returns an invalid value. */
+sl_value sl_graph_refuse_node(sl_graph *graph, int op, sl_value x, const char *format, ...) SL_PRINTF(4, 5);
 void sl_graph_add(sl_graph *graph, const sl_node_draft *draft, sl_value *outputs);
+/* Adds a node that runs a kernel, with results as the op's description says; returns the first. attrs may be NULL,
+ * dtype is that of a result that may have any (SL_OP_CAST). */
+sl_value sl_graph_add_op(sl_graph *graph, sl_op op, const sl_op_attrs *attrs, sl_dtype dtype, const sl_value *inputs,
+                         int count);
 
 /* Whether gradients flow from the node's outputs to this input. */
 bool sl_node_input_differentiable(const sl_graph_node *node, int input);
+/* Whether the node has an effect beyond its outputs, so that it runs even if nobody uses them. */
+bool sl_node_writes_state(const sl_graph_node *node);
 /* Whether the gradient of a value is computed anywhere. */
 bool sl_value_has_grad(const sl_graph *graph, int value);
-
-bool sl_dtype_is_floating(sl_dtype dtype);
 
 #endif

@@ -4,6 +4,7 @@
 #define SL_GRAPH_LOWER_H
 
 #include "graph/partition.h"
+#include "op/gradient.h"
 
 /* Where a storage lives: a port's buffer or a region of one microbatch. */
 typedef enum sl_home {
@@ -30,29 +31,20 @@ typedef struct sl_storage {
     size_t bytes;
 } sl_storage;
 
-/* A tensor: a view into a storage. */
-typedef struct sl_operand {
-    int storage;    /* -1: absent */
-    int64_t offset; /* elements */
-    sl_meta meta;
-} sl_operand;
-
-enum { SL_STEP_INPUTS = 6, SL_STEP_OUTPUTS = 3 };
-
 /* One kernel call. */
 typedef struct sl_instruction {
     sl_op op;
     sl_op_attrs attrs;
     int node;       /* of the graph, that it serves */
     sl_phase phase; /* F, I or W */
-    sl_operand inputs[SL_STEP_INPUTS];
+    sl_operand inputs[SL_OP_INPUTS];
     int input_count;
-    sl_operand outputs[SL_STEP_OUTPUTS];
+    sl_operand outputs[SL_OP_OUTPUTS];
     int output_count;
     uint32_t accumulate; /* bit i: output i += result */
     /* Where output i adds to a tensor of another storage: that tensor (prior) and the one that output i lies in
      * (whole). The plan lets both share memory, or copies prior to whole first. Absent elsewhere. */
-    sl_operand priors[SL_STEP_OUTPUTS], wholes[SL_STEP_OUTPUTS];
+    sl_operand priors[SL_OP_OUTPUTS], wholes[SL_OP_OUTPUTS];
     /* Set by the plan: */
     int time;                             /* step of the timeline; copies of priors have that of what they serve */
     size_t scratch_offset, scratch_bytes; /* of the kernel, within the phase's scratch */
@@ -77,20 +69,21 @@ typedef struct sl_lowering {
     const sl_graph *graph;
     const sl_stage_part *part;
     bool forward_only;
+    const sl_dtype *grad_dtype; /* of the gradients of parameters; NULL: each has that of its parameter */
     sl_storage *storages;
     int storage_count;
     size_t storage_capacity;
     sl_instruction_list forward, backward;
     /* Indexed by value id of the graph. */
     sl_operand *values;     /* forward tensors; absent for what the stage does not hold */
-    sl_operand *straight;   /* their contiguous copies, where a kernel needed one */
+    sl_operand *straight;   /* their contiguous copies, if a kernel needed one */
     sl_gradient *gradients; /* as the walk goes */
     sl_operand *homes;      /* where the gradient of a value is best written; absent while undecided */
     int *terms;             /* how many terms the gradient of a value has in this stage */
     int *input_port;        /* index among the stage's inputs; -1 */
     int *param_port;        /* index among the stage's params; -1 */
     /* Storages of the ports. */
-    int *input_grads, *output_grads, *grads; /* -1 where there is none */
+    int *input_grads, *output_grads, *grads; /* -1 if there is none */
     int node;                                /* whose gradient is being written */
 } sl_lowering;
 
@@ -101,26 +94,28 @@ void sl_lowering_clear(sl_lowering *lowering);
 
 /* Parts of it, in the order they run. */
 SL_MUST_CHECK sl_status sl_lower_forward(sl_lowering *lowering);
+SL_MUST_CHECK sl_status sl_lower_backward(sl_lowering *lowering);
 /* Makes I compute again what lies in the modules and would otherwise be saved by F. */
 SL_MUST_CHECK sl_status sl_lower_recompute(sl_lowering *lowering, const char *const *modules, int count);
 
 SL_MUST_CHECK sl_status sl_storage_add(sl_lowering *lowering, sl_home home, int index, size_t bytes, int *out);
 /* A contiguous tensor in a storage of its own. */
 SL_MUST_CHECK sl_status sl_operand_new(sl_lowering *lowering, sl_dtype dtype, const sl_shape *shape, sl_operand *out);
-sl_operand sl_operand_none(void);
 /* A contiguous tensor that fills a given storage. */
 sl_operand sl_operand_whole(int storage, sl_dtype dtype, const sl_shape *shape);
 bool sl_operand_same(const sl_operand *a, const sl_operand *b); /* the same elements in the same order */
-/* True where the tensor is contiguous and fills its storage. */
+/* True if the tensor is contiguous and fills its storage. */
 bool sl_operand_fills(const sl_lowering *lowering, const sl_operand *operand);
 SL_MUST_CHECK sl_status sl_instruction_append(sl_instruction_list *list, const sl_instruction *item);
 
+/* A matrix product takes a transposed weight as it is, with the other setting of transpose_w: turns both if that makes
+ * the weight fit. */
+void sl_operand_transpose_weight(sl_operand *weight, sl_op_attrs *attrs);
+
 /* What the view node does, applied to a tensor (of the node's input, or of its gradient); output is the part of a
- * split. *possible is false where strides forbid it. */
+ * split. *possible is false if strides forbid it. */
 SL_MUST_CHECK sl_status sl_view_apply(const sl_graph *graph, const sl_graph_node *node, int output, const sl_operand *x,
                                       bool *possible, sl_operand *out);
-/* Part of a dim. */
-SL_MUST_CHECK sl_status sl_operand_slice(const sl_operand *x, int dim, int64_t start, int64_t stop, sl_operand *out);
 /* First element of part `output` of a split. */
 int64_t sl_split_start(const sl_graph *graph, const sl_graph_node *node, int output);
 

@@ -1,10 +1,16 @@
-/* Nodes: their names, arguments and results, and what follows from them. */
+/* Nodes: their names, arguments and results, and what follows from the descriptions of their ops. */
 #include "graph/graph.h"
 
 #include "base/alloc.h"
 
 #include <stdio.h>
 #include <string.h>
+
+const char *sl_node_op_name(int op)
+{
+    static const char *const views[] = { "reshape", "permute", "slice", "split", "expand" };
+    return op < SL_OP_COUNT ? sl_op_name((sl_op)op) : views[op - SL_OP_COUNT];
+}
 
 const char *sl_graph_next_name(sl_graph *graph, int op)
 {
@@ -22,7 +28,23 @@ const char *sl_graph_next_name(sl_graph *graph, int op)
     return copy;
 }
 
-bool sl_graph_accepts(sl_graph *graph, int op, const sl_value *inputs, int count, uint32_t optional)
+bool sl_node_input_differentiable(const sl_graph_node *node, int input)
+{
+    return SL_NODE_IS_VIEW(node->op) || sl_op_is_differentiable(sl_op_get_info((sl_op)node->op), input);
+}
+
+bool sl_node_writes_state(const sl_graph_node *node)
+{
+    for (int i = 0; i < node->input_count && !SL_NODE_IS_VIEW(node->op); i++) {
+        if (sl_op_input_arg(sl_op_get_info((sl_op)node->op), i)->flags & SL_ARG_WRITTEN)
+            return true;
+    }
+    return false;
+}
+
+/* ---- Adding ---------------------------------------------------------------------------------- */
+
+bool sl_graph_accepts(sl_graph *graph, int op, const sl_value *inputs, int count)
 {
     const char *name = sl_node_op_name(op), *scope = graph->scope, *dot = *scope ? "." : "";
     if (!sl_graph_is_open(graph, name))
@@ -31,31 +53,27 @@ bool sl_graph_accepts(sl_graph *graph, int op, const sl_value *inputs, int count
         if (inputs[i].id < 0 || inputs[i].id >= graph->value_count)
             sl_graph_refuse(graph, SL_ERR_ARGUMENT, "%s%s%s: argument %d is no value of this graph", scope, dot, name,
                             i);
-        else if (inputs[i].id == 0 && !(optional >> i & 1u))
-            sl_graph_refuse(graph, SL_ERR_ARGUMENT, "%s%s%s: argument %d is missing", scope, dot, name, i);
     }
     return graph->status == SL_OK;
 }
 
-bool sl_node_input_differentiable(const sl_graph_node *node, int input)
+sl_value sl_graph_refuse_node(sl_graph *graph, int op, sl_value x, const char *format, ...)
 {
-    switch (node->op) {
-    case SL_OP_EMBEDDING:
-        return input == 1;
-    case SL_OP_CROSS_ENTROPY:
-    case SL_OP_ROPE:
-        return input == 0;
-    case SL_OP_ATTENTION_CACHED:
-        return false;
-    default:
-        return true;
-    }
+    char why[256], shape[128];
+    const char *name = graph->status == SL_OK ? sl_graph_next_name(graph, op) : NULL;
+    const sl_graph_value *value = &graph->values[x.id];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(why, sizeof why, format, args);
+    va_end(args);
+    return sl_graph_refuse(graph, SL_ERR_SHAPE, "%s(x %s %s): %s", name ? name : sl_node_op_name(op),
+                           sl_dtype_name(value->dtype), sl_shape_text(&value->shape, shape, sizeof shape), why);
 }
 
 /* Fills what follows from the node's inputs: where gradients go, and what is the same for every microbatch. */
 static void derive_flags(const sl_graph *graph, sl_graph_node *node, bool *requires_grad)
 {
-    node->fixed = node->attrs.p == 0 && node->op != SL_OP_ATTENTION_CACHED; /* what is dropped changes */
+    node->fixed = node->attrs.p == 0 && !sl_node_writes_state(node); /* what is dropped changes */
     *requires_grad = false;
     for (int i = 0; i < node->input_count; i++) {
         const sl_graph_value *input = &graph->values[node->inputs[i]];
@@ -122,4 +140,103 @@ void sl_graph_add(sl_graph *graph, const sl_node_draft *draft, sl_value *outputs
 done:
     if (status != SL_OK)
         sl_graph_keep_error(graph, status);
+}
+
+/* ---- Nodes that run a kernel ----------------------------------------------------------------- */
+
+/* What only the graph knows of an op's arguments. */
+static sl_status check_sources(const sl_graph *graph, const sl_op_use *use, const sl_value *inputs)
+{
+    for (int i = 0; i < use->inputs.count; i++) {
+        const sl_op_arg *arg = sl_op_input_arg(sl_op_get_info(use->op), i);
+        const sl_graph_value *value = &graph->values[inputs[i].id];
+        if ((arg->flags & SL_ARG_WRITTEN) && value->kind != SL_VALUE_STATE)
+            return sl_use_refuse(use, "%s must be a state", arg->name);
+        if ((arg->flags & SL_ARG_CONSTANT) && value->requires_grad)
+            return sl_use_refuse(use, "%s has no gradient and cannot be trained", arg->name);
+    }
+    for (int i = 0; i < sl_op_output_count(sl_op_get_info(use->op)); i++) {
+        int64_t count;
+        if (sl_shape_count(&use->shapes[i], &count) != SL_OK)
+            return sl_use_refuse(use, "the result is too large");
+    }
+    return SL_OK;
+}
+
+sl_value sl_graph_add_op(sl_graph *graph, sl_op op, const sl_op_attrs *attrs, sl_dtype dtype, const sl_value *inputs,
+                         int count)
+{
+    sl_status status = SL_OK;
+    const sl_op_attrs none = { 0 };
+    sl_meta *metas = NULL;
+    sl_op_use use = { .op = op, .attrs = attrs ? attrs : &none, .dtypes = { dtype } };
+    sl_value outputs[SL_OP_OUTPUTS] = { { -1 }, { -1 }, { -1 } };
+    if (!sl_graph_accepts(graph, op, inputs, count))
+        return outputs[0];
+    SL_TRY(SL_NEW_ARRAY(metas, count));
+    for (int i = 0; i < count; i++) {
+        const sl_graph_value *value = &graph->values[inputs[i].id];
+        metas[i] = sl_meta_contiguous(value->dtype, &value->shape);
+    }
+    use.inputs = (sl_meta_list){ .first = metas, .stride = sizeof *metas, .count = count };
+    use.name = sl_graph_next_name(graph, op);
+    if (!use.name)
+        goto done;
+    SL_TRY(sl_op_check(&use));
+    SL_TRY(check_sources(graph, &use, inputs));
+    sl_graph_add(graph,
+                 &(sl_node_draft){ .op = op,
+                                   .attrs = *use.attrs,
+                                   .inputs = inputs,
+                                   .input_count = count,
+                                   .output_count = sl_op_output_count(sl_op_get_info(op)),
+                                   .dtypes = use.dtypes,
+                                   .shapes = use.shapes },
+                 outputs);
+done:
+    sl_free(metas);
+    if (status != SL_OK)
+        sl_graph_keep_error(graph, status);
+    return outputs[0];
+}
+
+/* ---- Costs ----------------------------------------------------------------------------------- */
+
+/* How many times the forward's work the gradients take. */
+static double gradient_factor(const sl_graph *graph, const sl_graph_node *node)
+{
+    const sl_op_info *info = sl_op_get_info((sl_op)node->op);
+    int wanted = 0;
+    for (int i = 0; i < node->input_count; i++)
+        /* vectors (biases, weights of norms) add little to the work of the others */
+        wanted += sl_node_input_differentiable(node, i) && sl_value_has_grad(graph, node->inputs[i]) &&
+                  graph->values[node->inputs[i]].shape.rank > 1;
+    if (info->gradient_work_per_input > 0)
+        return wanted * info->gradient_work_per_input;
+    return wanted == 0 ? 0 : info->gradient_work > 0 ? info->gradient_work : 1.5;
+}
+
+sl_cost sl_graph_node_cost(const sl_graph *graph, int index)
+{
+    enum { MOST = 8 };
+    const sl_graph_node *node = &graph->nodes[index];
+    sl_meta inputs[MOST], outputs[SL_OP_OUTPUTS];
+    if (SL_NODE_IS_VIEW(node->op) || !node->live)
+        return (sl_cost){ 0, 0 };
+    int count = node->input_count < MOST ? node->input_count : MOST; /* concat alone may have more */
+    for (int i = 0; i < count; i++) {
+        const sl_graph_value *value = &graph->values[node->inputs[i]];
+        inputs[i] = (sl_meta){ .dtype = value->dtype, .shape = value->shape };
+    }
+    for (int i = 0; i < node->output_count; i++) {
+        const sl_graph_value *value = &graph->values[node->outputs[i]];
+        outputs[i] = (sl_meta){ .dtype = value->dtype, .shape = value->shape };
+    }
+    const sl_op_use use = { .op = (sl_op)node->op,
+                            .attrs = &node->attrs,
+                            .inputs = { inputs, sizeof *inputs, count },
+                            .outputs = { outputs, sizeof *outputs, node->output_count } };
+    sl_cost cost = sl_op_cost(&use);
+    double factor = 1 + gradient_factor(graph, node);
+    return (sl_cost){ cost.flops * factor, cost.bytes * factor };
 }

@@ -31,7 +31,7 @@ sl_kernel_call sl_instruction_call(const sl_instruction *step, sl_view *views)
 static sl_status append_step(sl_device *device, sl_instruction step, sl_instruction_list *list)
 {
     sl_status status = SL_OK;
-    sl_view views[SL_STEP_INPUTS + SL_STEP_OUTPUTS];
+    sl_view views[SL_OP_INPUTS + SL_OP_OUTPUTS];
     sl_kernel_call call = sl_instruction_call(&step, views);
     size_t overwriting = 0;
     SL_TRY(sl_kernel_scratch(device, &call, &step.scratch_bytes));

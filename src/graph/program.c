@@ -2,7 +2,6 @@
 #include "graph/program.h"
 
 #include "base/alloc.h"
-#include "graph/cost.h"
 
 #include <string.h>
 
@@ -142,12 +141,11 @@ static void add_costs(sl_stage_program *program)
             const sl_instruction *step = &list->items[i];
             if (step->is_done)
                 continue;
-            sl_meta inputs[SL_STEP_INPUTS], outputs[SL_STEP_OUTPUTS];
-            for (int k = 0; k < step->input_count; k++)
-                inputs[k] = step->inputs[k].meta;
-            for (int o = 0; o < step->output_count; o++)
-                outputs[o] = step->outputs[o].meta;
-            sl_cost cost = sl_op_cost(step->op, &step->attrs, inputs, step->input_count, outputs, step->output_count);
+            const sl_op_use use = { .op = step->op,
+                                    .attrs = &step->attrs,
+                                    .inputs = { &step->inputs->meta, sizeof *step->inputs, step->input_count },
+                                    .outputs = { &step->outputs->meta, sizeof *step->outputs, step->output_count } };
+            sl_cost cost = sl_op_cost(&use);
             program->info.cost[p].flops += cost.flops;
             program->info.cost[p].bytes += cost.bytes;
         }

@@ -63,7 +63,7 @@ static sl_status run_step(const sl_stage_program *program, const sl_program_plac
                           sl_stream *stream, const sl_bindings *bindings)
 {
     sl_status status = SL_OK;
-    sl_view views[SL_STEP_INPUTS + SL_STEP_OUTPUTS];
+    sl_view views[SL_OP_INPUTS + SL_OP_OUTPUTS];
     sl_kernel_call call = sl_instruction_call(step, views);
     for (int i = 0; i < step->input_count; i++)
         SL_TRY(fill_view(program, bindings, places, &step->inputs[i], &views[i]));

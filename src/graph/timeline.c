@@ -130,14 +130,14 @@ static void join_priors(sl_program_timeline *t, int i)
 static void join_in_place(sl_program_timeline *t, int i)
 {
     const sl_instruction *step = t->steps[i];
-    uint32_t allowed = sl_op_get_info(step->op)->inplace;
+    const sl_op_arg *args = sl_op_get_info(step->op)->inputs;
     int chosen = -1;
     if ((step->accumulate & 1u) || step->output_count == 0 || step->outputs[0].storage < 0)
         return;
     bool late =
         sl_program_timeline_phase(t, t->last[sl_program_timeline_root(t, step->outputs[0].storage)]) == SL_PHASE_W;
     for (int k = 0; k < step->input_count; k++) {
-        if (!(allowed >> k & 1u) || !can_take_over(t, i, &step->inputs[k], &step->outputs[0]))
+        if (!(args[k].flags & SL_ARG_INPLACE) || !can_take_over(t, i, &step->inputs[k], &step->outputs[0]))
             continue;
         bool saved = t->from_forward[sl_program_timeline_root(t, step->inputs[k].storage)];
         if (chosen < 0 || saved == late)

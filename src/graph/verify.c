@@ -27,8 +27,8 @@ static bool overlap(const sl_lowering *lowering, const sl_program_place *places,
 
 static sl_status violation(const sl_instruction *step, int storage, const char *what)
 {
-    return sl_fail(SL_ERR_INTERNAL, "memory plan: %s of node %d in %s: storage %d %s", sl_op_get_info(step->op)->name,
-                   step->node, sl_phase_name(step->phase), storage, what);
+    return sl_fail(SL_ERR_INTERNAL, "memory plan: %s of node %d in %s: storage %d %s", sl_op_name(step->op), step->node,
+                   sl_phase_name(step->phase), storage, what);
 }
 
 /* The furthest element of the tensor must lie in the storage, and the storage in its region. */
@@ -94,7 +94,8 @@ static sl_status check_sharing(const verify_walk *walk, const sl_program_place *
         const sl_operand *in = &step->inputs[k];
         if (in->storage < 0 || !overlap(walk->lowering, places, in->storage, out->storage))
             continue;
-        bool allowed = output == 0 && !(step->accumulate & 1u) && (sl_op_get_info(step->op)->inplace >> k & 1u);
+        bool allowed =
+            output == 0 && !(step->accumulate & 1u) && (sl_op_get_info(step->op)->inputs[k].flags & SL_ARG_INPLACE);
         if (!allowed || in->offset != out->offset || places[in->storage].offset != places[out->storage].offset ||
             !sl_meta_equal(&in->meta, &out->meta))
             return violation(step, out->storage, "is written while it is read");

@@ -6,7 +6,7 @@
 
 extern const sl_view sl_absent; /* none */
 
-/* Argument i, none where it was left off. */
+/* Argument i, none if it was left off. */
 static inline const sl_view *sl_call_input(const sl_kernel_call *call, int i)
 {
     return i < call->input_count ? &call->inputs[i] : &sl_absent;
@@ -22,7 +22,7 @@ static inline bool sl_call_accumulates(const sl_kernel_call *call, int output)
     return call->accumulate >> output & 1;
 }
 
-/* Dim counted from the last (1 = last); 1 where the rank is smaller. */
+/* Dim counted from the last (1 = last); 1 if the rank is smaller. */
 static inline int64_t sl_dim_from_last(const sl_meta *meta, int place)
 {
     return place <= meta->shape.rank ? meta->shape.dims[meta->shape.rank - place] : 1;
@@ -41,9 +41,5 @@ int64_t sl_row_offset(const sl_meta *meta, int64_t row, int inner);
 
 /* The meta seen with the shape of a broadcast result; the shapes were checked before. */
 sl_meta sl_meta_stretched(const sl_meta *meta, const sl_shape *shape);
-
-/* Checks counts, dtypes and shapes of the call: after it no kernel can step outside its arguments' metadata. */
-SL_MUST_CHECK sl_status sl_call_check(const sl_kernel_call *call);
-SL_MUST_CHECK sl_status sl_call_check_shapes(const sl_kernel_call *call); /* the part of it that is about shapes */
 
 #endif

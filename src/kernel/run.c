@@ -1,6 +1,7 @@
-/* From a call to the kernel of its device. */
+/* From a call to the kernel of its device. The op's description says whether the call is well formed. */
 #include "kernel/call.h"
 #include "kernel/table.h"
+#include "op/op.h"
 
 #include <stdio.h>
 
@@ -17,12 +18,30 @@ static sl_status find_table(const sl_device *device, const sl_kernel_table **out
     return sl_fail(SL_ERR_UNSUPPORTED, "device %s has no kernels in this build", sl_device_name(device));
 }
 
+static sl_meta_list metas_of(const sl_view *views, int count)
+{
+    static const sl_meta none; /* a list of nothing, not one that is unknown */
+    return (sl_meta_list){ .first = count > 0 ? &views->meta : &none, .stride = sizeof *views, .count = count };
+}
+
+static sl_status check_call(const sl_kernel_call *call)
+{
+    sl_op_use use = { .op = call->op,
+                      .attrs = &call->attrs,
+                      .inputs = metas_of(call->inputs, call->input_count),
+                      .outputs = metas_of(call->outputs, call->output_count) };
+    sl_status status = sl_op_check(&use);
+    if (status == SL_OK && call->accumulate && !sl_op_get_info(call->op)->accumulates)
+        return sl_fail(SL_ERR_ARGUMENT, "%s: cannot accumulate", sl_op_name(call->op));
+    return status;
+}
+
 sl_status sl_kernel_scratch(sl_device *device, const sl_kernel_call *call, size_t *bytes)
 {
     sl_status status = SL_OK;
     const sl_kernel_table *table = NULL;
     SL_TRY(find_table(device, &table));
-    SL_TRY(sl_call_check(call));
+    SL_TRY(check_call(call));
     SL_TRY(table->scratch(device, call, bytes));
 done:
     return status;
@@ -33,7 +52,7 @@ sl_status sl_kernel_run(sl_stream *stream, const sl_kernel_call *call)
     sl_status status = SL_OK;
     const sl_kernel_table *table = NULL;
     SL_TRY(find_table(sl_stream_device(stream), &table));
-    SL_TRY(sl_call_check(call));
+    SL_TRY(check_call(call));
     SL_TRY(table->run(stream, call));
 done:
     return status;

@@ -1,4 +1,4 @@
-/* The cpu's table of kernels: a fast one where it applies, else the reference. */
+/* The cpu's table of kernels: a fast one if it applies, else the reference. */
 #include "kernel/cpu/cpu.h"
 
 #include "device/cpu.h"
@@ -6,6 +6,7 @@
 #include "kernel/cpu/isa.h"
 #include "kernel/reference/reference.h"
 #include "kernel/table.h"
+#include "op/op.h"
 
 #include <stdio.h>
 
@@ -90,7 +91,7 @@ bool sl_cpu_takes_rows(const sl_kernel_call *call, const sl_view *view)
            sl_stride_from_last(&view->meta, 1) == 1;
 }
 
-/* The fast kernel for the call; NULL where the reference is to run. */
+/* The fast kernel for the call; NULL if the reference is to run. */
 static const sl_cpu_kernel *find(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     const sl_cpu_kernel *kernel = kernels[call->op];
@@ -104,12 +105,10 @@ static sl_cpu cpu_of(sl_device *device)
 
 /* ---- Tensors that a kernel does not take as they lie ----------------------------------------- */
 
-enum { MAX_INPUTS = 6, MAX_OUTPUTS = 3 };
-
 /* The call with such tensors replaced by contiguous ones in scratch. */
 typedef struct packed_call {
     sl_kernel_call call;
-    sl_view inputs[MAX_INPUTS], outputs[MAX_OUTPUTS];
+    sl_view inputs[SL_OP_INPUTS], outputs[SL_OP_OUTPUTS];
     uint32_t moved_inputs, moved_outputs; /* bits */
     size_t bytes;                         /* that they take at the start of the scratch */
 } packed_call;
@@ -157,12 +156,6 @@ static void pack_call(const sl_cpu_kernel *kernel, const sl_kernel_call *call, p
     }
 }
 
-/* Caches are inputs that the kernel writes. */
-static uint32_t written_inputs(sl_op op)
-{
-    return op == SL_OP_ATTENTION_CACHED ? 1u << 3 | 1u << 4 : 0;
-}
-
 static size_t scratch_of(const sl_cpu *cpu, const sl_cpu_kernel *kernel, const packed_call *packed)
 {
     return packed->bytes + (kernel->scratch ? kernel->scratch(cpu, &packed->call) : 0);
@@ -185,7 +178,7 @@ static sl_status run_packed(const sl_cpu *cpu, const sl_cpu_kernel *kernel, cons
             sl_cpu_copy_f32(cpu, &packed->outputs[i], &call->outputs[i], false);
     }
     for (int i = 0; status == SL_OK && i < call->input_count; i++) {
-        if ((packed->moved_inputs & written_inputs(call->op)) >> i & 1)
+        if ((packed->moved_inputs >> i & 1) && (sl_op_get_info(call->op)->inputs[i].flags & SL_ARG_WRITTEN))
             sl_cpu_copy_f32(cpu, &packed->inputs[i], &call->inputs[i], false);
     }
     return status;
@@ -202,8 +195,8 @@ static sl_status cpu_run(sl_stream *stream, const sl_kernel_call *call)
         pack_call(kernel, call, &packed);
     size_t needed = kernel ? scratch_of(&cpu, kernel, &packed) : sl_reference_scratch(call);
     if (call->scratch_bytes < needed)
-        return sl_fail(SL_ERR_ARGUMENT, "%s: needs %zu bytes of scratch, given %zu", sl_op_get_info(call->op)->name,
-                       needed, call->scratch_bytes);
+        return sl_fail(SL_ERR_ARGUMENT, "%s: needs %zu bytes of scratch, given %zu", sl_op_name(call->op), needed,
+                       call->scratch_bytes);
     sl_status status = sl_blas_reserve(sl_pool_threads(cpu.pool));
     if (status != SL_OK)
         return status;

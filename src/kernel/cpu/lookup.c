@@ -26,7 +26,7 @@ static sl_status check_ids(const sl_kernel_call *call, const char *what, const s
         int64_t id = id_at(ids, i);
         if (id < 0 || id >= limit)
             return sl_fail(SL_ERR_ARGUMENT, "%s: %s %lld at element %lld is not in 0..%lld",
-                           sl_op_get_info(call->op)->name, what, (long long)id, (long long)i, (long long)limit - 1);
+                           sl_op_name(call->op), what, (long long)id, (long long)i, (long long)limit - 1);
     }
     return SL_OK;
 }

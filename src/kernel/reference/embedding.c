@@ -6,7 +6,7 @@ static sl_status id_at(const sl_kernel_call *call, int64_t index, int64_t rows, 
     const sl_view *ids = sl_call_input(call, 0);
     int64_t id = sl_get_index(ids, sl_row_offset(&ids->meta, index, 0));
     if (id < 0 || id >= rows)
-        return sl_fail(SL_ERR_ARGUMENT, "%s: id %lld at element %lld is not in 0..%lld", sl_op_get_info(call->op)->name,
+        return sl_fail(SL_ERR_ARGUMENT, "%s: id %lld at element %lld is not in 0..%lld", sl_op_name(call->op),
                        (long long)id, (long long)index, (long long)rows - 1);
     *out = id;
     return SL_OK;

@@ -2,7 +2,7 @@
  * tensors, and that must not show. */
 #include "unit/graph/harness.h"
 
-#include "graph/layout.h"
+#include "op/op.h"
 
 enum { MOST = 6 };
 
@@ -151,7 +151,7 @@ static unsigned fitting_layouts(const sample *s, uint64_t round)
     for (int i = 0; i < s->input_count + s->output_count; i++, place *= 4) {
         int layout = (int)((noise("layout", round * 16 + (uint64_t)i) + 1) * 2) % 4;
         sl_meta meta = layout_meta(&s->shapes[i], layout);
-        digits += place * (unsigned)(sl_layout_fits(&meta, sl_layout_needed((int)s->op)) ? layout : 0);
+        digits += place * (unsigned)(sl_layout_fits(&meta, sl_op_get_info(s->op)->layout) ? layout : 0);
     }
     return digits;
 }
@@ -169,7 +169,7 @@ static void every_layout_that_fits_gives_the_bits_of_the_contiguous(void **state
             results contiguous = run_sample(stream, s, 0, adds ? all : 0);
             for (uint64_t round = 0; round < 12; round++) {
                 results other = run_sample(stream, s, fitting_layouts(s, round), adds ? all : 0);
-                assert_same_bits(&contiguous, &other, sl_op_get_info(s->op)->name);
+                assert_same_bits(&contiguous, &other, sl_op_name(s->op));
                 free(other.bytes);
             }
             free(contiguous.bytes);

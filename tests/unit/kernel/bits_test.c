@@ -2,6 +2,7 @@
 #include "unit/kernel/bits.h"
 
 #include "kernel/cpu/blas.h"
+#include "op/op.h"
 
 static void check_layouts(void)
 {
@@ -29,21 +30,21 @@ static void results_in_place_have_the_same_bits(void **state)
     (void)state;
     for (size_t i = 0; i < CASE_COUNT; i++) {
         const op_case *c = &cases[i];
-        uint32_t inplace = sl_op_get_info(c->op)->inplace;
+        const sl_op_info *info = sl_op_get_info(c->op);
         int64_t count;
         double *apart = results_of(i, PACKED, 1, &count);
         open_device(1);
         for (int k = 0; k < MAX_ARGS; k++) {
             seed_case(i);
             args inputs = make_args(c->inputs, SL_F32, PACKED), outputs = make_args(c->outputs, SL_F32, PACKED);
-            if ((inplace >> k & 1) && k < inputs.count &&
+            if (k < inputs.count && (sl_op_input_arg(info, k)->flags & SL_ARG_INPLACE) &&
                 sl_shape_equal(&inputs.views[k].meta.shape, &outputs.views[0].meta.shape)) {
                 outputs.views[0] = inputs.views[k];
                 assert_int_equal(run_call(call_of(c, &inputs, &outputs, false)), SL_OK);
                 for (int64_t e = 0; e < sl_meta_count(&outputs.views[0].meta); e++) {
                     double value = get(&outputs.views[0], e);
                     if (memcmp(&value, &apart[e], sizeof value) != 0)
-                        fail_msg("%s on its input %d: element %lld is %.9g, apart %.9g", sl_op_get_info(c->op)->name, k,
+                        fail_msg("%s on its input %d: element %lld is %.9g, apart %.9g", sl_op_name(c->op), k,
                                  (long long)e, value, apart[e]);
                 }
             }

@@ -248,7 +248,7 @@ static void seed_case(size_t i)
     test_random_state = 1000 + i;
 }
 
-static sl_kernel_call call_of(const op_case *c, const args *inputs, const args *outputs, bool accumulate)
+HELPER sl_kernel_call call_of(const op_case *c, const args *inputs, const args *outputs, bool accumulate)
 {
     sl_kernel_call call = {
         .op = c->op,

@@ -3,6 +3,7 @@
 
 #include "kernel/cpu/blas.h"
 #include "kernel/cpu/isa.h"
+#include "op/op.h"
 
 /* What the reference computes in f64 from the same numbers. */
 static void expect(const op_case *c, size_t i, bool accumulate, args *inputs, args *outputs)
@@ -67,7 +68,7 @@ static void check_case(size_t i, layout how, bool accumulate, const args *wanted
 {
     const op_case *c = &cases[i];
     char what[160];
-    snprintf(what, sizeof what, "%s (%s, %s, %d threads, %s%s)", sl_op_get_info(c->op)->name, sl_isa_name(sl_isa_get()),
+    snprintf(what, sizeof what, "%s (%s, %s, %d threads, %s%s)", sl_op_name(c->op), sl_isa_name(sl_isa_get()),
              sl_blas_name(), sl_device_threads(test_device), layout_names[how], accumulate ? ", accumulating" : "");
     seed_case(i);
     args inputs = make_args(c->inputs, SL_F32, how), outputs = make_args(c->outputs, SL_F32, how);
@@ -147,7 +148,7 @@ static void the_table_has_every_op(void **state)
         for (size_t i = 0; i < CASE_COUNT; i++)
             found = found || (int)cases[i].op == op;
         if (!found)
-            fail_msg("no case runs %s", sl_op_get_info((sl_op)op)->name);
+            fail_msg("no case runs %s", sl_op_name((sl_op)op));
     }
 }
 

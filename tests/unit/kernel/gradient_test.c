@@ -124,8 +124,7 @@ static void check_against_differences(const rule *r, args *inputs, args *outputs
         put(&inputs->views[input], i, value);
         if (fabs(slope - get(gradient, i)) > 1e-7 * (1 + fabs(slope)))
             fail_msg("%s, gradient of input %d of %s, element %lld: %.12g, by differences %.12g",
-                     sl_op_get_info(r->gradient)->name, input, sl_op_get_info(r->forward)->name, (long long)i,
-                     get(gradient, i), slope);
+                     sl_op_name(r->gradient), input, sl_op_name(r->forward), (long long)i, get(gradient, i), slope);
     }
 }
 

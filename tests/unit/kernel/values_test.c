@@ -69,7 +69,7 @@ static void check_function(sl_op op, double (*f)(double), double from, double to
         for (int i = 0; i < N; i++) {
             double expected = f((double)x[i]);
             if (!(fabs(y[i] - expected) <= unit * fmax(fabs(expected), floor)))
-                fail_msg("%s(%.9g) is %.9g on %s, expected %.9g", sl_op_get_info(op)->name, (double)x[i], (double)y[i],
+                fail_msg("%s(%.9g) is %.9g on %s, expected %.9g", sl_op_name(op), (double)x[i], (double)y[i],
                          sl_isa_name(isas[isa]), expected);
         }
     }
