@@ -197,6 +197,10 @@ SL_API void sl_blobs_destroy(sl_blobs *blobs); /* NULL is fine */
 
 typedef enum sl_launch_bind { SL_BIND_NONE, SL_BIND_CORE } sl_launch_bind;
 
+/* The exit code of a rank that lost its peers, or whatever else may be there the next time: worth another start
+ * (EX_TEMPFAIL of sysexits.h). */
+enum { SL_EXIT_AGAIN = 75 };
+
 /* Zero is the default of every field save ranks and one of argv and run. */
 typedef struct sl_launch_options {
     int ranks;
@@ -208,11 +212,31 @@ typedef struct sl_launch_options {
     bool tag_output;     /* "[2] " before each line of output of rank 2 */
     double hang_timeout; /* as in sl_group_options */
     double grace; /* seconds from a forwarded signal to SIGKILL for what still runs; 0: 5. After a failure 5 at most */
+
+    /* How often all ranks are started again after one was lost: killed by a signal, hung, stopped, or ended with
+     * SL_EXIT_AGAIN. They then find SLUICE_RESTART (1, 2, ...) and SLUICE_RESTART_REASON in their environment. */
+    int restarts;
+    /* After two starts in a row in which no step was completed the next is with fewer ranks, but no fewer than this; 0:
+     * always the same number. */
+    int min_ranks;
+    /* With how many ranks, at most `most`, the run can go on; 0: with none. May replace *argv, which then has to live as
+     * long as the launch. May be NULL: any number will do. Called in a fork of this process. */
+    int (*choose_ranks)(void *user, int most, char *const **argv);
 } sl_launch_options;
+
+typedef enum sl_launch_end {
+    SL_LAUNCH_DONE,    /* all ranks ended well */
+    SL_LAUNCH_FAILED,  /* a rank gave up: it would the next time, too */
+    SL_LAUNCH_LOST,    /* a rank was killed, hung or stopped, or said SL_EXIT_AGAIN */
+    SL_LAUNCH_STOPPED, /* somebody asked for the end: SIGINT, SIGTERM, SIGHUP */
+} sl_launch_end;
 
 typedef struct sl_launch_result {
     int exit_code;     /* 0; else that of the rank that failed first, 128 + signal where it was killed */
     int rank;          /* that rank; -1 where none failed */
+    sl_launch_end end; /* of the last start */
+    int restarts;      /* how often the ranks were started again */
+    int ranks;         /* of the last start */
     char report[4096]; /* several lines, root cause first; empty where none failed */
 } sl_launch_result;
 

@@ -26,11 +26,10 @@ static sl_status read_number(const char *name, int64_t min, int64_t max, int *ou
     return status;
 }
 
-/* As read_number, with a default where the variable is not set. */
-static sl_status read_optional(const char *name, int otherwise, int *out)
+/* As read_number; *out stays if the variable is not set. */
+static sl_status read_optional(const char *name, int min, int *out)
 {
-    *out = otherwise;
-    return is_set(name) ? read_number(name, 1, INT_MAX, out) : SL_OK;
+    return is_set(name) ? read_number(name, min, INT_MAX, out) : SL_OK;
 }
 
 static sl_status read_place(const char *rank_name, const char *size_name, sl_environment *out)
@@ -51,21 +50,27 @@ static sl_status read_sluice(sl_environment *out)
         value_of("SLUICE_RUN_FDS")[used] || out->memory_fd < 0 || out->launcher_fd < 0)
         return sl_fail(SL_ERR_ARGUMENT, "SLUICE_RUN_FDS is '%s' where two descriptors belong",
                        value_of("SLUICE_RUN_FDS"));
-    sl_status status = read_place("SLUICE_RANK", "SLUICE_SIZE", out);
+    sl_status status = SL_OK;
+    SL_TRY(read_place("SLUICE_RANK", "SLUICE_SIZE", out));
+    SL_TRY(read_optional("SLUICE_VAULT_FD", 0, &out->vault_fd));
+    SL_TRY(read_optional("SLUICE_RESTART", 0, &out->restart));
     out->local_size = out->size;
+done:
     return status;
 }
 
 static sl_status read_openmpi(sl_environment *out)
 {
     sl_status status = read_place("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", out);
-    return status == SL_OK ? read_optional("OMPI_COMM_WORLD_LOCAL_SIZE", out->size, &out->local_size) : status;
+    out->local_size = out->size;
+    return status == SL_OK ? read_optional("OMPI_COMM_WORLD_LOCAL_SIZE", 1, &out->local_size) : status;
 }
 
 static sl_status read_mpich(sl_environment *out)
 {
     sl_status status = read_place("PMI_RANK", "PMI_SIZE", out);
-    return status == SL_OK ? read_optional("MPI_LOCALNRANKS", out->size, &out->local_size) : status;
+    out->local_size = out->size;
+    return status == SL_OK ? read_optional("MPI_LOCALNRANKS", 1, &out->local_size) : status;
 }
 
 /* srun starts steps; a batch script that runs the program itself is one process and not a task of a step. */
@@ -75,6 +80,7 @@ static sl_status read_slurm(sl_environment *out)
     sl_status status = SL_OK;
     SL_TRY(read_place("SLURM_PROCID", is_set("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS", out));
     SL_TRY(read_optional(is_set("SLURM_STEP_NUM_NODES") ? "SLURM_STEP_NUM_NODES" : "SLURM_NNODES", 1, &nodes));
+    SL_TRY(read_optional("SLURM_RESTART_COUNT", 0, &out->restart));
     out->local_size = nodes == 1 ? out->size : (out->size + nodes - 1) / nodes;
     snprintf(out->key, sizeof out->key, "slurm %.64s %.64s", value_of("SLURM_JOB_ID"), value_of("SLURM_STEP_ID"));
 done:
@@ -85,7 +91,9 @@ static sl_status read_torchrun(sl_environment *out)
 {
     sl_status status = SL_OK;
     SL_TRY(read_place("RANK", "WORLD_SIZE", out));
-    SL_TRY(read_optional("LOCAL_WORLD_SIZE", out->size, &out->local_size));
+    out->local_size = out->size;
+    SL_TRY(read_optional("LOCAL_WORLD_SIZE", 1, &out->local_size));
+    SL_TRY(read_optional("TORCHELASTIC_RESTART_COUNT", 0, &out->restart));
     snprintf(out->key, sizeof out->key, "torchrun %.64s %.16s %.64s %.16s", value_of("MASTER_ADDR"),
              value_of("MASTER_PORT"), value_of("TORCHELASTIC_RUN_ID"), value_of("TORCHELASTIC_RESTART_COUNT"));
 done:
@@ -112,7 +120,7 @@ sl_status sl_environment_read(sl_environment *out)
         { SL_STARTED_BY_TORCHRUN, "WORLD_SIZE", "RANK", read_torchrun },
         { SL_STARTED_BY_SLURM, "SLURM_STEP_ID", "SLURM_PROCID", read_slurm },
     };
-    sl_environment found = { .started_by = SL_STARTED_ALONE, .size = 1, .local_size = 1 };
+    sl_environment found = { .started_by = SL_STARTED_ALONE, .size = 1, .local_size = 1, .vault_fd = -1 };
     for (size_t i = 0; i < sizeof starters / sizeof *starters; i++) {
         if (!is_set(starters[i].variable) || !is_set(starters[i].also) ||
             (starters[i].started_by == SL_STARTED_BY_MPICH && is_sruns_pmi()))

@@ -34,6 +34,10 @@ struct sl_group {
  * own, and rank 0 for those that died. */
 bool sl_group_claim_report(sl_group *group, sl_status status);
 
+/* Whether the run has failed because a rank died, hangs or cannot be reached, and not by an error that a rank decided:
+ * another start may go well. */
+bool sl_group_has_lost(const sl_group *group);
+
 /* Slots and bytes of the channels that collectives use, in a group of that size. */
 enum { SL_MESH_SLOTS = 4 };
 size_t sl_mesh_bytes(int size);

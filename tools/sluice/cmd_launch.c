@@ -51,6 +51,21 @@ int cmd_launch(int argc, char **argv)
           .least = -1,
           .most = 1e6,
           .help = "Seconds without a sign of life after which a rank counts as hung; -1 for never (default 30)." },
+        { .name = "restarts",
+          .value = "N",
+          .integer = &launch.restarts,
+          .min = 0,
+          .max = 1000000,
+          .help =
+              "Start all ranks again, N times at most, after one was killed by a signal, hung, was stopped or ended "
+              "with code 75. They find SLUICE_RESTART (1, 2, ...) in their environment." },
+        { .name = "min-ranks",
+          .value = "M",
+          .integer = &launch.min_ranks,
+          .min = 1,
+          .max = 1024,
+          .help = "With --restarts: after two starts in a row that completed no step, go on with one rank less, but "
+                  "no fewer than M. Only `sluice train` says that it completed a step." },
         { .name = "grace",
           .value = "S",
           .real = &launch.grace,
@@ -62,6 +77,7 @@ int cmd_launch(int argc, char **argv)
     int code;
     if (!options_parse(&usage, options, &argc, argv, &code))
         return code;
+    log_to_stderr("launch");
     argv[argc] = NULL; /* the options were before it */
     launch.argv = argv + 1;
     launch.bind = bind == 1 ? SL_BIND_CORE : SL_BIND_NONE;

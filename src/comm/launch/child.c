@@ -44,6 +44,15 @@ static void set_environment(const sl_launcher *launcher, const sl_launch_child *
     setenv("SLUICE_RUN_FDS", fds, 1);
     set_number("SLUICE_RANK", child->rank);
     set_number("SLUICE_SIZE", launcher->options->ranks);
+    if (launcher->vault) {
+        set_number("SLUICE_VAULT_FD", launcher->vault->sockets[1]);
+        set_number("SLUICE_RESTART", launcher->restart);
+        setenv("SLUICE_RESTART_REASON", launcher->reason, 1);
+    } else { /* those of a launcher around this one */
+        unsetenv("SLUICE_VAULT_FD");
+        unsetenv("SLUICE_RESTART");
+        unsetenv("SLUICE_RESTART_REASON");
+    }
 }
 
 /* Only rank 0 can have the input, and not from a terminal: it is in another process group than the terminal's. */
@@ -83,6 +92,8 @@ static void close_launchers(const sl_launcher *launcher)
     }
     close(launcher->signal_fd);
     close(launcher->caller_fd);
+    if (launcher->vault)
+        close(launcher->vault->sockets[0]);
 }
 
 _Noreturn static void run_child(sl_launcher *launcher, sl_launch_child *child, pid_t parent, const int output[2],
@@ -113,6 +124,8 @@ _Noreturn static void run_child(sl_launcher *launcher, sl_launch_child *child, p
     }
     fcntl(launcher->shm->fd, F_SETFD, 0);
     fcntl(child->socket[1], F_SETFD, 0);
+    if (launcher->vault)
+        fcntl(launcher->vault->sockets[1], F_SETFD, 0);
     execvp(options->argv[0], options->argv);
     int error = errno;
     ssize_t written = write(error_fd, &error, sizeof error);

@@ -50,8 +50,8 @@ static void kill_children(void)
         closedir(processes);
 }
 
-/* Kills and reaps everything below this process: the children of a killed child become its own. */
-static void end_descendants(void)
+/* Everything below this process: the children of a killed child become its own. */
+void sl_launch_end_descendants(void)
 {
     for (double until = sl_now() + CLEAN_SECONDS; sl_now() < until; usleep(1000)) {
         pid_t child;
@@ -73,10 +73,10 @@ _Noreturn static void keep(sl_launcher *launcher, pid_t caller, sl_launch_page *
     if (launcher->caller_fd < 0)
         page->status = sl_fail(SL_ERR_IO, "pidfd_open: %s", strerror(errno));
     else
-        page->status = sl_launch_run(launcher, &page->result);
+        page->status = sl_launch_attempts(launcher, &page->result);
     if (page->status != SL_OK)
         snprintf(page->message, sizeof page->message, "%s", sl_error_message());
-    end_descendants();
+    sl_launch_end_descendants();
     atomic_store(&page->done, true);
     _exit(EXIT_SUCCESS);
 }

@@ -43,7 +43,7 @@ static sl_status prepare(sl_launcher *launcher)
     sl_group_options group = { .hang_timeout = launcher->options->hang_timeout };
     SL_TRY(sl_options_resolve(&group, &group));
     SL_TRY(sl_shm_create(ranks, group.hang_timeout, &launcher->shm));
-    SL_TRY(SL_NEW_ARRAY(launcher->polls, 2 + 3 * ranks));
+    SL_TRY(SL_NEW_ARRAY(launcher->polls, 3 + 3 * ranks));
     SL_TRY(SL_NEW_ARRAY(launcher->children, ranks));
     for (int r = 0; r < ranks; r++) {
         sl_launch_child *child = &launcher->children[r];
@@ -78,8 +78,10 @@ static void clean_up(sl_launcher *launcher)
         if (child->pidfd >= 0)
             close(child->pidfd);
     }
-    if (launcher->signal_fd >= 0)
+    if (launcher->signal_fd >= 0) {
         close(launcher->signal_fd);
+        sigaction(SIGCHLD, &launcher->old_child_action, NULL);
+    }
     sl_free(launcher->children);
     sl_free(launcher->polls);
     sl_shm_unref(launcher->shm);
@@ -218,6 +220,10 @@ static void press(sl_launcher *launcher)
     int hung = atomic_load(&launcher->shm->control->hung);
     if (hung > 0)
         end_hung(&launcher->children[hung - 1]);
+    if (launcher->starts_again && !launcher->told_kill && sl_launch_judge_end(launcher) == SL_LAUNCH_LOST) {
+        signal_all(launcher, SIGKILL); /* what the others could still do is done again */
+        launcher->told_kill = launcher->told_term = true;
+    }
     double passed = sl_now() - launcher->ending;
     if (passed > QUIET_SECONDS && !launcher->told_term) {
         signal_all(launcher, SIGTERM);
@@ -250,6 +256,7 @@ static bool turn(sl_launcher *launcher)
     struct pollfd *polls = launcher->polls;
     add_poll(polls, &count, launcher->signal_fd);
     add_poll(polls, &count, launcher->caller_fd);
+    add_poll(polls, &count, launcher->vault ? launcher->vault->sockets[0] : -1);
     for (int r = 0; r < ranks; r++) {
         const sl_launch_child *child = &launcher->children[r];
         left += !child->ended;
@@ -264,6 +271,8 @@ static bool turn(sl_launcher *launcher)
         forward_signals(launcher);
     if (ready > 0 && has_come(polls, &at, launcher->caller_fd))
         return false; /* nobody waits for the run any more */
+    if (ready > 0 && has_come(polls, &at, launcher->vault ? launcher->vault->sockets[0] : -1))
+        sl_vault_serve(launcher->vault);
     for (int r = 0; ready > 0 && r < ranks; r++) {
         sl_launch_child *child = &launcher->children[r];
         for (int i = 0; i < 2; i++) {

@@ -3,6 +3,7 @@
 #ifndef SL_COMM_LAUNCH_LAUNCH_H
 #define SL_COMM_LAUNCH_LAUNCH_H
 
+#include "comm/launch/vault.h"
 #include "comm/shm/control.h"
 
 #include <signal.h>
@@ -58,10 +59,20 @@ typedef struct sl_launcher {
     bool by_signal; /* because of a signal: ranks may want time, to write a checkpoint */
     bool told_term; /* SIGTERM has been sent */
     bool told_kill;
-    struct pollfd *polls; /* (2 + 3 * ranks) */
+    struct pollfd *polls; /* (3 + 3 * ranks) */
+
+    sl_vault *vault;    /* what ranks that are started again find; NULL if none ever are */
+    int restart;        /* how often the ranks were started before */
+    const char *reason; /* why they are started again; "" the first time */
+    bool starts_again;  /* once a rank is lost: nobody then waits for the others */
 } sl_launcher;
 
-/* Starts the ranks and waits for all of them: the keeper's work. The caller has set caller_fd, page and the masks. */
+/* Starts the ranks as often as the options say: the keeper's work. */
+sl_status sl_launch_attempts(const sl_launcher *launcher, sl_launch_result *out);
+/* Kills and reaps all that the ranks left. */
+void sl_launch_end_descendants(void);
+
+/* Starts the ranks once and waits for all of them. The caller has set caller_fd, page and the masks. */
 sl_status sl_launch_run(sl_launcher *launcher, sl_launch_result *out);
 
 /* Starts the child: forks, binds, executes. Returns in the parent only. */
@@ -76,6 +87,8 @@ void sl_launch_stream_finish(sl_launch_stream *stream, int rank);
 
 /* "was killed by signal 9 (Killed)" or "exited with code 3"; returns text. */
 char *sl_launch_end_text(int wait_status, char *text, size_t size);
+/* What the end of the run means, as far as it is known. */
+sl_launch_end sl_launch_judge_end(const sl_launcher *launcher);
 /* Once all have ended. */
 void sl_launch_report(const sl_launcher *launcher, sl_launch_result *result);
 

@@ -1,6 +1,7 @@
 /* What became of the ranks: the exit code and a text that starts with the root cause. */
 #include "comm/launch/launch.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -36,11 +37,34 @@ static int first_to_fail(const sl_launcher *launcher)
     return first;
 }
 
+static bool asks_to_end(int signal)
+{
+    return signal == SIGINT || signal == SIGTERM || signal == SIGHUP;
+}
+
+sl_launch_end sl_launch_judge_end(const sl_launcher *launcher)
+{
+    int rank = first_to_fail(launcher);
+    if (launcher->by_signal)
+        return SL_LAUNCH_STOPPED;
+    if (atomic_load(&launcher->shm->control->hung) > 0)
+        return SL_LAUNCH_LOST;
+    if (rank < 0)
+        return SL_LAUNCH_DONE;
+    int code = exit_code(launcher->children[rank].wait_status);
+    if (code > 128)
+        return asks_to_end(code - 128) ? SL_LAUNCH_STOPPED : SL_LAUNCH_LOST;
+    return code == SL_EXIT_AGAIN ? SL_LAUNCH_LOST : SL_LAUNCH_FAILED;
+}
+
 void sl_launch_report(const sl_launcher *launcher, sl_launch_result *result)
 {
     const sl_failure *failure = &launcher->shm->control->failure;
     char end[128];
-    *result = (sl_launch_result){ .rank = first_to_fail(launcher) };
+    *result = (sl_launch_result){ .rank = first_to_fail(launcher),
+                                  .end = sl_launch_judge_end(launcher),
+                                  .ranks = launcher->options->ranks,
+                                  .restarts = launcher->restart };
     if (result->rank < 0)
         return;
     const sl_launch_child *root = &launcher->children[result->rank];
