@@ -70,6 +70,7 @@ typedef struct sl_train_config {
     } precision;
     struct {
         int64_t every, keep; /* steps between checkpoints (0: only at the end); how many stay */
+        int64_t memory;      /* steps between snapshots that the launcher keeps for restarts; 0: none */
     } checkpoint;
     struct {
         int64_t every;    /* steps between progress lines in a pipe */
@@ -122,6 +123,12 @@ SL_API void sl_train_plan_destroy(sl_train_plan *plan); /* NULL is fine */
 
 SL_API int sl_train_plan_ranks(const sl_train_plan *plan); /* pp x dp */
 SL_API int sl_train_plan_stages(const sl_train_plan *plan);
+
+/* The largest mesh of at most `most` ranks on which the configuration can run, for a run that goes on with fewer ranks
+ * than it had. As many replicas as the configuration says if possible: the bits of a run depend on them, not on pp. The
+ * arguments are those of sl_train_config_load. Fails if there is none. */
+SL_API SL_MUST_CHECK sl_status sl_train_fit_mesh(const char *path, const char *const *overrides, int override_count,
+                                                 int most, int *pp, int *dp);
 
 /* One stage; strings are borrowed from the plan. */
 typedef struct sl_plan_stage {

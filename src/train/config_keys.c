@@ -82,6 +82,8 @@ const config_key sl_config_keys[] = {
 
     INT(checkpoint, every, 0, 1e12, "1000", "steps between checkpoints; 0: only at the end"),
     INT(checkpoint, keep, 1, MILLION, "2", "checkpoints that stay"),
+    INT(checkpoint, memory, 0, 1e12, "0",
+        "steps between snapshots that the launcher keeps in memory for restarts; 0: none"),
 
     INT(log, every, 1, 1e12, "1", "steps between progress lines in a pipe"),
     WORD(log, progress, "auto|plain|off", "auto", "progress line; auto: one that stays in place on a terminal"),

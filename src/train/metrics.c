@@ -69,6 +69,16 @@ done:
     return status;
 }
 
+static sl_status end_line(sl_metrics *metrics, sl_json *json)
+{
+    sl_json_end(json, '}');
+    fputc('\n', metrics->file);
+    errno = 0;
+    if (fflush(metrics->file) != 0 || ferror(metrics->file))
+        return sl_fail(SL_ERR_IO, "write %s: %s", metrics->path, strerror(errno));
+    return SL_OK;
+}
+
 sl_status sl_metrics_write(sl_metrics *metrics, const sl_step_report *report)
 {
     sl_json json = { .file = metrics->file };
@@ -81,12 +91,19 @@ sl_status sl_metrics_write(sl_metrics *metrics, const sl_step_report *report)
     sl_json_put_double(&json, "tokens_per_s", report->tokens_per_s);
     sl_json_put_int(&json, "peak_memory", (int64_t)report->peak_memory);
     sl_json_put_double(&json, "mfu", report->mfu);
-    sl_json_end(&json, '}');
-    fputc('\n', metrics->file);
-    errno = 0;
-    if (fflush(metrics->file) != 0 || ferror(metrics->file))
-        return sl_fail(SL_ERR_IO, "write %s: %s", metrics->path, strerror(errno));
-    return SL_OK;
+    return end_line(metrics, &json);
+}
+
+sl_status sl_metrics_write_restart(sl_metrics *metrics, const sl_restart_report *report)
+{
+    sl_json json = { .file = metrics->file };
+    sl_json_begin(&json, '{');
+    sl_json_put_int(&json, "step", report->step);
+    sl_json_put_int(&json, "restart", report->restart);
+    sl_json_put_string(&json, "from", report->from);
+    sl_json_put_int(&json, "ranks", report->ranks);
+    sl_json_put_string(&json, "reason", report->reason);
+    return end_line(metrics, &json);
 }
 
 sl_status sl_metrics_sync(sl_metrics *metrics)

@@ -14,6 +14,15 @@ typedef struct sl_metrics sl_metrics;
 SL_MUST_CHECK sl_status sl_metrics_open(const char *path, int64_t step, sl_metrics **out);
 /* One line, handed to the system at once. */
 SL_MUST_CHECK sl_status sl_metrics_write(sl_metrics *metrics, const sl_step_report *report);
+/* A line that says from where a run that was started again goes on; it stays as long as the step does. */
+typedef struct sl_restart_report {
+    int64_t step;
+    int restart;      /* 1 for the first */
+    const char *from; /* "memory", "checkpoint", "start" */
+    int ranks;
+    const char *reason; /* "" if nobody said */
+} sl_restart_report;
+SL_MUST_CHECK sl_status sl_metrics_write_restart(sl_metrics *metrics, const sl_restart_report *report);
 SL_MUST_CHECK sl_status sl_metrics_sync(sl_metrics *metrics); /* what was written is on disk */
 void sl_metrics_close(sl_metrics *metrics);                   /* NULL is fine */
 

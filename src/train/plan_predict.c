@@ -98,6 +98,12 @@ static bool shares_values(const sl_train_plan *plan, const char *param)
            plan->stages[plan->embedding_stage].rank == plan->stages[plan->head_stage].rank;
 }
 
+/* Copies of a rank's state beside its own: the one that is written to disk, and two in the launcher's memory. */
+static int snapshots(const sl_train_config *config)
+{
+    return config->checkpoint.memory > 0 ? 3 : 1;
+}
+
 static void add_stage(sl_train_plan *plan, int s, const sl_program_info *info, double *scratch)
 {
     sl_plan_stage *stage = &plan->stages[s];
@@ -110,7 +116,7 @@ static void add_stage(sl_train_plan *plan, int s, const sl_program_info *info, d
         memory->grads += (double)port->bytes;
         if (!plan->tied || strcmp(port->name, plan->head) != 0) { /* the embedding stands for both in files */
             stage->params += elements;
-            memory->checkpoint += (double)port->bytes + state;
+            memory->checkpoint += ((double)port->bytes + state) * snapshots(plan->config);
         }
         if (shares_values(plan, port->name))
             continue;

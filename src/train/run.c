@@ -6,9 +6,13 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "comm/environment.h"
+#include "comm/launch/vault.h"
+#include "shard/checkpoint.h"
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct train_run {
@@ -16,7 +20,9 @@ typedef struct train_run {
     const sl_train_config *config;
     const sl_train_options *options;
     sl_group *group;
-    bool leads; /* rank 0 of all */
+    bool leads;  /* rank 0 of all */
+    int vault;   /* of a launcher that starts again what it lost; -1: there is none */
+    int restart; /* how often it has */
     sl_trainer *trainer;
     sl_output_folder output;
     sl_progress progress;
@@ -24,22 +30,67 @@ typedef struct train_run {
     sl_train_result result;
 } train_run;
 
+/* What the launcher says of starts before this one. */
+static sl_status look_at_launcher(train_run *run)
+{
+    sl_environment environment;
+    sl_status status = sl_environment_read(&environment);
+    if (status != SL_OK)
+        return status;
+    run->vault = environment.vault_fd;
+    run->restart = environment.restart;
+    return SL_OK;
+}
+
 /* ---- Start ----------------------------------------------------------------------------------- */
+
+typedef enum start_from { FROM_START, FROM_CHECKPOINT, FROM_MEMORY } start_from;
 
 /* What rank 0 found, for all; plain data. */
 typedef struct start_point {
-    int32_t resumes;
-    char path[1020]; /* of the checkpoint */
+    int32_t from;    /* start_from */
+    int64_t on_disk; /* step of the newest checkpoint that has a manifest; -1: there is none */
+    char path[1008]; /* of the checkpoint that is used */
 } start_point;
 
-/* Rank 0: finds the newest whole checkpoint and clears away what stands in the way. */
-static sl_status choose_start(train_run *run, start_point *out)
+/* The newest that looks whole; its files are not read. */
+static sl_status find_on_disk(const char *folder, int64_t *out)
+{
+    int64_t *steps = NULL;
+    int count = 0, i = 0;
+    sl_status status = sl_checkpoint_list(folder, &steps, &count);
+    if (status != SL_OK)
+        return status;
+    while (i < count && !sl_checkpoint_has_manifest(folder, steps[i]))
+        i++;
+    *out = i < count ? steps[i] : -1;
+    sl_free(steps);
+    return SL_OK;
+}
+
+/* Whether the launcher kept a snapshot that can be read and is as new as what is on disk. */
+static bool is_kept(const train_run *run, int64_t on_disk, int64_t *step)
+{
+    sl_vault_content kept = { .parts = 0 };
+    sl_snapshot *snapshot = NULL;
+    bool usable = false;
+    if (run->vault < 0)
+        return false;
+    if (sl_vault_get(run->vault, &kept) != SL_OK ||
+        sl_snapshot_open(kept.data, kept.bytes, kept.parts, &snapshot) != SL_OK)
+        sl_log(SL_LOG_WARN, "%s; going on from the disk", sl_error_message());
+    else
+        usable = kept.parts > 0 && kept.step >= on_disk;
+    *step = kept.step;
+    sl_snapshot_close(snapshot);
+    sl_vault_release(&kept);
+    return usable;
+}
+
+static sl_status choose_checkpoint(train_run *run, const char *folder, start_point *out)
 {
     sl_status status = SL_OK;
     sl_checkpoint *checkpoint = NULL;
-    char *folder = NULL;
-    SL_TRY(sl_output_lock(&run->output, run->config));
-    SL_TRY(sl_path_join(run->config->run.out, "checkpoints", &folder));
     if (run->options->resume)
         SL_TRY(sl_checkpoint_open_newest(folder, &checkpoint));
     SL_TRY(sl_checkpoint_clean(folder, checkpoint ? sl_checkpoint_step(checkpoint) : -1));
@@ -48,29 +99,96 @@ static sl_status choose_start(train_run *run, start_point *out)
         SL_TRY(sl_attributes_warn(run->plan, checkpoint));
         if (strlen(sl_checkpoint_path(checkpoint)) >= sizeof out->path)
             SL_TRY(sl_fail(SL_ERR_ARGUMENT, "%s: the path is too long", sl_checkpoint_path(checkpoint)));
-        out->resumes = 1;
+        out->from = FROM_CHECKPOINT;
         strcpy(out->path, sl_checkpoint_path(checkpoint));
     } else if (run->options->resume) {
         sl_log(SL_LOG_WARN, "%s holds no whole checkpoint: starting at the beginning", folder);
     }
 done:
     sl_checkpoint_close(checkpoint);
+    return status;
+}
+
+/* Rank 0: finds what the run goes on from and clears away what stands in the way. */
+static sl_status choose_start(train_run *run, start_point *out)
+{
+    sl_status status = SL_OK;
+    char *folder = NULL;
+    int64_t kept = -1;
+    SL_TRY(sl_output_lock(&run->output, run->config));
+    SL_TRY(sl_path_join(run->config->run.out, "checkpoints", &folder));
+    SL_TRY(find_on_disk(folder, &out->on_disk));
+    if (run->options->resume && is_kept(run, out->on_disk, &kept)) {
+        out->from = FROM_MEMORY;
+        SL_TRY(sl_checkpoint_clean(folder, kept));
+    } else {
+        SL_TRY(choose_checkpoint(run, folder, out));
+    }
+done:
     sl_free(folder);
     return status;
+}
+
+static sl_status load_kept(train_run *run, int64_t on_disk)
+{
+    sl_status status = SL_OK;
+    sl_vault_content kept = { .parts = 0 };
+    sl_snapshot *snapshot = NULL;
+    SL_TRY(sl_vault_get(run->vault, &kept));
+    SL_TRY(sl_snapshot_open(kept.data, kept.bytes, kept.parts, &snapshot));
+    SL_TRY(sl_trainer_load_snapshot(run->trainer, snapshot, kept.step));
+    run->trainer->committed = on_disk;
+done:
+    sl_snapshot_close(snapshot);
+    sl_vault_release(&kept);
+    return status;
+}
+
+/* The log and the metrics say that the run was started again, and what it goes on from. */
+static sl_status report_restart(train_run *run, start_from from)
+{
+    static const char *const names[] = { "start", "checkpoint", "memory" };
+    const char *reason = getenv("SLUICE_RESTART_REASON");
+    const sl_restart_report report = { .step = run->trainer->step,
+                                       .restart = run->restart,
+                                       .from = names[from],
+                                       .ranks = sl_group_size(run->group),
+                                       .reason = reason ? reason : "" };
+    if (run->restart == 0 || !run->leads)
+        return SL_OK;
+    sl_log(SL_LOG_WARN, "restart %d: going on after step %" PRId64 " from %s%s", report.restart, report.step,
+           from == FROM_START ? "" : "the ",
+           from == FROM_MEMORY       ? "snapshot in memory"
+           : from == FROM_CHECKPOINT ? "checkpoint"
+                                     : "the beginning");
+    return sl_metrics_write_restart(run->output.metrics, &report);
+}
+
+static bool is_due(const train_run *run, bool last)
+{
+    int64_t every = run->config->checkpoint.every;
+    return last || (every > 0 && run->trainer->step % every == 0);
 }
 
 static sl_status load(train_run *run)
 {
     sl_status status = SL_OK;
-    start_point start = { .resumes = 0 };
+    start_point start = { .from = FROM_START, .on_disk = -1 };
     if (run->leads)
         SL_TRY(choose_start(run, &start));
     SL_TRY(sl_group_broadcast(run->group, 0, &start, sizeof start));
-    SL_TRY(start.resumes ? sl_trainer_load_checkpoint(run->trainer, start.path) : sl_trainer_load_start(run->trainer));
+    SL_TRY(start.from == FROM_MEMORY       ? load_kept(run, start.on_disk)
+           : start.from == FROM_CHECKPOINT ? sl_trainer_load_checkpoint(run->trainer, start.path)
+                                           : sl_trainer_load_start(run->trainer));
     SL_TRY(sl_trainer_open_writer(run->trainer));
     run->result.first_step = run->result.last_step = run->trainer->step;
     if (run->leads)
         SL_TRY(sl_output_open(&run->output, run->config, run->trainer->step));
+    SL_TRY(report_restart(run, (start_from)start.from));
+    /* The checkpoint of this step, if the ranks before did not come to write it. */
+    if (start.from == FROM_MEMORY && run->trainer->step > start.on_disk &&
+        is_due(run, run->trainer->step == run->config->run.steps))
+        SL_TRY(sl_trainer_begin_checkpoint(run->trainer));
 done:
     return status;
 }
@@ -118,10 +236,19 @@ static bool someone_stops(const sl_trainer *trainer)
     return false;
 }
 
-static bool is_due(const train_run *run, bool last)
+/* Tells the launcher that this start came to a step, and gives it a snapshot if one is due. */
+static sl_status keep(train_run *run, bool first)
 {
-    int64_t every = run->config->checkpoint.every;
-    return last || (every > 0 && run->trainer->step % every == 0);
+    sl_status status = SL_OK;
+    int64_t every = run->config->checkpoint.memory;
+    if (run->vault < 0)
+        return SL_OK;
+    if (first && run->leads)
+        SL_TRY(sl_vault_progress(run->vault));
+    if (every > 0 && run->trainer->step % every == 0)
+        SL_TRY(sl_trainer_keep(run->trainer, run->vault));
+done:
+    return status;
 }
 
 /* The timeline of steps 2 to N + 1 (1 to N where there are no more): the first warms up. */
@@ -179,6 +306,7 @@ static sl_status one_step(train_run *run)
     SL_TRY(tell(run, &report, sl_now() - start));
     run->result.stopped = someone_stops(trainer);
     SL_TRY(trace(run));
+    SL_TRY(keep(run, first));
     if (is_due(run, run->result.stopped || trainer->step == run->config->run.steps))
         SL_TRY(sl_trainer_begin_checkpoint(trainer));
 done:
@@ -210,10 +338,12 @@ sl_status sl_train_run(const sl_train_plan *plan, sl_group *group, const sl_trai
                       .options = options,
                       .group = group,
                       .leads = sl_group_rank(group) == 0,
+                      .vault = -1,
                       .result = { .first_loss = NAN, .last_loss = NAN, .bubble = NAN } };
     if (sl_group_size(group) != sl_train_plan_ranks(plan))
         SL_TRY(sl_fail(SL_ERR_ARGUMENT, "the plan is for %d ranks, there are %d", sl_train_plan_ranks(plan),
                        sl_group_size(group)));
+    SL_TRY(look_at_launcher(&run));
     SL_TRY(sl_trainer_create(plan, group, trace_events(&run), &run.trainer));
     SL_TRY(load(&run));
     SL_TRY(find_peak(&run));

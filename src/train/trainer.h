@@ -2,6 +2,7 @@
 #ifndef SL_TRAIN_TRAINER_H
 #define SL_TRAIN_TRAINER_H
 
+#include "shard/snapshot.h"
 #include "train/plan.h"
 
 /* A parameter of this rank as training sees it. */
@@ -59,6 +60,8 @@ void sl_trainer_destroy(sl_trainer *trainer); /* NULL is fine */
 /* trainer_load.c: values of all parameters. */
 SL_MUST_CHECK sl_status sl_trainer_load_start(sl_trainer *trainer);
 SL_MUST_CHECK sl_status sl_trainer_load_checkpoint(sl_trainer *trainer, const char *path);
+/* As of that step. */
+SL_MUST_CHECK sl_status sl_trainer_load_snapshot(sl_trainer *trainer, const sl_snapshot *snapshot, int64_t step);
 /* Host memory with the view's data: the data itself, or a copy in the staging buffer until the next call. */
 SL_MUST_CHECK sl_status sl_trainer_read(sl_trainer *trainer, const sl_view *view, const void **out);
 
@@ -73,6 +76,9 @@ SL_MUST_CHECK sl_status sl_trainer_exchange(sl_trainer *trainer, bool stop);
 SL_MUST_CHECK sl_status sl_trainer_begin_checkpoint(sl_trainer *trainer);
 /* Waits until the checkpoint that was begun is complete. */
 SL_MUST_CHECK sl_status sl_trainer_finish_checkpoint(sl_trainer *trainer);
+
+/* trainer_memory.c. Hands the launcher's vault a snapshot of the step just completed. All ranks, after the exchange. */
+SL_MUST_CHECK sl_status sl_trainer_keep(sl_trainer *trainer, int vault);
 
 /* save_grads.c. Collective over the pipeline. */
 SL_MUST_CHECK sl_status sl_trainer_save_grads(sl_trainer *trainer, const char *path);

@@ -1,4 +1,4 @@
-/* Values of the parameters: random, from a Hugging Face folder, or from a checkpoint with the optimizer's state. */
+/* Values of the parameters: random, from a Hugging Face folder, or from a checkpoint or a snapshot with the optimizer's state. */
 #include "train/trainer.h"
 
 #include "base/alloc.h"
@@ -54,18 +54,44 @@ done:
     return status;
 }
 
-static sl_status load_tensor(sl_trainer *trainer, const sl_checkpoint *checkpoint, const char *name,
-                             const sl_view *view)
+/* Tensors by name: a checkpoint, or a snapshot in memory. */
+typedef struct tensor_source {
+    const char *label; /* for messages */
+    const void *from;
+    const sl_tensor_entry *(*find)(const void *from, const char *name);
+} tensor_source;
+
+static sl_status load_tensor(sl_trainer *trainer, const tensor_source *source, const char *name, const sl_view *view)
 {
     char expected[128], given[128];
-    const sl_tensor_entry *entry = sl_checkpoint_find(checkpoint, name);
+    const sl_tensor_entry *entry = source->find(source->from, name);
     if (!entry)
-        return sl_fail(SL_ERR_FORMAT, "%s: it lacks the tensor %s", sl_checkpoint_path(checkpoint), name);
+        return sl_fail(SL_ERR_FORMAT, "%s: it lacks the tensor %s", source->label, name);
     if (entry->dtype != view->meta.dtype || !sl_shape_equal(&entry->shape, &view->meta.shape))
-        return sl_fail(SL_ERR_SHAPE, "%s: %s is %s %s, the model needs %s %s", sl_checkpoint_path(checkpoint), name,
+        return sl_fail(SL_ERR_SHAPE, "%s: %s is %s %s, the model needs %s %s", source->label, name,
                        sl_dtype_name(entry->dtype), sl_shape_text(&entry->shape, given, sizeof given),
                        sl_dtype_name(view->meta.dtype), sl_shape_text(&view->meta.shape, expected, sizeof expected));
     return write_view(trainer, view, entry->data);
+}
+
+static sl_status load_tensors(sl_trainer *trainer, const tensor_source *source)
+{
+    sl_status status = SL_OK;
+    for (int i = 0; i < trainer->param_count; i++)
+        SL_TRY(load_tensor(trainer, source, trainer->params[i].name, &trainer->params[i].param->data));
+    for (int i = 0; i < sl_optimizer_state_count(trainer->optimizer); i++) {
+        sl_optim_state state = sl_optimizer_state_at(trainer->optimizer, i);
+        char name[1024];
+        snprintf(name, sizeof name, "optimizer.%s.%s", state.kind, state.param);
+        SL_TRY(load_tensor(trainer, source, name, &state.view));
+    }
+done:
+    return status;
+}
+
+static const sl_tensor_entry *find_in_checkpoint(const void *from, const char *name)
+{
+    return sl_checkpoint_find(from, name);
 }
 
 sl_status sl_trainer_load_checkpoint(sl_trainer *trainer, const char *path)
@@ -73,16 +99,24 @@ sl_status sl_trainer_load_checkpoint(sl_trainer *trainer, const char *path)
     sl_status status = SL_OK;
     sl_checkpoint *checkpoint = NULL;
     SL_TRY(sl_checkpoint_open(path, false, &checkpoint)); /* rank 0 has verified it */
-    for (int i = 0; i < trainer->param_count; i++)
-        SL_TRY(load_tensor(trainer, checkpoint, trainer->params[i].name, &trainer->params[i].param->data));
-    for (int i = 0; i < sl_optimizer_state_count(trainer->optimizer); i++) {
-        sl_optim_state state = sl_optimizer_state_at(trainer->optimizer, i);
-        char name[1024];
-        snprintf(name, sizeof name, "optimizer.%s.%s", state.kind, state.param);
-        SL_TRY(load_tensor(trainer, checkpoint, name, &state.view));
-    }
+    const tensor_source source = { .label = path, .from = checkpoint, .find = find_in_checkpoint };
+    SL_TRY(load_tensors(trainer, &source));
     trainer->step = trainer->committed = sl_checkpoint_step(checkpoint);
 done:
     sl_checkpoint_close(checkpoint);
+    return status;
+}
+
+static const sl_tensor_entry *find_in_snapshot(const void *from, const char *name)
+{
+    return sl_snapshot_find(from, name);
+}
+
+sl_status sl_trainer_load_snapshot(sl_trainer *trainer, const sl_snapshot *snapshot, int64_t step)
+{
+    const tensor_source source = { .label = "the snapshot in memory", .from = snapshot, .find = find_in_snapshot };
+    sl_status status = load_tensors(trainer, &source);
+    if (status == SL_OK)
+        trainer->step = step;
     return status;
 }

@@ -59,7 +59,7 @@ for launcher in torchrun srun; do
         ranks "$launcher" "${train[@]}" --run.steps=100000 --run.out="$launcher.$victim"
         for _ in $(seq 400); do [ -s "$launcher.$victim/metrics.jsonl" ] && break; sleep 0.05; done
         kill -KILL "${pids[victim]}"
-        all_end 1
+        all_end 75
         printed_once "rank $victim died; last doing: "
     done
 

@@ -4,7 +4,8 @@
  *   compare tensors A B TOLERANCE   two safetensors files: the norm of the difference over that of B, per tensor
  *   compare elements A B TOLERANCE  the same files: the largest difference of two elements
  *   compare curve METRICS CURVE TOLERANCE   losses of metrics.jsonl against the list "loss" of a JSON file
- *   compare metrics A B             step, loss, grad_norm and lr of two metrics.jsonl, digit by digit
+ *   compare metrics A B             step, loss, grad_norm and lr of two metrics.jsonl, digit by digit; lines of
+ *                                   restarts do not count
  *   compare checkpoints A B         all tensors of two checkpoints, bit by bit
  *   compare files A B               all tensors of two safetensors files, bit by bit
  */
@@ -145,6 +146,10 @@ static json_t *read_metrics(const char *path)
     json_t *all = json_array();
     while (fgets(line, sizeof line, file)) {
         json_t *one = json_loads(line, 0, NULL);
+        if (json_object_get(one, "restart")) {
+            json_decref(one);
+            continue;
+        }
         if (!one || json_array_append_new(all, one) != 0) {
             json_decref(all);
             fclose(file);

@@ -21,7 +21,8 @@
 
 static const cli_usage usage = {
     .command = NAME,
-    .synopsis = "[-c FILE] [--SECTION.KEY=VALUE ...] [-n RANKS] [--dry-run] [--resume] [--trace N] [--save-grads FILE]",
+    .synopsis = "[-c FILE] [--SECTION.KEY=VALUE ...] [-n RANKS] [--dry-run] [--resume] [--restarts N] "
+                "[--trace N] [--save-grads FILE]",
     .description =
         "Trains a language model from a text or token file, cut into pipeline stages. Everything of a run lies in the "
         "folder run.out: metrics.jsonl, checkpoints/, trace.json. Every key of the configuration file can also be "
@@ -36,12 +37,12 @@ static const cli_usage usage = {
                 "mpirun -n 4 sluice train -c run.yaml --parallel.pp=4",
 };
 
-enum { OPTION_LIMIT = 256, OVERRIDE_LIMIT = 256, OWN_OPTIONS = 7 };
+enum { OPTION_LIMIT = 256, OVERRIDE_LIMIT = 256, OWN_OPTIONS = 9 };
 
 /* The command line as it was read. */
 typedef struct train_arguments {
     const char *config, *save_grads;
-    int ranks, trace;
+    int ranks, trace, restarts, min_ranks;
     bool dry_run, resume;
     char *overrides[OVERRIDE_LIMIT];
     int override_count;
@@ -89,6 +90,20 @@ static void fill_options(train_arguments *arguments, cli_option *options, char n
           .help =
               "Continue from the newest whole checkpoint in run.out; start anew where there is none. The numbers of "
               "ranks and stages and the schedule may be others than before." },
+        { .name = "restarts",
+          .value = "N",
+          .integer = &arguments->restarts,
+          .min = 0,
+          .max = 1000000,
+          .help = "Start the ranks again, N times at most, after one was killed, hung or stopped. The run goes on from "
+                  "the newest checkpoint, or from a newer snapshot in memory (checkpoint.memory)." },
+        { .name = "min-ranks",
+          .value = "M",
+          .integer = &arguments->min_ranks,
+          .min = 1,
+          .max = 4096,
+          .help = "With --restarts: after two starts in a row that completed no step, go on with fewer ranks, but no "
+                  "fewer than M: a shorter pipeline if the plan allows one, else fewer replicas." },
         { .name = "trace",
           .value = "N",
           .integer = &arguments->trace,
@@ -248,13 +263,44 @@ static sl_status check_writable(const char *path)
     return status;
 }
 
+/* For a start with fewer ranks: the mesh that the plan allows, as the end of the command line. */
+static int choose_ranks(const void *user, int most, char words[RANKS_WORDS][48])
+{
+    const train_arguments *arguments = user;
+    int pp = 0, dp = 0;
+    if (sl_train_fit_mesh(arguments->config, (const char *const *)arguments->overrides, arguments->override_count, most,
+                          &pp, &dp) != SL_OK) {
+        sl_log(SL_LOG_WARN, "%s", sl_error_message());
+        return 0;
+    }
+    snprintf(words[0], sizeof words[0], "--parallel.pp=%d", pp);
+    snprintf(words[1], sizeof words[1], "--parallel.dp=%d", dp);
+    snprintf(words[2], sizeof words[2], "--ranks=%d", pp * dp);
+    return pp * dp;
+}
+
+static int start_ranks(const train_arguments *arguments, int ranks, int argc, char **argv)
+{
+    const ranks_again again = { .restarts = arguments->restarts,
+                                .min_ranks = arguments->min_ranks,
+                                .choose_ranks = choose_ranks,
+                                .user = arguments };
+    sl_log_set_level(SL_LOG_WARN);
+    return ranks_start(NAME, ranks, argc, argv, &again);
+}
+
 static int run(const train_arguments *arguments, const sl_train_config *config, int argc, char **argv)
 {
     sl_train_plan *plan = NULL;
     /* One rank of many warns, and of those that are to be started the first. */
-    bool starts = !arguments->dry_run && !ranks_started() && config->parallel.pp * config->parallel.dp > 1;
+    bool several = config->parallel.pp * config->parallel.dp > 1;
+    bool starts = !arguments->dry_run && !ranks_started() && (several || arguments->restarts > 0);
     if (starts || ranks_own() > 0)
         sl_log_set_level(SL_LOG_ERROR);
+    if (arguments->restarts > 0 && ranks_started_elsewhere())
+        return refuse(sl_fail(
+            SL_ERR_ARGUMENT,
+            "--restarts: these ranks were not started by this command; who started them has to start them again"));
     sl_status status = sl_train_plan_create(config, &plan);
     if (status != SL_OK)
         return refuse(status);
@@ -269,7 +315,7 @@ static int run(const train_arguments *arguments, const sl_train_config *config, 
         code = refuse(status);
     } else if (starts) {
         sl_train_plan_destroy(plan);
-        return ranks_start(NAME, ranks, argc, argv);
+        return start_ranks(arguments, ranks, argc, argv);
     } else {
         code = run_rank(plan, config, arguments);
     }
@@ -329,6 +375,7 @@ int cmd_train(int argc, char **argv)
     fill_options(&arguments, options, names, helps);
     log_to_stderr(NAME);
     if (options_parse(&usage, options, &argc, argv, &code)) {
+        arguments.resume |= ranks_started_again();
         code = load_config(&arguments, &config);
         if (code == EXIT_OK) {
             if (ranks_started_elsewhere() && config.log.progress == SL_PROGRESS_AUTO)

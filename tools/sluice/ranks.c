@@ -39,9 +39,10 @@ int ranks_size(void)
 
 int ranks_failure(const char *command_name, sl_group *group, sl_status status)
 {
+    int code = status == SL_ERR_ARGUMENT ? EXIT_USAGE : EXIT_FAILED;
     if (sl_group_claim_report(group, status))
-        return refusal(command_name, status);
-    return status == SL_ERR_ARGUMENT ? EXIT_USAGE : EXIT_FAILED;
+        code = refusal(command_name, status);
+    return sl_group_has_lost(group) ? SL_EXIT_AGAIN : code;
 }
 
 /* The path of this program, so that the ranks have its name in a list of processes. */
@@ -53,22 +54,53 @@ static void find_program(char *path, size_t size)
         snprintf(path, size, "/proc/self/exe");
 }
 
-int ranks_start(const char *command_name, int count, int argc, char **argv)
+bool ranks_started_again(void)
+{
+    sl_environment environment;
+    return sl_environment_read(&environment) == SL_OK && environment.started_by == SL_STARTED_BY_SLUICE &&
+           environment.restart > 0;
+}
+
+/* The command line of the ranks, with room for the words of a start with fewer of them. */
+typedef struct rank_line {
+    const ranks_again *again;
+    char **words; /* NULL at the end */
+    int count;    /* of the first start */
+    char more[RANKS_WORDS][48];
+} rank_line;
+
+static int choose_ranks(void *user, int most, char *const **argv)
+{
+    rank_line *line = user;
+    int ranks = line->again->choose_ranks(line->again->user, most, line->more);
+    for (int i = 0; i < RANKS_WORDS; i++)
+        line->words[line->count + i] = line->more[i];
+    *argv = line->words;
+    return ranks;
+}
+
+int ranks_start(const char *command_name, int count, int argc, char **argv, const ranks_again *again)
 {
     /* Seconds that ranks get to write a last checkpoint after an interrupt. */
     enum { GRACE = 120 };
     static char program[4096];
-    char **line = NULL;
+    rank_line line = { .again = again, .count = argc + 1 };
     sl_launch_result result;
-    if (SL_NEW_ARRAY(line, argc + 2) != SL_OK)
+    if (SL_NEW_ARRAY(line.words, line.count + RANKS_WORDS + 1) != SL_OK)
         return failure(command_name);
     find_program(program, sizeof program);
-    line[0] = program;
+    line.words[0] = program;
     for (int i = 0; i < argc; i++)
-        line[i + 1] = argv[i];
-    const sl_launch_options options = { .ranks = count, .argv = line, .grace = GRACE };
+        line.words[i + 1] = argv[i];
+    const sl_launch_options options = { .ranks = count,
+                                        .argv = line.words,
+                                        .grace = GRACE,
+                                        .restarts = again ? again->restarts : 0,
+                                        .min_ranks = again ? again->min_ranks : 0,
+                                        .choose_ranks = choose_ranks,
+                                        .user = &line };
     sl_status status = sl_launch(&options, &result);
-    sl_free(line);
+    sl_free(line.words);
     if (status != SL_OK)
         return failure(command_name);
     bool interrupted =

@@ -18,7 +18,19 @@ int ranks_size(void);
 /* The exit code of a rank whose run has failed. One rank prints why; for ranks of `sluice launch` the launcher does. */
 int ranks_failure(const char *command_name, sl_group *group, sl_status status);
 
-/* Starts the ranks of `sluice ARGV...` on this machine and waits for them; returns the exit code. */
-int ranks_start(const char *command_name, int count, int argc, char **argv);
+/* Whether these ranks follow others that were lost, as --restarts says. */
+bool ranks_started_again(void);
+
+enum { RANKS_WORDS = 3 };
+
+/* Starting again; see the fields of sl_launch_options. choose_ranks fills in what the command line gets at its end. */
+typedef struct ranks_again {
+    int restarts, min_ranks;
+    int (*choose_ranks)(const void *user, int most, char words[RANKS_WORDS][48]);
+    const void *user;
+} ranks_again;
+
+/* Starts the ranks of `sluice ARGV...` on this machine and waits for them; returns the exit code. again may be NULL. */
+int ranks_start(const char *command_name, int count, int argc, char **argv, const ranks_again *again);
 
 #endif
