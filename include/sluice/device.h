@@ -38,6 +38,11 @@ SL_API bool sl_device_is_host(const sl_device *device);
 SL_API SL_MUST_CHECK sl_status sl_device_alloc(sl_device *device, size_t bytes, void **out);
 SL_API void sl_device_free(sl_device *device, void *block); /* NULL is fine */
 
+/* Memory of the host that copies to and from the device reach at full speed and without holding up the host. Aligned to
+ * SL_DEVICE_ALIGNMENT, not zeroed, not part of sl_device_get_memory. */
+SL_API SL_MUST_CHECK sl_status sl_device_alloc_host(sl_device *device, size_t bytes, void **out);
+SL_API void sl_device_free_host(sl_device *device, void *block); /* NULL is fine */
+
 /* Bytes asked for, without the allocator's own overhead. */
 typedef struct sl_device_memory {
     size_t in_use;
@@ -57,10 +62,16 @@ SL_API SL_MUST_CHECK sl_status sl_stream_synchronize(sl_stream *stream);
 
 typedef enum sl_copy_kind { SL_COPY_HOST_TO_DEVICE, SL_COPY_DEVICE_TO_HOST, SL_COPY_DEVICE_TO_DEVICE } sl_copy_kind;
 
-/* In stream order; both buffers stay untouched by others until the stream has passed this point. No overlap. */
+/* In stream order; both buffers stay untouched by others until the stream has passed this point, host memory, too. No
+ * overlap. */
 SL_API SL_MUST_CHECK sl_status sl_stream_copy(sl_stream *stream, sl_copy_kind kind, void *to, const void *from,
                                               size_t bytes);
 SL_API SL_MUST_CHECK sl_status sl_stream_memset(sl_stream *stream, void *to, int byte, size_t bytes);
+
+/* Calls fn(arg) on the host once the stream has passed this point, before later work of the stream starts. If the
+ * stream is asynchronous, it runs in another thread. fn must not use the device, and must not wait for anything. */
+typedef void (*sl_host_fn)(void *arg);
+SL_API SL_MUST_CHECK sl_status sl_stream_call(sl_stream *stream, sl_host_fn fn, void *arg);
 
 /* ---- Events ---------------------------------------------------------------------------------- */
 

@@ -39,11 +39,17 @@ struct sl_device_backend {
     sl_status (*alloc)(sl_device *device, size_t bytes, void **out);
     void (*free)(sl_device *device, void *block);
 
+    /* Host memory for copies. */
+    sl_status (*alloc_host)(sl_device *device, size_t bytes, void **out);
+    void (*free_host)(sl_device *device, void *block);
+
     sl_status (*stream_create)(sl_device *device, sl_stream **out);
     void (*stream_destroy)(sl_stream *stream);
     sl_status (*stream_synchronize)(sl_stream *stream);
     sl_status (*copy)(sl_stream *stream, sl_copy_kind kind, void *to, const void *from, size_t bytes);
     sl_status (*set)(sl_stream *stream, void *to, int byte, size_t bytes);
+
+    sl_status (*call)(sl_stream *stream, sl_host_fn fn, void *arg);
 
     sl_status (*event_create)(sl_device *device, sl_event **out);
     void (*event_destroy)(sl_event *event);
@@ -55,6 +61,10 @@ struct sl_device_backend {
 };
 
 extern const sl_device_backend sl_device_cpu;
+
+/* One more backend than those of the list, under its own name; NULL takes it away. For tests: it lives as long as the
+ * process, and no device is open when it changes. */
+void sl_device_set_extra_backend(const sl_device_backend *backend);
 
 void sl_device_count_bytes(sl_device *device, size_t taken, size_t given);
 

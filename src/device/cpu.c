@@ -88,6 +88,18 @@ static void cpu_free(sl_device *device, void *block)
     sl_free(head);
 }
 
+static sl_status cpu_alloc_host(sl_device *device, size_t bytes, void **out)
+{
+    (void)device;
+    return sl_alloc_aligned(bytes, SL_DEVICE_ALIGNMENT, out);
+}
+
+static void cpu_free_host(sl_device *device, void *block)
+{
+    (void)device;
+    sl_free(block);
+}
+
 static sl_status cpu_stream_create(sl_device *device, sl_stream **out)
 {
     sl_stream *stream = NULL;
@@ -122,6 +134,13 @@ static sl_status cpu_set(sl_stream *stream, void *to, int byte, size_t bytes)
 {
     (void)stream;
     memset(to, byte, bytes);
+    return SL_OK;
+}
+
+static sl_status cpu_call(sl_stream *stream, sl_host_fn fn, void *arg)
+{
+    (void)stream;
+    fn(arg);
     return SL_OK;
 }
 
@@ -186,11 +205,14 @@ const sl_device_backend sl_device_cpu = {
     .threads = cpu_threads,
     .alloc = cpu_alloc,
     .free = cpu_free,
+    .alloc_host = cpu_alloc_host,
+    .free_host = cpu_free_host,
     .stream_create = cpu_stream_create,
     .stream_destroy = cpu_stream_destroy,
     .stream_synchronize = cpu_stream_synchronize,
     .copy = cpu_copy,
     .set = cpu_set,
+    .call = cpu_call,
     .event_create = cpu_event_create,
     .event_destroy = cpu_event_destroy,
     .event_record = cpu_event_record,

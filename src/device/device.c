@@ -6,16 +6,23 @@
 #include <stdio.h>
 #include <string.h>
 
-static const sl_device_backend *const backends[] = { &sl_device_cpu };
+enum { MAX_INDEX = 1023 };
 
-enum { BACKEND_COUNT = sizeof backends / sizeof *backends, MAX_INDEX = 1023 };
+static const sl_device_backend *backends[] = { &sl_device_cpu, NULL }; /* NULL: the place of an extra one */
+
+enum { BACKEND_COUNT = sizeof backends / sizeof *backends };
+
+void sl_device_set_extra_backend(const sl_device_backend *backend)
+{
+    backends[BACKEND_COUNT - 1] = backend;
+}
 
 static sl_status find_backend(const char *spec, const sl_device_backend **out, int *index)
 {
     const char *colon = strchr(spec, ':');
     size_t length = colon ? (size_t)(colon - spec) : strlen(spec);
     int64_t number = -1;
-    for (int i = 0; i < BACKEND_COUNT; i++) {
+    for (int i = 0; i < BACKEND_COUNT && backends[i]; i++) {
         if (strlen(backends[i]->name) != length || strncmp(spec, backends[i]->name, length) != 0)
             continue;
         if (colon) {
@@ -97,6 +104,18 @@ void sl_device_free(sl_device *device, void *block)
         device->backend->free(device, block);
 }
 
+sl_status sl_device_alloc_host(sl_device *device, size_t bytes, void **out)
+{
+    sl_status status = device->backend->alloc_host(device, bytes, out);
+    return status == SL_OK ? SL_OK : sl_fail_context(status, "host memory for device %s", device->name);
+}
+
+void sl_device_free_host(sl_device *device, void *block)
+{
+    if (block)
+        device->backend->free_host(device, block);
+}
+
 sl_device_memory sl_device_get_memory(const sl_device *device)
 {
     return (sl_device_memory){ .in_use = atomic_load(&device->in_use), .peak = atomic_load(&device->peak) };
@@ -138,6 +157,11 @@ sl_status sl_stream_copy(sl_stream *stream, sl_copy_kind kind, void *to, const v
 sl_status sl_stream_memset(sl_stream *stream, void *to, int byte, size_t bytes)
 {
     return bytes == 0 ? SL_OK : stream->device->backend->set(stream, to, byte, bytes);
+}
+
+sl_status sl_stream_call(sl_stream *stream, sl_host_fn fn, void *arg)
+{
+    return stream->device->backend->call(stream, fn, arg);
 }
 
 sl_status sl_event_create(sl_device *device, sl_event **out)
