@@ -5,7 +5,7 @@
 #ifndef SLUICE_COMM_H
 #define SLUICE_COMM_H
 
-#include <sluice/base.h>
+#include <sluice/device.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -13,7 +13,7 @@ extern "C" {
 
 typedef struct sl_group sl_group;     /* some ranks of a run, numbered from 0 */
 typedef struct sl_channel sl_channel; /* this rank's end of a one-way edge between two ranks of a group */
-typedef struct sl_request sl_request; /* a batch of transfers on its way */
+typedef struct sl_request sl_request; /* a collective on its way */
 
 /* ---- Groups ---------------------------------------------------------------------------------- */
 
@@ -79,7 +79,8 @@ SL_API SL_MUST_CHECK sl_status sl_group_check(sl_group *group);
 SL_API void sl_group_note(sl_group *group, const char *text);
 
 /* ---- Channels --------------------------------------------------------------------------------
- * One channel per edge and direction. Messages arrive in the order in which they were reserved (or posted). */
+ * One channel per edge and direction. Messages arrive in the order in which they were reserved. Slots are memory of the
+ * host: a device that is not reaches them by copies of its streams. */
 
 typedef struct sl_channel_spec {
     int id;           /* the caller's number, >= 0, unique among the group's open channels */
@@ -113,8 +114,7 @@ SL_API const sl_channel_spec *sl_channel_get_spec(const sl_channel *channel); /*
 
 /* In place, sender: waits while all slots are in use, then gives the memory of a free one, aligned to 64 bytes, to be
  * filled with the message and committed. Several may be reserved at once and committed in any order; the receiver sees
- * each once it and all before it are committed. A channel that a batch is using refuses the in-place calls.
- * Fails at once where the channel's own rank would have to free the slot (src == dst). */
+ * each once it and all before it are committed. Fails at once if the channel's own rank would have to free the slot (src == dst). */
 SL_API SL_MUST_CHECK sl_status sl_channel_reserve(sl_channel *channel, const sl_message *message, void **data);
 SL_API SL_MUST_CHECK sl_status sl_channel_commit(sl_channel *channel, void *data);
 
@@ -130,7 +130,12 @@ SL_API SL_MUST_CHECK sl_status sl_channel_receive(sl_channel *channel, const sl_
                                                   void **data);
 SL_API SL_MUST_CHECK sl_status sl_channel_release(sl_channel *channel, void *data);
 
-/* The same without waiting: SL_OK and *data NULL where it would have to wait. */
+/* In stream order: the message counts as sent, or the slot as free, once the stream has passed this point; for messages
+ * that are filled or read by copies of a stream, or by its kernels. Does not wait. stream NULL: now. */
+SL_API SL_MUST_CHECK sl_status sl_channel_commit_after(sl_channel *channel, void *data, sl_stream *stream);
+SL_API SL_MUST_CHECK sl_status sl_channel_release_after(sl_channel *channel, void *data, sl_stream *stream);
+
+/* The same without waiting: SL_OK and *data NULL if it would have to wait. */
 SL_API SL_MUST_CHECK sl_status sl_channel_try_reserve(sl_channel *channel, const sl_message *message, void **data);
 SL_API SL_MUST_CHECK sl_status sl_channel_try_receive(sl_channel *channel, const sl_message *expected, sl_message *got,
                                                       void **data);
@@ -138,28 +143,6 @@ SL_API SL_MUST_CHECK sl_status sl_channel_try_receive(sl_channel *channel, const
 /* Waits until at least one of the channels can be received from or, on a sending end, reserved; *ready is the first
  * such index. */
 SL_API SL_MUST_CHECK sl_status sl_channel_wait_any(sl_channel *const *channels, int count, int *ready);
-
-/* ---- Batches of transfers -------------------------------------------------------------------- */
-
-typedef struct sl_transfer {
-    sl_channel *channel;
-    sl_message message; /* sent, or expected */
-    void *data;         /* read from or written to until the request is done; may be NULL for 0 bytes */
-    bool receive;       /* else it is a send; must be the end that this rank has */
-} sl_transfer;
-
-/* Starts all transfers as one group, in any order across channels and in list order on each. Their data stay busy until
- * the request is done. Progress is made inside post, wait and test of any request of the rank. Requests are reused: in
- * the long run nothing is allocated. */
-SL_API SL_MUST_CHECK sl_status sl_group_post(sl_group *group, const sl_transfer *transfers, int count,
-                                             sl_request **out);
-
-/* Waits for all transfers of the request and frees it, also where it fails. */
-SL_API SL_MUST_CHECK sl_status sl_request_wait(sl_request *request);
-
-/* Makes progress; *done tells whether all transfers have finished. Once it is true, or the call fails, the request has
- * been freed. */
-SL_API SL_MUST_CHECK sl_status sl_request_test(sl_request *request, bool *done);
 
 /* ---- Collectives -----------------------------------------------------------------------------
  * Every member calls the same ones in the same order; a member that calls another, or with other sizes, is an error
@@ -181,6 +164,31 @@ SL_API SL_MUST_CHECK sl_status sl_group_reduce_scatter(sl_group *group, const vo
                                                        sl_dtype dtype, sl_reduce reduce);
 SL_API SL_MUST_CHECK sl_status sl_group_all_reduce(sl_group *group, void *data, int64_t count, sl_dtype dtype,
                                                    sl_reduce reduce);
+
+/* The same, posted: the call returns at once, and the collective goes on whenever this rank waits for anything or calls
+ * sl_request_test or sl_group_progress. Posted collectives of a group run in the order in which they were posted, and so
+ * do the blocking ones among them. In the long run nothing is allocated.
+ *
+ * stream NULL: the data is host memory and stays busy until the request is done. Else it is memory of the stream's
+ * device, read and written in the order of the stream: it is read after all that the stream was given before, and work
+ * given to the stream once the request is done finds the result. The stream itself is never waited for. The group is
+ * closed before the device. */
+SL_API SL_MUST_CHECK sl_status sl_group_broadcast_post(sl_group *group, int root, void *data, size_t bytes,
+                                                       sl_stream *stream, sl_request **out);
+SL_API SL_MUST_CHECK sl_status sl_group_all_gather_post(sl_group *group, const void *send, size_t bytes, void *recv,
+                                                        sl_stream *stream, sl_request **out);
+SL_API SL_MUST_CHECK sl_status sl_group_reduce_scatter_post(sl_group *group, const void *send, void *recv,
+                                                            int64_t count, sl_dtype dtype, sl_reduce reduce,
+                                                            sl_stream *stream, sl_request **out);
+SL_API SL_MUST_CHECK sl_status sl_group_all_reduce_post(sl_group *group, void *data, int64_t count, sl_dtype dtype,
+                                                        sl_reduce reduce, sl_stream *stream, sl_request **out);
+
+/* Waits until the request is done and frees it, also if it fails. */
+SL_API SL_MUST_CHECK sl_status sl_request_wait(sl_request *request);
+/* Makes progress; *done tells whether the request is done. Once it is, or the call fails, the request has been freed. */
+SL_API SL_MUST_CHECK sl_status sl_request_test(sl_request *request, bool *done);
+/* Makes progress on whatever this rank has posted. Without anything posted it costs as much as sl_group_check. */
+SL_API SL_MUST_CHECK sl_status sl_group_progress(sl_group *group);
 
 /* One blob of any size from each rank, on every rank: blob r is the `bytes[r]` bytes at `data[r]`, aligned to 16 bytes.
  */

@@ -1,111 +1,72 @@
-/* Collectives that reduce: each rank reduces its part in rank order, reading the others' in place. */
-#include "comm/collective.h"
+/* Collectives that reduce, in rank order. Small groups: each rank reduces its part, reading the others' in place. Large
+ * groups: small things are gathered over the tree and summed by everybody; large ones go along a chain, from rank 0 to
+ * the last, each adding its own, and the sums come back the same way. */
 #include "comm/reduce.h"
-#include "base/alloc.h"
+#include "comm/request.h"
 
 #include <string.h>
-
-/* Up to this much, sending everything to everyone is quicker than two rounds of parts. */
-#define SMALL_BYTES 4096
-
-/* What reducing one piece needs. */
-struct reducer {
-    sl_call call;
-    sl_dtype dtype;
-    sl_reduce reduce;
-    size_t each;             /* bytes an element */
-    sl_envelope **envelopes; /* (size) pieces that have come, in rank order */
-    const void **sources;    /* (size) */
-};
-
-static sl_status reducer_start(sl_group *group, sl_collective which, int64_t count, sl_dtype dtype, sl_reduce reduce,
-                               struct reducer *out)
-{
-    sl_status status = SL_OK;
-    struct reducer made = { .dtype = dtype, .reduce = reduce, .each = sl_dtype_size(dtype) };
-    SL_TRY(sl_reduce_check(dtype, reduce));
-    if (count < 0 || (uint64_t)count > SIZE_MAX / 16 / (size_t)group->size) {
-        status = sl_fail(SL_ERR_ARGUMENT, "%s of %lld elements", sl_collective_name((int)which), (long long)count);
-        goto done;
-    }
-    SL_TRY(SL_NEW_ARRAY(made.envelopes, group->size));
-    SL_TRY(SL_NEW_ARRAY(made.sources, group->size));
-    made.call = sl_call_start(group, which, dtype, count);
-    *out = made;
-    made.envelopes = NULL; /* now the caller's */
-done:
-    sl_free(made.envelopes);
-    return status;
-}
-
-static void reducer_end(struct reducer *reducer)
-{
-    sl_free(reducer->envelopes);
-    sl_free(reducer->sources);
-}
-
-/* Receives the others' pieces, reduces them with this rank's own, in rank order, and frees them. out may be own. */
-static sl_status reduce_piece(struct reducer *reducer, int64_t at, const void *own, int64_t count, void *out)
-{
-    sl_status status = SL_OK;
-    sl_group *group = reducer->call.group;
-    for (int m = 0; m < group->size; m++) {
-        if (m == group->rank) {
-            reducer->sources[m] = own;
-            continue;
-        }
-        SL_TRY(sl_call_receive(&reducer->call, m, at, (size_t)count * reducer->each, &reducer->envelopes[m]));
-        reducer->sources[m] = sl_envelope_payload(reducer->envelopes[m]);
-    }
-    sl_reduce_run(reducer->sources, group->size, count, reducer->dtype, reducer->reduce, out);
-    for (int m = 0; m < group->size; m++) {
-        if (m != group->rank)
-            SL_TRY(sl_call_release(&reducer->call, m, reducer->envelopes[m]));
-    }
-done:
-    return status;
-}
 
 static int64_t smaller(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
 
-sl_status sl_group_reduce_scatter(sl_group *group, const void *send, void *recv, int64_t count, sl_dtype dtype,
-                                  sl_reduce reduce)
+/* Elements in a full piece: as many as fit in the dtype that they are summed in. */
+static int64_t per_piece(const sl_request *request)
+{
+    return (int64_t)(request->piece / sl_dtype_size(sl_reduce_wide(request->dtype)));
+}
+
+static sl_status take(sl_group *group, sl_collective which, int64_t count, sl_dtype dtype, sl_reduce reduce,
+                      sl_stream *stream, sl_request **out)
 {
     sl_status status = SL_OK;
-    struct reducer reducer = { 0 };
-    SL_TRY(reducer_start(group, SL_COLLECTIVE_REDUCE_SCATTER, count, dtype, reduce, &reducer));
-    size_t each = reducer.each;
-    int64_t per_piece = (int64_t)(reducer.call.piece / each), at = 0;
-    do {
-        int64_t piece = smaller(count - at, per_piece);
-        for (int i = 1; i < group->size; i++) {
-            int to = sl_call_to(group, i);
-            const char *part = (const char *)send + (size_t)(to * count + at) * each;
-            SL_TRY(sl_call_send(&reducer.call, to, at, part, (size_t)piece * each));
-        }
-        const char *own = (const char *)send + (size_t)(group->rank * count + at) * each;
-        SL_TRY(reduce_piece(&reducer, at, own, piece, (char *)recv + (size_t)at * each));
-        at += piece;
-    } while (at < count);
-    SL_TRY(sl_group_check(group));
+    SL_TRY(sl_reduce_check(dtype, reduce));
+    if (count < 0 || (uint64_t)count > SIZE_MAX / 16 / (size_t)group->size)
+        return sl_fail(SL_ERR_ARGUMENT, "%s of %lld elements", sl_collective_name((int)which), (long long)count);
+    SL_TRY(sl_request_take(group, which, dtype, count, stream, out));
+    (*out)->reduce = reduce;
 done:
-    reducer_end(&reducer);
     return status;
 }
 
-/* Everything to everyone; each reduces all of it, in the same order. */
-static sl_status all_reduce_small(struct reducer *reducer, void *data, int64_t count)
+/* ---- Small groups: reduce-scatter ------------------------------------------------------------- */
+
+static bool next_reduce_scatter(sl_request *request, sl_move *out)
 {
-    sl_status status = SL_OK;
-    sl_group *group = reducer->call.group;
-    for (int i = 1; i < group->size; i++)
-        SL_TRY(sl_call_send(&reducer->call, sl_call_to(group, i), 0, data, (size_t)count * reducer->each));
-    SL_TRY(reduce_piece(reducer, 0, data, count, data));
-done:
-    return status;
+    sl_group *group = request->group;
+    int64_t at = request->round * per_piece(request);
+    if (request->round > 0 && at >= request->count && request->i == 0)
+        return false;
+    int64_t piece = smaller(request->count - at, per_piece(request));
+    bool send = ++request->i < group->size;
+    int part = send ? sl_member_after(group, request->i) : group->rank;
+    *out = (sl_move){ .kind = send ? SL_MOVE_SEND : SL_MOVE_REDUCE,
+                      .member = part,
+                      .at = at,
+                      .from = request->send + (size_t)(part * request->count + at) * request->each,
+                      .to = send ? NULL : request->recv + (size_t)at * request->each,
+                      .bytes = (size_t)piece * request->each };
+    if (!send) {
+        request->round++;
+        request->i = 0;
+    }
+    return true;
+}
+
+/* ---- Small groups: all-reduce ----------------------------------------------------------------- */
+
+/* Everything to everyone; each reduces all of it, in the same order. */
+static bool next_small(sl_request *request, sl_move *out)
+{
+    sl_group *group = request->group;
+    bool send = ++request->i < group->size;
+    *out = (sl_move){ .kind = send ? SL_MOVE_SEND : SL_MOVE_REDUCE,
+                      .member = send ? sl_member_after(group, request->i) : group->rank,
+                      .from = request->recv,
+                      .to = request->recv,
+                      .bytes = request->bytes };
+    return request->i <= group->size && group->size > 1;
 }
 
 /* The part of the data that a member reduces: [first, first + count). */
@@ -116,89 +77,232 @@ static void part_of(int64_t total, int size, int member, int64_t *first, int64_t
     *count = base + (member < more);
 }
 
-/* The round's piece of a member's part: elements from *at on, none where the part is shorter. */
-static int64_t piece_in(const struct reducer *reducer, int64_t total, int member, int64_t round, int64_t *at)
+/* A move of the round's piece of a member's part, which is empty if the part is shorter. */
+static sl_move part_move(const sl_request *request, sl_move_kind kind, int part, int member, int64_t round)
 {
-    int64_t first, count, per_piece = (int64_t)(reducer->call.piece / reducer->each);
-    part_of(total, reducer->call.group->size, member, &first, &count);
-    *at = first + round * per_piece;
-    int64_t left = count - round * per_piece;
-    return left < 0 ? 0 : smaller(left, per_piece);
+    int64_t first, count, start = round * per_piece(request);
+    part_of(request->count, request->group->size, part, &first, &count);
+    int64_t piece = start < count ? smaller(count - start, per_piece(request)) : 0;
+    char *place = request->recv + (size_t)(first + start) * request->each;
+    return (sl_move){ .kind = kind,
+                      .member = member,
+                      .at = first + start,
+                      .from = place,
+                      .to = place,
+                      .bytes = (size_t)piece * request->each };
 }
 
-/* Sends every other member its piece of this rank's data. */
-static sl_status send_parts(struct reducer *reducer, char *data, int64_t total, int64_t round)
+enum { PARTS_OUT, RESULTS_IN, OWN_PART, RESULT_OUT, PARTS_PHASES };
+
+/* In each round: everybody its piece of this rank's data; the results of the round before, so that ranks need not go in
+ * step; this rank's piece reduced; its result to all. */
+static bool next_parts(sl_request *request, sl_move *out)
 {
-    sl_status status = SL_OK;
-    sl_group *group = reducer->call.group;
-    for (int i = 1; i < group->size; i++) {
-        int64_t at, to = sl_call_to(group, i), piece = piece_in(reducer, total, (int)to, round, &at);
-        SL_TRY(sl_call_send(&reducer->call, (int)to, at, data + (size_t)at * reducer->each,
-                            (size_t)piece * reducer->each));
+    sl_group *group = request->group;
+    int64_t first, longest, round = request->round;
+    part_of(request->count, group->size, 0, &first, &longest);
+    int64_t rounds = (longest + per_piece(request) - 1) / per_piece(request);
+    for (; request->round <= rounds; request->round++, round++, request->part = 0) {
+        for (; request->part < PARTS_PHASES; request->part++, request->i = 0) {
+            int i = ++request->i, to = sl_member_after(group, i), from = sl_member_before(group, i);
+            bool reducing = round < rounds;
+            if (request->part == OWN_PART && i == 1 && reducing) {
+                *out = part_move(request, SL_MOVE_REDUCE, group->rank, group->rank, round);
+                return true;
+            }
+            if (request->part == OWN_PART || i >= group->size || (request->part == RESULTS_IN ? round == 0 : !reducing))
+                continue;
+            *out = request->part == PARTS_OUT    ? part_move(request, SL_MOVE_SEND, to, to, round)
+                   : request->part == RESULTS_IN ? part_move(request, SL_MOVE_FETCH, from, from, round - 1)
+                                                 : part_move(request, SL_MOVE_SEND, group->rank, to, round);
+            return true;
+        }
     }
-done:
-    return status;
+    return false;
 }
 
-/* Reduces this rank's piece and sends the result to all. */
-static sl_status reduce_part(struct reducer *reducer, char *data, int64_t total, int64_t round)
-{
-    sl_status status = SL_OK;
-    sl_group *group = reducer->call.group;
-    int64_t at, piece = piece_in(reducer, total, group->rank, round, &at);
-    char *own = data + (size_t)at * reducer->each;
-    SL_TRY(reduce_piece(reducer, at, own, piece, own));
-    for (int i = 1; i < group->size; i++)
-        SL_TRY(sl_call_send(&reducer->call, sl_call_to(group, i), at, own, (size_t)piece * reducer->each));
-done:
-    return status;
-}
+/* ---- Large groups ----------------------------------------------------------------------------- */
 
-static sl_status fetch_results(struct reducer *reducer, char *data, int64_t total, int64_t round)
+/* Over the tree onto the board, and summed there. */
+static bool next_board(sl_request *request, sl_move *out)
 {
-    sl_status status = SL_OK;
-    sl_group *group = reducer->call.group;
-    for (int i = 1; i < group->size; i++) {
-        int64_t at, from = sl_call_from(group, i), piece = piece_in(reducer, total, (int)from, round, &at);
-        SL_TRY(sl_call_fetch(&reducer->call, (int)from, at, data + (size_t)at * reducer->each,
-                             (size_t)piece * reducer->each));
+    sl_group *group = request->group;
+    if (!request->on_board) {
+        request->on_board = true;
+        request->result = request->recv;
+        memcpy(group->board + (size_t)group->rank * request->bytes, request->recv, request->bytes);
+        request->recv = group->board;
     }
-done:
-    return status;
+    if (request->part < 3 && sl_next_tree_gather(request, out))
+        return true;
+    bool first = request->part < 3;
+    request->part = 3;
+    *out = (sl_move){ .kind = SL_MOVE_SUM_BOARD, .to = request->result, .bytes = request->bytes };
+    return first;
 }
 
-/* The results of a round are fetched after the next round's parts are out, so that ranks need not go in step. */
-static sl_status all_reduce_parts(struct reducer *reducer, char *data, int64_t total)
+/* Where a piece of the chain is: reduce-scatter has the members' parts one after another, all-reduce has one part. */
+typedef struct link_piece {
+    int part; /* whose it is; -1: everybody's */
+    int64_t at, count;
+} link_piece;
+
+static int64_t pieces_of_part(const sl_request *request)
 {
-    sl_status status = SL_OK;
-    int64_t first, longest, per_piece = (int64_t)(reducer->call.piece / reducer->each);
-    part_of(total, reducer->call.group->size, 0, &first, &longest);
-    int64_t rounds = (longest + per_piece - 1) / per_piece;
-    for (int64_t round = 0; round <= rounds; round++) {
-        if (round < rounds)
-            SL_TRY(send_parts(reducer, data, total, round));
-        if (round > 0)
-            SL_TRY(fetch_results(reducer, data, total, round - 1));
-        if (round < rounds)
-            SL_TRY(reduce_part(reducer, data, total, round));
+    return (request->count + per_piece(request) - 1) / per_piece(request);
+}
+
+static link_piece find_piece(const sl_request *request, int64_t number)
+{
+    int64_t in_part = pieces_of_part(request), at = number % in_part * per_piece(request);
+    link_piece piece = { .part = request->send ? (int)(number / in_part) : -1,
+                         .count = smaller(request->count - at, per_piece(request)) };
+    piece.at = (piece.part > 0 ? piece.part * request->count : 0) + at;
+    return piece;
+}
+
+/* One more share on the sum; at the end of the chain it is whole, and stays or goes back. */
+static sl_move chain_up(const sl_request *request, int64_t number)
+{
+    const sl_group *group = request->group;
+    int me = group->rank, last = group->size - 1;
+    link_piece piece = find_piece(request, number);
+    const char *source = request->send ? request->send : request->recv;
+    bool stays = me == last && (piece.part < 0 || piece.part == last);
+    int64_t at = piece.part < 0 ? piece.at : piece.at - piece.part * request->count;
+    return (sl_move){ .kind = SL_MOVE_ADD,
+                      .member = me > 0 ? me - 1 : -1,
+                      .next = me < last ? me + 1
+                              : stays   ? -1
+                                        : me - 1,
+                      .at = piece.at,
+                      .from = source + (size_t)piece.at * request->each,
+                      .to = stays ? request->recv + (size_t)at * request->each : NULL,
+                      .bytes = (size_t)piece.count * request->each,
+                      .last = me == last };
+}
+
+/* A sum on its way back: what this rank does with it, in up to two moves. False if there is no such move. */
+static bool chain_down(const sl_request *request, int64_t number, int which, sl_move *out)
+{
+    const sl_group *group = request->group;
+    int me = group->rank, last = group->size - 1;
+    link_piece piece = find_piece(request, number);
+    int64_t at = piece.part < 0 ? piece.at : piece.at - piece.part * request->count;
+    char *place = request->recv + (size_t)at * request->each;
+    sl_move move = { .member = me + 1,
+                     .next = -1,
+                     .at = piece.at,
+                     .from = place,
+                     .to = place,
+                     .bytes = (size_t)piece.count * request->each };
+    if (piece.part < 0) { /* everybody keeps it and passes it on */
+        move.kind = which == 0 ? SL_MOVE_FETCH : SL_MOVE_SEND;
+        move.member = which == 0 ? me + 1 : me - 1;
+        *out = move;
+        return which == 0 ? me < last : me > 0;
     }
-done:
-    return status;
+    if (which > 0 || me == last || me < piece.part)
+        return false;
+    move.kind = me == piece.part ? SL_MOVE_FETCH : SL_MOVE_FORWARD;
+    move.next = me - 1;
+    *out = move;
+    return true;
+}
+
+/* The sums come back 2 * (distance to the end) pieces late, so that the chain is always full. round: pieces up. */
+static bool next_chain(sl_request *request, sl_move *out)
+{
+    const sl_group *group = request->group;
+    int64_t total = pieces_of_part(request) * (request->send ? group->size : 1);
+    int64_t late = 2 * (int64_t)(group->size - 1 - group->rank);
+    for (; request->round < total + late; request->round++, request->part = 0) {
+        while (request->part < 3) {
+            int part = request->part++;
+            if (part == 0 && request->round < total) {
+                *out = chain_up(request, request->round);
+                return true;
+            }
+            if (part > 0 && request->round >= late && chain_down(request, request->round - late, part - 1, out))
+                return true;
+        }
+    }
+    return false;
+}
+
+/* ---- Calls ------------------------------------------------------------------------------------ */
+
+sl_status sl_group_reduce_scatter_post(sl_group *group, const void *send, void *recv, int64_t count, sl_dtype dtype,
+                                       sl_reduce reduce, sl_stream *stream, sl_request **out)
+{
+    sl_request *request = NULL;
+    sl_status status = take(group, SL_COLLECTIVE_REDUCE_SCATTER, count, dtype, reduce, stream, &request);
+    if (status != SL_OK)
+        return status;
+    request->send = send;
+    request->recv = recv;
+    sl_request_start(request, sl_mesh_is_direct(group->size) ? next_reduce_scatter : next_chain);
+    *out = request;
+    return SL_OK;
+}
+
+/* A small thing on a device comes to the host first and goes back at the end. */
+static bool next_staged(sl_request *request, sl_move *out)
+{
+    if (!request->asked_host) {
+        *out = (sl_move){ .kind = SL_MOVE_TO_HOST, .member = -1, .from = request->far, .bytes = request->bytes };
+        return true;
+    }
+    if (request->far && request->near_script(request, out))
+        return true;
+    *out = (sl_move){ .kind = SL_MOVE_FROM_HOST, .member = -1, .to = request->far, .bytes = request->bytes };
+    request->far = NULL;
+    return out->to != NULL;
+}
+
+static sl_script choose_all_reduce(const sl_group *group, size_t bytes)
+{
+    if (sl_mesh_is_direct(group->size))
+        return bytes <= SL_SMALL_BYTES ? next_small : next_parts;
+    bool small = bytes <= SL_SMALL_BYTES && bytes <= sl_mesh_bytes(group->size) / (size_t)group->size;
+    return small ? next_board : next_chain;
+}
+
+sl_status sl_group_all_reduce_post(sl_group *group, void *data, int64_t count, sl_dtype dtype, sl_reduce reduce,
+                                   sl_stream *stream, sl_request **out)
+{
+    sl_request *request = NULL;
+    sl_status status = take(group, SL_COLLECTIVE_ALL_REDUCE, count, dtype, reduce, stream, &request);
+    if (status != SL_OK)
+        return status;
+    sl_script script = NULL;
+    request->send = NULL;
+    request->recv = data;
+    request->bytes = (size_t)count * request->each;
+    script = choose_all_reduce(group, request->bytes);
+    request->staged = request->stream && (script == next_small || script == next_board);
+    if (request->staged) {
+        request->far = data;
+        request->recv = request->small;
+        request->near_script = script;
+        script = next_staged;
+    }
+    sl_request_start(request, script);
+    *out = request;
+    return SL_OK;
+}
+
+sl_status sl_group_reduce_scatter(sl_group *group, const void *send, void *recv, int64_t count, sl_dtype dtype,
+                                  sl_reduce reduce)
+{
+    sl_request *request = NULL;
+    sl_status status = sl_group_reduce_scatter_post(group, send, recv, count, dtype, reduce, NULL, &request);
+    return status == SL_OK ? sl_request_finish(request) : status;
 }
 
 sl_status sl_group_all_reduce(sl_group *group, void *data, int64_t count, sl_dtype dtype, sl_reduce reduce)
 {
-    sl_status status = SL_OK;
-    struct reducer reducer = { 0 };
-    SL_TRY(reducer_start(group, SL_COLLECTIVE_ALL_REDUCE, count, dtype, reduce, &reducer));
-    if (group->size > 1) {
-        if ((size_t)count * reducer.each <= SMALL_BYTES)
-            SL_TRY(all_reduce_small(&reducer, data, count));
-        else
-            SL_TRY(all_reduce_parts(&reducer, data, count));
-    }
-    SL_TRY(sl_group_check(group));
-done:
-    reducer_end(&reducer);
-    return status;
+    sl_request *request = NULL;
+    sl_status status = sl_group_all_reduce_post(group, data, count, dtype, reduce, NULL, &request);
+    return status == SL_OK ? sl_request_finish(request) : status;
 }

@@ -1,5 +1,5 @@
 /* One end of a channel: messages built and used in place, their identity checked on arrival. */
-#include "comm/group.h"
+#include "comm/request.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -22,16 +22,6 @@ sl_status sl_channel_message_bytes(const sl_channel *channel, const sl_message *
                        sl_shape_text(&message->shape, shape, sizeof shape), channel->spec.max_bytes);
     }
     *out = bytes;
-    return SL_OK;
-}
-
-sl_status sl_channel_check_end(const sl_channel *channel, bool receive)
-{
-    if (receive ? !channel->is_dst : !channel->is_src)
-        return sl_fail(SL_ERR_ARGUMENT, "channel %d goes from rank %d to rank %d: rank %d cannot %s on it",
-                       channel->spec.id, channel->src, channel->dst, channel->link->rank, receive ? "receive" : "send");
-    if (channel->broken)
-        return sl_fail(SL_ERR_COMM, "channel %d cannot be used any more: a batch failed half way", channel->spec.id);
     return SL_OK;
 }
 
@@ -163,7 +153,7 @@ static sl_status check_peer(const sl_channel *channel, const sl_wait *wait)
 
 typedef sl_status (*peek_function)(sl_wire *wire, sl_envelope **out);
 
-/* Waits until peek gives something; without block it gives NULL where that takes time. */
+/* Waits until peek gives something; without block it gives NULL if that takes time. */
 static sl_status await(sl_channel *channel, peek_function peek, const sl_wait *wait, bool block, sl_envelope **out)
 {
     sl_status status = SL_OK;
@@ -180,7 +170,9 @@ static sl_status await(sl_channel *channel, peek_function peek, const sl_wait *w
             continue;
         if (!block)
             break;
-        if (channel->is_src && channel->is_dst) {
+        if (sl_link_progress(channel->link))
+            continue;
+        if (channel->is_src && channel->is_dst && atomic_load(&channel->in_flight) == 0) {
             char text[256];
             status = sl_fail(SL_ERR_COMM, "rank %d would wait for itself forever: %s", channel->link->rank,
                              sl_wait_text(wait, text, sizeof text));
@@ -243,13 +235,13 @@ sl_status sl_channel_receive_bytes(sl_channel *channel, const sl_message *expect
 
 /* ---- In place, public ------------------------------------------------------------------------ */
 
-/* Also refuses calls that would overtake a batch. */
-static sl_status check_call(const sl_channel *channel, bool receive)
+/* Refuses an end that this rank does not have. */
+static sl_status check_end(const sl_channel *channel, bool receive)
 {
-    sl_status status = sl_channel_check_end(channel, receive);
-    if (status == SL_OK && channel->posted[receive] != channel->finished[receive])
-        status = sl_fail(SL_ERR_ARGUMENT, "channel %d is in use by a batch that is not done", channel->spec.id);
-    return status;
+    if (receive ? channel->is_dst : channel->is_src)
+        return SL_OK;
+    return sl_fail(SL_ERR_ARGUMENT, "channel %d goes from rank %d to rank %d: rank %d cannot %s on it",
+                   channel->spec.id, channel->src, channel->dst, channel->link->rank, receive ? "receive" : "send");
 }
 
 static sl_status reserve(sl_channel *channel, const sl_message *message, bool block, void **data)
@@ -257,7 +249,7 @@ static sl_status reserve(sl_channel *channel, const sl_message *message, bool bl
     sl_status status = SL_OK;
     size_t bytes = 0;
     sl_envelope *envelope = NULL;
-    SL_TRY(check_call(channel, false));
+    SL_TRY(check_end(channel, false));
     SL_TRY(sl_channel_message_bytes(channel, message, &bytes));
     SL_TRY(sl_channel_reserve_bytes(channel, message, bytes, block, &envelope));
     *data = envelope ? sl_envelope_payload(envelope) : NULL;
@@ -270,7 +262,7 @@ static sl_status receive(sl_channel *channel, const sl_message *expected, bool b
     sl_status status = SL_OK;
     size_t bytes = 0;
     sl_envelope *envelope = NULL;
-    SL_TRY(check_call(channel, true));
+    SL_TRY(check_end(channel, true));
     if (expected)
         SL_TRY(sl_channel_message_bytes(channel, expected, &bytes));
     SL_TRY(sl_channel_receive_bytes(channel, expected, bytes, block, &envelope));
@@ -303,19 +295,29 @@ sl_status sl_channel_try_receive(sl_channel *channel, const sl_message *expected
 
 sl_status sl_channel_commit(sl_channel *channel, void *data)
 {
+    return sl_channel_commit_after(channel, data, NULL);
+}
+
+sl_status sl_channel_commit_after(sl_channel *channel, void *data, sl_stream *stream)
+{
     if (!channel->is_src || !data)
         return sl_fail(SL_ERR_ARGUMENT, "commit: the memory is not a reserved slot of channel %d", channel->spec.id);
     if (sl_link_has_failed(channel->link))
         return sl_link_failure(channel->link, NULL);
-    return sl_channel_commit_envelope(channel, (sl_envelope *)data - 1);
+    return sl_channel_hand_over(channel, (sl_envelope *)data - 1, SL_HANDOFF_COMMIT, stream);
 }
 
 sl_status sl_channel_release(sl_channel *channel, void *data)
 {
+    return sl_channel_release_after(channel, data, NULL);
+}
+
+sl_status sl_channel_release_after(sl_channel *channel, void *data, sl_stream *stream)
+{
     if (!channel->is_dst || !data)
         return sl_fail(SL_ERR_ARGUMENT, "release: the memory is not a received message of channel %d",
                        channel->spec.id);
-    return channel->transport->release(channel->wire, (sl_envelope *)data - 1);
+    return sl_channel_hand_over(channel, (sl_envelope *)data - 1, SL_HANDOFF_RELEASE, stream);
 }
 
 /* ---- Any of several -------------------------------------------------------------------------- */
@@ -360,7 +362,7 @@ sl_status sl_channel_wait_any(sl_channel *const *channels, int count, int *ready
         }
         for (int i = 0; i < count && !last; i++)
             last = sl_link_has_failed(link) || channels[i]->transport->peer_closed(channels[i]->wire);
-        if (!last)
+        if (!last && !sl_link_progress(link))
             SL_TRY(link->transport->pause(link, &pause));
     }
     *ready = found;

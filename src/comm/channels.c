@@ -1,6 +1,5 @@
 /* Opening channels: all members' views are compared, the agreed list is connected, everybody learns how it went. */
 #include "comm/group.h"
-#include "comm/request.h"
 #include "base/alloc.h"
 
 #include <stdio.h>
@@ -333,6 +332,12 @@ sl_status sl_channel_new(sl_group *group, const sl_channel_spec *spec, sl_wire *
         .is_src = spec->src == group->rank,
         .is_dst = spec->dst == group->rank,
     };
+    status = SL_NEW_ARRAY(channel->handoffs, 2 * (size_t)spec->capacity);
+    if (status != SL_OK) {
+        group->link->transport->close_wire(wire);
+        sl_free(channel);
+        return status;
+    }
     *out = channel;
     return SL_OK;
 }
@@ -346,8 +351,9 @@ void sl_channel_close(sl_channel *channel)
         at = &(*at)->next;
     if (*at)
         *at = channel->next;
-    sl_requests_forget(channel->link, channel);
+    sl_channel_drain(channel);
     channel->transport->close_wire(channel->wire);
+    sl_free(channel->handoffs);
     sl_free(channel);
 }
 

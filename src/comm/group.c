@@ -10,6 +10,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+static void free_group(sl_group *group)
+{
+    if (!group)
+        return;
+    sl_free(group->board);
+    sl_free(group->board_places);
+    sl_free(group->mesh_to);
+    sl_free(group->mesh_from);
+    sl_free(group->members);
+    sl_free(group);
+}
+
 /* A group of these members, this rank among them, without its mesh. */
 static sl_status new_group(sl_link *link, const int *members, int size, sl_group **out)
 {
@@ -19,6 +31,10 @@ static sl_status new_group(sl_link *link, const int *members, int size, sl_group
     SL_TRY(SL_NEW_ARRAY(group->members, size));
     SL_TRY(SL_NEW_ARRAY(group->mesh_to, size));
     SL_TRY(SL_NEW_ARRAY(group->mesh_from, size));
+    if (!sl_mesh_is_direct(size)) {
+        SL_TRY(sl_alloc(sl_mesh_bytes(size), 1, (void **)&group->board));
+        SL_TRY(SL_NEW_ARRAY(group->board_places, size));
+    }
     group->link = link;
     group->size = size;
     for (int i = 0; i < size; i++) {
@@ -30,11 +46,7 @@ static sl_status new_group(sl_link *link, const int *members, int size, sl_group
     *out = group;
     group = NULL; /* now the caller's */
 done:
-    if (group) {
-        sl_free(group->mesh_to);
-        sl_free(group->members);
-        sl_free(group);
-    }
+    free_group(group);
     return status;
 }
 
@@ -45,18 +57,14 @@ void sl_group_close(sl_group *group)
     sl_link *link = group->link;
     while (group->channels)
         sl_channel_close(group->channels);
+    sl_requests_free(group);
     for (int i = 0; i < group->size; i++) {
         sl_channel_close(group->mesh_to[i]);
         sl_channel_close(group->mesh_from[i]);
     }
-    sl_free(group->mesh_to);
-    sl_free(group->mesh_from);
-    sl_free(group->members);
-    sl_free(group);
-    if (--link->groups == 0) {
-        sl_requests_free(link);
+    free_group(group);
+    if (--link->groups == 0)
         link->transport->close(link);
-    }
 }
 
 /* Tells all ranks of this thread's last error, unless it tells of the run's failure already or of its consequences. */
@@ -237,38 +245,53 @@ typedef struct mesh_offer {
     int32_t size;
 } mesh_offer;
 
+/* What this member offers; the caller frees *out. */
+static sl_status make_offer(sl_group *group, sl_link *link, mesh_offer **out, size_t *bytes)
+{
+    sl_status status = SL_OK;
+    mesh_offer *offer = NULL;
+    sl_wire_plan *plan = NULL;
+    int count = 0;
+    size_t ports = group ? (size_t)sl_mesh_port_count(link, group->size, group->rank) : 0;
+    *bytes = sizeof *offer + ports * sizeof(uint32_t);
+    SL_TRY(sl_alloc(*bytes, 1, (void **)&offer));
+    if (group)
+        sl_mesh_choose_ports(link, group->size, group->rank, (uint32_t *)(offer + 1));
+    if (group && group->rank == 0 && link->transport->new_token) {
+        SL_TRY(sl_mesh_plan(group, NULL, &plan, &count));
+        offer->status = (int32_t)link->transport->new_token(link, plan, count, &offer->token);
+    }
+    *out = offer;
+    offer = NULL; /* now the caller's */
+done:
+    sl_free(plan);
+    sl_free(offer);
+    return status;
+}
+
 /* Collective over the old group: connects the mesh of the new one (NULL for a rank that joins none). */
 static sl_status connect_split(sl_group *old_group, const int *old, sl_group *group)
 {
     sl_status status = SL_OK;
-    sl_link *link = old_group->link;
-    size_t size = group ? (size_t)group->size : 0, bytes = sizeof(mesh_offer) + 2 * size * sizeof(uint32_t);
+    size_t bytes = 0;
     mesh_offer *offer = NULL;
     sl_blobs *blobs = NULL;
-    uint32_t *ports = NULL;
+    const uint32_t **ports = NULL;
     sl_wire_plan *plan = NULL;
     int count = 0;
-    SL_TRY(sl_alloc(bytes, 1, (void **)&offer));
-    if (group) {
-        sl_mesh_choose_ports(link, group->size, (uint32_t *)(offer + 1));
-        SL_TRY(sl_mesh_plan(group, NULL, &plan, &count));
-        if (group->rank == 0 && link->transport->new_token)
-            offer->status = (int32_t)link->transport->new_token(link, plan, count, &offer->token);
-    }
+    SL_TRY(make_offer(group, old_group->link, &offer, &bytes));
     SL_TRY(sl_group_gather_blobs(old_group, offer, bytes, &blobs));
     if (!group)
         goto done;
-    SL_TRY(SL_NEW_ARRAY(ports, size * 2 * size));
-    for (size_t m = 0; m < size; m++)
-        memcpy(ports + m * 2 * size, (const mesh_offer *)blobs->data[old[m]] + 1, 2 * size * sizeof *ports);
     const mesh_offer *first = blobs->data[old[0]];
     if (first->status != SL_OK) {
         status = sl_fail((sl_status)first->status, "rank %d cannot get the memory of the new group", group->members[0]);
         goto done;
     }
-    sl_free(plan);
-    plan = NULL;
-    SL_TRY(sl_mesh_plan(group, ports, &plan, &count));
+    SL_TRY(SL_NEW_ARRAY(ports, group->size));
+    for (int m = 0; m < group->size; m++)
+        ports[m] = (const uint32_t *)((const mesh_offer *)blobs->data[old[m]] + 1);
+    SL_TRY(sl_mesh_plan(group, old_group->link->transport->new_port ? ports : NULL, &plan, &count));
     SL_TRY(sl_mesh_connect(group, plan, count, first->token));
 done:
     sl_free(plan);

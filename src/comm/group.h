@@ -5,6 +5,16 @@
 #include "comm/transport.h"
 #include "comm/wait.h"
 
+typedef enum sl_handoff_kind { SL_HANDOFF_COMMIT, SL_HANDOFF_RELEASE } sl_handoff_kind;
+
+/* A slot that a stream is to hand over. */
+typedef struct sl_handoff {
+    sl_channel *channel;
+    sl_envelope *envelope;
+    sl_handoff_kind kind;
+    _Atomic bool busy;
+} sl_handoff;
+
 struct sl_channel {
     sl_channel_spec spec; /* as opened: ranks of the group */
     sl_link *link;
@@ -13,20 +23,26 @@ struct sl_channel {
     sl_group *group;
     int src, dst; /* ranks of the run */
     bool is_src, is_dst;
-    bool broken; /* a batch failed half way through it */
-    /* Batches: transfers posted and finished, per direction ([0] sends, [1] receives). */
-    uint64_t posted[2], finished[2];
-    sl_channel *next; /* in the group's list */
+    sl_handoff *handoffs;  /* (2 * capacity) */
+    _Atomic int in_flight; /* of them */
+    sl_channel *next;      /* in the group's list */
 };
 
 struct sl_group {
     sl_link *link;
     int rank, size;
     int *members;         /* (size) their ranks in the run */
-    sl_channel **mesh_to; /* (size) for collectives, to each other member; NULL at this rank's own place */
+    sl_channel **mesh_to; /* (size) for collectives; NULL where there is none (mesh.h) */
     sl_channel **mesh_from;
-    int64_t collectives;  /* how many this group has run */
+    int64_t collectives;  /* how many this group has started */
     sl_channel *channels; /* opened by the user */
+
+    /* Collectives (request.h). */
+    struct sl_request *first, *last; /* posted and not done, in order: only the first one moves */
+    struct sl_request *requests;     /* all that exist */
+    sl_group *next_busy;             /* in the link's list of groups that have some posted */
+    char *board;                     /* larger groups: room for small things of all members */
+    const void **board_places;       /* (size) */
 };
 
 /* Whether this process is the one to print why the run failed, so that it is printed once: true for one rank of those
@@ -38,33 +54,26 @@ bool sl_group_claim_report(sl_group *group, sl_status status);
  * another start may go well. */
 bool sl_group_has_lost(const sl_group *group);
 
-/* Slots and bytes of the channels that collectives use, in a group of that size. */
-enum { SL_MESH_SLOTS = 4 };
-size_t sl_mesh_bytes(int size);
-
-/* Data and credit ports that a member of a group of `size` chose for its mesh: (2, size), by the other member. */
-void sl_mesh_choose_ports(sl_link *link, int size, uint32_t *ports);
-
-/* The channels of its collectives: all ordered pairs. ports is (size, 2, size), what each member chose; the caller
- * frees *out. */
-sl_status sl_mesh_plan(const sl_group *group, const uint32_t *ports, sl_wire_plan **out, int *count);
-/* Connects them. token as in sl_transport.open_wires. */
-sl_status sl_mesh_connect(sl_group *group, const sl_wire_plan *plan, int count, uint64_t token);
-
-/* This end of a wire as a channel in the group. Takes the wire, also where it fails. */
+/* This end of a wire as a channel in the group. Takes the wire, also if it fails. */
 sl_status sl_channel_new(sl_group *group, const sl_channel_spec *spec, sl_wire *wire, sl_channel **out);
 
 /* In-place calls with the number of bytes given and not derived from the shape. */
 sl_status sl_channel_reserve_bytes(sl_channel *channel, const sl_message *message, size_t bytes, bool block,
                                    sl_envelope **out);
 sl_status sl_channel_commit_envelope(sl_channel *channel, sl_envelope *envelope);
-/* expected may be NULL; the message must have `bytes` bytes where it is not. */
+/* expected may be NULL; if it is not, the message must have `bytes` bytes. */
 sl_status sl_channel_receive_bytes(sl_channel *channel, const sl_message *expected, size_t bytes, bool block,
                                    sl_envelope **out);
 
-/* Refuses an end that this rank does not have, and one that a failed batch left behind. */
-sl_status sl_channel_check_end(const sl_channel *channel, bool receive);
-/* Bytes of a message; fails where its shape or dtype makes no sense or it is larger than the channel allows. */
+/* Bytes of a message; fails if its shape or dtype makes no sense or it is larger than the channel allows. */
 sl_status sl_channel_message_bytes(const sl_channel *channel, const sl_message *message, size_t *out);
+
+/* Commits or releases the slot once the stream has passed this point; at once if stream is NULL or its device is the
+ * host. */
+sl_status sl_channel_hand_over(sl_channel *channel, sl_envelope *envelope, sl_handoff_kind kind, sl_stream *stream);
+/* The same from a thread of a stream, which cannot return an error: one fails the run. */
+void sl_channel_hand_over_now(sl_channel *channel, sl_envelope *envelope, sl_handoff_kind kind);
+/* Waits until no stream will touch the channel any more. */
+void sl_channel_drain(sl_channel *channel);
 
 #endif

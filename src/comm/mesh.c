@@ -1,39 +1,88 @@
-/* The channels that a group's collectives use: one from each member to each other. */
+/* The channels that a group's collectives use: who has one to whom, and connecting them. */
+#include "comm/mesh.h"
 #include "comm/group.h"
 #include "base/alloc.h"
 
+enum { MAX_PEERS = 36 }; /* ring, parent and up to 31 children; more than SL_MESH_DIRECT */
+
 size_t sl_mesh_bytes(int size)
 {
-    return size <= 16 ? 256 << 10 : 32 << 10;
+    return sl_mesh_is_direct(size) ? 256 << 10 : 32 << 10;
 }
 
-void sl_mesh_choose_ports(sl_link *link, int size, uint32_t *ports)
+static void add_peer(int *peers, int *count, int peer)
 {
-    for (int i = 0; i < 2 * size; i++)
-        ports[i] = link->transport->new_port ? link->transport->new_port(link) : 0;
+    for (int i = 0; i < *count; i++) {
+        if (peers[i] == peer)
+            return;
+    }
+    peers[(*count)++] = peer;
 }
 
-sl_status sl_mesh_plan(const sl_group *group, const uint32_t *ports, sl_wire_plan **out, int *count)
+/* Whom a member has channels to and from; returns how many. */
+static int find_peers(int size, int member, int peers[MAX_PEERS])
+{
+    int count = 0, child;
+    if (sl_mesh_is_direct(size)) {
+        for (int other = 0; other < size; other++) {
+            if (other != member)
+                peers[count++] = other;
+        }
+        return count;
+    }
+    add_peer(peers, &count, (member + 1) % size);
+    add_peer(peers, &count, (member + size - 1) % size);
+    if (member > 0)
+        add_peer(peers, &count, sl_tree_parent(member));
+    for (int i = 0; (child = sl_tree_child(size, member, i)) >= 0; i++)
+        add_peer(peers, &count, child);
+    return count;
+}
+
+static int place_of_peer(int size, int member, int peer)
+{
+    int peers[MAX_PEERS], count = find_peers(size, member, peers), i = 0;
+    while (i < count && peers[i] != peer)
+        i++;
+    return i;
+}
+
+int sl_mesh_port_count(const sl_link *link, int size, int member)
+{
+    int peers[MAX_PEERS];
+    return link->transport->new_port ? 2 * find_peers(size, member, peers) : 0;
+}
+
+void sl_mesh_choose_ports(sl_link *link, int size, int member, uint32_t *ports)
+{
+    int count = sl_mesh_port_count(link, size, member);
+    for (int i = 0; i < count; i++)
+        ports[i] = link->transport->new_port(link);
+}
+
+sl_status sl_mesh_plan(const sl_group *group, const uint32_t *const *ports, sl_wire_plan **out, int *count)
 {
     sl_wire_plan *plan = NULL;
-    size_t size = (size_t)group->size;
-    sl_status status = SL_NEW_ARRAY(plan, size * size);
+    int peers[MAX_PEERS], total = 0, made = 0;
+    for (int src = 0; src < group->size; src++)
+        total += find_peers(group->size, src, peers);
+    sl_status status = SL_NEW_ARRAY(plan, total);
     if (status != SL_OK)
         return status;
-    int made = 0;
-    for (size_t src = 0; src < size; src++) {
-        for (size_t dst = 0; dst < size; dst++) {
-            if (src == dst)
+    for (int src = 0; src < group->size; src++) {
+        int peer_count = find_peers(group->size, src, peers);
+        for (int i = 0; i < peer_count; i++) {
+            sl_wire_plan *each = &plan[made++];
+            int dst = peers[i];
+            each->spec = (sl_channel_spec){ .id = -1,
+                                            .src = group->members[src],
+                                            .dst = group->members[dst],
+                                            .capacity = SL_MESH_SLOTS,
+                                            .max_bytes = sl_mesh_bytes(group->size) };
+            if (!ports)
                 continue;
-            plan[made++] = (sl_wire_plan){
-                .spec = { .id = -1,
-                          .src = group->members[src],
-                          .dst = group->members[dst],
-                          .capacity = SL_MESH_SLOTS,
-                          .max_bytes = sl_mesh_bytes(group->size) },
-                .data_port = ports ? ports[(dst * 2 + 0) * size + src] : 0,
-                .credit_port = ports ? ports[(src * 2 + 1) * size + dst] : 0,
-            };
+            each->data_port = ports[dst][place_of_peer(group->size, dst, src)]; /* chosen by the receiver */
+            each->credit_port = ports[src][peer_count + i];                     /* chosen by the sender */
         }
     }
     *out = plan;
@@ -46,22 +95,21 @@ sl_status sl_mesh_connect(sl_group *group, const sl_wire_plan *plan, int count, 
     sl_status status = SL_OK;
     sl_link *link = group->link;
     sl_wire **wires = NULL;
+    int at = 0, peers[MAX_PEERS];
     SL_TRY(SL_NEW_ARRAY(wires, count));
     SL_TRY(link->transport->open_wires(link, plan, count, token, group->size, wires));
-    int at = 0;
     for (int src = 0; src < group->size; src++) {
-        for (int dst = 0; dst < group->size; dst++) {
-            if (src == dst)
-                continue;
+        int peer_count = find_peers(group->size, src, peers);
+        for (int i = 0; i < peer_count; i++, at++) {
             sl_wire *wire = wires[at];
-            wires[at++] = NULL;
             if (!wire)
                 continue;
-            sl_channel_spec spec = plan[at - 1].spec;
+            wires[at] = NULL;
+            sl_channel_spec spec = plan[at].spec;
             spec.src = src;
-            spec.dst = dst;
-            SL_TRY(
-                sl_channel_new(group, &spec, wire, src == group->rank ? &group->mesh_to[dst] : &group->mesh_from[src]));
+            spec.dst = peers[i];
+            SL_TRY(sl_channel_new(group, &spec, wire,
+                                  src == group->rank ? &group->mesh_to[spec.dst] : &group->mesh_from[src]));
         }
     }
 done:

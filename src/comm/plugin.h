@@ -18,7 +18,7 @@ typedef struct sl_plugin_host {
 } sl_plugin_host;
 
 /* Grows with every change of sl_transport or sl_plugin_host. */
-#define SL_PLUGIN_VERSION 1u
+#define SL_PLUGIN_VERSION 2u
 
 /* The one symbol of a plugin; NULL where the host's version is not its own. The table lives as long as the process. */
 #define SL_PLUGIN_SYMBOL "sluice_plugin_transport"

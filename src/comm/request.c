@@ -1,265 +1,304 @@
-/* Batches of transfers: posted together, moved along whenever the rank posts, waits or tests, in list order on each
- * channel and in any order across channels. */
+/* Requests: taken from the group's pool, queued, moved along, waited for. */
 #include "comm/request.h"
-#include "comm/group.h"
 #include "base/alloc.h"
 
+#include <sched.h>
 #include <stdio.h>
-#include <string.h>
 
-struct move {
-    sl_transfer transfer;
-    size_t bytes;
-    uint64_t ticket; /* its place among the channel's posted transfers of this direction */
-    bool done;
-};
+/* ---- The pool -------------------------------------------------------------------------------- */
 
-struct sl_request {
-    sl_link *link;
-    struct sl_request *next; /* among the pending, or the spare */
-    struct move *moves;
-    size_t capacity;
-    int count, left;
-    sl_status status; /* once a transfer has failed, with its message */
-    char message[1024];
-};
-
-static void unlink_pending(sl_request *request)
+/* A request that nobody has and no stream is using any more. */
+static sl_request *find_spare(sl_group *group)
 {
-    sl_request **at = &request->link->pending;
-    while (*at && *at != request)
-        at = &(*at)->next;
-    if (*at)
-        *at = request->next;
+    sl_request *request = group->requests;
+    while (request && (request->taken || atomic_load_explicit(&request->in_stream, memory_order_acquire)))
+        request = request->next_request;
+    return request;
 }
 
-/* Back to the spare ones; channels it leaves half way cannot be used any more. */
-static void recycle(sl_request *request)
+/* Host memory for one piece of a sum on a device; kept with the request. */
+static sl_status prepare_staging(sl_request *request, sl_device *device)
 {
-    unlink_pending(request);
-    for (int i = 0; i < request->count; i++) {
-        if (!request->moves[i].done && request->moves[i].transfer.channel)
-            request->moves[i].transfer.channel->broken = true;
-    }
-    request->next = request->link->spare;
-    request->link->spare = request;
+    if (request->staging && request->staging_device == device)
+        return SL_OK;
+    if (request->staging)
+        sl_device_free_host(request->staging_device, request->staging);
+    request->staging = NULL;
+    request->staging_device = device;
+    return sl_device_alloc_host(device, request->piece, (void **)&request->staging);
 }
 
-static sl_status take_spare(sl_link *link, int count, sl_request **out)
+sl_status sl_request_take(sl_group *group, sl_collective which, sl_dtype dtype, int64_t count, sl_stream *stream,
+                          sl_request **out)
 {
     sl_status status = SL_OK;
-    sl_request *request = link->spare;
-    if (request)
-        link->spare = request->next;
-    else
-        SL_TRY(SL_NEW(request));
-    request->link = link;
+    sl_request *request = find_spare(group);
+    if (stream && sl_device_is_host(sl_stream_device(stream)))
+        stream = NULL; /* its work is done when the call returns: this is host memory */
+    if (!request) {
+        SL_TRY(sl_alloc_aligned(sizeof *request, _Alignof(sl_request), (void **)&request));
+        *request = (sl_request){ .group = group, .next_request = group->requests };
+        group->requests = request;
+        for (int i = 0; i < SL_MESH_SLOTS; i++)
+            request->reductions[i].request = request;
+    }
+    request->taken = true;
     request->next = NULL;
-    request->count = request->left = 0;
+    atomic_store_explicit(&request->done, false, memory_order_relaxed);
+    atomic_store_explicit(&request->at_host, false, memory_order_relaxed);
     request->status = SL_OK;
-    status = SL_GROW(request->moves, &request->capacity, count);
-    if (status != SL_OK) {
-        request->next = link->spare;
-        link->spare = request;
-        return status;
-    }
-    *out = request;
-done:
-    return status;
-}
-
-static sl_status check_transfer(const sl_group *group, const sl_transfer *transfer, size_t *bytes)
-{
-    sl_channel *channel = transfer->channel;
-    if (!channel || channel->link != group->link)
-        return sl_fail(SL_ERR_ARGUMENT, "the channel is not of this group");
-    sl_status status = sl_channel_check_end(channel, transfer->receive);
+    request->dtype = dtype;
+    request->each = sl_dtype_size(dtype);
+    request->count = count;
+    request->piece = sl_mesh_bytes(group->size);
+    request->stream = stream;
+    request->staged = request->asked_host = request->on_board = false;
+    request->has_move = false;
+    request->blobs = NULL;
+    request->part = request->i = request->arrived = request->reduction = 0;
+    request->envelopes[0] = request->envelopes[1] = NULL;
+    request->round = 0;
+    request->message = (sl_message){ .microbatch = (int)which, .dtype = dtype, .shape = { 2, { count, 0 } } };
+    if (stream)
+        status = prepare_staging(request, sl_stream_device(stream));
     if (status == SL_OK)
-        status = sl_channel_message_bytes(channel, &transfer->message, bytes);
-    if (status == SL_OK && *bytes > 0 && !transfer->data)
-        status = sl_fail(SL_ERR_ARGUMENT, "channel %d: no memory for %zu bytes", channel->spec.id, *bytes);
-    return status;
-}
-
-/* Moves one transfer if that needs no waiting. */
-static sl_status try_move(struct move *move)
-{
-    sl_status status = SL_OK;
-    const sl_transfer *transfer = &move->transfer;
-    sl_channel *channel = transfer->channel;
-    sl_envelope *envelope = NULL;
-    if (move->ticket != channel->finished[transfer->receive])
-        return SL_OK; /* another one is before it */
-    if (transfer->receive) {
-        SL_TRY(sl_channel_receive_bytes(channel, &transfer->message, move->bytes, false, &envelope));
-        if (!envelope)
-            return SL_OK;
-        if (move->bytes > 0)
-            memcpy(transfer->data, sl_envelope_payload(envelope), move->bytes);
-        SL_TRY(channel->transport->release(channel->wire, envelope));
-    } else {
-        SL_TRY(sl_channel_reserve_bytes(channel, &transfer->message, move->bytes, false, &envelope));
-        if (!envelope)
-            return SL_OK;
-        sl_channel_fill(sl_envelope_payload(envelope), transfer->data, move->bytes);
-        SL_TRY(sl_channel_commit_envelope(channel, envelope));
-    }
-    move->done = true;
-    channel->finished[transfer->receive]++;
+        *out = request;
+    else
+        request->taken = false;
 done:
     return status;
 }
 
-/* One pass over everything that is pending; *moved tells whether anything went on, *others whether anything waits for
- * another rank. */
-static void progress(sl_link *link, bool *moved, bool *others)
+/* ---- The queue ------------------------------------------------------------------------------- */
+
+static void lock(sl_link *link)
 {
-    *moved = *others = false;
-    for (sl_request *request = link->pending; request; request = request->next) {
-        for (int i = 0; i < request->count && request->status == SL_OK; i++) {
-            struct move *move = &request->moves[i];
-            if (move->done)
-                continue;
-            sl_channel *channel = move->transfer.channel;
-            sl_status status = channel ? try_move(move) : sl_fail(SL_ERR_COMM, "the channel of a transfer was closed");
-            if (status != SL_OK) {
-                request->status = status;
-                snprintf(request->message, sizeof request->message, "%s", sl_error_message());
-            } else if (move->done) {
-                request->left--;
-                *moved = true;
-            } else if (!(channel->is_src && channel->is_dst)) {
-                *others = true;
-            }
-        }
-    }
+    while (atomic_flag_test_and_set_explicit(&link->progressing, memory_order_acquire))
+        sched_yield();
 }
 
-sl_status sl_group_post(sl_group *group, const sl_transfer *transfers, int count, sl_request **out)
+static void unlock(sl_link *link)
 {
-    sl_status status = SL_OK;
-    sl_request *request = NULL;
-    sl_link *link = group->link;
-    bool moved, others;
-    if (count < 0)
-        return sl_fail(SL_ERR_ARGUMENT, "post %d transfers", count);
-    if (sl_link_has_failed(link))
-        return sl_link_failure(link, NULL);
-    SL_TRY(take_spare(link, count, &request));
-    for (int i = 0; i < count; i++) {
-        request->moves[i] = (struct move){ .transfer = transfers[i] };
-        status = check_transfer(group, &transfers[i], &request->moves[i].bytes);
+    atomic_flag_clear_explicit(&link->progressing, memory_order_release);
+}
+
+static void leave_busy(sl_group *group)
+{
+    sl_group *at = atomic_load(&group->link->busy);
+    if (at == group) {
+        atomic_store(&group->link->busy, group->next_busy);
+        return;
+    }
+    while (at && at->next_busy != group)
+        at = at->next_busy;
+    if (at)
+        at->next_busy = group->next_busy;
+}
+
+static void end_in_stream(void *arg)
+{
+    sl_request *request = arg;
+    atomic_store_explicit(&request->in_stream, false, memory_order_release);
+}
+
+static void finish(sl_request *request, sl_status status)
+{
+    if (request->stream) {
+        sl_status called = sl_stream_call(request->stream, end_in_stream, request);
+        status = status == SL_OK ? called : status;
+    }
+    request->status = status;
+    if (status != SL_OK)
+        snprintf(request->text, sizeof request->text, "%s", sl_error_message());
+    atomic_store_explicit(&request->done, true, memory_order_release);
+}
+
+/* Makes moves until one has to wait; true once the request is done. */
+static bool advance(sl_request *request, bool *moved)
+{
+    for (;;) {
+        bool made = false;
+        if (!request->has_move && !request->script(request, &request->move)) {
+            finish(request, SL_OK);
+            return true;
+        }
+        request->has_move = true;
+        sl_status status = sl_request_make_move(request, &made);
         if (status != SL_OK) {
-            recycle(request); /* count is still 0: no channel suffers */
-            return sl_fail_context(status, "transfer %d of %d", i, count);
+            finish(request, status);
+            return true;
         }
+        if (!made)
+            return false;
+        request->has_move = false;
+        *moved = true;
     }
-    for (int i = 0; i < count; i++)
-        request->moves[i].ticket = transfers[i].channel->posted[transfers[i].receive]++;
-    request->count = request->left = count;
-
-    sl_request **at = &link->pending;
-    while (*at)
-        at = &(*at)->next;
-    *at = request;
-    progress(link, &moved, &others);
-    *out = request;
-done:
-    return status;
 }
 
-static sl_wait first_open_wait(const sl_request *request)
+static bool advance_group(sl_group *group)
 {
-    for (int i = 0; i < request->count; i++) {
-        const struct move *move = &request->moves[i];
-        if (!move->done && move->transfer.channel)
-            return (sl_wait){
-                .kind = SL_WAIT_BATCH,
-                .channel = move->transfer.channel->spec.id,
-                .peer = move->transfer.receive ? move->transfer.channel->src : move->transfer.channel->dst,
-                .microbatch = move->transfer.message.microbatch,
-                .step = move->transfer.message.step,
-            };
+    bool moved = false;
+    while (group->first && advance(group->first, &moved)) {
+        moved = true;
+        group->first = group->first->next;
     }
-    return (sl_wait){ .kind = SL_WAIT_NOTHING };
+    if (!group->first) {
+        group->last = NULL;
+        leave_busy(group);
+    }
+    return moved;
 }
 
-/* The request is over: its status, and the memory back. */
-static sl_status finish(sl_request *request)
+bool sl_link_progress(sl_link *link)
+{
+    bool moved = false;
+    if (!atomic_load_explicit(&link->busy, memory_order_relaxed))
+        return false;
+    if (atomic_flag_test_and_set_explicit(&link->progressing, memory_order_acquire))
+        return false; /* another thread of the rank is at it */
+    for (sl_group *group = atomic_load(&link->busy), *next; group; group = next) {
+        next = group->next_busy;
+        moved |= advance_group(group);
+    }
+    unlock(link);
+    return moved;
+}
+
+void sl_request_start(sl_request *request, sl_script script)
+{
+    sl_group *group = request->group;
+    sl_link *link = group->link;
+    bool moved = false;
+    request->script = script;
+    if (request->stream)
+        atomic_store_explicit(&request->in_stream, true, memory_order_relaxed);
+    lock(link);
+    request->message.step = ++group->collectives;
+    if (group->last) {
+        group->last->next = request;
+        group->last = request;
+    } else if (!advance(request, &moved)) {
+        group->first = group->last = request;
+        group->next_busy = atomic_load(&link->busy);
+        atomic_store(&link->busy, group);
+    }
+    unlock(link);
+}
+
+/* ---- Waiting --------------------------------------------------------------------------------- */
+
+/* The request is over: its status, and back into the pool. */
+static sl_status take_outcome(sl_request *request)
 {
     sl_status status = request->status;
     if (status != SL_OK)
-        sl_fail(status, "%s", request->message);
-    recycle(request);
+        sl_fail(status, "%s", request->text);
+    request->taken = false;
     return status;
 }
 
-sl_status sl_request_test(sl_request *request, bool *done)
+/* What the group's first request waits for. */
+static sl_wait describe(const sl_group *group)
 {
-    bool moved, others;
-    sl_status status = SL_OK;
-    progress(request->link, &moved, &others);
-    bool over = request->left == 0 || request->status != SL_OK;
-    if (over)
-        status = finish(request);
-    if (status == SL_OK)
-        *done = over;
-    return status;
+    sl_wait wait = { .kind = SL_WAIT_RECEIVE, .channel = -1, .peer = group->link->rank, .microbatch = -1, .step = -1 };
+    lock(group->link);
+    const sl_request *first = group->first;
+    if (first) {
+        int member = first->move.kind == SL_MOVE_REDUCE ? first->arrived : first->move.member;
+        if (member >= 0 && member < group->size)
+            wait.peer = group->members[member];
+        wait.microbatch = first->message.microbatch;
+        wait.step = first->message.step;
+    }
+    unlock(group->link);
+    return wait;
 }
 
 sl_status sl_request_wait(sl_request *request)
 {
     sl_status status = SL_OK;
-    sl_link *link = request->link;
-    sl_pause pause = { .wait = first_open_wait(request) };
-    for (;;) {
-        bool moved, others;
-        progress(link, &moved, &others);
-        if (request->left == 0 || request->status != SL_OK)
-            break;
-        if (moved)
+    sl_link *link = request->group->link;
+    sl_pause pause = { 0 };
+    while (!atomic_load_explicit(&request->done, memory_order_acquire)) {
+        if (sl_link_progress(link))
             continue;
-        if (!others) {
-            char text[256];
-            request->status = SL_ERR_COMM;
-            snprintf(request->message, sizeof request->message, "rank %d would wait for itself forever: %s", link->rank,
-                     sl_wait_text(&pause.wait, text, sizeof text));
-            break;
-        }
+        if (!pause.armed)
+            pause.wait = describe(request->group);
         SL_TRY(link->transport->pause(link, &pause));
     }
 done:
     if (pause.armed)
         link->transport->resume(link, &pause);
+    return status == SL_OK ? take_outcome(request) : status; /* on failure its group still has it */
+}
+
+sl_status sl_request_finish(sl_request *request)
+{
+    sl_group *group = request->group;
+    sl_status status = sl_request_wait(request);
+    return status == SL_OK ? sl_group_check(group) : status;
+}
+
+sl_status sl_request_test(sl_request *request, bool *done)
+{
+    bool over = atomic_load_explicit(&request->done, memory_order_acquire);
+    if (!over) {
+        sl_link_progress(request->group->link);
+        over = atomic_load_explicit(&request->done, memory_order_acquire);
+    }
+    sl_status status = over ? take_outcome(request) : SL_OK;
     if (status == SL_OK)
-        return finish(request);
-    recycle(request);
+        *done = over;
     return status;
 }
 
-void sl_requests_forget(sl_link *link, const sl_channel *channel)
+sl_status sl_group_progress(sl_group *group)
 {
-    for (sl_request *request = link->pending; request; request = request->next) {
-        for (int i = 0; i < request->count; i++) {
-            if (request->moves[i].transfer.channel == channel)
-                request->moves[i].transfer.channel = NULL;
-        }
-    }
+    sl_link_progress(group->link);
+    return sl_group_check(group);
 }
 
-static void free_list(sl_request *request)
+sl_status sl_group_drain(sl_group *group)
 {
-    while (request) {
-        sl_request *next = request->next;
-        sl_free(request->moves);
+    sl_status status = SL_OK;
+    sl_link *link = group->link;
+    sl_pause pause = { 0 };
+    for (;;) {
+        lock(link);
+        bool busy = group->first != NULL;
+        unlock(link);
+        if (!busy)
+            break;
+        if (sl_link_progress(link))
+            continue;
+        if (!pause.armed)
+            pause.wait = describe(group);
+        SL_TRY(link->transport->pause(link, &pause));
+    }
+done:
+    if (pause.armed)
+        link->transport->resume(link, &pause);
+    return status;
+}
+
+/* ---- The end --------------------------------------------------------------------------------- */
+
+void sl_requests_free(sl_group *group)
+{
+    lock(group->link);
+    if (group->first)
+        leave_busy(group);
+    for (sl_request *request = group->first; request; request = request->next)
+        finish(request, SL_ERR_COMM); /* what it has given to its stream is still to run */
+    group->first = group->last = NULL;
+    unlock(group->link);
+    for (sl_request *request = group->requests, *next; request; request = next) {
+        next = request->next_request;
+        while (atomic_load_explicit(&request->in_stream, memory_order_acquire))
+            sched_yield();
+        if (request->staging)
+            sl_device_free_host(request->staging_device, request->staging);
         sl_free(request);
-        request = next;
     }
-}
-
-void sl_requests_free(sl_link *link)
-{
-    free_list(link->pending);
-    free_list(link->spare);
-    link->pending = link->spare = NULL;
+    group->requests = NULL;
 }

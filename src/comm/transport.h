@@ -1,5 +1,5 @@
 /* What a transport is: moves envelopes along wires between the ranks of one run. Everything a user sees (groups,
- * identity checks, waiting, batches, collectives) is built on top, once for all transports. */
+ * identity checks, waiting, collectives) is built on top, once for all transports. */
 #ifndef SL_COMM_TRANSPORT_H
 #define SL_COMM_TRANSPORT_H
 
@@ -55,7 +55,6 @@ typedef enum sl_wait_kind {
     SL_WAIT_RECEIVE,
     SL_WAIT_RESERVE,
     SL_WAIT_ANY,
-    SL_WAIT_BATCH,
     SL_WAIT_JOIN,
 } sl_wait_kind;
 
@@ -86,11 +85,12 @@ typedef struct sl_link {
     uint64_t run_id;
     bool checksum;
     sl_failure *failure; /* owned by the transport */
+    bool one_thread;     /* only the rank's own thread may commit and release */
 
     /* Kept by the layer above. */
-    int groups;                 /* open groups; the last one closes the link */
-    struct sl_request *pending; /* posted and not done, oldest first */
-    struct sl_request *spare;
+    int groups;                      /* open groups; the last one closes the link */
+    _Atomic(struct sl_group *) busy; /* groups with collectives that are posted and not done */
+    atomic_flag progressing;         /* a thread moves them along, or changes the list */
 } sl_link;
 
 /* One channel of a set, as agreed by all members. */
@@ -124,11 +124,11 @@ struct sl_transport {
     sl_status (*peek_slot)(sl_wire *wire, sl_envelope **out);
     void (*take_slot)(sl_wire *wire);
     /* Publishes a slot that was taken; envelope->bytes bytes follow the envelope. */
-    sl_status (*commit)(sl_wire *wire, sl_envelope *envelope);
+    sl_status (*commit)(sl_wire *wire, sl_envelope *envelope); /* also from other threads (see sl_link.one_thread) */
     /* The next message, NULL where there is none now. It stays the next one until take_message(). */
     sl_status (*peek_message)(sl_wire *wire, sl_envelope **out);
     void (*take_message)(sl_wire *wire);
-    /* Frees the slot of a message that was taken. */
+    /* Frees the slot of a message that was taken; also from other threads. */
     sl_status (*release)(sl_wire *wire, sl_envelope *envelope);
     /* Whether the other end has closed: then nothing more will arrive or be freed after what the two peeks give now. */
     bool (*peer_closed)(sl_wire *wire);
@@ -139,6 +139,9 @@ struct sl_transport {
     sl_status (*pause)(sl_link *link, sl_pause *pause);
     /* Ends a wait whose pause is armed. */
     void (*resume)(sl_link *link, sl_pause *pause);
+
+    /* Optional: ends this rank's sleep in pause(), from any thread. NULL if pause() never sleeps for long. */
+    void (*wake)(sl_link *link);
 
     /* Makes this the run's failure unless it has one, and wakes everybody. */
     void (*fail)(sl_link *link, int rank, sl_status code, const char *text);

@@ -29,13 +29,11 @@ char *sl_wait_text(const sl_wait *wait, char *text, size_t size)
             [SL_WAIT_NOTHING] = "for",
             [SL_WAIT_RECEIVE] = "to receive on",
             [SL_WAIT_RESERVE] = "for a free slot on",
-            [SL_WAIT_BATCH] = "for a batch of transfers, the first on",
         };
         static const char *const side[] = {
             [SL_WAIT_NOTHING] = "with",
             [SL_WAIT_RECEIVE] = "from",
             [SL_WAIT_RESERVE] = "to",
-            [SL_WAIT_BATCH] = "with",
         };
         size_t kind = (size_t)wait->kind < sizeof what / sizeof *what && what[wait->kind] ? (size_t)wait->kind : 0;
         snprintf(text, size, "%s channel %d %s rank %d (step %lld, microbatch %d)", what[kind], wait->channel,

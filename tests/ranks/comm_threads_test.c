@@ -43,6 +43,17 @@ static void collectives(void **state)
     run_on(suite_run_threads, suite_collectives, 1, 5);
 }
 
+/* Those whose members have no channel to each other member. */
+static void collectives_of_large_groups(void **state)
+{
+    (void)state;
+    static const int sizes[] = { 17, 40 };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        if (suite_run_list(suite_run_threads, suite_collectives, sizes[i], 2) != SL_OK)
+            fail_msg("%s", sl_error_message());
+    }
+}
+
 static void failures(void **state)
 {
     (void)state;
@@ -52,8 +63,12 @@ static void failures(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_rank),    cmocka_unit_test(patterns), cmocka_unit_test(messages),
-        cmocka_unit_test(collectives), cmocka_unit_test(failures),
+        cmocka_unit_test(one_rank),
+        cmocka_unit_test(patterns),
+        cmocka_unit_test(messages),
+        cmocka_unit_test(collectives),
+        cmocka_unit_test(collectives_of_large_groups),
+        cmocka_unit_test(failures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -50,6 +50,7 @@ static sl_status start_mpi(mpi_link *link)
     }
     MPI_Query_thread(&level);
     link->monitored = level >= MPI_THREAD_SERIALIZED;
+    link->base.one_thread = !link->monitored;
     if (!link->monitored)
         mpi_host->log(SL_LOG_WARN, "this MPI allows one thread only: ranks that hang will not be noticed");
     return SL_OK;

@@ -146,9 +146,11 @@ done:
 void mpi_take_slot(sl_wire *wire)
 {
     struct slot *slot = &wire->slots[wire->peeked];
+    pthread_mutex_lock(&wire->link->lock);
     slot->state = SLOT_RESERVED;
     slot->message = wire->reserved++;
     wire->credits--;
+    pthread_mutex_unlock(&wire->link->lock);
 }
 
 sl_status mpi_commit(sl_wire *wire, sl_envelope *envelope)
@@ -157,13 +159,14 @@ sl_status mpi_commit(sl_wire *wire, sl_envelope *envelope)
     struct slot *slot = find_slot(wire, envelope);
     if (!slot)
         return mpi_host->fail(SL_ERR_ARGUMENT, "commit: the memory is not a slot of this channel");
-    if (slot->state != SLOT_RESERVED)
-        return mpi_host->fail(SL_ERR_ARGUMENT, "commit: the slot is not reserved");
-    slot->state = SLOT_COMMITTED;
-    if (wire->is_dst)
-        return SL_OK;
     pthread_mutex_lock(&wire->link->lock);
-    status = send_committed(wire);
+    if (slot->state != SLOT_RESERVED) {
+        status = mpi_host->fail(SL_ERR_ARGUMENT, "commit: the slot is not reserved");
+    } else {
+        slot->state = SLOT_COMMITTED;
+        if (!wire->is_dst)
+            status = send_committed(wire);
+    }
     pthread_mutex_unlock(&wire->link->lock);
     return status;
 }
@@ -174,23 +177,24 @@ sl_status mpi_peek_message(sl_wire *wire, sl_envelope **out)
 {
     sl_status status = SL_OK;
     struct slot *slot = NULL;
-    if (wire->is_src) {
+    pthread_mutex_lock(&wire->link->lock);
+    if (wire->is_src)
         slot = slot_of_message(wire, wire->received, SLOT_COMMITTED);
-    } else {
-        pthread_mutex_lock(&wire->link->lock);
+    else
         status = mpi_progress_receive(wire, &slot);
-        if (!slot)
-            mpi_look_for_failure(wire->link);
-        pthread_mutex_unlock(&wire->link->lock);
-    }
+    if (!slot)
+        mpi_look_for_failure(wire->link);
+    pthread_mutex_unlock(&wire->link->lock);
     *out = slot ? slot->envelope : NULL;
     return status;
 }
 
 void mpi_take_message(sl_wire *wire)
 {
+    pthread_mutex_lock(&wire->link->lock);
     struct slot *slot = slot_of_message(wire, wire->received++, wire->is_src ? SLOT_COMMITTED : SLOT_POSTED);
     slot->state = SLOT_TAKEN;
+    pthread_mutex_unlock(&wire->link->lock);
 }
 
 sl_status mpi_release(sl_wire *wire, sl_envelope *envelope)
@@ -199,13 +203,15 @@ sl_status mpi_release(sl_wire *wire, sl_envelope *envelope)
     struct slot *slot = find_slot(wire, envelope);
     if (!slot)
         return mpi_host->fail(SL_ERR_ARGUMENT, "release: the memory is not a slot of this channel");
-    if (slot->state != SLOT_TAKEN)
-        return mpi_host->fail(SL_ERR_ARGUMENT, "release: the slot holds no message that was received");
+    pthread_mutex_lock(&wire->link->lock);
+    if (slot->state != SLOT_TAKEN) {
+        status = mpi_host->fail(SL_ERR_ARGUMENT, "release: the slot holds no message that was received");
+        goto done;
+    }
     if (wire->is_src) {
         slot->state = SLOT_FREE;
-        return SL_OK;
+        goto done;
     }
-    pthread_mutex_lock(&wire->link->lock);
     SL_TRY(mpi_post_receive(wire, slot));
     SL_TRY(mpi_send_credit(wire, CREDIT_FREED));
 done:

@@ -55,6 +55,13 @@ void sl_shm_link_close(sl_link *base)
     sl_free(link);
 }
 
+void sl_shm_wake(sl_link *base)
+{
+    sl_shm_rank *me = ((sl_shm_link *)base)->me;
+    if (atomic_load(&me->sleepers))
+        sl_shm_ring(me);
+}
+
 void sl_shm_link_fail(sl_link *base, int rank, sl_status code, const char *text)
 {
     sl_shm_fail(((sl_shm_link *)base)->shm, rank, code, text);

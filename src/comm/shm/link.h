@@ -31,6 +31,7 @@ sl_status sl_shm_release(sl_wire *wire, sl_envelope *envelope);
 bool sl_shm_peer_closed(sl_wire *wire);
 sl_status sl_shm_pause(sl_link *base, sl_pause *pause);
 void sl_shm_resume(sl_link *base, sl_pause *pause);
+void sl_shm_wake(sl_link *base);
 void sl_shm_link_fail(sl_link *base, int rank, sl_status code, const char *text);
 void sl_shm_link_note(sl_link *base, const char *text);
 
@@ -44,7 +45,8 @@ sl_status sl_shm_open_threads(int size, const sl_group_options *options, sl_link
         .open_wires = sl_shm_open_wires, .close_wire = sl_shm_close_wire, .peek_slot = sl_shm_peek_slot,               \
         .take_slot = sl_shm_take_slot, .commit = sl_shm_commit, .peek_message = sl_shm_peek_message,                   \
         .take_message = sl_shm_take_message, .release = sl_shm_release, .peer_closed = sl_shm_peer_closed,             \
-        .pause = sl_shm_pause, .resume = sl_shm_resume, .fail = sl_shm_link_fail, .note = sl_shm_link_note,            \
+        .pause = sl_shm_pause, .resume = sl_shm_resume, .wake = sl_shm_wake, .fail = sl_shm_link_fail,                 \
+        .note = sl_shm_link_note,                                                                                      \
     }
 
 #endif

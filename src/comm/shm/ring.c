@@ -37,12 +37,13 @@ struct sl_wire {
     char *slots;
     size_t stride;
     int capacity;
-    uint64_t sent, received; /* messages so far */
-    int expected_slot;       /* where the receiver looks for the next message to be sent */
-    int send_slot;           /* where to look first for a free slot; set to it by peek_slot */
-    int receive_slot;        /* where to look first for the next message; set to it by peek_message */
-    bool *reserved;          /* (capacity) taken by the sender and not committed */
-    uint64_t *messages;      /* (capacity) number of the message that the sender last put there */
+    uint64_t sent; /* messages so far */
+    _Atomic uint64_t received;
+    int expected_slot;      /* where the receiver looks for the next message to be sent */
+    int send_slot;          /* where to look first for a free slot; set to it by peek_slot */
+    int receive_slot;       /* where to look first for the next message; set to it by peek_message */
+    _Atomic bool *reserved; /* (capacity) taken by the sender and not committed */
+    uint64_t *messages;     /* (capacity) number of the message that the sender last put there */
     sl_shm_rank *peer;
     ring_shared *shared;
     struct region *region;
@@ -248,7 +249,8 @@ sl_status sl_shm_peek_slot(sl_wire *wire, sl_envelope **out)
     int slot = wire->send_slot;
     for (int i = 0; i < wire->capacity; i++, slot = slot_after(wire, slot)) {
         sl_envelope *envelope = slot_at(wire, slot);
-        if (!wire->reserved[slot] && (atomic_load(&envelope->turn) & 1) == 0) {
+        if (!atomic_load_explicit(&wire->reserved[slot], memory_order_acquire) &&
+            (atomic_load(&envelope->turn) & 1) == 0) {
             wire->send_slot = slot;
             *out = envelope;
             break;
@@ -264,7 +266,7 @@ void sl_shm_take_slot(sl_wire *wire)
     if (slot != wire->expected_slot)
         atomic_store_explicit(&wire->shared->detours[message % (uint64_t)wire->capacity],
                               message << 32 | (uint64_t)(slot + 1), memory_order_release);
-    wire->reserved[slot] = true;
+    atomic_store_explicit(&wire->reserved[slot], true, memory_order_relaxed);
     wire->messages[slot] = message;
     wire->send_slot = wire->expected_slot = slot_after(wire, slot);
 }
@@ -275,10 +277,11 @@ sl_status sl_shm_commit(sl_wire *wire, sl_envelope *envelope)
     sl_status status = find_slot(wire, envelope, "commit", &slot);
     if (status != SL_OK)
         return status;
-    if (!wire->reserved[slot])
+    if (!atomic_load_explicit(&wire->reserved[slot], memory_order_relaxed))
         return sl_fail(SL_ERR_ARGUMENT, "commit: the slot is not reserved");
-    wire->reserved[slot] = false;
-    hand_over(wire, envelope, 2 * wire->messages[slot] + 1);
+    uint64_t message = wire->messages[slot]; /* before the slot can be taken again */
+    hand_over(wire, envelope, 2 * message + 1);
+    atomic_store_explicit(&wire->reserved[slot], false, memory_order_release);
     return SL_OK;
 }
 
@@ -286,7 +289,7 @@ sl_status sl_shm_commit(sl_wire *wire, sl_envelope *envelope)
 
 sl_status sl_shm_peek_message(sl_wire *wire, sl_envelope **out)
 {
-    uint64_t message = wire->received, turn = 2 * message + 1;
+    uint64_t message = atomic_load_explicit(&wire->received, memory_order_relaxed), turn = 2 * message + 1;
     sl_envelope *envelope = slot_at(wire, wire->receive_slot);
     *out = NULL;
     if (atomic_load(&envelope->turn) != turn) {
@@ -305,7 +308,8 @@ sl_status sl_shm_peek_message(sl_wire *wire, sl_envelope **out)
 
 void sl_shm_take_message(sl_wire *wire)
 {
-    wire->received++;
+    atomic_store_explicit(&wire->received, atomic_load_explicit(&wire->received, memory_order_relaxed) + 1,
+                          memory_order_relaxed);
     wire->receive_slot = slot_after(wire, wire->receive_slot);
 }
 
@@ -316,7 +320,7 @@ sl_status sl_shm_release(sl_wire *wire, sl_envelope *envelope)
     if (status != SL_OK)
         return status;
     uint64_t turn = atomic_load_explicit(&envelope->turn, memory_order_relaxed);
-    if ((turn & 1) == 0 || turn / 2 >= wire->received)
+    if ((turn & 1) == 0 || turn / 2 >= atomic_load_explicit(&wire->received, memory_order_relaxed))
         return sl_fail(SL_ERR_ARGUMENT, "release: the slot holds no message that was received");
     hand_over(wire, envelope, turn + 1);
     return SL_OK;

@@ -5,48 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Batches --------------------------------------------------------------------------------- */
-
-enum { RING_TRANSFERS = 12 };
-
-/* Everybody sends to and receives from its neighbours in one batch, more than the channels hold at once. */
-static sl_status a_batch_moves_both_ways(sl_group *group, uint64_t seed)
-{
-    sl_status status = SL_OK;
-    int size = sl_group_size(group), me = sl_group_rank(group), next = (me + 1) % size, before = (me + size - 1) % size;
-    sl_channel_spec specs[2] = { { me, me, next, 2, 4096 }, { before, before, me, 2, 4096 } };
-    sl_channel *channels[2];
-    sl_transfer transfers[2 * RING_TRANSFERS];
-    sl_request *requests[2] = { NULL };
-    char(*data)[4096] = malloc(sizeof *data * 2 * RING_TRANSFERS);
-    SL_TRY(sl_group_open_channels(group, specs, size == 1 ? 1 : 2, channels));
-    if (size == 1)
-        channels[1] = channels[0];
-    for (int i = 0; i < RING_TRANSFERS; i++) {
-        size_t bytes = (size_t)(i * 300);
-        suite_fill(data[i], bytes, seed + (uint64_t)(me * 100 + i));
-        transfers[i] = (sl_transfer){ channels[0], suite_bytes(5, i, bytes), data[i], false };
-        transfers[RING_TRANSFERS + i] =
-            (sl_transfer){ channels[1], suite_bytes(5, i, bytes), data[RING_TRANSFERS + i], true };
-    }
-    /* Two requests: waiting for the second must move the first along. */
-    SL_TRY(sl_group_post(group, transfers, RING_TRANSFERS, &requests[0]));
-    SL_TRY(sl_group_post(group, transfers + RING_TRANSFERS, RING_TRANSFERS, &requests[1]));
-    SL_TRY(sl_request_wait(requests[1]));
-    bool finished = false;
-    while (!finished)
-        SL_TRY(sl_request_test(requests[0], &finished));
-    for (int i = 0; i < RING_TRANSFERS; i++)
-        CHECK(suite_is_filled(data[RING_TRANSFERS + i], (size_t)(i * 300), seed + (uint64_t)(before * 100 + i)));
-    SL_TRY(sl_group_barrier(group));
-    sl_channel_close(channels[0]);
-    if (size > 1)
-        sl_channel_close(channels[1]);
-done:
-    free(data);
-    return status;
-}
-
 /* ---- Sizes ----------------------------------------------------------------------------------- */
 
 /* Those at which something changes, and others of every magnitude. */
@@ -227,8 +185,6 @@ static sl_status a_rank_never_waits_for_itself(sl_group *group, uint64_t seed)
     int me = sl_group_rank(group);
     sl_channel *channel = NULL;
     void *data = NULL, *none = NULL;
-    sl_request *request = NULL;
-    char byte[1];
     sl_message message = suite_bytes(0, 0, 1);
     SL_TRY(suite_open_one(group, 100 + me, me, me, 1, 8, &channel));
     CHECK_FAILS(sl_channel_receive(channel, &message, NULL, &none), SL_ERR_COMM, "would wait for itself");
@@ -237,9 +193,6 @@ static sl_status a_rank_never_waits_for_itself(sl_group *group, uint64_t seed)
     SL_TRY(sl_channel_commit(channel, data));
     SL_TRY(sl_channel_receive(channel, &message, NULL, &data));
     SL_TRY(sl_channel_release(channel, data));
-    sl_transfer transfer = { channel, message, byte, true };
-    SL_TRY(sl_group_post(group, &transfer, 1, &request));
-    CHECK_FAILS(sl_request_wait(request), SL_ERR_COMM, "would wait for itself");
     sl_channel_close(channel);
 done:
     return status;
@@ -256,24 +209,18 @@ static sl_status nothing_is_allocated_per_message(sl_group *group, uint64_t seed
     sl_channel_spec specs[2] = { { me, me, (me + 1) % size, 2, 64 },
                                  { (me + size - 1) % size, (me + size - 1) % size, me, 2, 64 } };
     sl_channel *channels[2];
-    char data[2][64] = { { 0 } };
     int64_t before = 0;
     SL_TRY(sl_group_open_channels(group, specs, size == 1 ? 1 : 2, channels));
     if (size == 1)
         channels[1] = channels[0];
     for (int round = 0; round < 50; round++) {
         sl_message message = suite_bytes(round, 0, 64);
-        sl_transfer transfers[2] = { { channels[0], message, data[0], false },
-                                     { channels[1], message, data[1], true } };
-        sl_request *request = NULL;
         void *slot = NULL;
         if (round < 2) {
             SL_TRY(sl_group_barrier(group));
             before = sl_alloc_count();
             SL_TRY(sl_group_barrier(group));
         }
-        SL_TRY(sl_group_post(group, transfers, 2, &request));
-        SL_TRY(sl_request_wait(request));
         SL_TRY(sl_channel_reserve(channels[0], &message, &slot));
         SL_TRY(sl_channel_commit(channels[0], slot));
         SL_TRY(sl_channel_receive(channels[1], &message, NULL, &slot));
@@ -291,7 +238,6 @@ done:
 }
 
 const suite_case suite_messages[] = {
-    { .name = "a_batch_moves_both_ways", .run = a_batch_moves_both_ways, .min_ranks = 1 },
     { .name = "messages_of_all_sizes_arrive", .run = messages_of_all_sizes_arrive, .min_ranks = 1 },
     { .name = "a_full_channel_takes_no_more", .run = a_full_channel_takes_no_more, .min_ranks = 1 },
     { .name = "any_of_several_channels_can_be_awaited", .run = any_of_several_channels_can_be_awaited, .min_ranks = 2 },

@@ -9,7 +9,7 @@
 enum { MAX_CHANNELS = 8, MAX_HELD = 8 };
 
 /* How a side of a message is done. */
-typedef enum way { IN_PLACE, TRYING, BATCH, WAYS } way;
+typedef enum way { IN_PLACE, TRYING, WAYS } way;
 
 struct planned {
     int channel; /* index */
@@ -127,32 +127,12 @@ done:
     return status;
 }
 
-static sl_status transfer_now(struct player *player, const struct planned *planned, void *data, bool receive)
-{
-    sl_request *request = NULL;
-    sl_transfer transfer = {
-        .channel = player->channels[planned->channel],
-        .message = planned->message,
-        .data = data,
-        .receive = receive,
-    };
-    sl_status status = sl_group_post(player->group, &transfer, 1, &request);
-    return status == SL_OK ? sl_request_wait(request) : status;
-}
-
 static sl_status play_send(struct player *player, int i)
 {
     sl_status status = SL_OK;
     const struct planned *planned = &player->pattern->messages[i];
     sl_channel *channel = player->channels[planned->channel];
     void *data = NULL;
-    if (planned->send == BATCH) {
-        data = malloc(planned->bytes + 1);
-        suite_fill(data, planned->bytes, content_seed(player, i));
-        status = transfer_now(player, planned, data, false);
-        free(data);
-        return status;
-    }
     if (planned->send == IN_PLACE)
         SL_TRY(sl_channel_reserve(channel, &planned->message, &data));
     while (!data) {
@@ -173,14 +153,6 @@ static sl_status play_receive(struct player *player, int i)
     sl_channel *channel = player->channels[planned->channel];
     sl_message got;
     void *data = NULL;
-    if (planned->receive == BATCH) {
-        data = malloc(planned->bytes + 1);
-        status = transfer_now(player, planned, data, true);
-        if (status == SL_OK && !suite_is_filled(data, planned->bytes, content_seed(player, i)))
-            status = sl_fail(SL_ERR_INTERNAL, "message %d came with other bytes", i);
-        free(data);
-        return status;
-    }
     if (planned->receive == IN_PLACE)
         SL_TRY(sl_channel_receive(channel, &planned->message, &got, &data));
     while (!data) {
