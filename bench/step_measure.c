@@ -147,7 +147,7 @@ static sl_status open_run(const step_options *options, bench_run *run, step_resu
     for (int i = 0; i < run->param_count; i++) {
         int64_t count = sl_meta_count(&run->params[i].data.meta);
         result->parameters += count;
-        result->predicted_memory += (int64_t)sl_optim_state_bytes(&adamw, count);
+        result->predicted_memory += (int64_t)sl_optim_state_bytes(&adamw, SL_F32, count);
     }
 done:
     return status;

@@ -257,6 +257,9 @@ typedef struct sl_program_options {
      * Paths of scopes; a component "*" matches any one ("h.*"). Not one match is an error. */
     const char *const *recompute;
     int recompute_count;
+    /* Element type of all parameters' gradients; NULL: each gradient has that of its parameter. f32 gradients of bf16
+     * parameters add up over microbatches without being rounded to bf16 in between. */
+    const sl_dtype *grad_dtype;
 } sl_program_options;
 
 /* A buffer outside the program: contiguous, on a SL_DEVICE_ALIGNMENT boundary where large. */
@@ -271,16 +274,18 @@ typedef struct sl_port {
     /* input: input_grads[i] is written, its gradient; output: output_grads[i] is read. Elsewhere the pointer is not
      * looked at and may be NULL. */
     bool has_grad;
-    bool root;     /* input: from outside the pipeline; output: a named output of the graph (the loss among them) */
-    sl_init init;  /* params */
-    int output_of; /* input that comes along an edge: the stage that makes it; else -1 */
+    bool root;    /* input: from outside the pipeline; output: a named output of the graph (the loss among them) */
+    sl_init init; /* params */
+    sl_dtype grad_dtype;    /* params: of the gradient, which has the same shape */
+    size_t grad_bytes;      /* params: of the gradient */
+    int output_of;          /* input that comes along an edge: the stage that makes it; else -1 */
     sl_phase grad_last_use; /* output with has_grad: last reader of output_grads[i], I or W */
 } sl_port;
 
 /* All that is known before running. Borrowed from the program. */
 typedef struct sl_program_info {
     int stage, stage_count;
-    const sl_port *params; /* grads[] has the same ports, one for one */
+    const sl_port *params; /* grads[] has one entry for each, with the port's grad_dtype */
     int param_count;
     const sl_port *inputs;
     int input_count;
@@ -294,7 +299,7 @@ typedef struct sl_program_info {
     size_t saved_i_bytes, saved_w_bytes, kept_bytes;
     size_t scratch_bytes[SL_PHASE_COUNT];
     size_t constant_bytes;
-    size_t param_bytes; /* sum over params; grads take as much */
+    size_t param_bytes, grad_bytes; /* sums over params */
 
     int instruction_count[SL_PHASE_COUNT];
     sl_cost cost[SL_PHASE_COUNT];

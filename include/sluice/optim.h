@@ -45,18 +45,24 @@ typedef struct sl_optim_options {
     double beta1, beta2, eps; /* ADAMW */
     double momentum;          /* SGD; 0 keeps no state */
     double weight_decay;
+    sl_dtype state_dtype; /* of moments and momentum; floating, f32 by default */
+    /* Parameters that are not f32 have an f32 copy among the optimizer's state ("master"). Updates go to the copy, and
+     * the parameter is the copy rounded: small updates then add up instead of being lost. */
+    bool master_weights;
 } sl_optim_options;
 
-/* A parameter, or a shard of one, of this rank: f32, contiguous, on the device. */
+/* A parameter, or a shard of one, of this rank: contiguous, on the device. Parameter and gradient have the same shape;
+ * each may have any floating dtype. All f32 is the fast case. */
 typedef struct sl_optim_param {
     const char *name;
     sl_view data, grad;
-    bool decay; /* weight_decay applies; by convention where the whole parameter has rank >= 2 */
+    bool decay; /* weight_decay applies; by convention if the whole parameter has rank >= 2 */
 } sl_optim_param;
 
 typedef struct sl_optimizer sl_optimizer;
 
-/* The names are copied; the views must outlive the optimizer. Its state is zero at first, on the device. */
+/* The names are copied; the views must outlive the optimizer. Its state is on the device and starts as zero, master
+ * weights as the parameters. */
 SL_API SL_MUST_CHECK sl_status sl_optimizer_create(const sl_optim_options *options, sl_device *device,
                                                    const sl_optim_param *params, int count, sl_optimizer **out);
 SL_API void sl_optimizer_destroy(sl_optimizer *optimizer); /* NULL is fine */
@@ -69,7 +75,11 @@ SL_API SL_MUST_CHECK sl_status sl_optimizer_square_sums(sl_optimizer *optimizer,
 SL_API SL_MUST_CHECK sl_status sl_optimizer_step(sl_optimizer *optimizer, sl_stream *stream, int64_t number, double lr,
                                                  double grad_scale);
 
-/* One tensor of state, for checkpoints: "exp_avg" and "exp_avg_sq", or "momentum_buffer". Shaped as the parameter. */
+/* Makes the master weights equal to the parameters again, after somebody else has written the parameters. */
+SL_API SL_MUST_CHECK sl_status sl_optimizer_refresh_masters(sl_optimizer *optimizer, sl_stream *stream);
+
+/* One tensor of state, for checkpoints: "exp_avg" and "exp_avg_sq", or "momentum_buffer", then "master". Shaped as the
+ * parameter. */
 typedef struct sl_optim_state {
     const char *param; /* name; borrowed */
     const char *kind;  /* static */
@@ -78,8 +88,8 @@ typedef struct sl_optim_state {
 
 SL_API int sl_optimizer_state_count(const sl_optimizer *optimizer);
 SL_API sl_optim_state sl_optimizer_state_at(const sl_optimizer *optimizer, int i); /* by parameter, then kind */
-/* Bytes of state for a parameter of `count` elements, for plans. */
-SL_API size_t sl_optim_state_bytes(const sl_optim_options *options, int64_t count);
+/* Bytes of state for a parameter of this dtype and `count` elements, for plans. */
+SL_API size_t sl_optim_state_bytes(const sl_optim_options *options, sl_dtype dtype, int64_t count);
 
 #ifdef __cplusplus
 }

@@ -26,7 +26,7 @@ static sl_status add_grad_storages(sl_lowering *lowering)
     const sl_stage_part *part = lowering->part;
     for (int i = 0; i < part->param_count; i++) {
         sl_meta meta = lowering->values[part->params[i]].meta;
-        meta.dtype = lowering->grad_dtype ? *lowering->grad_dtype : meta.dtype;
+        meta.dtype = sl_lowering_grad_dtype(lowering, part->params[i]);
         lowering->param_port[part->params[i]] = i;
         SL_TRY(sl_storage_add(lowering, SL_HOME_GRAD, i, sl_meta_bytes(&meta), &lowering->grads[i]));
     }

@@ -103,6 +103,8 @@ static void dump_port(const char *kind, int index, const sl_port *port, FILE *fi
             sl_shape_text(&port->shape, shape, sizeof shape), port->bytes, sl_phase_name(port->last_use));
     fputs(port->root ? ", root" : "", file);
     fputs(port->has_grad ? ", with gradient" : "", file);
+    if (port->has_grad && port->grad_bytes > 0 && port->grad_dtype != port->dtype)
+        fprintf(file, " in %s", sl_dtype_name(port->grad_dtype));
     if (port->output_of >= 0)
         fprintf(file, ", from stage %d", port->output_of);
     fputc('\n', file);

@@ -33,13 +33,6 @@ static sl_phase phase_of(const sl_lowering *lowering, int target)
     return lowering->graph->values[target].fixed ? SL_PHASE_W : SL_PHASE_I;
 }
 
-/* The gradient of a parameter may have a dtype of its own; any other gradient has that of its value. */
-static sl_dtype gradient_dtype(const sl_lowering *lowering, int value)
-{
-    const sl_graph_value *v = &lowering->graph->values[value];
-    return v->kind == SL_VALUE_PARAM && lowering->grad_dtype ? *lowering->grad_dtype : v->dtype;
-}
-
 /* The op that brings one tensor into another, whatever their dtypes. */
 static sl_op copy_op(const sl_operand *from, sl_dtype to)
 {
@@ -53,8 +46,8 @@ static bool lies_in_param(const sl_lowering *lowering, int value, sl_operand *ou
 {
     const sl_graph_value *v = &lowering->graph->values[value];
     if (v->kind == SL_VALUE_PARAM) {
-        *out =
-            sl_operand_whole(lowering->grads[lowering->param_port[value]], gradient_dtype(lowering, value), &v->shape);
+        *out = sl_operand_whole(lowering->grads[lowering->param_port[value]], sl_lowering_grad_dtype(lowering, value),
+                                &v->shape);
         return true;
     }
     if (!v->fixed || v->node < 0)
@@ -241,8 +234,8 @@ static sl_status emit(sl_lowering *lowering, const grad_call *call)
             SL_TRY(open_sink(lowering, target, &sink));
         } else if (target != TARGET_NONE) {
             int like = target > 0 ? target : call->like[i];
-            SL_TRY(sl_operand_new(lowering, gradient_dtype(lowering, like), &lowering->graph->values[like].shape,
-                                  &sink.operand));
+            SL_TRY(sl_operand_new(lowering, sl_lowering_grad_dtype(lowering, like),
+                                  &lowering->graph->values[like].shape, &sink.operand));
         }
         set_output(&step, i, &sink, &sink.operand);
     }
@@ -263,7 +256,7 @@ sl_status sl_gradient_alias(sl_lowering *lowering, int target, const sl_operand 
         lowering->gradients[target] = (sl_gradient){ *term, true, false };
         return SL_OK;
     }
-    return emit(lowering, &(grad_call){ .op = copy_op(term, gradient_dtype(lowering, target)),
+    return emit(lowering, &(grad_call){ .op = copy_op(term, sl_lowering_grad_dtype(lowering, target)),
                                         .inputs = { *term },
                                         .input_count = 1,
                                         .targets = { target },

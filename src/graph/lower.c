@@ -21,6 +21,12 @@ sl_status sl_storage_add(sl_lowering *lowering, sl_home home, int index, size_t 
     return SL_OK;
 }
 
+sl_dtype sl_lowering_grad_dtype(const sl_lowering *lowering, int value)
+{
+    const sl_graph_value *v = &lowering->graph->values[value];
+    return v->kind == SL_VALUE_PARAM && lowering->grad_dtype ? *lowering->grad_dtype : v->dtype;
+}
+
 sl_operand sl_operand_whole(int storage, sl_dtype dtype, const sl_shape *shape)
 {
     return (sl_operand){ .storage = storage, .meta = sl_meta_contiguous(dtype, shape) };

@@ -98,6 +98,9 @@ SL_MUST_CHECK sl_status sl_lower_backward(sl_lowering *lowering);
 /* Makes I compute again what lies in the modules and would otherwise be saved by F. */
 SL_MUST_CHECK sl_status sl_lower_recompute(sl_lowering *lowering, const char *const *modules, int count);
 
+/* Of the gradient of a value: that of the value, unless it is a parameter whose gradients have another. */
+sl_dtype sl_lowering_grad_dtype(const sl_lowering *lowering, int value);
+
 SL_MUST_CHECK sl_status sl_storage_add(sl_lowering *lowering, sl_home home, int index, size_t bytes, int *out);
 /* A contiguous tensor in a storage of its own. */
 SL_MUST_CHECK sl_status sl_operand_new(sl_lowering *lowering, sl_dtype dtype, const sl_shape *shape, sl_operand *out);

@@ -40,6 +40,9 @@ static sl_status make_ports(sl_stage_program *program, const sl_lowering *loweri
         SL_TRY(make_port(program, value, value->name, &ports[i]));
         ports[i].last_use = lowering->forward_only ? SL_PHASE_F : SL_PHASE_W;
         ports[i].has_grad = value->kind == SL_VALUE_PARAM && lowering->terms[values[i]] > 0;
+        ports[i].grad_dtype = sl_lowering_grad_dtype(lowering, values[i]);
+        const sl_meta grad = sl_meta_contiguous(ports[i].grad_dtype, &value->shape);
+        ports[i].grad_bytes = sl_meta_bytes(&grad);
     }
     *out = ports;
     *out_count = count;
@@ -181,8 +184,10 @@ static sl_status fill_info(sl_stage_program *program, const sl_lowering *lowerin
     SL_TRY(make_outputs(program, lowering));
     SL_TRY(copy_constants(program, lowering));
     SL_TRY(copy_names(program, lowering));
-    for (int i = 0; i < info->param_count; i++)
+    for (int i = 0; i < info->param_count; i++) {
         info->param_bytes += info->params[i].bytes;
+        info->grad_bytes += info->params[i].grad_bytes;
+    }
     info->saved_i_bytes = program->plan.saved_i_bytes;
     info->saved_w_bytes = program->plan.saved_w_bytes;
     info->kept_bytes = program->plan.kept_bytes;
@@ -200,9 +205,12 @@ sl_status sl_stage_program_create(const sl_partition *partition, int stage, sl_d
     options = options ? options : &defaults;
     if (stage < 0 || stage >= partition->stage_count)
         return sl_fail(SL_ERR_ARGUMENT, "stage %d of a partition into %d", stage, partition->stage_count);
+    if (options->grad_dtype && !sl_dtype_is_floating(*options->grad_dtype))
+        return sl_fail(SL_ERR_ARGUMENT, "gradients cannot be %s", sl_dtype_name(*options->grad_dtype));
     sl_lowering lowering = { .graph = partition->graph,
                              .part = &partition->parts[stage],
-                             .forward_only = options->forward_only };
+                             .forward_only = options->forward_only,
+                             .grad_dtype = options->grad_dtype };
     SL_TRY(SL_NEW(program));
     SL_TRY(sl_arena_create(&program->arena));
     program->info.stage = stage;

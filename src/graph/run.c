@@ -89,7 +89,7 @@ static sl_status zero_unstarted(const sl_stage_program *program, sl_phase phase,
         int param = program->plan.unstarted[phase][i];
         if (!bindings->grads[param])
             return sl_fail(SL_ERR_ARGUMENT, "no memory bound for grad %d", param);
-        SL_TRY(sl_stream_memset(stream, bindings->grads[param], 0, program->info.params[param].bytes));
+        SL_TRY(sl_stream_memset(stream, bindings->grads[param], 0, program->info.params[param].grad_bytes));
     }
 done:
     return status;

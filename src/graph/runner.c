@@ -104,9 +104,19 @@ sl_view sl_runner_param(const sl_runner *runner, const char *name)
     FIND_IN_STAGES(find(stage->info->params, stage->info->param_count, name, false, stage->params));
 }
 
+static sl_view find_grad(const sl_runner_stage *stage, const char *name)
+{
+    for (int i = 0; i < stage->info->param_count; i++) {
+        const sl_port *port = &stage->info->params[i];
+        if (strcmp(port->name, name) == 0 && stage->grads[i])
+            return (sl_view){ stage->grads[i], sl_meta_contiguous(port->grad_dtype, &port->shape) };
+    }
+    return sl_view_none();
+}
+
 sl_view sl_runner_grad(const sl_runner *runner, const char *name)
 {
-    FIND_IN_STAGES(find(stage->info->params, stage->info->param_count, name, false, stage->grads));
+    FIND_IN_STAGES(find_grad(stage, name));
 }
 
 sl_view sl_runner_state(const sl_runner *runner, const char *name)
@@ -205,9 +215,8 @@ static sl_status sum_tied(sl_runner *runner)
             if (stage->param_owner[i] == s)
                 continue;
             const sl_runner_stage *owner = &runner->stages[stage->param_owner[i]];
-            const sl_view from = view_of(&stage->info->params[i], stage->grads[i]);
-            const sl_view to =
-                find(owner->info->params, owner->info->param_count, stage->info->params[i].name, false, owner->grads);
+            const sl_view from = find_grad(stage, stage->info->params[i].name);
+            const sl_view to = find_grad(owner, stage->info->params[i].name);
             SL_TRY(sl_kernel_run(runner->stream, &(sl_kernel_call){ .op = SL_OP_COPY,
                                                                     .inputs = &from,
                                                                     .input_count = 1,

@@ -38,7 +38,7 @@ static sl_status allocate_params(sl_runner *runner, int s)
         if (stage->param_owner[i] == s)
             SL_TRY(take(runner, stage->info->params[i].bytes, &stage->params[i]));
         if (!runner->options.programs.forward_only)
-            SL_TRY(take(runner, stage->info->params[i].bytes, &stage->grads[i]));
+            SL_TRY(take(runner, stage->info->params[i].grad_bytes, &stage->grads[i]));
     }
 done:
     return status;

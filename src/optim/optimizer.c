@@ -2,19 +2,19 @@
 #include <sluice/optim.h>
 
 #include "base/alloc.h"
+#include "op/op.h"
 
 #include <sluice/kernel.h>
 
 #include <inttypes.h>
-#include <string.h>
 
-enum { MAX_STATES = 2 };
+enum { MAX_STATES = 2, MASTER = MAX_STATES };
 
 typedef struct optim_slot {
     char *name;
     sl_view data, grad;
     bool decay;
-    sl_view states[MAX_STATES];
+    sl_view states[MAX_STATES + 1]; /* and the master; none if there is no such */
 } optim_slot;
 
 struct sl_optimizer {
@@ -43,9 +43,15 @@ static int states_of(const sl_optim_options *options)
     return kinds[options->kind].states;
 }
 
-size_t sl_optim_state_bytes(const sl_optim_options *options, int64_t count)
+static bool has_master(const sl_optim_options *options, sl_dtype dtype)
 {
-    return (size_t)states_of(options) * (size_t)count * sizeof(float);
+    return options->master_weights && dtype != SL_F32;
+}
+
+size_t sl_optim_state_bytes(const sl_optim_options *options, sl_dtype dtype, int64_t count)
+{
+    return (size_t)count * ((size_t)states_of(options) * sl_dtype_size(options->state_dtype) +
+                            (has_master(options, dtype) ? sizeof(float) : 0));
 }
 
 static sl_status check_options(const sl_optim_options *o)
@@ -54,6 +60,8 @@ static sl_status check_options(const sl_optim_options *o)
         return sl_fail(SL_ERR_ARGUMENT, "an optimizer needs options: NULL was given");
     if ((unsigned)o->kind >= sizeof kinds / sizeof *kinds)
         return sl_fail(SL_ERR_ARGUMENT, "there is no optimizer %d", (int)o->kind);
+    if (!sl_dtype_is_floating(o->state_dtype))
+        return sl_fail(SL_ERR_ARGUMENT, "optimizer state cannot be %s", sl_dtype_name(o->state_dtype));
     if (!(o->weight_decay >= 0))
         return sl_fail(SL_ERR_ARGUMENT, "weight decay %g is negative", o->weight_decay);
     if (o->kind == SL_OPTIM_ADAMW && !(o->beta1 >= 0 && o->beta1 < 1 && o->beta2 >= 0 && o->beta2 < 1))
@@ -69,24 +77,44 @@ static sl_status check_param(const sl_optim_param *param)
 {
     char expected[160], given[160];
     const sl_meta *data = &param->data.meta, *grad = &param->grad.meta;
-    if (data->dtype != SL_F32 || !sl_meta_is_contiguous(data))
-        return sl_fail(SL_ERR_SHAPE, "parameter '%s' is %s; optimizers take contiguous f32", param->name,
+    if (!sl_dtype_is_floating(data->dtype) || !sl_meta_is_contiguous(data))
+        return sl_fail(SL_ERR_SHAPE, "parameter '%s' is %s; optimizers take contiguous floating ones", param->name,
                        sl_meta_text(data, given, sizeof given));
-    if (!sl_meta_equal(data, grad))
+    if (!sl_shape_equal(&data->shape, &grad->shape) || !sl_dtype_is_floating(grad->dtype) ||
+        !sl_meta_is_contiguous(grad))
         return sl_fail(SL_ERR_SHAPE, "parameter '%s' is %s, its gradient %s", param->name,
                        sl_meta_text(data, expected, sizeof expected), sl_meta_text(grad, given, sizeof given));
     return SL_OK;
 }
 
 /* Takes state of a parameter from the device and zeroes it. */
-static sl_status add_state(sl_optimizer *optimizer, sl_stream *stream, optim_slot *slot, int which)
+static sl_status add_state(sl_optimizer *optimizer, sl_stream *stream, optim_slot *slot, int which, sl_dtype dtype)
 {
     sl_status status = SL_OK;
-    size_t bytes = sl_meta_bytes(&slot->data.meta);
     sl_view *state = &slot->states[which];
-    SL_TRY(sl_device_alloc(optimizer->device, bytes, &state->data));
-    state->meta = slot->data.meta;
-    SL_TRY(sl_stream_memset(stream, state->data, 0, bytes));
+    const sl_meta meta = sl_meta_contiguous(dtype, &slot->data.meta.shape);
+    SL_TRY(sl_device_alloc(optimizer->device, sl_meta_bytes(&meta), &state->data));
+    state->meta = meta;
+    SL_TRY(sl_stream_memset(stream, state->data, 0, sl_meta_bytes(&meta)));
+done:
+    return status;
+}
+
+static sl_status cast(sl_stream *stream, const sl_view *from, const sl_view *to)
+{
+    return sl_kernel_run(
+        stream,
+        &(sl_kernel_call){ .op = SL_OP_CAST, .inputs = from, .input_count = 1, .outputs = to, .output_count = 1 });
+}
+
+sl_status sl_optimizer_refresh_masters(sl_optimizer *optimizer, sl_stream *stream)
+{
+    sl_status status = SL_OK;
+    for (int i = 0; i < optimizer->count; i++) {
+        const optim_slot *slot = &optimizer->slots[i];
+        if (!sl_view_is_none(&slot->states[MASTER]))
+            SL_TRY(cast(stream, &slot->data, &slot->states[MASTER]));
+    }
 done:
     return status;
 }
@@ -111,13 +139,17 @@ static sl_status add_slot(sl_optimizer *optimizer, sl_stream *stream, const sl_o
     size_t scratch;
 
     SL_TRY(check_param(param));
+    for (int i = 0; i <= MASTER; i++)
+        slot->states[i] = sl_view_none();
     SL_TRY(sl_strdup(param->name, &slot->name));
     optimizer->count++; /* from here on the destroyer sees it */
     slot->data = param->data;
     slot->grad = param->grad;
     slot->decay = param->decay;
     for (int i = 0; i < states_of(&optimizer->options); i++)
-        SL_TRY(add_state(optimizer, stream, slot, i));
+        SL_TRY(add_state(optimizer, stream, slot, i, optimizer->options.state_dtype));
+    if (has_master(&optimizer->options, slot->data.meta.dtype))
+        SL_TRY(add_state(optimizer, stream, slot, MASTER, SL_F32));
     sl_kernel_call call = square_sum_call(optimizer, slot, &sum);
     SL_TRY(sl_kernel_scratch(optimizer->device, &call, &scratch));
     if (scratch > optimizer->scratch_bytes)
@@ -145,6 +177,7 @@ sl_status sl_optimizer_create(const sl_optim_options *options, sl_device *device
     for (int i = 0; i < count; i++)
         SL_TRY(add_slot(optimizer, stream, &params[i]));
     SL_TRY(sl_device_alloc(device, optimizer->scratch_bytes, &optimizer->scratch));
+    SL_TRY(sl_optimizer_refresh_masters(optimizer, stream));
     SL_TRY(sl_stream_synchronize(stream));
     *out = optimizer;
     optimizer = NULL;
@@ -159,7 +192,7 @@ void sl_optimizer_destroy(sl_optimizer *optimizer)
     if (!optimizer)
         return;
     for (int i = 0; i < optimizer->count; i++) {
-        for (int s = 0; s < MAX_STATES; s++)
+        for (int s = 0; s <= MASTER; s++)
             sl_device_free(optimizer->device, optimizer->slots[i].states[s].data);
         sl_free(optimizer->slots[i].name);
     }
@@ -193,8 +226,9 @@ sl_status sl_optimizer_step(sl_optimizer *optimizer, sl_stream *stream, int64_t 
         return sl_fail(SL_ERR_ARGUMENT, "update %" PRId64 "; updates count from 1", number);
     for (int i = 0; i < optimizer->count; i++) {
         const optim_slot *slot = &optimizer->slots[i];
-        sl_view outputs[1 + MAX_STATES] = { slot->data, sl_view_none(), sl_view_none() };
-        memcpy(outputs + 1, slot->states, (size_t)states_of(o) * sizeof *outputs);
+        const sl_view *master = &slot->states[MASTER];
+        bool has_copy = !sl_view_is_none(master);
+        const sl_view outputs[1 + MAX_STATES] = { has_copy ? *master : slot->data, slot->states[0], slot->states[1] };
         sl_kernel_call call = { .op = kinds[o->kind].op,
                                 .inputs = &slot->grad,
                                 .input_count = 1,
@@ -209,6 +243,8 @@ sl_status sl_optimizer_step(sl_optimizer *optimizer, sl_stream *stream, int64_t 
                                              .grad_scale = grad_scale,
                                              .t = number };
         SL_TRY(sl_kernel_run(stream, &call));
+        if (has_copy)
+            SL_TRY(cast(stream, master, &slot->data));
     }
 done:
     return status;
@@ -216,14 +252,24 @@ done:
 
 int sl_optimizer_state_count(const sl_optimizer *optimizer)
 {
-    return optimizer->count * states_of(&optimizer->options);
+    int count = 0;
+    for (int i = 0; i < optimizer->count; i++) {
+        for (int k = 0; k <= MASTER; k++)
+            count += !sl_view_is_none(&optimizer->slots[i].states[k]);
+    }
+    return count;
 }
 
 sl_optim_state sl_optimizer_state_at(const sl_optimizer *optimizer, int i)
 {
-    int states = states_of(&optimizer->options);
-    const optim_slot *slot = &optimizer->slots[i / states];
-    return (sl_optim_state){ .param = slot->name,
-                             .kind = kinds[optimizer->options.kind].names[i % states],
-                             .view = slot->states[i % states] };
+    for (int s = 0; s < optimizer->count; s++) {
+        const optim_slot *slot = &optimizer->slots[s];
+        for (int k = 0; k <= MASTER; k++) {
+            if (sl_view_is_none(&slot->states[k]) || i-- > 0)
+                continue;
+            const char *kind = k == MASTER ? "master" : kinds[optimizer->options.kind].names[k];
+            return (sl_optim_state){ .param = slot->name, .kind = kind, .view = slot->states[k] };
+        }
+    }
+    return (sl_optim_state){ .param = "", .kind = "", .view = sl_view_none() };
 }

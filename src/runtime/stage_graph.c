@@ -89,7 +89,7 @@ static sl_status take_weights(sl_stage *stage, const sl_program_info *info, int 
         if (size == 0) {
             SL_TRY(sl_strdup(port->name, &weight->name));
             weight->meta = meta;
-            weight->grad_dtype = meta.dtype;
+            weight->grad_dtype = port->grad_dtype;
             weight->init = port->init;
             weight->frozen = !stage->can_train;
         } else if (strcmp(weight->name, port->name) != 0 || !sl_meta_equal(&weight->meta, &meta)) {

@@ -112,8 +112,8 @@ static void add_stage(sl_train_plan *plan, int s, const sl_program_info *info, d
     for (int i = 0; i < info->param_count; i++) {
         const sl_port *port = &info->params[i];
         int64_t elements = (int64_t)(port->bytes / sl_dtype_size(port->dtype));
-        double state = (double)sl_optim_state_bytes(&optim, elements);
-        memory->grads += (double)port->bytes;
+        double state = (double)sl_optim_state_bytes(&optim, port->dtype, elements);
+        memory->grads += (double)port->grad_bytes;
         if (!plan->tied || strcmp(port->name, plan->head) != 0) { /* the embedding stands for both in files */
             stage->params += elements;
             memory->checkpoint += ((double)port->bytes + state) * snapshots(plan->config);

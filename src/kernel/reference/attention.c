@@ -63,14 +63,6 @@ static int64_t visible_keys(const sl_kernel_call *call, int64_t t, int64_t keys)
     return call->attrs.causal && t + 1 < keys ? t + 1 : keys;
 }
 
-size_t sl_reference_scratch(const sl_kernel_call *call)
-{
-    if (call->op != SL_OP_ATTENTION && call->op != SL_OP_ATTENTION_CACHED)
-        return 0;
-    const sl_view *k = sl_call_input(call, call->op == SL_OP_ATTENTION_CACHED ? 3 : 1);
-    return (size_t)k->meta.shape.dims[1] * sizeof(double); /* one row of weights */
-}
-
 sl_status sl_reference_attention(const sl_kernel_call *call)
 {
     const sl_view *q = sl_call_input(call, 0), *k = sl_call_input(call, 1), *v = sl_call_input(call, 2);
@@ -88,40 +80,57 @@ sl_status sl_reference_attention(const sl_kernel_call *call)
     return SL_OK;
 }
 
-/* Adds the contribution of query (b, t, h) to row t of dq and to all visible rows of dk and dv. */
-static void attend_grad(const sl_kernel_call *call, int64_t b, int64_t t, int64_t h)
+/* Sums of the gradients of one key head, in double: they are rounded once, whatever the outputs' element types. */
+typedef struct head_sums {
+    double *dq;      /* of the query at hand: D */
+    double *dk, *dv; /* [S,D] */
+} head_sums;
+
+static head_sums sums_of(const sl_kernel_call *call)
+{
+    const int64_t *k = sl_call_input(call, 1)->meta.shape.dims;
+    double *scratch = call->scratch;
+    return (head_sums){ .dq = scratch, .dk = scratch + k[3], .dv = scratch + k[3] + k[1] * k[3] };
+}
+
+/* Adds the contribution of query (b, t, h) to all visible rows of dk and dv, and writes its own row of dq. */
+static void attend_grad(const sl_kernel_call *call, int64_t b, int64_t t, int64_t h, int64_t g, const head_sums *sums)
 {
     const sl_view *q = sl_call_input(call, 0), *k = sl_call_input(call, 1), *v = sl_call_input(call, 2);
     const sl_view *o = sl_call_input(call, 3), *lse_view = sl_call_input(call, 4), *d_o = sl_call_input(call, 5);
-    const sl_view *dq = sl_call_output(call, 0), *dk = sl_call_output(call, 1), *dv = sl_call_output(call, 2);
+    const sl_view *dq = sl_call_output(call, 0);
     const int64_t *dims = q->meta.shape.dims;
-    int64_t g = h / (dims[2] / k->meta.shape.dims[2]);
     double lse = sl_get(lse_view, sl_row_offset(&lse_view->meta, (b * dims[2] + h) * dims[1] + t, 0));
     double delta = dot(d_o, b, t, h, o, t, h);
+    sl_clear(sums->dq, dims[3]);
     for (int64_t s = 0; s < visible_keys(call, t, k->meta.shape.dims[1]); s++) {
         double p = exp(call->attrs.scale * dot(q, b, t, h, k, s, g) - lse);
         double dp = drop(call, b, t, h, s, dot(d_o, b, t, h, v, s, g)), ds = call->attrs.scale * p * (dp - delta);
         double used = drop(call, b, t, h, s, p);
         for (int64_t d = 0; d < dims[3]; d++) {
-            sl_put(dq, place(dq, b, t, h, d), ds * at(k, b, s, g, d), true);
-            sl_put(dk, place(dk, b, s, g, d), ds * at(q, b, t, h, d), true);
-            sl_put(dv, place(dv, b, s, g, d), used * at(d_o, b, t, h, d), true);
+            sums->dq[d] += ds * at(k, b, s, g, d);
+            sums->dk[s * dims[3] + d] += ds * at(q, b, t, h, d);
+            sums->dv[s * dims[3] + d] += used * at(d_o, b, t, h, d);
         }
     }
+    for (int64_t d = 0; d < dims[3]; d++)
+        sl_put(dq, place(dq, b, t, h, d), sums->dq[d], sl_call_accumulates(call, 0));
 }
 
 sl_status sl_reference_attention_grad(const sl_kernel_call *call)
 {
-    const int64_t *dims = sl_call_input(call, 0)->meta.shape.dims;
-    for (int i = 0; i < call->output_count; i++) {
-        const sl_view *out = sl_call_output(call, i);
-        for (int64_t e = 0; !sl_call_accumulates(call, i) && e < sl_meta_count(&out->meta); e++)
-            sl_put(out, sl_row_offset(&out->meta, e, 0), 0, false);
-    }
-    for (int64_t b = 0; b < dims[0]; b++) {
-        for (int64_t h = 0; h < dims[2]; h++) {
-            for (int64_t t = 0; t < dims[1]; t++)
-                attend_grad(call, b, t, h);
+    const int64_t *q = sl_call_input(call, 0)->meta.shape.dims, *k = sl_call_input(call, 1)->meta.shape.dims;
+    const sl_view *dk = sl_call_output(call, 1), *dv = sl_call_output(call, 2);
+    const head_sums sums = sums_of(call);
+    int64_t share = q[2] / k[2]; /* query heads for each key head */
+    for (int64_t row = 0; row < q[0] * k[2]; row++) {
+        int64_t b = row / k[2], g = row % k[2];
+        sl_clear(sums.dk, 2 * k[1] * k[3]); /* and dv after it */
+        for (int64_t i = 0; i < share * q[1]; i++)
+            attend_grad(call, b, i % q[1], g * share + i / q[1], g, &sums);
+        for (int64_t i = 0; i < k[1] * k[3]; i++) {
+            sl_put(dk, place(dk, b, i / k[3], g, i % k[3]), sums.dk[i], sl_call_accumulates(call, 1));
+            sl_put(dv, place(dv, b, i / k[3], g, i % k[3]), sums.dv[i], sl_call_accumulates(call, 2));
         }
     }
     return SL_OK;

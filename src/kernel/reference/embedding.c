@@ -28,19 +28,22 @@ done:
     return status;
 }
 
+/* One column of the table at a time: its sums are rounded once, whatever the table's element type. */
 sl_status sl_reference_embedding_grad(const sl_kernel_call *call)
 {
     sl_status status = SL_OK;
     const sl_view *ids = sl_call_input(call, 0), *dy = sl_call_input(call, 1), *dtable = sl_call_output(call, 0);
     const sl_meta *table = &dtable->meta;
-    for (int64_t e = 0; !sl_call_accumulates(call, 0) && e < sl_meta_count(table); e++)
-        sl_put(dtable, sl_row_offset(table, e, 0), 0, false);
-    for (int64_t index = 0; index < sl_meta_count(&ids->meta); index++) {
-        int64_t id = 0, from = sl_row_offset(&dy->meta, index, 1);
-        SL_TRY(id_at(call, index, table->shape.dims[0], &id));
-        for (int64_t i = 0; i < table->shape.dims[1]; i++)
-            sl_put(dtable, id * table->strides[0] + i * table->strides[1],
-                   sl_get(dy, from + i * sl_stride_from_last(&dy->meta, 1)), true);
+    double *sums = call->scratch;
+    for (int64_t i = 0; i < table->shape.dims[1]; i++) {
+        sl_clear(sums, table->shape.dims[0]);
+        for (int64_t index = 0; index < sl_meta_count(&ids->meta); index++) {
+            int64_t id = 0, from = sl_row_offset(&dy->meta, index, 1);
+            SL_TRY(id_at(call, index, table->shape.dims[0], &id));
+            sums[id] += sl_get(dy, from + i * sl_stride_from_last(&dy->meta, 1));
+        }
+        for (int64_t row = 0; row < table->shape.dims[0]; row++)
+            sl_put(dtable, row * table->strides[0] + i * table->strides[1], sums[row], sl_call_accumulates(call, 0));
     }
 done:
     return status;

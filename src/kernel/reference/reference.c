@@ -62,6 +62,24 @@ sl_reference_kernel sl_reference_get(sl_op op)
     return kernels[op];
 }
 
+/* Rows of numbers in double: weights of attention, and sums that are rounded once. */
+size_t sl_reference_scratch(const sl_kernel_call *call)
+{
+    const int64_t *k = call->input_count > 1 ? call->inputs[1].meta.shape.dims : NULL;
+    switch (call->op) {
+    case SL_OP_ATTENTION:
+        return (size_t)k[1] * sizeof(double);
+    case SL_OP_ATTENTION_CACHED:
+        return (size_t)call->inputs[3].meta.shape.dims[1] * sizeof(double);
+    case SL_OP_ATTENTION_GRAD:
+        return (size_t)(k[3] + 2 * k[1] * k[3]) * sizeof(double);
+    case SL_OP_EMBEDDING_GRAD:
+        return (size_t)call->outputs[0].meta.shape.dims[0] * sizeof(double);
+    default:
+        return 0;
+    }
+}
+
 double sl_get(const sl_view *view, int64_t offset)
 {
     switch (view->meta.dtype) {

@@ -1,5 +1,5 @@
 /* Reference kernels: every op in its plainest form, computed in double, for any strides. What the fast kernels are
- * tested against, and what runs where they do not apply (f64, bf16, unusual reductions). The call was checked before. */
+ * tested against, and what runs if they do not apply (f64, bf16, mixed element types, unusual reductions). The call was checked before. */
 #ifndef SL_KERNEL_REFERENCE_H
 #define SL_KERNEL_REFERENCE_H
 
@@ -52,5 +52,12 @@ sl_status sl_reference_square_sum(const sl_kernel_call *call);
 double sl_get(const sl_view *view, int64_t offset);
 void sl_put(const sl_view *view, int64_t offset, double value, bool add);
 int64_t sl_get_index(const sl_view *view, int64_t offset); /* exact for integers */
+
+/* Zeroes numbers in scratch, of which there may be none. */
+static inline void sl_clear(double *numbers, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        numbers[i] = 0;
+}
 
 #endif

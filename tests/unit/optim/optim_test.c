@@ -149,7 +149,7 @@ static void state_is_named_for_checkpoints_and_continues_a_run(void **state)
     memcpy(f->weight, before, sizeof before);
     assert_int_equal(sl_optimizer_step(second, f->stream, 2, 0.1, 1), SL_OK);
     assert_memory_equal(f->weight, undisturbed, sizeof undisturbed);
-    assert_int_equal(sl_optim_state_bytes(&options, 10), 80);
+    assert_int_equal(sl_optim_state_bytes(&options, SL_F32, 10), 80);
     sl_optimizer_destroy(first);
     sl_optimizer_destroy(second);
 }
@@ -183,11 +183,97 @@ static void what_does_not_fit_is_refused_by_name(void **state)
     assert_non_null(strstr(sl_error_message(), "betas 1 and 0.9"));
     options = (sl_optim_options){ .kind = SL_OPTIM_SGD, .momentum = NAN };
     assert_int_not_equal(sl_optimizer_create(&options, f->device, f->params, 2, &optimizer), SL_OK);
+    options = (sl_optim_options){ .kind = SL_OPTIM_SGD, .state_dtype = SL_I32 };
+    assert_int_equal(sl_optimizer_create(&options, f->device, f->params, 2, &optimizer), SL_ERR_ARGUMENT);
+    assert_string_equal(sl_error_message(), "optimizer state cannot be i32");
     options = (sl_optim_options){ .kind = SL_OPTIM_SGD };
     f->params[1].grad.meta = f->params[0].grad.meta;
     assert_int_equal(sl_optimizer_create(&options, f->device, f->params, 2, &optimizer), SL_ERR_SHAPE);
     assert_non_null(strstr(sl_error_message(), "'b' is f32 [37], its gradient f32 [7, 37]"));
     assert_null(optimizer);
+}
+
+/* ---- Element types --------------------------------------------------------------------------- */
+
+/* The matrix of the fixture in bf16 with an f32 gradient. */
+static sl_optim_param half_param(const fixture *f, uint16_t *weight)
+{
+    for (int i = 0; i < SIZE; i++)
+        weight[i] = sl_bf16_from_f32(f->weight[i]);
+    sl_meta meta = f->params[0].data.meta;
+    meta.dtype = SL_BF16;
+    return (sl_optim_param){ .name = "w", .data = { weight, meta }, .grad = f->params[0].grad, .decay = true };
+}
+
+static void a_master_in_f32_keeps_what_bf16_would_lose(void **state)
+{
+    fixture *f = *state;
+    uint16_t weight[SIZE], alone[SIZE];
+    double p[SIZE];
+    sl_optim_options options = { .kind = SL_OPTIM_SGD, .master_weights = true };
+    sl_optimizer *with = NULL, *without = NULL;
+    const sl_optim_param param = half_param(f, weight), bare = half_param(f, alone);
+    assert_int_equal(sl_optimizer_create(&options, f->device, &param, 1, &with), SL_OK);
+    assert_int_equal(sl_optim_state_bytes(&options, SL_BF16, 10), 40);
+    assert_int_equal(sl_optim_state_bytes(&options, SL_F32, 10), 0);
+    options.master_weights = false;
+    assert_int_equal(sl_optimizer_create(&options, f->device, &bare, 1, &without), SL_OK);
+    assert_int_equal(sl_optimizer_state_count(without), 0);
+    assert_int_equal(sl_optimizer_state_count(with), 1);
+    sl_optim_state master = sl_optimizer_state_at(with, 0);
+    assert_string_equal(master.kind, "master");
+    assert_int_equal(master.view.meta.dtype, SL_F32);
+    for (int i = 0; i < SIZE; i++) {
+        p[i] = sl_bf16_to_f32(weight[i]);
+        assert_true(((const float *)master.view.data)[i] == (float)p[i]);
+        f->weight_grad[i] = p[i] > 0 ? 1 : -1;
+    }
+    for (int t = 1; t <= 100; t++) { /* each step far below half a unit of bf16 */
+        assert_int_equal(sl_optimizer_step(with, f->stream, t, 1e-4, 1), SL_OK);
+        assert_int_equal(sl_optimizer_step(without, f->stream, t, 1e-4, 1), SL_OK);
+    }
+    assert_int_equal(sl_stream_synchronize(f->stream), SL_OK);
+    for (int i = 0; i < SIZE; i++) {
+        float expected = (float)(p[i] - 0.01 * f->weight_grad[i]), kept = ((const float *)master.view.data)[i];
+        assert_true(fabsf(kept - expected) < 1e-5f);
+        assert_int_equal(weight[i], sl_bf16_from_f32(kept)); /* the parameter is the master rounded */
+        if (fabs(p[i]) > 0.25)
+            assert_true(sl_bf16_to_f32(alone[i]) == (float)p[i]); /* nothing has moved */
+    }
+    memset(weight, 0, sizeof weight);
+    assert_int_equal(sl_optimizer_refresh_masters(with, f->stream), SL_OK);
+    assert_true(((const float *)master.view.data)[0] == 0);
+    sl_optimizer_destroy(with);
+    sl_optimizer_destroy(without);
+}
+
+static void adamw_takes_parameter_gradient_and_state_of_different_types(void **state)
+{
+    fixture *f = *state;
+    static const sl_dtype dtypes[] = { SL_F32, SL_BF16 };
+    for (int kind = 0; kind < 2; kind++) {
+        sl_optim_options options = {
+            .kind = SL_OPTIM_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .state_dtype = dtypes[kind]
+        };
+        uint16_t weight[SIZE];
+        double m = 0, v = 0, p;
+        const sl_optim_param param = half_param(f, weight);
+        sl_optimizer *optimizer = NULL;
+        assert_int_equal(sl_optimizer_create(&options, f->device, &param, 1, &optimizer), SL_OK);
+        assert_int_equal(sl_optimizer_state_at(optimizer, 1).view.meta.dtype, dtypes[kind]);
+        assert_int_equal(sl_optim_state_bytes(&options, SL_BF16, 10), kind ? 40 : 80);
+        p = sl_bf16_to_f32(weight[3]);
+        for (int t = 1; t <= 5; t++) {
+            fill_grads(f, t);
+            assert_int_equal(sl_optimizer_step(optimizer, f->stream, t, 0.1, 1), SL_OK);
+            m = 0.9 * m + 0.1 * f->weight_grad[3];
+            v = 0.95 * v + 0.05 * f->weight_grad[3] * f->weight_grad[3];
+            p -= 0.1 * (m / (1 - pow(0.9, t))) / (sqrt(v / (1 - pow(0.95, t))) + 1e-8);
+        }
+        assert_int_equal(sl_stream_synchronize(f->stream), SL_OK);
+        assert_true(fabs(sl_bf16_to_f32(weight[3]) - p) < 0.02);
+        sl_optimizer_destroy(optimizer);
+    }
 }
 
 static double lr_at(sl_decay decay, int64_t warmup, int64_t step)
@@ -220,6 +306,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(state_is_named_for_checkpoints_and_continues_a_run, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_norm_is_that_of_all_gradients_together, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_does_not_fit_is_refused_by_name, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_master_in_f32_keeps_what_bf16_would_lose, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(adamw_takes_parameter_gradient_and_state_of_different_types, set_up, tear_down),
         cmocka_unit_test(the_learning_rate_rises_and_falls),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
