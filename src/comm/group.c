@@ -127,7 +127,8 @@ sl_status sl_group_open(const sl_group_options *given, sl_group **out)
         SL_TRY(sl_environment_transport(&options.transport));
     SL_TRY(sl_transport_find(options.transport, &transport));
     SL_TRY(transport->open(&options, &link));
-    if (strcmp(transport->name, "mpi") == 0)
+    status = sl_options_given_timeout(given, &link->action_timeout);
+    if (status == SL_OK && strcmp(transport->name, "mpi") == 0)
         status = check_size(link);
     if (status != SL_OK) {
         transport->close(link);
@@ -369,6 +370,21 @@ bool sl_group_claim_report(sl_group *group, sl_status status)
     if (strcmp(link->transport->name, "mpi") == 0)
         return status != SL_ERR_PEER || link->rank == 0;
     return atomic_exchange(&link->failure->reported, 1) == 0;
+}
+
+double sl_group_action_timeout(const sl_group *group)
+{
+    return group->link->action_timeout;
+}
+
+bool sl_group_is_waiting(const sl_group *group)
+{
+    return atomic_load_explicit(&group->link->waiting, memory_order_relaxed) > 0;
+}
+
+void sl_group_fail_text(sl_group *group, sl_status code, const char *text)
+{
+    group->link->transport->fail(group->link, group->link->rank, code, text);
 }
 
 void sl_group_note(sl_group *group, const char *text)

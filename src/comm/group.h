@@ -54,6 +54,13 @@ bool sl_group_claim_report(sl_group *group, sl_status status);
  * another start may go well. */
 bool sl_group_has_lost(const sl_group *group);
 
+/* Seconds that an action may take if the user has set a hang timeout; negative: any; 0: nothing is set. */
+double sl_group_action_timeout(const sl_group *group);
+/* Whether a thread of this rank waits for another rank. From any thread. */
+bool sl_group_is_waiting(const sl_group *group);
+/* As sl_group_fail, with the whole text, from any thread. */
+void sl_group_fail_text(sl_group *group, sl_status code, const char *text);
+
 /* This end of a wire as a channel in the group. Takes the wire, also if it fails. */
 sl_status sl_channel_new(sl_group *group, const sl_channel_spec *spec, sl_wire *wire, sl_channel **out);
 

@@ -11,6 +11,15 @@ static sl_status read_seconds(const char *name, double *value)
     return text && *text ? sl_parse_double(name, text, -1e9, 1e9, value) : SL_OK;
 }
 
+sl_status sl_options_given_timeout(const sl_group_options *given, double *out)
+{
+    double seconds = given ? given->hang_timeout : 0;
+    sl_status status = seconds == 0 ? read_seconds("SLUICE_HANG_TIMEOUT", &seconds) : SL_OK;
+    if (status == SL_OK)
+        *out = seconds;
+    return status;
+}
+
 sl_status sl_options_resolve(const sl_group_options *given, sl_group_options *out)
 {
     sl_status status = SL_OK;
@@ -18,8 +27,7 @@ sl_status sl_options_resolve(const sl_group_options *given, sl_group_options *ou
     const char *text;
     if (!options.transport && (text = getenv("SLUICE_TRANSPORT")) && *text)
         options.transport = text;
-    if (options.hang_timeout == 0)
-        SL_TRY(read_seconds("SLUICE_HANG_TIMEOUT", &options.hang_timeout));
+    SL_TRY(sl_options_given_timeout(&options, &options.hang_timeout));
     if (options.hang_timeout == 0)
         options.hang_timeout = HANG_TIMEOUT;
     if (options.spin_us == 0)

@@ -85,9 +85,11 @@ typedef struct sl_link {
     uint64_t run_id;
     bool checksum;
     sl_failure *failure; /* owned by the transport */
+    atomic_int waiting;  /* threads of this rank whose pause is armed; kept by the transport */
     bool one_thread;     /* only the rank's own thread may commit and release */
 
     /* Kept by the layer above. */
+    double action_timeout;           /* seconds that an action may take if the user has set a hang timeout; else 0 */
     int groups;                      /* open groups; the last one closes the link */
     _Atomic(struct sl_group *) busy; /* groups with collectives that are posted and not done */
     atomic_flag progressing;         /* a thread moves them along, or changes the list */

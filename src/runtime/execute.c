@@ -216,12 +216,16 @@ sl_status sl_runtime_execute(sl_runtime *runtime, const sl_program *program)
         runtime->current = i;
         memcpy(runtime->note + at, each->text, sizeof each->text);
         sl_group_note(runtime->group, runtime->note);
+        if (runtime->watchdog)
+            sl_watchdog_note(runtime->watchdog, each);
         status = sl_group_check(runtime->group);
         if (status == SL_OK)
             status = run_action(runtime, each->action);
         if (status != SL_OK)
             status = sl_runtime_fail(runtime, status, each->cell, each->action);
     }
+    if (runtime->watchdog)
+        sl_watchdog_note(runtime->watchdog, NULL);
     runtime->running = NULL;
     return status;
 }

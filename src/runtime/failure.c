@@ -7,19 +7,25 @@
 /* "pipeline rank 1, cell 7, 2F3 (stage 2, microbatch 3, step 5): reason": other ranks read the place back out of it. */
 static const char place_mark[] = "pipeline rank ";
 
+void sl_runtime_describe_action(const sl_runtime *runtime, int64_t step, const sl_program_action *action, char *text,
+                                size_t size)
+{
+    char name[SL_ACTION_TEXT_SIZE], microbatch[32] = "";
+    if (action->action.microbatch >= 0)
+        snprintf(microbatch, sizeof microbatch, "microbatch %d, ", action->action.microbatch);
+    snprintf(text, size, "%s%d, cell %lld, %s (stage %d, %sstep %lld)", place_mark, runtime->rank,
+             (long long)action->cell, sl_action_text(action->action, name, sizeof name), action->action.stage,
+             microbatch, (long long)step);
+}
+
 static void describe(const sl_runtime *runtime, int64_t cell, sl_action action, char *text, size_t size)
 {
-    char name[SL_ACTION_TEXT_SIZE];
-    long long step = (long long)sl_runtime_step_label(runtime);
-    if (cell < 0)
-        snprintf(text, size, "%s%d, %s of step %lld", place_mark, runtime->rank,
-                 runtime->current < 0 ? "before the first action" : "after the last action", step);
-    else if (action.microbatch < 0)
-        snprintf(text, size, "%s%d, cell %lld, %s (stage %d, step %lld)", place_mark, runtime->rank, (long long)cell,
-                 sl_action_text(action, name, sizeof name), action.stage, step);
+    int64_t step = sl_runtime_step_label(runtime);
+    if (cell >= 0)
+        sl_runtime_describe_action(runtime, step, &(sl_program_action){ .action = action, .cell = cell }, text, size);
     else
-        snprintf(text, size, "%s%d, cell %lld, %s (stage %d, microbatch %d, step %lld)", place_mark, runtime->rank,
-                 (long long)cell, sl_action_text(action, name, sizeof name), action.stage, action.microbatch, step);
+        snprintf(text, size, "%s%d, %s of step %lld", place_mark, runtime->rank,
+                 runtime->current < 0 ? "before the first action" : "after the last action", (long long)step);
 }
 
 /* The place that another rank's message names. */

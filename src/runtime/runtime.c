@@ -2,6 +2,7 @@
 #include "runtime/runtime.h"
 
 #include "base/alloc.h"
+#include "comm/group.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -165,6 +166,13 @@ done:
     return status;
 }
 
+/* What the user has set wins over what the caller thinks right. */
+static sl_status start_watchdog(sl_runtime *runtime, const sl_runtime_options *options)
+{
+    double given = sl_group_action_timeout(runtime->group), seconds = given != 0 ? given : options->action_timeout;
+    return seconds > 0 ? sl_watchdog_start(runtime, seconds, &runtime->watchdog) : SL_OK;
+}
+
 static sl_status build(sl_runtime *runtime, const sl_runtime_options *options)
 {
     sl_status status = SL_OK;
@@ -178,6 +186,7 @@ static sl_status build(sl_runtime *runtime, const sl_runtime_options *options)
     SL_TRY(compile_together(runtime, &own, outcome));
     SL_TRY(sl_gather_outcomes(runtime->group, build_local(runtime, &own)));
     SL_TRY(open_channels(runtime));
+    SL_TRY(start_watchdog(runtime, options));
 done:
     return status;
 }
@@ -218,6 +227,7 @@ void sl_runtime_destroy(sl_runtime *runtime)
 {
     if (!runtime)
         return;
+    sl_watchdog_stop(runtime->watchdog);
     sl_group_close(runtime->group); /* and with it the channels */
     for (int i = 0; runtime->stages && i < runtime->stage_count; i++)
         runtime->stages[i]->owner = NULL;

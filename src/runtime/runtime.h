@@ -5,6 +5,7 @@
 #include "runtime/gather.h"
 #include "runtime/program.h"
 #include "runtime/trace.h"
+#include "runtime/watchdog.h"
 
 /* Device memory, one block each. */
 typedef struct sl_blocks {
@@ -64,7 +65,8 @@ struct sl_runtime {
     const sl_program *running; /* NULL between steps */
     int64_t current;           /* action of the running program; -1 before the first */
     sl_run_context context;
-    char note[96]; /* "step 7 2F3" */
+    char note[96];         /* "step 7 2F3" */
+    sl_watchdog *watchdog; /* NULL: an action may take any time */
 
     sl_trace trace;
     sl_status failed; /* SL_OK while nothing has */
@@ -101,6 +103,9 @@ static inline int64_t sl_runtime_step_label(const sl_runtime *runtime)
     return runtime->context.step + 1;
 }
 
+/* "pipeline rank 1, cell 7, 2F3 (stage 2, microbatch 3, step 5)"; step as in sl_runtime_step_label. */
+void sl_runtime_describe_action(const sl_runtime *runtime, int64_t step, const sl_program_action *action, char *text,
+                                size_t size);
 /* Records the failure on its way up, tells all ranks where it is this rank's own, and returns status.
  * cell -1: outside any action. */
 sl_status sl_runtime_fail(sl_runtime *runtime, sl_status status, int64_t cell, sl_action action);

@@ -51,6 +51,18 @@ done:
     return status;
 }
 
+/* An action that takes a hundred times as long as the plan predicts, and half a minute at least, does not come back. */
+static double action_timeout(const sl_trainer *trainer)
+{
+    const double factor = 100;
+    double seconds = 30;
+    for (int s = 0; s < trainer->plan->stage_count; s++) {
+        double longest = factor * trainer->plan->stages[s].seconds; /* of F and B together */
+        seconds = longest > seconds ? longest : seconds;
+    }
+    return seconds;
+}
+
 static sl_status make_runtime(sl_trainer *trainer, int trace_events)
 {
     const sl_train_plan *plan = trainer->plan;
@@ -67,7 +79,8 @@ static sl_status make_runtime(sl_trainer *trainer, int trace_events)
                                          .arg_count = 2,
                                          .mean = SL_MEAN_SAMPLES,
                                          .watch_loss = true,
-                                         .trace_events = trace_events };
+                                         .trace_events = trace_events,
+                                         .action_timeout = action_timeout(trainer) };
     return sl_runtime_create(&options, &trainer->runtime);
 }
 

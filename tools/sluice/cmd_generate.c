@@ -275,7 +275,7 @@ int cmd_generate(int argc, char **argv)
     log_to_stderr(NAME);
     if (options_parse(&usage, table, &argc, argv, &code)) {
         options->seed = (uint64_t)arguments.seed;
-        code = arguments.ranks > 1 && !ranks_started() ? ranks_start(NAME, arguments.ranks, full_argc, line, NULL)
+        code = arguments.ranks > 1 && !ranks_started() ? ranks_start(NAME, arguments.ranks, 0, full_argc, line, NULL)
                                                        : run_rank(&arguments);
     }
     sl_free(line);

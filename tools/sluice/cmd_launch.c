@@ -50,7 +50,8 @@ int cmd_launch(int argc, char **argv)
           .real = &launch.hang_timeout,
           .least = -1,
           .most = 1e6,
-          .help = "Seconds without a sign of life after which a rank counts as hung; -1 for never (default 30)." },
+          .help = "Seconds without a sign of life after which a rank counts as hung; -1 for never (default 30). If "
+                  "given, also the seconds that one action of a pipeline may take; else it may take any time." },
         { .name = "restarts",
           .value = "N",
           .integer = &launch.restarts,

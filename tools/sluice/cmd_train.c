@@ -37,13 +37,14 @@ static const cli_usage usage = {
                 "mpirun -n 4 sluice train -c run.yaml --parallel.pp=4",
 };
 
-enum { OPTION_LIMIT = 256, OVERRIDE_LIMIT = 256, OWN_OPTIONS = 9 };
+enum { OPTION_LIMIT = 256, OVERRIDE_LIMIT = 256, OWN_OPTIONS = 10 };
 
 /* The command line as it was read. */
 typedef struct train_arguments {
     const char *config, *save_grads;
     int ranks, trace, restarts, min_ranks;
     bool dry_run, resume;
+    double hang_timeout;
     char *overrides[OVERRIDE_LIMIT];
     int override_count;
 } train_arguments;
@@ -114,6 +115,14 @@ static void fill_options(train_arguments *arguments, cli_option *options, char n
           .value = "FILE",
           .text = &arguments->save_grads,
           .help = "Write the gradients of the first step as safetensors, before clipping." },
+        { .name = "hang-timeout",
+          .value = "S",
+          .real = &arguments->hang_timeout,
+          .least = -1,
+          .most = 1e6,
+          .help = "Seconds without a sign of life after which a rank counts as hung, and seconds that one action may "
+                  "take; -1 for never. By default 30, and for an action a hundred times what the plan predicts if that "
+                  "is more." },
         { .name = NULL },
     };
     memcpy(options, own, sizeof own);
@@ -205,7 +214,7 @@ static int run_rank(const sl_train_plan *plan, const sl_train_config *config, co
                                        .save_grads = arguments->save_grads,
                                        .console = stdout,
                                        .stop = &stop_signal };
-    if (sl_group_open(NULL, &group) != SL_OK)
+    if (sl_group_open(&(sl_group_options){ .hang_timeout = arguments->hang_timeout }, &group) != SL_OK)
         return failure(NAME);
     catch_signals();
     int rank = sl_group_rank(group);
@@ -286,7 +295,7 @@ static int start_ranks(const train_arguments *arguments, int ranks, int argc, ch
                                 .choose_ranks = choose_ranks,
                                 .user = arguments };
     sl_log_set_level(SL_LOG_WARN);
-    return ranks_start(NAME, ranks, argc, argv, &again);
+    return ranks_start(NAME, ranks, arguments->hang_timeout, argc, argv, &again);
 }
 
 static int run(const train_arguments *arguments, const sl_train_config *config, int argc, char **argv)

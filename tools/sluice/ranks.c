@@ -79,7 +79,8 @@ static int choose_ranks(void *user, int most, char *const **argv)
     return ranks;
 }
 
-int ranks_start(const char *command_name, int count, int argc, char **argv, const ranks_again *again)
+int ranks_start(const char *command_name, int count, double hang_timeout, int argc, char **argv,
+                const ranks_again *again)
 {
     /* Seconds that ranks get to write a last checkpoint after an interrupt. */
     enum { GRACE = 120 };
@@ -94,6 +95,7 @@ int ranks_start(const char *command_name, int count, int argc, char **argv, cons
         line.words[i + 1] = argv[i];
     const sl_launch_options options = { .ranks = count,
                                         .argv = line.words,
+                                        .hang_timeout = hang_timeout,
                                         .grace = GRACE,
                                         .restarts = again ? again->restarts : 0,
                                         .min_ranks = again ? again->min_ranks : 0,

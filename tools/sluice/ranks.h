@@ -30,7 +30,9 @@ typedef struct ranks_again {
     const void *user;
 } ranks_again;
 
-/* Starts the ranks of `sluice ARGV...` on this machine and waits for them; returns the exit code. again may be NULL. */
-int ranks_start(const char *command_name, int count, int argc, char **argv, const ranks_again *again);
+/* Starts the ranks of `sluice ARGV...` on this machine and waits for them; returns the exit code. hang_timeout as in
+ * sl_launch_options; again may be NULL. */
+int ranks_start(const char *command_name, int count, double hang_timeout, int argc, char **argv,
+                const ranks_again *again);
 
 #endif

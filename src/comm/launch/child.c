@@ -1,5 +1,6 @@
 /* Starting one rank: what happens between fork and the program. */
 #include "comm/launch/launch.h"
+#include "base/locale.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -52,6 +53,10 @@ static void set_environment(const sl_launcher *launcher, const sl_launch_child *
         unsetenv("SLUICE_VAULT_FD");
         unsetenv("SLUICE_RESTART");
         unsetenv("SLUICE_RESTART_REASON");
+    }
+    if (launcher->options->hang_timeout != 0) { /* what the user has set bounds the ranks' actions, too */
+        char seconds[32];
+        setenv("SLUICE_HANG_TIMEOUT", sl_double_text(launcher->options->hang_timeout, seconds, sizeof seconds), 1);
     }
 }
 

@@ -138,6 +138,8 @@ static sl_status mpi_pause(sl_link *base, sl_pause *pause)
         usleep(SLEEP_MICROSECONDS);
     else if (now > pause->until)
         sched_yield();
+    if (!pause->armed)
+        atomic_fetch_add(&base->waiting, 1);
     pause->armed = true; /* so that resume is called */
     return SL_OK;
 }
@@ -148,6 +150,7 @@ static void mpi_resume(sl_link *base, sl_pause *pause)
     pthread_mutex_lock(&link->lock);
     link->own.wait = (sl_wait){ .kind = SL_WAIT_NOTHING };
     pthread_mutex_unlock(&link->lock);
+    atomic_fetch_sub(&base->waiting, 1);
     pause->armed = false;
 }
 

@@ -69,6 +69,7 @@ sl_status sl_shm_pause(sl_link *base, sl_pause *pause)
         if (now < pause->until)
             return SL_OK;
     }
+    atomic_fetch_add(&base->waiting, 1);
     atomic_fetch_add(&me->sleepers, 1);
     pause->ticket = atomic_load(&me->bell);
     pause->armed = true;
@@ -80,6 +81,7 @@ sl_status sl_shm_pause(sl_link *base, sl_pause *pause)
 void sl_shm_resume(sl_link *base, sl_pause *pause)
 {
     sl_shm_link *link = (sl_shm_link *)base;
+    atomic_fetch_sub(&base->waiting, 1);
     atomic_fetch_sub(&link->me->sleepers, 1);
     sl_shm_set_wait(link->me, &(sl_wait){ .kind = SL_WAIT_NOTHING });
     pause->armed = false;

@@ -1,0 +1,202 @@
+/* A callback that never returns: the run ends, and everybody is told the rank, the action and its stack. A rank that
+ * waits for a slow one is not blamed. */
+#include <sluice/runtime.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+enum { RANKS = 3 };
+
+/* In memory that all processes share. */
+static struct scene {
+    int ranks;
+    bool hangs;  /* rank 1 (0 if there is one rank) does not return from its F of microbatch 2 of step 3 */
+    int slow_us; /* that rank 1 needs for every action */
+    double hung_at;
+    sl_status status[RANKS];
+    char message[RANKS][2048];
+    double at[RANKS]; /* when it got its error */
+} * shared;
+
+__attribute__((noinline)) static void spin_for_ever(void)
+{
+    for (volatile int i = 0;; i++)
+        ;
+}
+
+static bool is_victim(const sl_stage_call *call)
+{
+    return call->stage == (shared->ranks > 1 ? 1 : 0);
+}
+
+static sl_status forward(void *user, const sl_stage_call *call)
+{
+    (void)user;
+    if (is_victim(call) && shared->slow_us)
+        usleep((useconds_t)shared->slow_us);
+    if (is_victim(call) && shared->hangs && call->microbatch == 2 && call->step == 2) {
+        shared->hung_at = sl_now();
+        spin_for_ever();
+    }
+    *(float *)call->outputs[0].data = call->stage ? *(const float *)call->inputs[0].data + 1 : 0;
+    return SL_OK;
+}
+
+static sl_status backward(void *user, const sl_stage_call *call)
+{
+    (void)user;
+    if (is_victim(call) && shared->slow_us)
+        usleep((useconds_t)shared->slow_us);
+    if (call->input_count)
+        *(float *)call->input_grads[0].data = 1;
+    return SL_OK;
+}
+
+static sl_status create_stage(int index, int count, sl_stage **out)
+{
+    char input[16], output[16];
+    sl_meta meta = sl_meta_make(SL_F32, 1, (int64_t[]){ 1 });
+    snprintf(input, sizeof input, "h%d", index - 1);
+    snprintf(output, sizeof output, "h%d", index);
+    sl_stage_value in = { .name = input, .meta = meta },
+                   made = { .name = output, .meta = meta, .no_grad = index == count - 1 };
+    sl_stage_options options = { .index = index,
+                                 .inputs = &in,
+                                 .input_count = index > 0,
+                                 .outputs = &made,
+                                 .output_count = 1,
+                                 .forward = forward,
+                                 .backward = backward };
+    return sl_stage_create(&options, out);
+}
+
+static sl_status run_rank(int rank, const sl_group_options *group_options)
+{
+    sl_status status = SL_OK;
+    sl_group *group = NULL;
+    sl_device *device = NULL;
+    sl_schedule *schedule = NULL;
+    sl_stage *stage = NULL;
+    sl_runtime *runtime = NULL;
+    sl_generate_options options = { .name = "1F1B", .ranks = shared->ranks, .microbatches = 4 };
+    SL_TRY(sl_group_open(group_options, &group));
+    SL_TRY(sl_device_open("cpu", NULL, &device));
+    SL_TRY(sl_schedule_generate(&options, &schedule));
+    SL_TRY(create_stage(rank, shared->ranks, &stage));
+    sl_runtime_options what = {
+        .group = group, .device = device, .schedule = schedule, .stages = &stage, .stage_count = 1
+    };
+    SL_TRY(sl_runtime_create(&what, &runtime));
+    for (int step = 0; step < 4; step++)
+        SL_TRY(sl_runtime_step(runtime, &(sl_step){ .number = step }, NULL));
+done:
+    shared->at[rank] = sl_now();
+    shared->status[rank] = status;
+    snprintf(shared->message[rank], sizeof shared->message[rank], "%s", status == SL_OK ? "" : sl_error_message());
+    sl_runtime_destroy(runtime);
+    sl_stage_destroy(stage);
+    sl_schedule_destroy(schedule);
+    sl_device_close(device);
+    sl_group_close(group);
+    return status;
+}
+
+static int rank_main(void *user, int rank)
+{
+    (void)user;
+    return run_rank(rank, NULL) == SL_OK ? 0 : 1;
+}
+
+static void set_scene(int ranks, bool hangs, int slow_us)
+{
+    memset(shared, 0, sizeof *shared);
+    shared->ranks = ranks;
+    shared->hangs = hangs;
+    shared->slow_us = slow_us;
+}
+
+static void a_callback_that_never_returns_ends_the_run(void **state)
+{
+    (void)state;
+    static const char place[] = "rank 1 has been in one action for more than 0.5 s: pipeline rank 1, cell ";
+    const sl_launch_options launch = { .ranks = RANKS, .run = rank_main, .hang_timeout = 0.5 };
+    sl_launch_result result;
+    set_scene(RANKS, true, 0);
+    assert_int_equal(sl_launch(&launch, &result), SL_OK);
+    assert_int_equal(result.exit_code, SL_EXIT_AGAIN);
+    assert_int_equal(result.rank, 1);
+    if (strncmp(result.report, place, strlen(place)) != 0 ||
+        !strstr(result.report, "1F2 (stage 1, microbatch 2, step 3); stack: spin_for_ever < forward < "))
+        fail_msg("the report is '%s'", result.report);
+    for (int r = 0; r < RANKS; r += 2) {
+        assert_int_equal(shared->status[r], SL_ERR_PEER);
+        if (!strstr(shared->message[r], place))
+            fail_msg("rank %d: %s", r, shared->message[r]);
+        assert_true(shared->at[r] - shared->hung_at < 2);
+    }
+}
+
+/* Runs it in a process of its own, with its stderr in text. Returns the exit status. */
+static int run_alone(const sl_group_options *options, char *text, size_t size)
+{
+    int ends[2], end = 0;
+    assert_int_equal(pipe(ends), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        _exit(run_rank(0, options) == SL_OK ? 0 : 1);
+    }
+    close(ends[1]);
+    size_t used = 0;
+    for (ssize_t got; (got = read(ends[0], text + used, size - 1 - used)) > 0;)
+        used += (size_t)got;
+    text[used] = 0;
+    close(ends[0]);
+    assert_int_equal(waitpid(pid, &end, 0), pid);
+    return end;
+}
+
+static void a_single_process_ends_itself_and_says_why(void **state)
+{
+    (void)state;
+    char text[4096];
+    set_scene(1, true, 0);
+    int end = run_alone(&(sl_group_options){ .hang_timeout = 0.5 }, text, sizeof text);
+    assert_true(WIFEXITED(end));
+    assert_int_equal(WEXITSTATUS(end), SL_EXIT_AGAIN);
+    if (!strstr(text, "rank 0 has been in one action for more than 0.5 s") ||
+        !strstr(text, "0F2 (stage 0, microbatch 2, step 3); stack: spin_for_ever < forward < "))
+        fail_msg("it says '%s'", text);
+}
+
+static void a_rank_that_waits_or_works_on_is_not_blamed(void **state)
+{
+    (void)state;
+    /* Rank 1 needs 0.2 s for an action and 1.6 s for a step, for which the others wait. */
+    const sl_launch_options launch = { .ranks = RANKS, .run = rank_main, .hang_timeout = 0.5 };
+    sl_launch_result result;
+    set_scene(RANKS, false, 200000);
+    assert_int_equal(sl_launch(&launch, &result), SL_OK);
+    if (result.exit_code != 0)
+        fail_msg("%s", result.report);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_callback_that_never_returns_ends_the_run),
+        cmocka_unit_test(a_single_process_ends_itself_and_says_why),
+        cmocka_unit_test(a_rank_that_waits_or_works_on_is_not_blamed),
+    };
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
