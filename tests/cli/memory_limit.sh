@@ -14,10 +14,10 @@ SLUICE_LOG=debug run 0 "$SLUICE" "${train[@]}" --run.out=free
 grep -q "matrix products: OpenBLAS" "$err" || { echo "OpenBLAS is not installed"; exit 77; }
 
 for kib in 100000 120000 150000 200000; do
-    run 2 within $kib "${train[@]}" --run.out=limited
+    run 1 within $kib "${train[@]}" --run.out=limited
     complains "OpenBLAS needs 136 MiB of address space for its buffers (136 a thread), more than the limit (ulimit -v) leaves"
 done
-run 2 within 280000 "${train[@]}" --parallel.threads=2 --run.out=limited
+run 1 within 280000 "${train[@]}" --parallel.threads=2 --run.out=limited
 complains "OpenBLAS needs 272 MiB of address space"
 SLUICE_BLAS=none run 0 within 120000 "${train[@]}" --run.out=own
 run 0 within 400000 "${train[@]}" --parallel.threads=2 --run.out=enough

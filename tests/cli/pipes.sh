@@ -11,9 +11,9 @@ refused() {
     run "$1" timeout 20 "$SLUICE" "${@:2}"
     complains "open fifo: it is a named pipe (FIFO); a file is needed"
 }
-refused 2 "${train[@]}" --data.text=fifo --run.out=run
-refused 2 "${train[@]}" --data.tokens=fifo --run.out=run
-refused 2 train -c fifo
+refused 1 "${train[@]}" --data.text=fifo --run.out=run
+refused 1 "${train[@]}" --data.tokens=fifo --run.out=run
+refused 1 train -c fifo
 refused 1 check fifo
 refused 1 show fifo
 refused 1 info fifo
