@@ -241,7 +241,7 @@ static sl_status export_and_read_back(const training *job)
     SL_TRY(sl_model_source_open(run, &source));
     const window_config *config = (const window_config *)(const void *)sl_model_source_model(source)->config;
     printf("window %d, %d layers of %d\n", (int)config->window, (int)config->layers, (int)config->width);
-    SL_TRY(sl_model_source_export(source, SL_F32, (size_t)1 << 30, model));
+    SL_TRY(sl_model_source_export(source, &(sl_export_options){ .overwrite = true }, model));
     SL_TRY(evaluate(run, job->text, &trained));
     SL_TRY(evaluate(model, job->text, &exported));
     printf("evaluated: loss %.6f, exported: loss %.6f\n", trained, exported);

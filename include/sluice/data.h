@@ -15,16 +15,21 @@ typedef enum sl_token_format {
     SL_TOKENS_NANOGPT,  /* raw uint16 */
     SL_TOKENS_LLMC,     /* 256 int32 of header (20240520, 1, count), uint16 */
     SL_TOKENS_LLMC_U32, /* 256 int32 of header (20240801, 7, count), uint32 */
-    SL_TOKENS_BYTES     /* plain text: a token a byte */
+    SL_TOKENS_BYTES,    /* plain text: a token a byte */
+    SL_TOKENS_TEXT      /* plain text through a tokenizer: what sl_tokens_encode gives, no form of a token file */
 } sl_token_format;
 
-SL_API const char *sl_token_format_name(sl_token_format format); /* "auto", "nanogpt", "llmc", "llmc-u32", "bytes" */
+/* "auto", "nanogpt", "llmc", "llmc-u32", "bytes", "text" */
+SL_API const char *sl_token_format_name(sl_token_format format);
 SL_API SL_MUST_CHECK sl_status sl_token_format_parse(const char *text, sl_token_format *out);
 
-typedef struct sl_tokens sl_tokens; /* a mapped file; immutable, so threads may share it */
+typedef struct sl_tokens sl_tokens; /* a file's tokens; immutable, so threads may share it */
+typedef struct sl_tokenizer sl_tokenizer;
 
 /* Refuses an empty file, a header that does not fit the file's size, half a token at the end. */
 SL_API SL_MUST_CHECK sl_status sl_tokens_open(const char *path, sl_token_format format, sl_tokens **out);
+/* A text file's tokens, encoded now and kept in memory; texts of special tokens are text like any other. */
+SL_API SL_MUST_CHECK sl_status sl_tokens_encode(const char *path, sl_tokenizer *tokenizer, sl_tokens **out);
 SL_API void sl_tokens_close(sl_tokens *tokens); /* NULL is fine */
 SL_API int64_t sl_tokens_count(const sl_tokens *tokens);
 SL_API sl_token_format sl_tokens_format(const sl_tokens *tokens); /* as found; never AUTO */
@@ -36,7 +41,7 @@ SL_API SL_MUST_CHECK sl_status sl_tokens_read(const sl_tokens *tokens, int64_t f
 SL_API SL_MUST_CHECK sl_status sl_tokens_check(const sl_tokens *tokens, int64_t first, int64_t count, int64_t vocab);
 SL_API int64_t sl_tokens_max(const sl_tokens *tokens); /* the largest token; reads the whole file */
 
-/* Writes a token file of any format but AUTO, atomically. Fails at the first token that the format cannot hold. */
+/* Writes a token file of any format but AUTO and TEXT, atomically. Fails at the first token that the format cannot hold. */
 SL_API SL_MUST_CHECK sl_status sl_tokens_save(const char *path, sl_token_format format, const int32_t *tokens,
                                               int64_t count);
 
@@ -73,9 +78,8 @@ SL_API SL_MUST_CHECK sl_status sl_batches_check(const sl_batches *batches, int64
 
 /* ---- Tokenizer ------------------------------------------------------------------------------- */
 
-/* Byte-level byte-pair encoding as in GPT-2 and Llama 3, from Hugging Face's files. Immutable, but for one thread at a
- * time. */
-typedef struct sl_tokenizer sl_tokenizer;
+/* An sl_tokenizer is byte-level byte-pair encoding as in GPT-2 and Llama 3, from Hugging Face's files. Immutable, but
+ * for one thread at a time. */
 
 /* path: a folder with tokenizer.json, or with vocab.json and merges.txt; or a tokenizer.json. */
 SL_API SL_MUST_CHECK sl_status sl_tokenizer_open(const char *path, sl_tokenizer **out);
@@ -92,6 +96,8 @@ SL_API SL_MUST_CHECK sl_status sl_tokenizer_encode(sl_tokenizer *tokenizer, cons
  * vocabulary. */
 SL_API SL_MUST_CHECK sl_status sl_tokenizer_decode(const sl_tokenizer *tokenizer, const int32_t *ids, int64_t count,
                                                    char **out, size_t *bytes);
+/* Writes a tokenizer.json for models whose tokens are bytes: token 65 is "A". */
+SL_API SL_MUST_CHECK sl_status sl_tokenizer_save_bytes(const char *path);
 SL_API void sl_tokenizer_free(void *block); /* what encode and decode gave; NULL is fine */
 
 #ifdef __cplusplus

@@ -172,8 +172,9 @@ SL_API SL_MUST_CHECK sl_status sl_model_set(sl_model *model, const char *key, co
 /* Refuses sizes below 1, heads that do not divide, rates outside 0..1 and the like; names the field. */
 SL_API SL_MUST_CHECK sl_status sl_model_check(const sl_model *model);
 
-SL_API int64_t sl_model_vocab(const sl_model *model);     /* MLP: classes */
-SL_API int64_t sl_model_positions(const sl_model *model); /* longest sequence; 1 if it has none */
+SL_API int64_t sl_model_vocab(const sl_model *model);           /* MLP: classes */
+SL_API sl_token_ids sl_model_end_tokens(const sl_model *model); /* eos_token_id: each of them ends a text */
+SL_API int64_t sl_model_positions(const sl_model *model);       /* longest sequence; 1 if it has none */
 SL_API int64_t sl_model_layers(const sl_model *model);
 
 /* config.json of a folder. Unknown families and activations, values of the wrong kind and impossible ones are errors

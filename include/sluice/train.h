@@ -32,7 +32,7 @@ typedef struct sl_texts {
  * of the family's config.json that have no general name, such as rms_norm_eps; the plan's model has their values. */
 typedef struct sl_train_config {
     struct {
-        const char *init; /* Hugging Face folder; then the keys below are not allowed */
+        const char *init;   /* Hugging Face folder; then the keys below are not allowed */
         const char *family; /* the name of one that is known, see sl_model_register */
         int64_t n_layer, n_head, n_kv_head, n_embd, n_inner; /* 0 for n_kv_head, n_inner: what the family uses */
         int64_t vocab;       /* 0: 256 for text, else the least multiple of 64 above the largest token */
@@ -216,13 +216,21 @@ SL_API SL_MUST_CHECK sl_status sl_model_source_open(const char *path, sl_model_s
 SL_API void sl_model_source_close(sl_model_source *source);                  /* NULL is fine */
 SL_API const sl_model *sl_model_source_model(const sl_model_source *source); /* borrowed */
 SL_API const char *sl_model_source_path(const sl_model_source *source);      /* where the weights were found */
-SL_API const char *sl_model_source_tokenizer(const sl_model_source *source); /* "bytes", a path, or "" */
+SL_API const char *sl_model_source_tokenizer(const sl_model_source *source); /* "bytes", a folder, or "" */
 /* All elements of a parameter as f32. A tied head is the embedding. */
 SL_API SL_MUST_CHECK sl_status sl_model_source_read(const sl_model_source *source, const char *param, int64_t count,
                                                     float *out);
 
-/* Writes the model as a Hugging Face folder, weights as dtype, with the tokenizer's files where it has any. */
-SL_API SL_MUST_CHECK sl_status sl_model_source_export(const sl_model_source *source, sl_dtype dtype, size_t shard_bytes,
+typedef struct sl_export_options {
+    sl_dtype dtype;     /* of the weights */
+    size_t shard_bytes; /* the weights are cut into files of at most so many bytes; 0: one file */
+    bool overwrite;     /* a model that is in the folder already is replaced, else it is an error */
+} sl_export_options;
+
+/* Writes the model as a Hugging Face folder, with the tokenizer's files if it has any; a model of bytes gets a
+ * tokenizer.json of bytes. The folder appears, or changes, as a whole once everything is written. What a model there
+ * consisted of before is gone then; other files stay. options NULL means all defaults. */
+SL_API SL_MUST_CHECK sl_status sl_model_source_export(const sl_model_source *source, const sl_export_options *options,
                                                       const char *folder);
 
 typedef struct sl_eval_options {
@@ -253,14 +261,16 @@ typedef struct sl_generate_text_options {
     int64_t top_k;      /* choose among the k likeliest; 0: all */
     double top_p;       /* among the likeliest whose probabilities add up to p; 0: all */
     uint64_t seed;
-    int threads; /* 0: 1 */
-    /* Called on rank 0 for each token as it comes. May be NULL. */
+    bool ignore_end; /* go on after a token that ends a text (eos_token_id of the model) */
+    int threads;     /* 0: 1 */
+    /* Called on rank 0 for each token as it comes, the one that ends a text too. May be NULL. */
     void (*token)(void *user, int sample, int64_t index, int32_t token);
     void *user;
 } sl_generate_text_options;
 
 /* Collective over group: the model is cut into as many stages as there are ranks; samples keep them busy. tokens
- * (samples x new_tokens) is filled on rank 0; NULL elsewhere is fine. The result does not depend on the ranks. */
+ * (samples x new_tokens) is filled on rank 0, with -1 after a token that ends the text; NULL elsewhere is fine. The
+ * result does not depend on the ranks. */
 SL_API SL_MUST_CHECK sl_status sl_model_generate(const sl_model_source *source, sl_group *group,
                                                  const sl_generate_text_options *options, int32_t *tokens);
 

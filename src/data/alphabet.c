@@ -43,3 +43,20 @@ bool sl_alphabet_decode(const char *text, unsigned char *out, size_t *length)
     *length = used;
     return true;
 }
+
+void sl_alphabet_encode(unsigned char byte, char out[3])
+{
+    uint32_t character = 256;
+    for (unsigned before = 0; before < byte; before++)
+        character += !is_plain(before);
+    if (is_plain(byte))
+        character = byte;
+    size_t used = 0;
+    if (character < 128) {
+        out[used++] = (char)character;
+    } else {
+        out[used++] = (char)(0xc0u | character >> 6);
+        out[used++] = (char)(0x80u | (character & 0x3fu));
+    }
+    out[used] = '\0';
+}

@@ -9,4 +9,7 @@
  * where a character is not of the alphabet: then nothing is said about out. */
 bool sl_alphabet_decode(const char *text, unsigned char *out, size_t *length);
 
+/* The character that stands for the byte, as UTF-8 with a NUL: at most 3 bytes. */
+void sl_alphabet_encode(unsigned char byte, char out[3]);
+
 #endif

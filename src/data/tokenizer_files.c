@@ -3,8 +3,10 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "data/alphabet.h"
 
 #include <jansson.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* How GPT-2 cuts text into pieces before merging. */
@@ -230,5 +232,43 @@ sl_status sl_tokenizer_read_json(sl_tokenizer *tokenizer, const char *path)
     tokenizer->whole_pieces = json_is_true(json_object_get(model, "ignore_merges"));
 done:
     json_decref(root);
+    return status;
+}
+
+/* ---- The tokenizer of bytes ------------------------------------------------------------------- */
+
+static json_t *byte_vocab(void)
+{
+    json_t *vocab = json_object();
+    for (int byte = 0; vocab && byte < 256; byte++) {
+        char text[3];
+        sl_alphabet_encode((unsigned char)byte, text);
+        if (json_object_set_new(vocab, text, json_integer(byte)) != 0) {
+            json_decref(vocab);
+            return NULL;
+        }
+    }
+    return vocab;
+}
+
+sl_status sl_tokenizer_save_bytes(const char *path)
+{
+    sl_status status = SL_OK;
+    char *text = NULL;
+    json_t *vocab = byte_vocab();
+    /* The ByteLevel parts only spell bytes in the alphabet; without merges every byte stays a token. */
+    json_t *root = json_pack(
+        "{s:s, s:n, s:n, s:[], s:n, s:{s:s, s:b, s:b, s:b}, s:n, s:{s:s, s:b, s:b, s:b}, "
+        "s:{s:s, s:n, s:n, s:n, s:n, s:b, s:b, s:O, s:[]}}",
+        "version", "1.0", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "type", "ByteLevel",
+        "add_prefix_space", 0, "trim_offsets", 1, "use_regex", 1, "post_processor", "decoder", "type", "ByteLevel",
+        "add_prefix_space", 0, "trim_offsets", 1, "use_regex", 1, "model", "type", "BPE", "dropout", "unk_token",
+        "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0, "byte_fallback", 0, "vocab", vocab, "merges");
+    text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
+    SL_TRY(text ? sl_file_replace_text(path, text) : sl_fail(SL_ERR_MEMORY, "%s: no memory for the tokenizer", path));
+done:
+    free(text);
+    json_decref(root);
+    json_decref(vocab);
     return status;
 }

@@ -1,4 +1,4 @@
-/* Token files: raw uint16 (nanoGPT), llm.c's two headers, and plain text as bytes; read through a map. */
+/* Token files: raw uint16 (nanoGPT), llm.c's two headers, and plain text, as bytes or through a tokenizer. */
 #include <sluice/data.h>
 
 #include "base/alloc.h"
@@ -20,13 +20,14 @@ static const struct {
 } formats[] = {
     [SL_TOKENS_AUTO] = { "auto", 0, 0, 0 },        [SL_TOKENS_NANOGPT] = { "nanogpt", 2, 0, 0 },
     [SL_TOKENS_LLMC] = { "llmc", 2, 20240520, 1 }, [SL_TOKENS_LLMC_U32] = { "llmc-u32", 4, 20240801, 7 },
-    [SL_TOKENS_BYTES] = { "bytes", 1, 0, 0 },
+    [SL_TOKENS_BYTES] = { "bytes", 1, 0, 0 },      [SL_TOKENS_TEXT] = { "text", 4, 0, 0 },
 };
 enum { FORMAT_COUNT = sizeof formats / sizeof *formats };
 
 struct sl_tokens {
     char *path;
     sl_file_map map;
+    int32_t *encoded;          /* TEXT: in place of the map */
     const unsigned char *data; /* first token */
     int64_t count;
     sl_token_format format;
@@ -39,7 +40,7 @@ const char *sl_token_format_name(sl_token_format format)
 
 sl_status sl_token_format_parse(const char *text, sl_token_format *out)
 {
-    for (int i = 0; i < FORMAT_COUNT; i++) {
+    for (int i = 0; i < SL_TOKENS_TEXT; i++) {
         if (strcmp(text, formats[i].name) == 0) {
             *out = (sl_token_format)i;
             return SL_OK;
@@ -111,8 +112,8 @@ sl_status sl_tokens_open(const char *path, sl_token_format format, sl_tokens **o
     sl_status status = SL_OK;
     sl_tokens *tokens = NULL;
 
-    if ((unsigned)format >= FORMAT_COUNT)
-        return sl_fail(SL_ERR_ARGUMENT, "there is no token format %d", (int)format);
+    if ((unsigned)format >= FORMAT_COUNT || format == SL_TOKENS_TEXT)
+        return sl_fail(SL_ERR_ARGUMENT, "there is no token format %d for files", (int)format);
     SL_TRY(SL_NEW(tokens));
     SL_TRY(sl_strdup(path, &tokens->path));
     SL_TRY(sl_file_map_open(path, &tokens->map));
@@ -125,11 +126,37 @@ done:
     return status;
 }
 
+sl_status sl_tokens_encode(const char *path, sl_tokenizer *tokenizer, sl_tokens **out)
+{
+    sl_status status = SL_OK;
+    sl_tokens *tokens = NULL;
+    sl_file_map text = { 0 };
+
+    SL_TRY(SL_NEW(tokens));
+    SL_TRY(sl_strdup(path, &tokens->path));
+    SL_TRY(sl_file_map_open(path, &text));
+    tokens->format = SL_TOKENS_TEXT;
+    if (text.size > 0)
+        status = sl_tokenizer_encode(tokenizer, text.data, text.size, false, &tokens->encoded, &tokens->count);
+    if (status != SL_OK)
+        SL_TRY(sl_fail_context(status, "encode %s", path));
+    if (tokens->count == 0)
+        SL_TRY(sl_fail(SL_ERR_FORMAT, "%s has no tokens: it is empty", path));
+    tokens->data = (const unsigned char *)tokens->encoded;
+    *out = tokens;
+    tokens = NULL;
+done:
+    sl_file_map_close(&text);
+    sl_tokens_close(tokens);
+    return status;
+}
+
 void sl_tokens_close(sl_tokens *tokens)
 {
     if (!tokens)
         return;
     sl_file_map_close(&tokens->map);
+    sl_tokenizer_free(tokens->encoded);
     sl_free(tokens->path);
     sl_free(tokens);
 }
@@ -187,6 +214,16 @@ static sl_status check_range(const sl_tokens *tokens, int64_t first, int64_t cou
     return SL_OK;
 }
 
+static sl_status fail_past_vocab(const sl_tokens *tokens, int64_t index, int64_t vocab)
+{
+    char place[64] = "";
+    if (!tokens->encoded)
+        snprintf(place, sizeof place, " (byte offset %" PRId64 ")",
+                 tokens->data - tokens->map.data + index * formats[tokens->format].width);
+    return sl_fail(SL_ERR_FORMAT, "%s: token %" PRId64 "%s is %" PRIu32 ", past the vocabulary of %" PRId64,
+                   tokens->path, index, place, token_at(tokens, index), vocab);
+}
+
 sl_status sl_tokens_check(const sl_tokens *tokens, int64_t first, int64_t count, int64_t vocab)
 {
     sl_status status = check_range(tokens, first, count);
@@ -199,11 +236,7 @@ sl_status sl_tokens_check(const sl_tokens *tokens, int64_t first, int64_t count,
         int64_t index = first + done;
         while ((int64_t)token_at(tokens, index) < vocab)
             index++;
-        int64_t offset = tokens->data - tokens->map.data + index * formats[tokens->format].width;
-        return sl_fail(SL_ERR_FORMAT,
-                       "%s: token %" PRId64 " (byte offset %" PRId64 ") is %" PRIu32
-                       ", past the vocabulary of %" PRId64,
-                       tokens->path, index, offset, token_at(tokens, index), vocab);
+        return fail_past_vocab(tokens, index, vocab);
     }
     return SL_OK;
 }
@@ -241,7 +274,7 @@ sl_status sl_tokens_save(const char *path, sl_token_format format, const int32_t
     sl_status status = SL_OK;
     sl_file *file = NULL;
 
-    if ((unsigned)format >= FORMAT_COUNT || format == SL_TOKENS_AUTO)
+    if ((unsigned)format >= FORMAT_COUNT || format == SL_TOKENS_AUTO || format == SL_TOKENS_TEXT)
         return sl_fail(SL_ERR_ARGUMENT, "%s: no token format to write is given", path);
     if (formats[format].magic && count > INT32_MAX)
         return sl_fail(SL_ERR_UNSUPPORTED, "%s: the format %s counts up to %" PRId32 " tokens, not %" PRId64, path,

@@ -158,6 +158,16 @@ int64_t sl_nn_int(const sl_model *model, const char *run_key, int64_t otherwise)
     return field ? *(const int64_t *)(const void *)(model->config + field->offset) : otherwise;
 }
 
+sl_token_ids sl_model_end_tokens(const sl_model *model)
+{
+    sl_token_ids ids = { .count = 0 };
+    for (const sl_model_field *field = model->family->fields; field->key; field++) {
+        if (field->kind == SL_FIELD_TOKENS && strcmp(field->key, "eos_token_id") == 0)
+            memcpy(&ids, model->config + field->offset, sizeof ids);
+    }
+    return ids;
+}
+
 bool sl_nn_tied(const sl_model *model)
 {
     const sl_model_field *field = sl_nn_field(model->family, "tie");

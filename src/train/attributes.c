@@ -12,8 +12,8 @@ static const char *tokenizer_of(const sl_train_plan *plan)
 {
     const char *init = plan->config->model.init;
     if (sl_tokens_format(plan->tokens) == SL_TOKENS_BYTES)
-        return "bytes";
-    return init && sl_tokenizer_files_exist(init) ? init : "";
+        return SL_TOKENIZER_BYTES;
+    return init && sl_tokenizer_files_exist(init) ? SL_TOKENIZER_OF_RUN : "";
 }
 
 sl_status sl_attributes_make(const sl_train_plan *plan, sl_attributes *out)

@@ -48,7 +48,7 @@ const config_key sl_config_keys[] = {
     BOOL(model, tie, "true", "the output layer shares the embedding's weights"),
 
     TEXT(data, tokens, NULL, "token file: raw uint16 (nanoGPT) or llm.c's format"),
-    TEXT(data, text, NULL, "plain text file, one token a byte"),
+    TEXT(data, text, NULL, "plain text file, in tokens of model.init's tokenizer; without one, one token a byte"),
     WORD(data, order, "sequential|shuffled", "sequential", "order of the rows; shuffled by run.seed"),
 
     INT(batch, size, 1, MILLION, "8", "rows a step, over all replicas"),

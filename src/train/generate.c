@@ -6,6 +6,10 @@
 #include "base/alloc.h"
 
 #include <inttypes.h>
+#include <string.h>
+
+/* Tokens after which all ranks hear whether every sample has ended. More often would make them wait for each other. */
+enum { END_INTERVAL = 16 };
 
 typedef struct generator {
     const sl_generate_text_options *options;
@@ -22,7 +26,10 @@ typedef struct generator {
     int edge_count;
     int32_t *positions; /* 0, 1, .. for the prompt */
     int32_t *last;      /* last token of each sample; rank 0 */
-    float *logits;      /* [vocab]; last rank */
+    sl_token_ids ends;  /* tokens that end a text */
+    bool *ended;        /* of each sample; rank 0 */
+    int ended_count;
+    float *logits; /* [vocab]; last rank */
     sl_candidate *candidates;
     int32_t *tokens; /* the result; rank 0 */
 } generator;
@@ -77,6 +84,7 @@ static sl_status make_buffers(generator *run)
     for (int64_t i = 0; i < run->prompt_count; i++)
         run->positions[i] = (int32_t)i;
     SL_TRY(SL_NEW_ARRAY(run->last, run->samples));
+    SL_TRY(SL_NEW_ARRAY(run->ended, run->samples));
     SL_TRY(SL_NEW_ARRAY(run->logits, run->vocab));
     SL_TRY(SL_NEW_ARRAY(run->candidates, run->vocab));
 done:
@@ -151,9 +159,22 @@ done:
     return status;
 }
 
+static bool ends_text(const generator *run, int32_t token)
+{
+    for (int64_t i = 0; i < run->ends.count; i++) {
+        if (run->ends.ids[i] == token)
+            return true;
+    }
+    return false;
+}
+
 static void deliver(generator *run, int64_t index, int sample, int32_t token)
 {
     run->last[sample] = token;
+    if (run->ended[sample])
+        return;
+    run->ended[sample] = ends_text(run, token);
+    run->ended_count += run->ended[sample];
     if (run->tokens)
         run->tokens[sample * run->options->new_tokens + index] = token;
     if (run->options->token)
@@ -217,6 +238,18 @@ done:
     return status;
 }
 
+/* Whether there is nothing left to do. Only rank 0 sees the tokens. */
+static sl_status all_ended(generator *run, int64_t index, bool *out)
+{
+    int32_t ended = run->ended_count == run->samples;
+    *out = run->ranks == 1 && ended;
+    if (run->ranks == 1 || run->ends.count == 0 || index == 0 || index % END_INTERVAL != 0)
+        return SL_OK;
+    sl_status status = sl_group_broadcast(run->group, 0, &ended, sizeof ended);
+    *out = status == SL_OK && ended;
+    return status;
+}
+
 static void release(generator *run)
 {
     for (int i = 0; run->states && i < run->samples; i++)
@@ -228,6 +261,7 @@ static void release(generator *run)
     sl_free(run->specs);
     sl_free(run->positions);
     sl_free(run->last);
+    sl_free(run->ended);
     sl_free(run->logits);
     sl_free(run->candidates);
     sl_infer_destroy(run->infers[1]);
@@ -253,16 +287,24 @@ sl_status sl_model_generate(const sl_model_source *source, sl_group *group, cons
                       .vocab = sl_model_vocab(model),
                       .prompt_count = options->prompt_count,
                       .tokens = tokens };
+    if (!options->ignore_end)
+        run.ends = sl_model_end_tokens(model);
     SL_TRY(check(&run, model));
     SL_TRY(make_programs(&run, source));
     SL_TRY(make_buffers(&run));
     SL_TRY(open_channels(&run));
-    for (int64_t index = 0; index < options->new_tokens; index++) {
+    if (tokens)
+        memset(tokens, 0xff, (size_t)run.samples * (size_t)options->new_tokens * sizeof *tokens); /* -1 */
+    int64_t index = 0;
+    for (bool ended = false; index < options->new_tokens; index++) {
+        SL_TRY(all_ended(&run, index, &ended));
+        if (ended)
+            break;
         for (int sample = 0; sample < run.samples; sample++)
             SL_TRY(advance(&run, index, sample));
     }
     for (int sample = 0; sample < run.samples; sample++)
-        SL_TRY(take_token(&run, options->new_tokens - 1, sample));
+        SL_TRY(take_token(&run, index - 1, sample));
     SL_TRY(sl_group_barrier(group)); /* nobody closes a channel that still has messages */
 done:
     if (status != SL_OK)

@@ -2,18 +2,41 @@
 #include "nn/family.h"
 #include "train/config_keys.h"
 #include "train/plan.h"
+#include "train/tokenizer_files.h"
 
 #include <inttypes.h>
 #include <string.h>
 
+/* Text becomes the tokens that the model began with: by its tokenizer, or a token a byte if it has none. */
+static sl_status open_text(sl_train_plan *plan)
+{
+    const sl_train_config *config = plan->config;
+    sl_tokenizer *tokenizer = NULL;
+    sl_status status = SL_OK;
+    if (!config->model.init || !sl_tokenizer_files_exist(config->model.init)) {
+        status = sl_tokens_open(config->data.text, SL_TOKENS_BYTES, &plan->tokens);
+        return status == SL_OK ? SL_OK : sl_train_config_context(config, "data.text", status);
+    }
+    status = sl_tokenizer_open(config->model.init, &tokenizer);
+    if (status != SL_OK)
+        return sl_train_config_context(config, "model.init", status);
+    status = sl_tokens_encode(config->data.text, tokenizer, &plan->tokens);
+    sl_tokenizer_close(tokenizer);
+    return status == SL_OK ? SL_OK : sl_train_config_context(config, "data.text", status);
+}
+
+static sl_status open_tokens(sl_train_plan *plan)
+{
+    sl_status status = sl_tokens_open(plan->config->data.tokens, SL_TOKENS_AUTO, &plan->tokens);
+    return status == SL_OK ? SL_OK : sl_train_config_context(plan->config, "data.tokens", status);
+}
+
 sl_status sl_plan_open_data(sl_train_plan *plan)
 {
     const sl_train_config *config = plan->config;
-    const char *key = config->data.text ? "data.text" : "data.tokens";
-    sl_status status = config->data.text ? sl_tokens_open(config->data.text, SL_TOKENS_BYTES, &plan->tokens)
-                                         : sl_tokens_open(config->data.tokens, SL_TOKENS_AUTO, &plan->tokens);
+    sl_status status = config->data.text ? open_text(plan) : open_tokens(plan);
     if (status != SL_OK)
-        return sl_train_config_context(config, key, status);
+        return status;
     if (sl_tokens_count(plan->tokens) < config->batch.seq + 1)
         return sl_train_config_fail(config, "batch.seq", "a row needs %" PRId64 " tokens, %s has %" PRId64,
                                     config->batch.seq + 1, sl_tokens_path(plan->tokens), sl_tokens_count(plan->tokens));

@@ -7,16 +7,38 @@
 #include <string.h>
 #include <unistd.h>
 
+/* ", dropout 0.1", or the range of several rates; empty if the family has none. */
+static const char *dropout_text(const sl_model *model, char *text, size_t size)
+{
+    double least = 1, most = 0;
+    bool any = false;
+    for (const sl_model_field *field = model->family->fields; field->key; field++) {
+        if (!field->run_key || strcmp(field->run_key, "dropout") != 0)
+            continue;
+        double rate = *(const double *)(const void *)(model->config + field->offset);
+        least = rate < least ? rate : least;
+        most = rate > most ? rate : most;
+        any = true;
+    }
+    text[0] = '\0';
+    if (any && least < most)
+        snprintf(text, size, ", dropout %g to %g", least, most);
+    else if (any)
+        snprintf(text, size, ", dropout %g", most);
+    return text;
+}
+
 static void print_run(const sl_train_plan *plan, FILE *file)
 {
     const sl_train_config *config = plan->config;
-    char params[32];
+    char params[32], dropout[64];
     double epochs = (double)config->run.steps * (double)config->batch.size / (double)sl_batches_windows(plan->batches);
     int64_t layers = sl_model_layers(&plan->model), rows = plan->sizes[0];
-    fprintf(file, "model     %s, %" PRId64 " layer%s, vocabulary %" PRId64 ", %s parameters%s%s\n",
+    fprintf(file, "model     %s, %" PRId64 " layer%s, vocabulary %" PRId64 ", %s parameters%s%s%s\n",
             plan->model.family->name, layers, sl_plural(layers), sl_model_vocab(&plan->model),
             sl_count_text((double)sl_param_list_elements(plan->params), params, sizeof params),
-            config->model.init ? " from " : ", random weights", config->model.init ? config->model.init : "");
+            dropout_text(&plan->model, dropout, sizeof dropout), config->model.init ? " from " : ", random weights",
+            config->model.init ? config->model.init : "");
     fprintf(file, "data      %s: %" PRId64 " tokens (%s), %.*f epochs in %" PRId64 " step%s, %s\n",
             sl_tokens_path(plan->tokens), sl_tokens_count(plan->tokens),
             sl_token_format_name(sl_tokens_format(plan->tokens)), epochs < 0.1 ? 4 : 2, epochs, config->run.steps,

@@ -1,6 +1,7 @@
 /* The training loop: start or resume, steps, checkpoints, reports, the end. */
 #include "train/attributes.h"
 #include "train/output.h"
+#include "train/tokenizer_files.h"
 #include "train/trace.h"
 #include "train/trainer.h"
 
@@ -182,8 +183,10 @@ static sl_status load(train_run *run)
                                            : sl_trainer_load_start(run->trainer));
     SL_TRY(sl_trainer_open_writer(run->trainer));
     run->result.first_step = run->result.last_step = run->trainer->step;
-    if (run->leads)
+    if (run->leads) {
+        SL_TRY(sl_tokenizer_files_keep(run->config->model.init, run->config->run.out));
         SL_TRY(sl_output_open(&run->output, run->config, run->trainer->step));
+    }
     SL_TRY(report_restart(run, (start_from)start.from));
     /* The checkpoint of this step, if the ranks before did not come to write it. */
     if (start.from == FROM_MEMORY && run->trainer->step > start.on_disk &&

@@ -48,7 +48,7 @@ static sl_status open_checkpoint(sl_model_source *source, const char *path)
     if (!model)
         SL_TRY(sl_fail(SL_ERR_FORMAT, "%s: it does not say which model it is", source->path));
     SL_TRY(sl_model_parse_config(source->path, model, strlen(model), &source->model));
-    SL_TRY(sl_strdup(tokenizer ? tokenizer : "", &source->tokenizer));
+    SL_TRY(sl_tokenizer_files_find(source->path, tokenizer ? tokenizer : "", &source->tokenizer));
 done:
     sl_free(folder);
     return status;
@@ -104,35 +104,4 @@ sl_status sl_model_source_read(const sl_model_source *source, const char *param,
         return sl_fail(SL_ERR_SHAPE, "%s: %s has %" PRId64 " elements, the model needs %" PRId64, source->path, param,
                        entry->count, count);
     return sl_tensor_entry_read_f32(entry, 0, count, out);
-}
-
-/* ---- Export ---------------------------------------------------------------------------------- */
-
-sl_status sl_model_source_export(const sl_model_source *source, sl_dtype dtype, size_t shard_bytes, const char *folder)
-{
-    sl_status status = SL_OK;
-    sl_param_list *params = NULL;
-    sl_tensor_entry *entries = NULL;
-    float *values = NULL;
-    SL_TRY(sl_model_params(&source->model, &params));
-    int count = sl_param_list_count(params);
-    SL_TRY(SL_NEW_ARRAY(entries, count));
-    SL_TRY(SL_NEW_ARRAY(values, sl_param_list_elements(params)));
-    float *at = values;
-    for (int i = 0; i < count; i++) {
-        const sl_param_info *info = sl_param_list_at(params, i);
-        sl_tensor_entry *entry = &entries[i];
-        *entry = (sl_tensor_entry){ .name = info->name, .dtype = SL_F32, .shape = info->shape, .data = at };
-        SL_TRY(sl_shape_count(&info->shape, &entry->count));
-        entry->bytes = (size_t)entry->count * sizeof *at;
-        SL_TRY(sl_model_source_read(source, info->name, entry->count, at));
-        at += entry->count;
-    }
-    SL_TRY(sl_model_save(&source->model, entries, count, dtype, shard_bytes, folder));
-    SL_TRY(sl_tokenizer_files_copy(source->tokenizer, folder));
-done:
-    sl_free(values);
-    sl_free(entries);
-    sl_param_list_destroy(params);
-    return status;
 }

@@ -35,3 +35,37 @@ run 2 "$SLUICE" generate --model out --prompt Once --tokens 61 -n 2
 complains "more than the model's 64 positions"
 run 2 "$SLUICE" generate --model out --prompt '' --tokens 3
 complains 'the prompt is empty'
+
+# A token that ends a text ends it, on any number of ranks, and is not printed; each sample ends on its own.
+cp -r "$SLUICE_DATA/models/llama-tiny" whole
+tokens() { run 0 "$SLUICE" generate --prompt-tokens 5,6,7 --tokens 40 --seed 3 "$@"; }
+tokens --model whole --temperature 0 --ignore-eos
+read -ra words <"$out"
+[ ${#words[@]} -eq 41 ] || fail "not 40 tokens: ${#words[@]}"
+end=${words[20]}
+for ((first = 1; first < 20; first++)); do
+    [ "${words[first]}" = "$end" ] && break
+done
+cp -r whole ended
+sed -i -E "s/\"eos_token_id\": *[^,}]*/\"eos_token_id\": [255, $end]/" ended/config.json
+for ranks in 1 2 3; do
+    tokens --model ended --temperature 0 -n $ranks
+    [ "$(cat "$out")" = "${words[*]:0:first}" ] || fail "$ranks ranks do not end at $end"
+    tokens --model ended --temperature 0 --ignore-eos -n $ranks
+    [ "$(cat "$out")" = "${words[*]}" ] || fail "$ranks ranks do not go on with --ignore-eos"
+    tokens --model ended --samples 6 -n $ranks
+    cp "$out" "samples.$ranks"
+done
+cmp samples.1 samples.2 && cmp samples.1 samples.3 || fail "the ends of samples depend on the ranks"
+tokens --model ended --samples 6 --ignore-eos
+# What is printed with the end is what is printed without it, up to the end.
+while read -r line; do
+    set -- $line
+    shift # the prompt
+    for word in "$@"; do
+        [ "$word" = "$end" ] || [ "$word" = 255 ] && break
+        printf ' %s' "$word"
+    done
+    echo
+done < <(grep '^5,6,7' "$out") >expected
+cmp expected <(sed -n 's/^5,6,7//p' samples.1) || fail "a sample does not end where it should"

@@ -46,6 +46,17 @@ refused '--model.n_layer=3: this comes from model.init' --data.tokens="$tokens" 
 refused '--batch.seq=65: 65 tokens, but the model has 64 positions' --data.tokens="$tokens" \
     --model.init="$SLUICE_DATA/models/gpt2-tiny" --batch.seq=65
 
+# Dropout comes from model.init unless it is given; 0 is given, too.
+cp -r "$SLUICE_DATA/models/gpt2-tiny" dropping
+sed -i -E 's/"(attn|embd|resid)_pdrop": [0-9.]+/"\1_pdrop": 0.1/' dropping/config.json
+dropping=("$SLUICE" train --data.tokens="$tokens" --model.init=dropping --batch.seq=16 --dry-run)
+run 0 "${dropping[@]}"
+prints ', dropout 0.1 from dropping'
+run 0 "${dropping[@]}" --model.dropout=0
+prints ', dropout 0 from dropping'
+run 0 "${dropping[@]}" --model.dropout=0.25
+prints ', dropout 0.25 from dropping'
+
 # A token past the vocabulary: file and offset are named.
 unusable "$tokens" --data.tokens="$tokens" --model.vocab=10
 complains 'token'

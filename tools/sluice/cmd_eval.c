@@ -9,13 +9,14 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #define NAME "eval"
 
 static const cli_usage usage = {
     .command = NAME,
-    .synopsis =
-        "--model DIR (--tokens FILE | --text FILE) --batch B --seq T [--steps N] [--logits FILE] [--format json]",
+    .synopsis = "--model DIR (--tokens FILE | --text FILE) --batch B --seq T [--steps N] [--tokenizer DIR] "
+                "[--logits FILE] [--format json]",
     .description =
         "Runs a model over a token file in sequential order and prints the mean loss over all tokens and its "
         "exponential, the perplexity. The model is a Hugging Face folder, a checkpoint, or the folder of a "
@@ -37,16 +38,39 @@ static void print_json(const sl_eval_result *result)
     putchar('\n');
 }
 
-static int evaluate(const char *model, const char *path, sl_token_format format, sl_eval_options *options, bool as_json)
+/* What the model is run over: a token file, or a text. */
+typedef struct eval_data {
+    const char *tokens, *text;
+    const char *tokenizer; /* NULL: the model's */
+} eval_data;
+
+static sl_status open_data(const eval_data *data, const sl_model_source *source, sl_tokens **out)
+{
+    sl_tokenizer *tokenizer = NULL;
+    const char *path = data->tokenizer ? data->tokenizer : sl_model_source_tokenizer(source);
+    if (data->tokens)
+        return sl_tokens_open(data->tokens, SL_TOKENS_AUTO, out);
+    if (path[0] == '\0')
+        sl_log(SL_LOG_WARN, "the model has no tokenizer beside it: a token is taken for a byte");
+    if (path[0] == '\0' || strcmp(path, "bytes") == 0)
+        return sl_tokens_open(data->text, SL_TOKENS_BYTES, out);
+    sl_status status = sl_tokenizer_open(path, &tokenizer);
+    if (status == SL_OK)
+        status = sl_tokens_encode(data->text, tokenizer, out);
+    sl_tokenizer_close(tokenizer);
+    return status;
+}
+
+static int evaluate(const char *model, const eval_data *data, sl_eval_options *options, bool as_json)
 {
     int code = EXIT_OK;
     sl_model_source *source = NULL;
     sl_tokens *tokens = NULL;
     sl_eval_result result;
     char time[32];
-    sl_status status = sl_tokens_open(path, format, &tokens);
+    sl_status status = sl_model_source_open(model, &source);
     if (status == SL_OK)
-        status = sl_model_source_open(model, &source);
+        status = open_data(data, source, &tokens);
     if (status != SL_OK) {
         code = refusal(NAME, status);
     } else if (options->seq > sl_model_positions(sl_model_source_model(source))) {
@@ -71,7 +95,7 @@ static int evaluate(const char *model, const char *path, sl_token_format format,
 
 int cmd_eval(int argc, char **argv)
 {
-    const char *model = NULL, *tokens = NULL, *text = NULL;
+    const char *model = NULL, *tokens = NULL, *text = NULL, *tokenizer = NULL;
     sl_eval_options options = { .threads = 1 };
     int format = 0, code;
     const cli_option table[] = {
@@ -82,7 +106,14 @@ int cmd_eval(int argc, char **argv)
           .required = true,
           .help = "Hugging Face folder, checkpoint, or folder of a run." },
         { .name = "tokens", .value = "FILE", .text = &tokens, .help = "Token file (nanoGPT's or llm.c's format)." },
-        { .name = "text", .value = "FILE", .text = &text, .help = "Plain text instead, one token a byte." },
+        { .name = "text",
+          .value = "FILE",
+          .text = &text,
+          .help = "Plain text instead, in tokens of the model's tokenizer; without one, one token a byte." },
+        { .name = "tokenizer",
+          .value = "DIR",
+          .text = &tokenizer,
+          .help = "Folder with the tokenizer's files, or 'bytes'; by default what lies beside the model." },
         { .name = "batch",
           .letter = 'b',
           .value = "B",
@@ -123,5 +154,8 @@ int cmd_eval(int argc, char **argv)
         return code;
     if (!tokens == !text)
         return usage_error(NAME, "give either --tokens or --text");
-    return evaluate(model, text ? text : tokens, text ? SL_TOKENS_BYTES : SL_TOKENS_AUTO, &options, format == 1);
+    if (tokenizer && !text)
+        return usage_error(NAME, "--tokenizer goes with --text alone: tokens need none");
+    const eval_data data = { .tokens = tokens, .text = text, .tokenizer = tokenizer };
+    return evaluate(model, &data, &options, format == FORMAT_JSON);
 }

@@ -10,9 +10,10 @@
 
 static const cli_usage usage = {
     .command = NAME,
-    .synopsis = "--model DIR --output DIR [--dtype f32|bf16|f16] [--shard-gb G]",
+    .synopsis = "--model DIR --output DIR [--dtype f32|bf16|f16] [--shard-gb G] [--overwrite]",
     .description = "Writes the model of a checkpoint (or of a run's newest) as a Hugging Face folder: config.json, "
-                   "safetensors under Hugging Face's names, and the tokenizer's files where the run had them.",
+                   "safetensors under Hugging Face's names, and the tokenizer's files; a model of bytes gets a "
+                   "tokenizer.json of bytes. The folder appears as a whole, once everything is written.",
     .examples = "sluice export --model out --output my-model\n"
                 "sluice export --model out/checkpoints/step-00000100 --output my-model --dtype bf16",
 };
@@ -23,6 +24,7 @@ int cmd_export(int argc, char **argv)
     const char *model = NULL, *output = NULL;
     int dtype = 0, code;
     double shard_gb = 0;
+    bool overwrite = false;
     sl_model_source *source = NULL;
     const cli_option table[] = {
         { .name = "model",
@@ -36,7 +38,10 @@ int cmd_export(int argc, char **argv)
           .value = "DIR",
           .text = &output,
           .required = true,
-          .help = "Folder to write; made where it does not exist." },
+          .help = "Folder to write; made if it does not exist." },
+        { .name = "overwrite",
+          .flag = &overwrite,
+          .help = "Replace the model that is in the folder; its other files stay." },
         { .name = "dtype",
           .value = "TYPE",
           .words = "f32|bf16|f16",
@@ -55,7 +60,11 @@ int cmd_export(int argc, char **argv)
         return code;
     sl_status status = sl_model_source_open(model, &source);
     if (status == SL_OK)
-        status = sl_model_source_export(source, dtypes[dtype], (size_t)(shard_gb * 1e9), output);
+        status = sl_model_source_export(source,
+                                        &(sl_export_options){ .dtype = dtypes[dtype],
+                                                              .shard_bytes = (size_t)(shard_gb * 1e9),
+                                                              .overwrite = overwrite },
+                                        output);
     if (status == SL_OK)
         printf("wrote %s from %s\n", output, sl_model_source_path(source));
     sl_model_source_close(source);

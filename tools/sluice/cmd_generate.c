@@ -18,7 +18,7 @@ enum { DEFAULT_TOKENS = 100 };
 static const cli_usage usage = {
     .command = NAME,
     .synopsis = "--model DIR [--prompt TEXT | --prompt-tokens LIST] [--tokens N] [--temperature T] [--top-k K] "
-                "[--top-p P] [--seed S] [--samples M] [-n RANKS]",
+                "[--top-p P] [--seed S] [--samples M] [--ignore-eos] [-n RANKS]",
     .description = "Continues a prompt, token by token, with a key/value cache. The model is a Hugging Face folder, a "
                    "checkpoint, or the folder of a run. With several ranks the model is cut into as many stages; the "
                    "text does not depend on their number.",
@@ -37,6 +37,7 @@ typedef struct generate_arguments {
 typedef struct text_codec {
     bool bytes;              /* a token is a byte */
     sl_tokenizer *tokenizer; /* or this; else tokens are printed as numbers */
+    sl_token_ids ends;       /* tokens that end the text */
 } text_codec;
 
 /* ---- Prompt ---------------------------------------------------------------------------------- */
@@ -97,10 +98,15 @@ done:
 
 /* ---- Output ---------------------------------------------------------------------------------- */
 
+/* A token that ends the text is no part of it. */
 static void print_token(const text_codec *codec, int32_t token)
 {
     char *text = NULL;
     size_t bytes = 0;
+    for (int64_t i = 0; i < codec->ends.count; i++) {
+        if (codec->ends.ids[i] == token)
+            return;
+    }
     if (codec->bytes) {
         putchar((unsigned char)token);
     } else if (codec->tokenizer && sl_tokenizer_decode(codec->tokenizer, &token, 1, &text, &bytes) == SL_OK) {
@@ -131,8 +137,9 @@ static void print_samples(const generate_arguments *arguments, const token_strea
 {
     for (int s = 0; s < arguments->options.samples; s++) {
         printf("--- sample %d ---\n%s", s + 1, stream->prompt);
-        for (int64_t i = 0; i < arguments->options.new_tokens; i++)
-            print_token(stream->codec, tokens[s * arguments->options.new_tokens + i]);
+        const int32_t *sample = tokens + s * arguments->options.new_tokens;
+        for (int64_t i = 0; i < arguments->options.new_tokens && sample[i] >= 0; i++)
+            print_token(stream->codec, sample[i]);
         putchar('\n');
     }
 }
@@ -150,6 +157,8 @@ static sl_status generate(generate_arguments *arguments, sl_group *group)
     bool leads = sl_group_rank(group) == 0, streams = options->samples == 1;
     SL_TRY(sl_model_source_open(arguments->model, &source));
     SL_TRY(open_codec(arguments, source, &codec));
+    if (!options->ignore_end)
+        codec.ends = sl_model_end_tokens(sl_model_source_model(source));
     SL_TRY(arguments->prompt_tokens ? parse_tokens(arguments->prompt_tokens, &prompt, &options->prompt_count)
                                     : encode(&codec, arguments->prompt, &prompt, &options->prompt_count));
     options->prompt = prompt;
@@ -222,7 +231,8 @@ int cmd_generate(int argc, char **argv)
           .wide = &options->new_tokens,
           .min = 1,
           .max = 1 << 24,
-          .help = "New tokens (100 by default, or as many as the model has positions left)." },
+          .help = "New tokens at most (100 by default, or as many as the model has positions left); a token that ends "
+                  "the text ends it before." },
         { .name = "samples",
           .value = "M",
           .integer = &options->samples,
@@ -253,6 +263,9 @@ int cmd_generate(int argc, char **argv)
           .min = 0,
           .max = INT64_MAX,
           .help = "Seed of the choice (1 by default)." },
+        { .name = "ignore-eos",
+          .flag = &options->ignore_end,
+          .help = "Go on after a token that ends a text (eos_token_id in the model's config.json)." },
         { .name = "threads",
           .value = "N",
           .integer = &options->threads,

@@ -397,6 +397,27 @@ static void running_out_of_memory_is_an_error_like_others(void **state)
     assert_true(refusals > 5);
 }
 
+static void a_tokenizer_of_bytes_has_a_token_for_each(void **state)
+{
+    (void)state;
+    const char *path = scratch_path("bytes.json");
+    unsigned char text[512];
+    sl_tokenizer *tokenizer = NULL;
+    int32_t *ids = NULL;
+    int64_t count = 0;
+    for (int i = 0; i < 512; i++)
+        text[i] = (unsigned char)(i < 256 ? (unsigned)i : random_below(256));
+    ok(sl_tokenizer_save_bytes(path));
+    ok(sl_tokenizer_open(path, &tokenizer));
+    assert_int_equal(sl_tokenizer_vocab(tokenizer), 256);
+    ok(sl_tokenizer_encode(tokenizer, text, sizeof text, true, &ids, &count));
+    assert_int_equal(count, sizeof text);
+    for (int i = 0; i < 512; i++)
+        assert_int_equal(ids[i], text[i]);
+    sl_tokenizer_free(ids);
+    sl_tokenizer_close(tokenizer);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -410,6 +431,7 @@ int main(void)
         cmocka_unit_test(what_cannot_be_read_is_refused_with_its_place),
         cmocka_unit_test(a_byte_or_id_without_token_is_named),
         cmocka_unit_test(running_out_of_memory_is_an_error_like_others),
+        cmocka_unit_test(a_tokenizer_of_bytes_has_a_token_for_each),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
