@@ -81,16 +81,16 @@ static sl_status create_stage(int index, int count, int *work_us, sl_stage **out
 /* ---- One rank -------------------------------------------------------------------------------- */
 
 /* A pipeline and its like with a trace. */
-typedef struct rank_state {
+typedef struct overhead_rank {
     sl_group *group;
     sl_device *device;
     sl_schedule *schedule;
     sl_stage *stages[2][MAX_LOCAL_STAGES];
     int stage_count[2];
     sl_runtime *runtimes[2];
-} rank_state;
+} overhead_rank;
 
-static sl_status create_runtime(overhead *shared, rank_state *state, int traced)
+static sl_status create_runtime(overhead *shared, overhead_rank *state, int traced)
 {
     sl_status status = SL_OK;
     int total = sl_schedule_stages(state->schedule), *count = &state->stage_count[traced];
@@ -111,7 +111,7 @@ done:
     return status;
 }
 
-static sl_status time_round(const overhead *shared, const rank_state *state, int traced, double *us)
+static sl_status time_round(const overhead *shared, const overhead_rank *state, int traced, double *us)
 {
     sl_status status = SL_OK;
     SL_TRY(sl_group_barrier(state->group));
@@ -130,7 +130,7 @@ static int by_size(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-static sl_status time_rounds(overhead *shared, const rank_state *state)
+static sl_status time_rounds(overhead *shared, const overhead_rank *state)
 {
     sl_status status = SL_OK;
     int rounds = shared->rounds;
@@ -157,7 +157,7 @@ done:
 static sl_status run_rank(overhead *shared)
 {
     sl_status status = SL_OK;
-    rank_state state = { 0 };
+    overhead_rank state = { 0 };
     sl_generate_options options = { .name = shared->current.schedule,
                                     .ranks = shared->current.ranks,
                                     .microbatches = shared->microbatches,

@@ -17,7 +17,7 @@ typedef struct shared_case {
 } shared_case;
 
 /* What a rank holds. */
-typedef struct rank_state {
+typedef struct pipeline_rank {
     sl_group *group;
     sl_device *device;
     sl_schedule *schedule;
@@ -26,9 +26,9 @@ typedef struct rank_state {
     int stage_count;
     sl_runtime *runtime;
     int32_t *tokens; /* (batch, seq) and as many targets */
-} rank_state;
+} pipeline_rank;
 
-static void rank_state_free(rank_state *state)
+static void rank_state_free(pipeline_rank *state)
 {
     sl_runtime_destroy(state->runtime);
     for (int i = 0; i < state->stage_count; i++)
@@ -85,7 +85,7 @@ done:
     return status;
 }
 
-static sl_status set_up(const shared_case *shared, rank_state *state)
+static sl_status set_up(const shared_case *shared, pipeline_rank *state)
 {
     sl_status status = SL_OK;
     const pipeline_options *options = &shared->options;
@@ -122,7 +122,7 @@ done:
 
 /* ---- Running --------------------------------------------------------------------------------- */
 
-static sl_status run_steps(const pipeline_options *options, rank_state *state, int steps, double *seconds)
+static sl_status run_steps(const pipeline_options *options, pipeline_rank *state, int steps, double *seconds)
 {
     sl_status status = SL_OK;
     int64_t dims[] = { options->batch, options->seq };
@@ -140,7 +140,7 @@ done:
 }
 
 /* Time of a step if every phase took its mean time and messages took none. */
-static sl_status predict(const rank_state *state, const sl_stage_cost *stages, double *seconds, double *bubble)
+static sl_status predict(const pipeline_rank *state, const sl_stage_cost *stages, double *seconds, double *bubble)
 {
     sl_status status = SL_OK;
     sl_timeline *timeline = NULL;
@@ -156,7 +156,7 @@ done:
 }
 
 /* Seconds of all ranks together in which phases ran, in one step. */
-static double busy_seconds(const rank_state *state, const sl_stage_cost *stages)
+static double busy_seconds(const pipeline_rank *state, const sl_stage_cost *stages)
 {
     double busy = 0;
     for (int r = 0; r < sl_schedule_ranks(state->schedule); r++) {
@@ -180,7 +180,7 @@ static double busy_seconds(const rank_state *state, const sl_stage_cost *stages)
 static sl_status run_rank(shared_case *shared)
 {
     sl_status status = SL_OK;
-    rank_state state = { 0 };
+    pipeline_rank state = { 0 };
     sl_stage_cost *costs = NULL;
     double warm = 0, seconds = 0, predicted = 0, bubble = 0;
     SL_TRY(set_up(shared, &state));

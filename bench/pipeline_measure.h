@@ -5,7 +5,7 @@
 #include <sluice/nn.h>
 #include <sluice/runtime.h>
 
-typedef struct pipeline_options {
+typedef struct SL_NAMED_FIELDS pipeline_options {
     int64_t batch, seq, embd, layers, heads, vocab;
     int ranks, microbatches, steps;
 } pipeline_options;

@@ -5,7 +5,7 @@
 #include <sluice/nn.h>
 #include <sluice/optim.h>
 
-typedef struct step_options {
+typedef struct SL_NAMED_FIELDS step_options {
     int64_t batch, seq, embd, layers, heads, vocab;
     int threads, repeats;
     bool nodes; /* measure the nodes of the graph as well */

@@ -21,6 +21,13 @@ extern "C" {
 #define SL_PRINTF(format_at, args_at)
 #endif
 
+/* Structs that grow with the library: fill them by field name, { .ranks = 4 }, never by position. GCC warns otherwise. */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__cplusplus)
+#define SL_NAMED_FIELDS __attribute__((designated_init))
+#else
+#define SL_NAMED_FIELDS
+#endif
+
 /* ---- Status ---------------------------------------------------------------------------------- */
 
 /* One list: the enum, the names and the texts come from it. */

@@ -18,7 +18,7 @@ typedef struct sl_request sl_request; /* a collective on its way */
 /* ---- Groups ---------------------------------------------------------------------------------- */
 
 /* Zero is the default of every field. */
-typedef struct sl_group_options {
+typedef struct SL_NAMED_FIELDS sl_group_options {
     const char *transport; /* "self", "local", "mpi"; NULL: SLUICE_TRANSPORT, else from how this process was started */
     double hang_timeout;   /* seconds without a sign of life before a rank counts as hung; 0: SLUICE_HANG_TIMEOUT, else
                               30; negative: never */
@@ -210,7 +210,7 @@ typedef enum sl_launch_bind { SL_BIND_NONE, SL_BIND_CORE } sl_launch_bind;
 enum { SL_EXIT_AGAIN = 75 };
 
 /* Zero is the default of every field save ranks and one of argv and run. */
-typedef struct sl_launch_options {
+typedef struct SL_NAMED_FIELDS sl_launch_options {
     int ranks;
     char *const *argv;                /* program and arguments, NULL at the end; found as execvp finds it */
     int (*run)(void *user, int rank); /* instead of argv: called in a fork of this process, which then calls exit() with

@@ -52,7 +52,7 @@ SL_API SL_MUST_CHECK sl_status sl_tokens_save(const char *path, sl_token_format 
  * window a new epoch begins at the first. Shuffled, every epoch visits its windows once, in an order of its own and
  * from a first token of its own (below seq; there may be one window less for that), which seed decides. Nothing is
  * remembered between reads: the step is the position. */
-typedef struct sl_batch_options {
+typedef struct SL_NAMED_FIELDS sl_batch_options {
     int64_t batch, seq;
     bool shuffled;
     uint64_t seed;

@@ -15,7 +15,7 @@ typedef struct sl_event sl_event;   /* a point on a stream */
 
 typedef enum sl_device_kind { SL_DEVICE_CPU, SL_DEVICE_CUDA } sl_device_kind;
 
-typedef struct sl_device_options {
+typedef struct SL_NAMED_FIELDS sl_device_options {
     int threads; /* cpu: threads that share one kernel's work, the caller among them; 0 means 1 */
 } sl_device_options;
 

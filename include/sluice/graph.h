@@ -179,7 +179,7 @@ typedef struct sl_split_point {
 } sl_split_point;
 
 /* How to cut; zero is one stage. Everything is borrowed for the call. */
-typedef struct sl_split_spec {
+typedef struct SL_NAMED_FIELDS sl_split_spec {
     sl_split_kind kind;
     const sl_split_point *points; /* POINTS: in any order */
     int point_count;
@@ -251,7 +251,7 @@ SL_API void sl_graph_dump_dot(const sl_graph *graph, const sl_partition *partiti
  * with as many threads as the one it was made for. */
 typedef struct sl_stage_program sl_stage_program;
 
-typedef struct sl_program_options {
+typedef struct SL_NAMED_FIELDS sl_program_options {
     bool forward_only; /* F alone: nothing is saved, output_grads and input_grads are empty */
     /* Modules whose activations F drops and I or B computes again just before their gradients; W never recomputes.
      * Paths of scopes; a component "*" matches any one ("h.*"). Not one match is an error. */
@@ -348,7 +348,7 @@ SL_API void sl_stage_program_dump(const sl_stage_program *program, FILE *file);
 typedef struct sl_runner sl_runner; /* stages of a partition run one after another; used by one thread at a time */
 
 /* Zero is the default of every field. */
-typedef struct sl_runner_options {
+typedef struct SL_NAMED_FIELDS sl_runner_options {
     int microbatches;    /* 0: 1 */
     bool split_backward; /* I and W in place of B */
     bool depth_first;    /* a microbatch's backward follows its forward: one slot; else all forwards come first */

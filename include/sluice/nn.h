@@ -89,7 +89,7 @@ typedef enum sl_model_mode {
     SL_MODE_DECODE  /* tokens, position, positions -> logits of the last token; fills the caches */
 } sl_model_mode;
 
-typedef struct sl_model_shape {
+typedef struct SL_NAMED_FIELDS sl_model_shape {
     int64_t batch, seq;
     int64_t cache; /* DECODE: positions that the caches hold; 0: all of the model's */
 } sl_model_shape;
@@ -105,7 +105,7 @@ typedef enum sl_model_field_kind {
 } sl_model_field_kind;
 
 /* One value of a configuration. */
-typedef struct sl_model_field {
+typedef struct SL_NAMED_FIELDS sl_model_field {
     const char *key; /* in config.json; NULL ends a table */
     sl_model_field_kind kind;
     size_t offset;   /* in the family's configuration */
@@ -126,7 +126,7 @@ struct json_t; /* jansson's */
 
 /* Everything the library knows about a kind of model. Entries are required unless marked optional. It is borrowed by
  * the registry and by models, so it is usually static. */
-struct sl_model_family {
+struct SL_NAMED_FIELDS sl_model_family {
     const char *name;         /* "gpt2": model_type in config.json and model.family in a run's configuration */
     const char *architecture; /* class name in config.json. Optional: without it there are no files, and no training by
                                  sl_train_run */

@@ -40,7 +40,7 @@ typedef enum sl_optim_kind { SL_OPTIM_ADAMW, SL_OPTIM_SGD } sl_optim_kind;
 
 /* AdamW with PyTorch's formulas (decoupled decay, bias correction); SGD: g += weight_decay * p, m = momentum * m + g,
  * p -= lr * m. */
-typedef struct sl_optim_options {
+typedef struct SL_NAMED_FIELDS sl_optim_options {
     sl_optim_kind kind;
     double beta1, beta2, eps; /* ADAMW */
     double momentum;          /* SGD; 0 keeps no state */
@@ -53,7 +53,7 @@ typedef struct sl_optim_options {
 
 /* A parameter, or a shard of one, of this rank: contiguous, on the device. Parameter and gradient have the same shape;
  * each may have any floating dtype. All f32 is the fast case. */
-typedef struct sl_optim_param {
+typedef struct SL_NAMED_FIELDS sl_optim_param {
     const char *name;
     sl_view data, grad;
     bool decay; /* weight_decay applies; by convention if the whole parameter has rank >= 2 */

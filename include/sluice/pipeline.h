@@ -121,7 +121,7 @@ typedef struct sl_stage_desc {
 typedef struct sl_pipeline sl_pipeline; /* opaque, immutable */
 
 /* Zero is the default of every field but schedule and stages. Everything is borrowed for the call. */
-typedef struct sl_pipeline_options {
+typedef struct SL_NAMED_FIELDS sl_pipeline_options {
     const sl_schedule *schedule; /* lowered if it has no messages */
     const sl_stage_desc *stages; /* of all ranks: one for each stage of the schedule */
     int stage_count;

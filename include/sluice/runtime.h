@@ -62,7 +62,7 @@ typedef struct sl_stage_param {
 } sl_stage_param;
 
 /* A stage of the user's own. Everything is borrowed for the call except user. */
-typedef struct sl_stage_options {
+typedef struct SL_NAMED_FIELDS sl_stage_options {
     int index; /* 0 is the first */
     const sl_stage_value *inputs;
     int input_count;
@@ -113,7 +113,7 @@ typedef enum sl_loss_mean {
 
 /* Zero is the default of every field save group, device, schedule and stages. Lists are borrowed for the call; the
  * group, the device, the stages and user pointers must outlive the runtime. */
-typedef struct sl_runtime_options {
+typedef struct SL_NAMED_FIELDS sl_runtime_options {
     sl_group *group;             /* the ranks of this pipeline, in the order of the schedule's ranks */
     sl_group *replicas;          /* ranks that hold the same stages: REDUCE_GRAD takes the mean over them; NULL: none */
     sl_device *device;           /* of this rank */
@@ -147,7 +147,7 @@ typedef struct sl_output {
 } sl_output;
 
 /* One step. Zero is the default of every field. */
-typedef struct sl_step {
+typedef struct SL_NAMED_FIELDS sl_step {
     /* The whole batch, host memory. Each rank gives what its stages use; others' arguments may be given and are not
      * looked at beyond their names. */
     const sl_arg *args;

@@ -147,7 +147,7 @@ SL_API int sl_placement_rank(sl_placement placement, int ranks, int stage);
 /* The rank's stages in rising order: its index-th (from 0). */
 SL_API int sl_placement_stage(sl_placement placement, int ranks, int rank, int index);
 
-typedef struct sl_generate_options {
+typedef struct SL_NAMED_FIELDS sl_generate_options {
     /* One of sl_generator_name(), in any case; '-', '_', ' ' and a "Schedule" before it are ignored. */
     const char *name;
     int ranks;           /* 1 or more */
@@ -202,7 +202,7 @@ SL_API SL_MUST_CHECK sl_status sl_schedule_add_messages(const sl_schedule *in, c
 SL_API SL_MUST_CHECK sl_status sl_schedule_tighten_messages(const sl_schedule *in, const sl_edge *edges, int edge_count,
                                                             sl_schedule **out);
 
-typedef struct sl_lower_options {
+typedef struct SL_NAMED_FIELDS sl_lower_options {
     const sl_edge *edges;
     int edge_count;
     int max_active_stages; /* 0: 3 */
@@ -217,7 +217,7 @@ SL_API SL_MUST_CHECK sl_status sl_schedule_lower(const sl_schedule *in, const sl
 
 /* ---- Checker --------------------------------------------------------------------------------- */
 
-typedef struct sl_check_options {
+typedef struct SL_NAMED_FIELDS sl_check_options {
     const sl_edge *edges;
     int edge_count;
     bool limit_links;  /* false: a send never blocks, and link_capacity is not looked at */
@@ -243,7 +243,7 @@ typedef struct sl_stage_cost {
     double release;    /* share of it (0 to 1) that is already free when I ends */
 } sl_stage_cost;
 
-typedef struct sl_costs {
+typedef struct SL_NAMED_FIELDS sl_costs {
     sl_stage_cost stage;         /* of every stage */
     const sl_stage_cost *stages; /* NULL, or one a stage in place of `stage`; borrowed */
     double latency;              /* of a message */
@@ -331,7 +331,7 @@ typedef enum sl_view_format {
 } sl_view_format;
 
 /* Zero means defaults throughout. */
-typedef struct sl_view_options {
+typedef struct SL_NAMED_FIELDS sl_view_options {
     const char *title;       /* NULL: "schedule" */
     const char *const *rows; /* names of the ranks, one each; NULL: "rank 0", .. */
     int columns;             /* TEXT: the longest line; 0: as long as it takes */

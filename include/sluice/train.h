@@ -178,7 +178,7 @@ typedef struct sl_step_report {
 /* ---- Run ------------------------------------------------------------------------------------- */
 
 /* Zero is the default of every field. */
-typedef struct sl_train_options {
+typedef struct SL_NAMED_FIELDS sl_train_options {
     bool resume;            /* from the newest whole checkpoint of run.out; from the start where there is none */
     int64_t trace_steps;    /* steps whose timeline goes to run.out/trace.json and trace.svg */
     const char *save_grads; /* file for the gradients of the first step, summed over replicas, before clipping */
@@ -233,7 +233,7 @@ typedef struct sl_export_options {
 SL_API SL_MUST_CHECK sl_status sl_model_source_export(const sl_model_source *source, const sl_export_options *options,
                                                       const char *folder);
 
-typedef struct sl_eval_options {
+typedef struct SL_NAMED_FIELDS sl_eval_options {
     const sl_tokens *tokens;
     int64_t batch, seq;
     int64_t steps; /* 0: all whole batches of the file */
@@ -252,7 +252,7 @@ typedef struct sl_eval_result {
 SL_API SL_MUST_CHECK sl_status sl_model_evaluate(const sl_model_source *source, const sl_eval_options *options,
                                                  sl_eval_result *out);
 
-typedef struct sl_generate_text_options {
+typedef struct SL_NAMED_FIELDS sl_generate_text_options {
     const int32_t *prompt; /* at least one token */
     int64_t prompt_count;
     int64_t new_tokens;

@@ -23,7 +23,7 @@ sl_status sl_options_given_timeout(const sl_group_options *given, double *out)
 sl_status sl_options_resolve(const sl_group_options *given, sl_group_options *out)
 {
     sl_status status = SL_OK;
-    sl_group_options options = given ? *given : (sl_group_options){ 0 };
+    sl_group_options options = given ? *given : (sl_group_options){ .transport = NULL };
     const char *text;
     if (!options.transport && (text = getenv("SLUICE_TRANSPORT")) && *text)
         options.transport = text;

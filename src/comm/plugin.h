@@ -6,7 +6,7 @@
 
 /* What a plugin gets from the library: it uses none of its symbols, so it loads into programs that link libsluice
  * either way. */
-typedef struct sl_plugin_host {
+typedef struct SL_NAMED_FIELDS sl_plugin_host {
     uint32_t version; /* SL_PLUGIN_VERSION */
     sl_status (*fail)(sl_status code, const char *format, ...) SL_PRINTF(2, 3);
     sl_status (*alloc)(size_t count, size_t size, void **out);              /* zeroed */

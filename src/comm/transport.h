@@ -103,7 +103,7 @@ typedef struct sl_wire_plan {
 } sl_wire_plan;
 
 /* Every entry is required unless marked optional. Calls return SL_OK or leave a message. */
-struct sl_transport {
+struct SL_NAMED_FIELDS sl_transport {
     const char *name; /* as in sl_group_options.transport */
 
     /* Joins the run. On success the caller owns *out. */

@@ -25,7 +25,7 @@ struct sl_event {
 };
 
 /* Every entry is required. Outputs are set only on success; blocks, streams and events given in are never NULL. */
-struct sl_device_backend {
+struct SL_NAMED_FIELDS sl_device_backend {
     const char *name; /* what stands before ":INDEX" in a spec */
     sl_device_kind kind;
     bool is_host;

@@ -39,7 +39,7 @@ static sl_status find_backend(const char *spec, const sl_device_backend **out, i
 
 sl_status sl_device_open(const char *spec, const sl_device_options *options, sl_device **out)
 {
-    static const sl_device_options defaults = { 0 };
+    static const sl_device_options defaults = { .threads = 0 };
     const sl_device_backend *backend = NULL;
     int index = -1;
     sl_status status = SL_OK;

@@ -201,7 +201,7 @@ sl_status sl_stage_program_create(const sl_partition *partition, int stage, sl_d
 {
     sl_status status = SL_OK;
     sl_stage_program *program = NULL;
-    const sl_program_options defaults = { 0 };
+    const sl_program_options defaults = { .recompute = NULL };
     options = options ? options : &defaults;
     if (stage < 0 || stage >= partition->stage_count)
         return sl_fail(SL_ERR_ARGUMENT, "stage %d of a partition into %d", stage, partition->stage_count);

@@ -5,7 +5,7 @@
 #include <sluice/kernel.h>
 
 /* Every entry is required. The call was checked before. */
-typedef struct sl_kernel_table {
+typedef struct SL_NAMED_FIELDS sl_kernel_table {
     sl_device_kind kind;
     sl_status (*run)(sl_stream *stream, const sl_kernel_call *call);
     sl_status (*scratch)(sl_device *device, const sl_kernel_call *call, size_t *bytes);

@@ -54,7 +54,7 @@ typedef struct builder {
 builder sl_nn_begin(sl_graph *graph, sl_model_mode mode, const sl_model_shape *shape);
 
 /* "weight" and "bias" of the module `name`, applied to x[.., in] -> [.., out]. */
-typedef struct dense_options {
+typedef struct SL_NAMED_FIELDS dense_options {
     int64_t in, out;
     sl_init init; /* of the weight; a bias starts at 0 */
     bool in_out;  /* the weight is [in, out] as in GPT-2's Conv1D, else [out, in] */

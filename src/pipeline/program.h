@@ -51,7 +51,7 @@ void sl_routes_free(sl_routes *routes);
 /* Gradients of tied weights travel in pieces of at most this size. */
 #define SL_TIE_PIECE_BYTES ((size_t)1 << 20)
 
-typedef struct sl_compile_options {
+typedef struct SL_NAMED_FIELDS sl_compile_options {
     const sl_wiring *wiring;
     const sl_schedule *schedule; /* lowered and checked */
     const sl_routes *routes;

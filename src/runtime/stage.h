@@ -52,7 +52,7 @@ typedef struct sl_run_context {
 } sl_run_context;
 
 /* How a kind of stage runs and ends. */
-typedef struct sl_stage_table {
+typedef struct SL_NAMED_FIELDS sl_stage_table {
     sl_status (*run)(sl_stage *stage, sl_phase phase, const sl_frame *frame, const sl_run_context *context);
     /* Optional: metadata of the outputs of one size from that of the inputs. */
     sl_status (*infer)(sl_stage *stage, int size);

@@ -101,18 +101,18 @@ char *sl_action_text(sl_action action, char *text, size_t size)
 }
 
 /* What is left of the text of a cell. */
-typedef struct reader {
+typedef struct action_reader {
     const char *at;
     const char *end;
-} reader;
+} action_reader;
 
-static bool at_digit(const reader *cell)
+static bool at_digit(const action_reader *cell)
 {
     return cell->at < cell->end && isdigit((unsigned char)*cell->at);
 }
 
 /* Reads digits; false where there are none. A value past max stays at max + 1. */
-static bool read_number(reader *cell, int64_t max, int64_t *out)
+static bool read_number(action_reader *cell, int64_t max, int64_t *out)
 {
     if (!at_digit(cell))
         return false;
@@ -125,7 +125,7 @@ static bool read_number(reader *cell, int64_t max, int64_t *out)
     return true;
 }
 
-static bool read_char(reader *cell, char wanted)
+static bool read_char(action_reader *cell, char wanted)
 {
     if (cell->at == cell->end || *cell->at != wanted)
         return false;
@@ -134,7 +134,7 @@ static bool read_char(reader *cell, char wanted)
 }
 
 /* Reads the run of capital letters and underscores and finds the kind of exactly that name. */
-static bool read_kind(reader *cell, sl_kind *out)
+static bool read_kind(action_reader *cell, sl_kind *out)
 {
     const char *start = cell->at;
     while (cell->at < cell->end && (*cell->at == '_' || isupper((unsigned char)*cell->at)))
@@ -150,7 +150,7 @@ static bool read_kind(reader *cell, sl_kind *out)
 }
 
 /* Reads stage, kind and, where the kind carries one, microbatch. Returns NULL or what is wrong. */
-static const char *read_simple(reader *cell, sl_action *out)
+static const char *read_simple(action_reader *cell, sl_action *out)
 {
     int64_t stage;
     int64_t microbatch = -1;
@@ -174,7 +174,7 @@ static const char *read_simple(reader *cell, sl_action *out)
 }
 
 /* Reads "(0F3;3B1)OVERLAP_F_B". Returns NULL or what is wrong. */
-static const char *read_overlap(reader *cell, sl_action *out)
+static const char *read_overlap(action_reader *cell, sl_action *out)
 {
     sl_action f;
     sl_action b;
@@ -211,7 +211,7 @@ static const char *printable(const char *text, size_t length, char *out, size_t 
 
 sl_status sl_action_parse(const char *text, size_t length, sl_action *out)
 {
-    reader cell = { text, text + length };
+    action_reader cell = { text, text + length };
     sl_action action = { 0 };
     bool overlap = length > 0 && text[0] == '(';
     const char *wrong = overlap ? read_overlap(&cell, &action) : read_simple(&cell, &action);

@@ -7,7 +7,7 @@
 
 #define MAX_ACTIONS ((int64_t)1 << 31)
 
-typedef struct generator {
+typedef struct schedule_generator {
     const char *name;
     sl_placement placement;
     int default_chunks;
@@ -15,9 +15,9 @@ typedef struct generator {
     int actions; /* of one microbatch in one stage, at most: F, I, W is 3 */
     sl_generate_rank run;
     const char *why; /* where chunks is not 0 */
-} generator;
+} schedule_generator;
 
-static const generator generators[] = {
+static const schedule_generator generators[] = {
     { "GPipe", SL_PLACEMENT_LOOP, 1, 1, 2, sl_generate_gpipe, "LoopedBFS is the same for several" },
     { "1F1B", SL_PLACEMENT_LOOP, 1, 1, 2, sl_generate_1f1b, "Interleaved1F1B is the same for several" },
     { "Interleaved1F1B", SL_PLACEMENT_LOOP, 2, 0, 2, sl_generate_interleaved_1f1b, NULL },
@@ -58,7 +58,7 @@ static bool same_name(const char *a, const char *b)
     return true;
 }
 
-static sl_status find_generator(const char *name, const generator **out)
+static sl_status find_generator(const char *name, const schedule_generator **out)
 {
     static const char prefix[] = "Schedule"; /* the names of PyTorch's classes have it */
     const char *bare = sl_case_compare(name, prefix, sizeof prefix - 1) == 0 ? name + sizeof prefix - 1 : name;
@@ -75,7 +75,7 @@ static sl_status find_generator(const char *name, const generator **out)
     return sl_fail(SL_ERR_ARGUMENT, "there is no schedule '%.100s'; there are %s", name, known);
 }
 
-static sl_status check_plan(const generator *made_by, const sl_plan *plan)
+static sl_status check_plan(const schedule_generator *made_by, const sl_plan *plan)
 {
     if (plan->ranks < 1)
         return sl_fail(SL_ERR_ARGUMENT, "%s: %d ranks: 1 or more are needed", made_by->name, plan->ranks);
@@ -100,7 +100,7 @@ sl_status sl_schedule_generate(const sl_generate_options *options, sl_schedule *
 {
     sl_status status = SL_OK;
     sl_schedule_builder *builder = NULL;
-    const generator *made_by = NULL;
+    const schedule_generator *made_by = NULL;
 
     if (!options)
         return sl_fail(SL_ERR_ARGUMENT, "a generator needs options: NULL was given");

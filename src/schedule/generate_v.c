@@ -16,15 +16,15 @@ typedef struct v_rank {
 } v_rank;
 
 /* What a step does to one stage. */
-typedef struct part {
+typedef struct step_part {
     sl_kind kind;
     int chunk;
     int counter;
-} part;
+} step_part;
 
-static int step_parts(step which, part parts[2])
+static int step_parts(step which, step_part parts[2])
 {
-    static const part singles[] = {
+    static const step_part singles[] = {
         [F0] = { SL_KIND_F, 0, NEXT_F }, [F1] = { SL_KIND_F, 1, NEXT_F }, [I0] = { SL_KIND_I, 0, NEXT_B },
         [I1] = { SL_KIND_I, 1, NEXT_B }, [W0] = { SL_KIND_W, 0, NEXT_W }, [W1] = { SL_KIND_W, 1, NEXT_W },
         [B0] = { SL_KIND_B, 0, NEXT_B }, [B1] = { SL_KIND_B, 1, NEXT_B },
@@ -58,7 +58,7 @@ static sl_status run_step(v_rank *v, step which)
         sl_action i = v->out->actions[place];
         return sl_action_list_add(v->out, SL_KIND_W, i.stage, i.microbatch);
     }
-    part parts[2];
+    step_part parts[2];
     sl_action actions[2];
     int count = step_parts(which, parts);
     for (int i = 0; i < count; i++) {
@@ -76,7 +76,7 @@ static sl_status run_step(v_rank *v, step which)
 /* Whether the step has anything left to do. */
 static bool step_is_live(v_rank *v, step which)
 {
-    part parts[2];
+    step_part parts[2];
     if (which == W_OLDEST)
         return find_oldest(v) < v->out->count;
     for (int i = 0, n = step_parts(which, parts); i < n; i++) {
@@ -96,7 +96,7 @@ static sl_status repeat(v_rank *v, int64_t times, const step *steps, int count)
         for (int i = 0; i < count; i++)
             live = live || step_is_live(v, steps[i]);
         if (!live) {
-            part parts[2];
+            step_part parts[2];
             for (int i = 0; i < count; i++) {
                 for (int p = 0, n = step_parts(steps[i], parts); p < n; p++)
                     v->next[parts[p].chunk][parts[p].counter] += times - done_times;

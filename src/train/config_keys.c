@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define AT(section, key) #section, #key, .offset = offsetof(sl_train_config, section.key)
+#define AT(section_, key_) .section = #section_, .key = #key_, .offset = offsetof(sl_train_config, section_.key_)
 #define INT(section, key, least, most, value, text)                                                                    \
     {                                                                                                                  \
         AT(section, key), .type = CONFIG_INT, .min = (double)(least), .max = (double)(most), .default_value = value,   \

@@ -16,7 +16,7 @@ typedef enum config_type {
     CONFIG_TEXTS, /* any number of texts */
 } config_type;
 
-typedef struct config_key {
+typedef struct SL_NAMED_FIELDS config_key {
     const char *section, *key;
     config_type type;
     size_t offset;             /* of the value in sl_train_config */

@@ -12,23 +12,23 @@
 
 enum { FILE_LIMIT = 1 << 20 };
 
-typedef struct reader {
+typedef struct yaml_reader {
     sl_train_config *config;
     const char *path, *text;
     yaml_parser_t parser;
     yaml_event_t event;          /* the one at hand */
     bool seen[CONFIG_KEY_LIMIT]; /* keys so far */
-} reader;
+} yaml_reader;
 
 /* "run.yaml:3:5: batch.size: MESSAGE": the event at hand is at fault. section and key may be NULL. */
-static sl_status fail_here(const reader *r, const char *section, const char *key, const char *message)
+static sl_status fail_here(const yaml_reader *r, const char *section, const char *key, const char *message)
 {
     return sl_fail(SL_ERR_ARGUMENT, "%s:%zu:%zu: %.100s%s%.100s%s%s", r->path, r->event.start_mark.line + 1,
                    r->event.start_mark.column + 1, section ? section : "", key ? "." : "", key ? key : "",
                    section ? ": " : "", message);
 }
 
-static sl_status fail_in_parser(const reader *r)
+static sl_status fail_in_parser(const yaml_reader *r)
 {
     size_t line = r->parser.problem_mark.line + 1, column = r->parser.problem_mark.column + 1;
     if (r->parser.error == YAML_MEMORY_ERROR)
@@ -46,7 +46,7 @@ static sl_status fail_in_parser(const reader *r)
                    r->parser.problem ? r->parser.problem : "this is not YAML");
 }
 
-static sl_status next_event(reader *r)
+static sl_status next_event(yaml_reader *r)
 {
     yaml_event_delete(&r->event);
     if (!yaml_parser_parse(&r->parser, &r->event))
@@ -56,13 +56,13 @@ static sl_status next_event(reader *r)
     return SL_OK;
 }
 
-static const char *scalar(const reader *r)
+static const char *scalar(const yaml_reader *r)
 {
     return (const char *)r->event.data.scalar.value;
 }
 
 /* Nothing, "~" or "null" without quotes: the same as if the key were not there. */
-static bool is_null(const reader *r)
+static bool is_null(const yaml_reader *r)
 {
     static const char *const words[] = { "", "~", "null", "Null", "NULL" };
     bool found = false;
@@ -73,14 +73,14 @@ static bool is_null(const reader *r)
     return found;
 }
 
-static config_origin place_here(const reader *r)
+static config_origin place_here(const yaml_reader *r)
 {
     return (config_origin){ .given = true,
                             .line = (int)r->event.start_mark.line + 1,
                             .column = (int)r->event.start_mark.column + 1 };
 }
 
-static sl_status fail_unknown(const reader *r, const char *section, const char *key)
+static sl_status fail_unknown(const yaml_reader *r, const char *section, const char *key)
 {
     char names[512], message[600];
     snprintf(message, sizeof message, "there is no such %s; there are %s", key ? "key" : "section",
@@ -88,7 +88,7 @@ static sl_status fail_unknown(const reader *r, const char *section, const char *
     return fail_here(r, section, key, message);
 }
 
-static sl_status read_text(const reader *r, const config_key *key, const char **out)
+static sl_status read_text(const yaml_reader *r, const config_key *key, const char **out)
 {
     if (r->event.type != YAML_SCALAR_EVENT)
         return fail_here(r, key->section, key->key, "one value is expected here, not a list or a mapping");
@@ -98,7 +98,7 @@ static sl_status read_text(const reader *r, const config_key *key, const char **
 }
 
 /* The value at hand: a scalar, or a list of them for keys that take one. */
-static sl_status read_value(reader *r, const config_key *key, config_origin *origin)
+static sl_status read_value(yaml_reader *r, const config_key *key, config_origin *origin)
 {
     sl_status status = SL_OK;
     const char *items[CONFIG_LIST_LIMIT];
@@ -127,7 +127,7 @@ done:
 }
 
 /* A key that may be one of the family's own: whether it is shows when the whole configuration is known. */
-static sl_status read_extra(reader *r)
+static sl_status read_extra(yaml_reader *r)
 {
     sl_status status = SL_OK;
     static const config_key any = { .section = "model", .key = "", .type = CONFIG_TEXT };
@@ -147,7 +147,7 @@ done:
 }
 
 /* The keys of a section; the event at hand is what follows its name. */
-static sl_status read_section(reader *r, const char *section)
+static sl_status read_section(yaml_reader *r, const char *section)
 {
     sl_status status = SL_OK;
     if (is_null(r))
@@ -178,7 +178,7 @@ done:
 }
 
 /* The sections of the document; the event at hand is its first. */
-static sl_status read_document(reader *r)
+static sl_status read_document(yaml_reader *r)
 {
     sl_status status = SL_OK;
     bool seen[CONFIG_KEY_LIMIT] = { false }; /* sections, by the index of their first key */
@@ -208,7 +208,7 @@ done:
 }
 
 /* Start of the stream, at most one document between its marks, end of the stream. */
-static sl_status read_stream(reader *r)
+static sl_status read_stream(yaml_reader *r)
 {
     sl_status status = SL_OK;
     SL_TRY(next_event(r));
@@ -251,7 +251,7 @@ done:
 sl_status sl_config_parse_yaml(sl_train_config *config, const char *path, const char *text, size_t length)
 {
     sl_status status = SL_OK;
-    reader r = { .config = config, .path = path, .text = text };
+    yaml_reader r = { .config = config, .path = path, .text = text };
     if (!yaml_parser_initialize(&r.parser))
         return sl_fail(SL_ERR_MEMORY, "read %s: out of memory", path);
     SL_TRY(sl_arena_strdup(config->own->arena, path, (char **)(void *)&config->own->path));

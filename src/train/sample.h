@@ -4,7 +4,7 @@
 
 #include <sluice/base.h>
 
-typedef struct sl_sample_options {
+typedef struct SL_NAMED_FIELDS sl_sample_options {
     double temperature; /* 0: the likeliest token, the first of equals */
     int64_t top_k;      /* 0: all */
     double top_p;       /* 0: all */

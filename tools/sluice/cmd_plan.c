@@ -39,7 +39,7 @@ done:
 
 int cmd_plan(int argc, char **argv)
 {
-    sl_generate_options generate = { 0 };
+    sl_generate_options generate = { .name = NULL };
     bool lower = false;
     const char *path = NULL;
     const cli_option options[] = {

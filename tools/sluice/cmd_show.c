@@ -60,7 +60,7 @@ static const char *title_of(const show_args *args)
 
 static sl_status draw(const show_args *args, const sl_timeline *timeline, const char *title, const char *const *rows)
 {
-    sl_view_options options = { 0 };
+    sl_view_options options = { .title = NULL };
     if (!args->output)
         options = terminal_view_options();
     options.title = title;

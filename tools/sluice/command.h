@@ -7,7 +7,7 @@
 enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 
 /* A command gets its own name as argv[0] and returns the exit code. */
-typedef struct command {
+typedef struct SL_NAMED_FIELDS command {
     const char *name;
     const char *summary; /* one line for `sluice --help` */
     int (*run)(int argc, char **argv);

@@ -17,7 +17,7 @@
 #include <sluice/base.h>
 
 /* Exactly one of the targets is set; it says what the option takes. The last of repeated options counts. */
-typedef struct cli_option {
+typedef struct SL_NAMED_FIELDS cli_option {
     const char *name;  /* long form without the dashes; NULL ends the table */
     char letter;       /* short form; 0 for none */
     bool required;     /* its absence is a usage error */
@@ -47,7 +47,7 @@ enum { FORMAT_TEXT, FORMAT_JSON };
         .help = "How the result is printed: text (the default) or json."                                               \
     }
 
-typedef struct cli_usage {
+typedef struct SL_NAMED_FIELDS cli_usage {
     const char *command;     /* "plan" */
     const char *synopsis;    /* what follows "sluice plan " in the usage line */
     const char *description; /* paragraphs are separated by a line break */

@@ -223,6 +223,9 @@ static sl_status run_attention_cached(const sl_cpu *cpu, const sl_kernel_call *c
     return SL_OK;
 }
 
-const sl_cpu_kernel sl_cpu_attention = { sl_cpu_is_f32, run_attention, sl_cpu_takes_rows, scratch_attention };
-const sl_cpu_kernel sl_cpu_attention_cached = { sl_cpu_is_f32, run_attention_cached, sl_cpu_takes_rows,
-                                                scratch_attention };
+const sl_cpu_kernel sl_cpu_attention = {
+    .accepts = sl_cpu_is_f32, .run = run_attention, .takes = sl_cpu_takes_rows, .scratch = scratch_attention
+};
+const sl_cpu_kernel sl_cpu_attention_cached = {
+    .accepts = sl_cpu_is_f32, .run = run_attention_cached, .takes = sl_cpu_takes_rows, .scratch = scratch_attention
+};

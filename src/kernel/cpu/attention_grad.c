@@ -4,15 +4,15 @@
 #include <string.h>
 
 /* The matrices of one query head and of the key/value head it uses. */
-typedef struct heads {
+typedef struct grad_heads {
     sl_head q, k, v, o, d_o, dq, dk, dv;
     const float *keys, *values; /* packed; the keys times scale */
     int64_t row;                /* of query 0 among all rows of lse and of the weights */
-} heads;
+} grad_heads;
 
 /* Weights of `count` queries against n keys from `key` on, and gradients of the scores: p and ds, 0 where not visible.
  */
-static void weights_of(const sl_attention *j, const heads *x, int64_t first, int64_t count, int64_t key, int64_t n,
+static void weights_of(const sl_attention *j, const grad_heads *x, int64_t first, int64_t count, int64_t key, int64_t n,
                        const float *delta, float (*p)[SL_KEYS], float (*ds)[SL_KEYS])
 {
     sl_small_gemm scores = { .m = count,
@@ -49,7 +49,7 @@ static void weights_of(const sl_attention *j, const heads *x, int64_t first, int
     }
 }
 
-static void grad_block(const sl_attention *j, const heads *x, int64_t first, int64_t count)
+static void grad_block(const sl_attention *j, const grad_heads *x, int64_t first, int64_t count)
 {
     float p[SL_QUERIES][SL_KEYS], ds[SL_QUERIES][SL_KEYS], delta[SL_QUERIES];
     int64_t limit = sl_attention_seen(j, first + count - 1, 0, j->keys);
@@ -113,12 +113,12 @@ static void grad_part(void *context, int part, int parts)
     sl_chunk_range(j->batch * j->kv_size, parts, part, &start, &length);
     for (int64_t item = start; item < start + length; item++) {
         int64_t b = item / j->kv_size, g = item % j->kv_size;
-        heads x = { .k = sl_head_of(j->k, b, g),
-                    .v = sl_head_of(j->v, b, g),
-                    .dk = sl_head_of(j->dk, b, g),
-                    .dv = sl_head_of(j->dv, b, g),
-                    .keys = keys,
-                    .values = values };
+        grad_heads x = { .k = sl_head_of(j->k, b, g),
+                         .v = sl_head_of(j->v, b, g),
+                         .dk = sl_head_of(j->dk, b, g),
+                         .dv = sl_head_of(j->dv, b, g),
+                         .keys = keys,
+                         .values = values };
         sl_pack_head(j->simd, &x.k, j->keys, j->d_size, j->scale, keys);
         sl_pack_head(j->simd, &x.v, j->keys, j->d_size, 1, values);
         if (!(j->add & 2))
@@ -158,5 +158,6 @@ static size_t scratch_attention_grad(const sl_cpu *cpu, const sl_kernel_call *ca
     return 2 * sl_packed_head_bytes(&sl_call_input(call, 1)->meta.shape) * (size_t)sl_attention_parts(cpu, call);
 }
 
-const sl_cpu_kernel sl_cpu_attention_grad = { sl_cpu_is_f32, run_attention_grad, sl_cpu_takes_rows,
-                                              scratch_attention_grad };
+const sl_cpu_kernel sl_cpu_attention_grad = {
+    .accepts = sl_cpu_is_f32, .run = run_attention_grad, .takes = sl_cpu_takes_rows, .scratch = scratch_attention_grad
+};

@@ -17,7 +17,7 @@ typedef struct sl_cpu {
 /* The fast kernel of an op. So that the memory layout never changes a bit of the result, what a call computes depends
  * on its dtypes and shapes alone: accepts() looks at nothing else, and f32 tensors that the kernel does not take as
  * they lie are copied into scratch (and results back) rather than given to other code. */
-typedef struct sl_cpu_kernel {
+typedef struct SL_NAMED_FIELDS sl_cpu_kernel {
     bool (*accepts)(const sl_kernel_call *call); /* where false the reference kernel runs */
     sl_status (*run)(const sl_cpu *cpu, const sl_kernel_call *call);
     /* Whether this tensor of the call can be used as it lies; NULL: any strides will do. */

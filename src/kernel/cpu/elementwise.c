@@ -3,17 +3,17 @@
 
 #include <math.h>
 
-typedef struct job {
+typedef struct elementwise_job {
     const sl_simd *simd;
     const sl_kernel_call *call;
     uint32_t add;
     bool has_second; /* the optional last argument is there */
     sl_adamw_factors adamw;
     sl_sgd_factors sgd;
-} job;
+} elementwise_job;
 
 /* All inputs, then all outputs, as arguments of one loop. */
-static void run_loop(const sl_cpu *cpu, const sl_kernel_call *call, bool updates, sl_loop_body body, job *j)
+static void run_loop(const sl_cpu *cpu, const sl_kernel_call *call, bool updates, sl_loop_body body, elementwise_job *j)
 {
     sl_loop loop;
     j->simd = cpu->simd;
@@ -32,7 +32,7 @@ static void run_loop(const sl_cpu *cpu, const sl_kernel_call *call, bool updates
 
 static void unary_body(const void *context, float *const *args, int64_t first, int64_t n)
 {
-    const job *j = context;
+    const elementwise_job *j = context;
     const sl_op_attrs *attrs = &j->call->attrs;
     bool two = j->call->input_count > 1;
     (void)first;
@@ -42,49 +42,49 @@ static void unary_body(const void *context, float *const *args, int64_t first, i
 
 static sl_status run_unary(const sl_cpu *cpu, const sl_kernel_call *call)
 {
-    job j = { 0 };
+    elementwise_job j = { 0 };
     run_loop(cpu, call, false, unary_body, &j);
     return SL_OK;
 }
 
 static void binary_body(const void *context, float *const *args, int64_t first, int64_t n)
 {
-    const job *j = context;
+    const elementwise_job *j = context;
     (void)first;
     j->simd->binary(j->call->op, args[0], args[1], args[2], n, j->add & 1);
 }
 
 static sl_status run_binary(const sl_cpu *cpu, const sl_kernel_call *call)
 {
-    job j = { 0 };
+    elementwise_job j = { 0 };
     run_loop(cpu, call, false, binary_body, &j);
     return SL_OK;
 }
 
 static void swiglu_body(const void *context, float *const *args, int64_t first, int64_t n)
 {
-    const job *j = context;
+    const elementwise_job *j = context;
     (void)first;
     j->simd->swiglu(args[0], args[1], args[2], n, j->add & 1);
 }
 
 static sl_status run_swiglu(const sl_cpu *cpu, const sl_kernel_call *call)
 {
-    job j = { 0 };
+    elementwise_job j = { 0 };
     run_loop(cpu, call, false, swiglu_body, &j);
     return SL_OK;
 }
 
 static void swiglu_grad_body(const void *context, float *const *args, int64_t first, int64_t n)
 {
-    const job *j = context;
+    const elementwise_job *j = context;
     (void)first;
     j->simd->swiglu_grad(args[0], args[1], args[2], args[3], j->has_second ? args[4] : NULL, n, j->add);
 }
 
 static sl_status run_swiglu_grad(const sl_cpu *cpu, const sl_kernel_call *call)
 {
-    job j = { .has_second = !sl_view_is_none(sl_call_output(call, 1)) };
+    elementwise_job j = { .has_second = !sl_view_is_none(sl_call_output(call, 1)) };
     run_loop(cpu, call, false, swiglu_grad_body, &j);
     return SL_OK;
 }
@@ -93,7 +93,7 @@ static sl_status run_swiglu_grad(const sl_cpu *cpu, const sl_kernel_call *call)
 
 static void adamw_body(const void *context, float *const *args, int64_t first, int64_t n)
 {
-    const job *j = context;
+    const elementwise_job *j = context;
     (void)first;
     j->simd->adamw(&j->adamw, args[0], args[1], args[2], args[3], n);
 }
@@ -101,22 +101,22 @@ static void adamw_body(const void *context, float *const *args, int64_t first, i
 static sl_status run_adamw(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     const sl_optim_attrs *o = &call->attrs.optim;
-    job j = { .adamw = { .grad_scale = (float)o->grad_scale,
-                         .beta1 = (float)o->beta1,
-                         .beta2 = (float)o->beta2,
-                         .rest1 = (float)(1 - o->beta1),
-                         .rest2 = (float)(1 - o->beta2),
-                         .decay = (float)(1 - o->lr * o->weight_decay),
-                         .step = (float)(o->lr / (1 - pow(o->beta1, (double)o->t))),
-                         .root = (float)(1 / (1 - pow(o->beta2, (double)o->t))),
-                         .eps = (float)o->eps } };
+    elementwise_job j = { .adamw = { .grad_scale = (float)o->grad_scale,
+                                     .beta1 = (float)o->beta1,
+                                     .beta2 = (float)o->beta2,
+                                     .rest1 = (float)(1 - o->beta1),
+                                     .rest2 = (float)(1 - o->beta2),
+                                     .decay = (float)(1 - o->lr * o->weight_decay),
+                                     .step = (float)(o->lr / (1 - pow(o->beta1, (double)o->t))),
+                                     .root = (float)(1 / (1 - pow(o->beta2, (double)o->t))),
+                                     .eps = (float)o->eps } };
     run_loop(cpu, call, true, adamw_body, &j);
     return SL_OK;
 }
 
 static void sgd_body(const void *context, float *const *args, int64_t first, int64_t n)
 {
-    const job *j = context;
+    const elementwise_job *j = context;
     (void)first;
     j->simd->sgd(&j->sgd, args[0], args[1], j->has_second ? args[2] : NULL, n);
 }
@@ -124,11 +124,11 @@ static void sgd_body(const void *context, float *const *args, int64_t first, int
 static sl_status run_sgd(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     const sl_optim_attrs *o = &call->attrs.optim;
-    job j = { .has_second = !sl_view_is_none(sl_call_output(call, 1)),
-              .sgd = { .grad_scale = (float)o->grad_scale,
-                       .lr = (float)o->lr,
-                       .momentum = (float)o->momentum,
-                       .weight_decay = (float)o->weight_decay } };
+    elementwise_job j = { .has_second = !sl_view_is_none(sl_call_output(call, 1)),
+                          .sgd = { .grad_scale = (float)o->grad_scale,
+                                   .lr = (float)o->lr,
+                                   .momentum = (float)o->momentum,
+                                   .weight_decay = (float)o->weight_decay } };
     run_loop(cpu, call, true, sgd_body, &j);
     return SL_OK;
 }

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-typedef struct job {
+typedef struct lookup_job {
     const sl_simd *simd;
     const sl_view *ids; /* none: the row's own number */
     sl_rows table, rows, y;
@@ -12,7 +12,7 @@ typedef struct job {
     int64_t heads, times;
     float sign;
     bool add;
-} job;
+} lookup_job;
 
 static int64_t id_at(const sl_view *ids, int64_t row)
 {
@@ -33,7 +33,7 @@ static sl_status check_ids(const sl_kernel_call *call, const char *what, const s
 
 static void embedding_range(void *context, int64_t begin, int64_t end)
 {
-    const job *j = context;
+    const lookup_job *j = context;
     for (int64_t row = begin; row < end; row++) {
         const float *from = sl_rows_at(&j->table, id_at(j->ids, row));
         if (j->add)
@@ -46,13 +46,13 @@ static void embedding_range(void *context, int64_t begin, int64_t end)
 static sl_status run_embedding(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     const sl_view *ids = sl_call_input(call, 0), *table = sl_call_input(call, 1);
-    job j = { .simd = cpu->simd,
-              .ids = ids,
-              .table = sl_rows_of(table, 1),
-              .y = sl_rows_of(sl_call_output(call, 0), 1),
-              .count = sl_meta_count(&ids->meta),
-              .size = table->meta.shape.dims[1],
-              .add = sl_call_accumulates(call, 0) };
+    lookup_job j = { .simd = cpu->simd,
+                     .ids = ids,
+                     .table = sl_rows_of(table, 1),
+                     .y = sl_rows_of(sl_call_output(call, 0), 1),
+                     .count = sl_meta_count(&ids->meta),
+                     .size = table->meta.shape.dims[1],
+                     .add = sl_call_accumulates(call, 0) };
     sl_status status = check_ids(call, "id", ids, table->meta.shape.dims[0]);
     if (status == SL_OK)
         sl_cpu_split(cpu, j.count, SL_GRAIN / (j.size + 1) + 1, embedding_range, &j);
@@ -62,7 +62,7 @@ static sl_status run_embedding(const sl_cpu *cpu, const sl_kernel_call *call)
 /* A thread owns columns, not rows: two ids may be equal, and their order of addition is the order of the rows. */
 static void embedding_grad_range(void *context, int64_t begin, int64_t end)
 {
-    const job *j = context;
+    const lookup_job *j = context;
     for (int64_t row = 0; row < j->count; row++)
         j->simd->axpy(1, sl_rows_at(&j->rows, row) + begin, sl_rows_at(&j->table, id_at(j->ids, row)) + begin,
                       end - begin);
@@ -70,7 +70,7 @@ static void embedding_grad_range(void *context, int64_t begin, int64_t end)
 
 static void clear_range(void *context, int64_t begin, int64_t end)
 {
-    const job *j = context;
+    const lookup_job *j = context;
     for (int64_t row = begin; row < end; row++)
         memset(sl_rows_at(&j->table, row), 0, (size_t)j->size * sizeof(float));
 }
@@ -78,12 +78,12 @@ static void clear_range(void *context, int64_t begin, int64_t end)
 static sl_status run_embedding_grad(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     const sl_view *ids = sl_call_input(call, 0), *dtable = sl_call_output(call, 0);
-    job j = { .simd = cpu->simd,
-              .ids = ids,
-              .table = sl_rows_of(dtable, 1),
-              .rows = sl_rows_of(sl_call_input(call, 1), 1),
-              .count = sl_meta_count(&ids->meta),
-              .size = dtable->meta.shape.dims[1] };
+    lookup_job j = { .simd = cpu->simd,
+                     .ids = ids,
+                     .table = sl_rows_of(dtable, 1),
+                     .rows = sl_rows_of(sl_call_input(call, 1), 1),
+                     .count = sl_meta_count(&ids->meta),
+                     .size = dtable->meta.shape.dims[1] };
     sl_status status = check_ids(call, "id", ids, dtable->meta.shape.dims[0]);
     if (status != SL_OK)
         return status;
@@ -98,7 +98,7 @@ static sl_status run_embedding_grad(const sl_cpu *cpu, const sl_kernel_call *cal
 /* Rows are the heads of all tokens: (b, t, h) in order. */
 static void rope_range(void *context, int64_t begin, int64_t end)
 {
-    const job *j = context;
+    const lookup_job *j = context;
     for (int64_t row = begin; row < end; row++) {
         int64_t t = row / j->heads % j->times, position = sl_view_is_none(j->ids) ? t : id_at(j->ids, t);
         const float *x = sl_rows_at(&j->rows, row);
@@ -111,18 +111,18 @@ static void rope_range(void *context, int64_t begin, int64_t end)
 static sl_status run_rope(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     const sl_view *x = sl_call_input(call, 0), *cosines = sl_call_input(call, 1);
-    job j = { .simd = cpu->simd,
-              .ids = sl_call_input(call, 3),
-              .rows = sl_rows_of(x, 1),
-              .y = sl_rows_of(sl_call_output(call, 0), 1),
-              .cosines = sl_rows_of(cosines, 1),
-              .sines = sl_rows_of(sl_call_input(call, 2), 1),
-              .count = sl_row_count(&x->meta, 1),
-              .size = x->meta.shape.dims[3] / 2,
-              .times = x->meta.shape.dims[1],
-              .heads = x->meta.shape.dims[2],
-              .sign = call->attrs.inverse ? -1 : 1,
-              .add = sl_call_accumulates(call, 0) };
+    lookup_job j = { .simd = cpu->simd,
+                     .ids = sl_call_input(call, 3),
+                     .rows = sl_rows_of(x, 1),
+                     .y = sl_rows_of(sl_call_output(call, 0), 1),
+                     .cosines = sl_rows_of(cosines, 1),
+                     .sines = sl_rows_of(sl_call_input(call, 2), 1),
+                     .count = sl_row_count(&x->meta, 1),
+                     .size = x->meta.shape.dims[3] / 2,
+                     .times = x->meta.shape.dims[1],
+                     .heads = x->meta.shape.dims[2],
+                     .sign = call->attrs.inverse ? -1 : 1,
+                     .add = sl_call_accumulates(call, 0) };
     sl_status status = SL_OK;
     if (!sl_view_is_none(j.ids))
         status = check_ids(call, "position", j.ids, cosines->meta.shape.dims[0]);

@@ -1,14 +1,14 @@
 /* MATMUL: one product per block of the leading dims, the blocks shared out among the threads. */
 #include "kernel/cpu/blas.h"
 
-typedef struct job {
+typedef struct matmul_job {
     const sl_simd *simd;
     sl_gemm gemm; /* sizes and strides of every block */
     sl_rows a, b, c;
     void *scratch;
     size_t bytes; /* of one thread */
     int64_t count;
-} job;
+} matmul_job;
 
 /* The operand with c's leading dims and its own last two. */
 static sl_rows stretched_rows(const sl_view *view, const sl_meta *c)
@@ -20,16 +20,16 @@ static sl_rows stretched_rows(const sl_view *view, const sl_meta *c)
     return sl_rows_of(&wide, 2);
 }
 
-static job make_job(const sl_cpu *cpu, const sl_kernel_call *call)
+static matmul_job make_job(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     const sl_view *a = sl_call_input(call, 0), *b = sl_call_input(call, 1), *c = sl_call_output(call, 0);
     int a_rows = call->attrs.transpose_a ? 1 : 2, b_rows = call->attrs.transpose_b ? 1 : 2;
-    job j = { .simd = cpu->simd,
-              .a = stretched_rows(a, &c->meta),
-              .b = stretched_rows(b, &c->meta),
-              .c = sl_rows_of(c, 2),
-              .scratch = call->scratch,
-              .count = sl_row_count(&c->meta, 2) };
+    matmul_job j = { .simd = cpu->simd,
+                     .a = stretched_rows(a, &c->meta),
+                     .b = stretched_rows(b, &c->meta),
+                     .c = sl_rows_of(c, 2),
+                     .scratch = call->scratch,
+                     .count = sl_row_count(&c->meta, 2) };
     j.gemm = (sl_gemm){ .m = sl_dim_from_last(&c->meta, 2),
                         .n = sl_dim_from_last(&c->meta, 1),
                         .k = sl_dim_from_last(&a->meta, 3 - a_rows),
@@ -44,7 +44,7 @@ static job make_job(const sl_cpu *cpu, const sl_kernel_call *call)
     return j;
 }
 
-static sl_gemm block_of(const job *j, int64_t block)
+static sl_gemm block_of(const matmul_job *j, int64_t block)
 {
     sl_gemm g = j->gemm;
     g.a = sl_rows_at(&j->a, block);
@@ -55,7 +55,7 @@ static sl_gemm block_of(const job *j, int64_t block)
 
 static void blocks_part(void *context, int part, int parts)
 {
-    const job *j = context;
+    const matmul_job *j = context;
     int64_t start, length;
     sl_chunk_range(j->count, parts, part, &start, &length);
     for (int64_t block = start; block < start + length; block++) {
@@ -64,7 +64,7 @@ static void blocks_part(void *context, int part, int parts)
     }
 }
 
-static int parts_of(const sl_cpu *cpu, const job *j)
+static int parts_of(const sl_cpu *cpu, const matmul_job *j)
 {
     int threads = sl_pool_threads(cpu->pool);
     return j->count < threads ? (int)j->count : threads;
@@ -72,13 +72,13 @@ static int parts_of(const sl_cpu *cpu, const job *j)
 
 static size_t scratch_matmul(const sl_cpu *cpu, const sl_kernel_call *call)
 {
-    job j = make_job(cpu, call);
+    matmul_job j = make_job(cpu, call);
     return j.count <= 1 ? sl_gemm_scratch_split(cpu, &j.gemm) : j.bytes * (size_t)parts_of(cpu, &j);
 }
 
 static sl_status run_matmul(const sl_cpu *cpu, const sl_kernel_call *call)
 {
-    job j = make_job(cpu, call);
+    matmul_job j = make_job(cpu, call);
     if (j.count == 1) {
         sl_gemm g = block_of(&j, 0);
         sl_gemm_run_split(cpu, &g, call->scratch);
@@ -99,4 +99,6 @@ static bool takes_matrices(const sl_kernel_call *call, const sl_view *view)
     return rows <= 1 || (size == 1 ? step == 1 : step >= size);
 }
 
-const sl_cpu_kernel sl_cpu_matmul = { sl_cpu_is_f32, run_matmul, takes_matrices, scratch_matmul };
+const sl_cpu_kernel sl_cpu_matmul = {
+    .accepts = sl_cpu_is_f32, .run = run_matmul, .takes = takes_matrices, .scratch = scratch_matmul
+};

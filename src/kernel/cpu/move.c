@@ -52,16 +52,16 @@ static sl_status run_concat(const sl_cpu *cpu, const sl_kernel_call *call)
 
 /* ---- Fill, dropout --------------------------------------------------------------------------- */
 
-typedef struct job {
+typedef struct move_job {
     const sl_simd *simd;
     sl_dropout_stream stream;
     float value; /* FILL */
     bool add;
-} job;
+} move_job;
 
 static void fill_body(const void *context, float *const *args, int64_t first, int64_t n)
 {
-    const job *j = context;
+    const move_job *j = context;
     (void)first;
     j->simd->fill(args[0], j->value, n, j->add);
 }
@@ -69,7 +69,7 @@ static void fill_body(const void *context, float *const *args, int64_t first, in
 static sl_status run_fill(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     const sl_view *y = sl_call_output(call, 0);
-    job j = { .simd = cpu->simd, .value = (float)call->attrs.alpha, .add = sl_call_accumulates(call, 0) };
+    move_job j = { .simd = cpu->simd, .value = (float)call->attrs.alpha, .add = sl_call_accumulates(call, 0) };
     sl_loop loop;
     sl_loop_start(&loop, &y->meta.shape);
     sl_loop_add(&loop, y, j.add ? SL_LOOP_UPDATE : SL_LOOP_WRITE);
@@ -79,7 +79,7 @@ static sl_status run_fill(const sl_cpu *cpu, const sl_kernel_call *call)
 
 static void dropout_body(const void *context, float *const *args, int64_t first, int64_t n)
 {
-    const job *j = context;
+    const move_job *j = context;
     j->simd->dropout(&j->stream, args[0], args[1], n, (uint64_t)first, j->add);
 }
 
@@ -88,7 +88,7 @@ static sl_status run_dropout(const sl_cpu *cpu, const sl_kernel_call *call)
     const sl_view *x = sl_call_input(call, 0), *y = sl_call_output(call, 0);
     if (!sl_call_drops(call))
         return run_copy(cpu, call);
-    job j = { .simd = cpu->simd, .stream = sl_dropout_of_samples(call), .add = sl_call_accumulates(call, 0) };
+    move_job j = { .simd = cpu->simd, .stream = sl_dropout_of_samples(call), .add = sl_call_accumulates(call, 0) };
     sl_loop loop;
     sl_loop_start(&loop, &y->meta.shape);
     sl_loop_add(&loop, x, SL_LOOP_READ);

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-typedef struct job {
+typedef struct norm_job {
     const sl_simd *simd;
     sl_rows dy, x, y, mean, rstd; /* y is dx in the gradients; mean.data is NULL for RMS */
     const float *w, *b;
@@ -11,21 +11,21 @@ typedef struct job {
     int64_t rows, size;
     float eps;
     bool add, add_db;
-} job;
+} norm_job;
 
 static const float *vector_of(const sl_view *view)
 {
     return sl_view_is_none(view) ? NULL : view->data;
 }
 
-static int64_t grain(const job *j)
+static int64_t grain(const norm_job *j)
 {
     return SL_GRAIN / (j->size + 1) + 1;
 }
 
 static void layernorm_range(void *context, int64_t begin, int64_t end)
 {
-    const job *j = context;
+    const norm_job *j = context;
     for (int64_t row = begin; row < end; row++)
         j->simd->layernorm(sl_rows_at(&j->x, row), j->w, j->b, j->eps, sl_rows_at(&j->y, row),
                            sl_rows_at(&j->mean, row), sl_rows_at(&j->rstd, row), j->size);
@@ -33,27 +33,27 @@ static void layernorm_range(void *context, int64_t begin, int64_t end)
 
 static void rmsnorm_range(void *context, int64_t begin, int64_t end)
 {
-    const job *j = context;
+    const norm_job *j = context;
     for (int64_t row = begin; row < end; row++)
         j->simd->rmsnorm(sl_rows_at(&j->x, row), j->w, j->eps, sl_rows_at(&j->y, row), sl_rows_at(&j->rstd, row),
                          j->size);
 }
 
-static job forward_job(const sl_cpu *cpu, const sl_kernel_call *call)
+static norm_job forward_job(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     const sl_view *x = sl_call_input(call, 0);
-    return (job){ .simd = cpu->simd,
-                  .x = sl_rows_of(x, 1),
-                  .y = sl_rows_of(sl_call_output(call, 0), 1),
-                  .w = vector_of(sl_call_input(call, 1)),
-                  .rows = sl_row_count(&x->meta, 1),
-                  .size = sl_dim_from_last(&x->meta, 1),
-                  .eps = (float)call->attrs.eps };
+    return (norm_job){ .simd = cpu->simd,
+                       .x = sl_rows_of(x, 1),
+                       .y = sl_rows_of(sl_call_output(call, 0), 1),
+                       .w = vector_of(sl_call_input(call, 1)),
+                       .rows = sl_row_count(&x->meta, 1),
+                       .size = sl_dim_from_last(&x->meta, 1),
+                       .eps = (float)call->attrs.eps };
 }
 
 static sl_status run_layernorm(const sl_cpu *cpu, const sl_kernel_call *call)
 {
-    job j = forward_job(cpu, call);
+    norm_job j = forward_job(cpu, call);
     j.b = vector_of(sl_call_input(call, 2));
     j.mean = sl_rows_of(sl_call_output(call, 1), 0);
     j.rstd = sl_rows_of(sl_call_output(call, 2), 0);
@@ -63,7 +63,7 @@ static sl_status run_layernorm(const sl_cpu *cpu, const sl_kernel_call *call)
 
 static sl_status run_rmsnorm(const sl_cpu *cpu, const sl_kernel_call *call)
 {
-    job j = forward_job(cpu, call);
+    norm_job j = forward_job(cpu, call);
     j.rstd = sl_rows_of(sl_call_output(call, 1), 0);
     sl_cpu_split(cpu, j.rows, grain(&j), rmsnorm_range, &j);
     return SL_OK;
@@ -73,7 +73,7 @@ static sl_status run_rmsnorm(const sl_cpu *cpu, const sl_kernel_call *call)
 
 static void layernorm_grad_x_range(void *context, int64_t begin, int64_t end)
 {
-    const job *j = context;
+    const norm_job *j = context;
     for (int64_t row = begin; row < end; row++)
         j->simd->layernorm_grad_x(sl_rows_at(&j->dy, row), sl_rows_at(&j->x, row), j->w, *sl_rows_at(&j->mean, row),
                                   *sl_rows_at(&j->rstd, row), sl_rows_at(&j->y, row), j->size, j->add);
@@ -81,24 +81,24 @@ static void layernorm_grad_x_range(void *context, int64_t begin, int64_t end)
 
 static void rmsnorm_grad_x_range(void *context, int64_t begin, int64_t end)
 {
-    const job *j = context;
+    const norm_job *j = context;
     for (int64_t row = begin; row < end; row++)
         j->simd->rmsnorm_grad_x(sl_rows_at(&j->dy, row), sl_rows_at(&j->x, row), j->w, *sl_rows_at(&j->rstd, row),
                                 sl_rows_at(&j->y, row), j->size, j->add);
 }
 
 /* dy, x and the statistics; the last of them are at `statistics`. */
-static job gradient_job(const sl_cpu *cpu, const sl_kernel_call *call, int statistics, bool layer)
+static norm_job gradient_job(const sl_cpu *cpu, const sl_kernel_call *call, int statistics, bool layer)
 {
     const sl_view *x = sl_call_input(call, 1);
-    job j = { .simd = cpu->simd,
-              .dy = sl_rows_of(sl_call_input(call, 0), 1),
-              .x = sl_rows_of(x, 1),
-              .rstd = sl_rows_of(sl_call_input(call, statistics + layer), 0),
-              .rows = sl_row_count(&x->meta, 1),
-              .size = sl_dim_from_last(&x->meta, 1),
-              .add = sl_call_accumulates(call, 0),
-              .add_db = sl_call_accumulates(call, 1) };
+    norm_job j = { .simd = cpu->simd,
+                   .dy = sl_rows_of(sl_call_input(call, 0), 1),
+                   .x = sl_rows_of(x, 1),
+                   .rstd = sl_rows_of(sl_call_input(call, statistics + layer), 0),
+                   .rows = sl_row_count(&x->meta, 1),
+                   .size = sl_dim_from_last(&x->meta, 1),
+                   .add = sl_call_accumulates(call, 0),
+                   .add_db = sl_call_accumulates(call, 1) };
     if (layer)
         j.mean = sl_rows_of(sl_call_input(call, statistics), 0);
     return j;
@@ -106,7 +106,7 @@ static job gradient_job(const sl_cpu *cpu, const sl_kernel_call *call, int stati
 
 static sl_status run_layernorm_grad_x(const sl_cpu *cpu, const sl_kernel_call *call)
 {
-    job j = gradient_job(cpu, call, 3, true);
+    norm_job j = gradient_job(cpu, call, 3, true);
     j.w = vector_of(sl_call_input(call, 2));
     j.y = sl_rows_of(sl_call_output(call, 0), 1);
     sl_cpu_split(cpu, j.rows, grain(&j), layernorm_grad_x_range, &j);
@@ -115,7 +115,7 @@ static sl_status run_layernorm_grad_x(const sl_cpu *cpu, const sl_kernel_call *c
 
 static sl_status run_rmsnorm_grad_x(const sl_cpu *cpu, const sl_kernel_call *call)
 {
-    job j = gradient_job(cpu, call, 3, false);
+    norm_job j = gradient_job(cpu, call, 3, false);
     j.w = vector_of(sl_call_input(call, 2));
     j.y = sl_rows_of(sl_call_output(call, 0), 1);
     sl_cpu_split(cpu, j.rows, grain(&j), rmsnorm_grad_x_range, &j);
@@ -128,7 +128,7 @@ enum { COLUMNS = 512, ROW_BLOCK = 64 };
 
 static void grad_w_range(void *context, int64_t begin, int64_t end)
 {
-    const job *j = context;
+    const norm_job *j = context;
     float dw[COLUMNS], db[COLUMNS], dw_block[COLUMNS], db_block[COLUMNS];
     for (int64_t column = begin, n; column < end; column += n) {
         n = end - column < COLUMNS ? end - column : COLUMNS;
@@ -154,7 +154,7 @@ static void grad_w_range(void *context, int64_t begin, int64_t end)
 static sl_status run_norm_grad_w(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     const sl_view *db = sl_call_output(call, 1);
-    job j = gradient_job(cpu, call, 2, call->op == SL_OP_LAYERNORM_GRAD_W);
+    norm_job j = gradient_job(cpu, call, 2, call->op == SL_OP_LAYERNORM_GRAD_W);
     j.dw = sl_call_output(call, 0)->data;
     j.db = sl_view_is_none(db) ? NULL : db->data;
     sl_cpu_split(cpu, j.size, SL_GRAIN / (j.rows + 1) + 64, grad_w_range, &j);

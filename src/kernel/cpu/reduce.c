@@ -10,13 +10,13 @@ typedef struct pattern {
     int64_t outer_count, reduced, reduced_stride, inner;
 } pattern;
 
-typedef struct job {
+typedef struct reduce_job {
     const sl_simd *simd;
     pattern p;
     sl_rows y; /* one row of p.inner elements per outer */
     double factor;
     bool add, max;
-} job;
+} reduce_job;
 
 /* The dims of x that are summed over. */
 static uint32_t reduced_dims(const sl_kernel_call *call)
@@ -106,7 +106,7 @@ static bool takes(const sl_kernel_call *call, const sl_view *view)
 enum { RUN = 4096, COLUMNS = 1024, ROW_BLOCK = 64 };
 
 /* One contiguous run: short sums added in double. */
-static float reduce_run(const job *j, const float *x)
+static float reduce_run(const reduce_job *j, const float *x)
 {
     if (j->max)
         return j->simd->highest(x, j->p.reduced);
@@ -118,7 +118,7 @@ static float reduce_run(const job *j, const float *x)
 
 static void runs_range(void *context, int64_t begin, int64_t end)
 {
-    const job *j = context;
+    const reduce_job *j = context;
     for (int64_t outer = begin; outer < end; outer++) {
         float *y = sl_rows_at(&j->y, outer), value = reduce_run(j, sl_rows_at(&j->p.outer, outer));
         *y = j->add ? *y + value : value;
@@ -126,7 +126,7 @@ static void runs_range(void *context, int64_t begin, int64_t end)
 }
 
 /* sums[0..n) = sum over the reduced dim of x. */
-static void sum_columns(const job *j, const float *x, float *sums, int64_t n)
+static void sum_columns(const reduce_job *j, const float *x, float *sums, int64_t n)
 {
     float block[COLUMNS];
     memset(sums, 0, (size_t)n * sizeof *sums);
@@ -142,7 +142,7 @@ static void sum_columns(const job *j, const float *x, float *sums, int64_t n)
 /* Columns begin..end of every outer block; a thread owns its columns. */
 static void columns_range(void *context, int64_t begin, int64_t end)
 {
-    const job *j = context;
+    const reduce_job *j = context;
     float sums[COLUMNS];
     for (int64_t outer = 0; outer < j->p.outer_count; outer++) {
         const float *x = sl_rows_at(&j->p.outer, outer);
@@ -158,7 +158,7 @@ static void columns_range(void *context, int64_t begin, int64_t end)
 static sl_status run_reduce(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     const sl_view *y = sl_call_output(call, 0);
-    job j = { .simd = cpu->simd, .add = sl_call_accumulates(call, 0), .max = call->op == SL_OP_MAX };
+    reduce_job j = { .simd = cpu->simd, .add = sl_call_accumulates(call, 0), .max = call->op == SL_OP_MAX };
     find_pattern(call, &sl_call_input(call, 0)->meta, &j.p);
     j.factor = call->op == SL_OP_MEAN ? 1 / (double)j.p.reduced : 1;
     j.y = (sl_rows){ .data = y->data, .rank = 1, .dims = { j.p.outer_count }, .strides = { j.p.inner } };

@@ -32,7 +32,7 @@ typedef struct sl_sgd_factors {
 } sl_sgd_factors;
 
 /* n counts elements; `add` means += into the result. Results may lie exactly on an input. */
-typedef struct sl_simd {
+typedef struct SL_NAMED_FIELDS sl_simd {
     const char *name;
     int width; /* lanes */
 

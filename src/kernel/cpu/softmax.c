@@ -1,7 +1,7 @@
 /* Softmax over rows, and cross entropy fused with it: the probabilities never exist as a tensor. */
 #include "kernel/cpu/cpu.h"
 
-typedef struct job {
+typedef struct softmax_job {
     const sl_simd *simd;
     sl_rows x, second, y;
     sl_rows lse;
@@ -9,33 +9,33 @@ typedef struct job {
     int64_t rows, size, ignore;
     float weight; /* dloss over the number of counted targets */
     bool add;
-} job;
+} softmax_job;
 
-static int64_t grain(const job *j)
+static int64_t grain(const softmax_job *j)
 {
     return SL_GRAIN / (j->size + 1) + 1;
 }
 
-static job row_job(const sl_cpu *cpu, const sl_kernel_call *call)
+static softmax_job row_job(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     const sl_view *x = sl_call_input(call, 0);
-    return (job){ .simd = cpu->simd,
-                  .x = sl_rows_of(x, 1),
-                  .rows = sl_row_count(&x->meta, 1),
-                  .size = sl_dim_from_last(&x->meta, 1),
-                  .add = sl_call_accumulates(call, 0) };
+    return (softmax_job){ .simd = cpu->simd,
+                          .x = sl_rows_of(x, 1),
+                          .rows = sl_row_count(&x->meta, 1),
+                          .size = sl_dim_from_last(&x->meta, 1),
+                          .add = sl_call_accumulates(call, 0) };
 }
 
 static void softmax_range(void *context, int64_t begin, int64_t end)
 {
-    const job *j = context;
+    const softmax_job *j = context;
     for (int64_t row = begin; row < end; row++)
         j->simd->softmax(sl_rows_at(&j->x, row), sl_rows_at(&j->y, row), j->size, j->add);
 }
 
 static sl_status run_softmax(const sl_cpu *cpu, const sl_kernel_call *call)
 {
-    job j = row_job(cpu, call);
+    softmax_job j = row_job(cpu, call);
     j.y = sl_rows_of(sl_call_output(call, 0), 1);
     sl_cpu_split(cpu, j.rows, grain(&j), softmax_range, &j);
     return SL_OK;
@@ -43,7 +43,7 @@ static sl_status run_softmax(const sl_cpu *cpu, const sl_kernel_call *call)
 
 static void softmax_grad_range(void *context, int64_t begin, int64_t end)
 {
-    const job *j = context;
+    const softmax_job *j = context;
     for (int64_t row = begin; row < end; row++)
         j->simd->softmax_grad(sl_rows_at(&j->x, row), sl_rows_at(&j->second, row), sl_rows_at(&j->y, row), j->size,
                               j->add);
@@ -51,7 +51,7 @@ static void softmax_grad_range(void *context, int64_t begin, int64_t end)
 
 static sl_status run_softmax_grad(const sl_cpu *cpu, const sl_kernel_call *call)
 {
-    job j = row_job(cpu, call);
+    softmax_job j = row_job(cpu, call);
     j.second = sl_rows_of(sl_call_input(call, 1), 1);
     j.y = sl_rows_of(sl_call_output(call, 0), 1);
     sl_cpu_split(cpu, j.rows, grain(&j), softmax_grad_range, &j);
@@ -69,7 +69,7 @@ static int64_t target_at(const sl_view *targets, int64_t row)
 
 static void log_sum_exp_range(void *context, int64_t begin, int64_t end)
 {
-    const job *j = context;
+    const softmax_job *j = context;
     for (int64_t row = begin; row < end; row++)
         *sl_rows_at(&j->lse, row) = j->simd->log_sum_exp(sl_rows_at(&j->x, row), j->size);
 }
@@ -78,7 +78,7 @@ static void log_sum_exp_range(void *context, int64_t begin, int64_t end)
 static sl_status run_cross_entropy(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     const sl_view *targets = sl_call_input(call, 1);
-    job j = row_job(cpu, call);
+    softmax_job j = row_job(cpu, call);
     int64_t counted = 0;
     double total = 0;
     j.lse = sl_rows_of(sl_call_output(call, 1), 0);
@@ -100,7 +100,7 @@ static sl_status run_cross_entropy(const sl_cpu *cpu, const sl_kernel_call *call
 /* dlogits may lie on the logits: a row's target is corrected after the row has been written. */
 static void cross_entropy_grad_range(void *context, int64_t begin, int64_t end)
 {
-    const job *j = context;
+    const softmax_job *j = context;
     for (int64_t row = begin; row < end; row++) {
         int64_t target = target_at(j->targets, row);
         float *dx = sl_rows_at(&j->y, row);
@@ -116,7 +116,7 @@ static void cross_entropy_grad_range(void *context, int64_t begin, int64_t end)
 
 static sl_status run_cross_entropy_grad(const sl_cpu *cpu, const sl_kernel_call *call)
 {
-    job j = row_job(cpu, call);
+    softmax_job j = row_job(cpu, call);
     int64_t counted = 0;
     j.targets = sl_call_input(call, 1);
     j.ignore = call->attrs.ignore_index;

@@ -60,4 +60,29 @@ static inline void sl_clear(double *numbers, int64_t count)
         numbers[i] = 0;
 }
 
+/* One row of a tensor, along its last dim: where it starts and how far its elements are apart. */
+typedef struct sl_row {
+    const sl_view *view;
+    int64_t start, stride;
+} sl_row;
+
+static inline sl_row sl_row_of(const sl_view *view, int64_t index)
+{
+    if (sl_view_is_none(view))
+        return (sl_row){ .view = view };
+    return (sl_row){ .view = view,
+                     .start = sl_row_offset(&view->meta, index, 1),
+                     .stride = sl_stride_from_last(&view->meta, 1) };
+}
+
+static inline double sl_row_get(const sl_row *row, int64_t i)
+{
+    return sl_get(row->view, row->start + i * row->stride);
+}
+
+static inline void sl_row_put(const sl_row *row, int64_t i, double value, bool add)
+{
+    sl_put(row->view, row->start + i * row->stride, value, add);
+}
+
 #endif

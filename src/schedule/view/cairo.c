@@ -67,7 +67,8 @@ static sl_status check(cairo_status_t outcome)
 /* Draws the picture zoomed onto the surface. */
 static sl_status draw(const sl_picture *picture, cairo_surface_t *surface, double zoom)
 {
-    cairo_canvas canvas = { { cairo_box, cairo_line, cairo_put_text }, cairo_create(surface) };
+    cairo_canvas canvas = { .canvas = { .box = cairo_box, .line = cairo_line, .text = cairo_put_text },
+                            .cairo = cairo_create(surface) };
     cairo_scale(canvas.cairo, zoom, zoom);
     cairo_select_font_face(canvas.cairo, "sans-serif", CAIRO_FONT_SLANT_NORMAL, CAIRO_FONT_WEIGHT_NORMAL);
     cairo_set_source_rgb(canvas.cairo, 1, 1, 1);
@@ -78,11 +79,11 @@ static sl_status draw(const sl_picture *picture, cairo_surface_t *surface, doubl
     return status;
 }
 
-sl_status sl_view_write_png(const sl_view *view, const sl_view_options *options, FILE *file)
+sl_status sl_drawing_write_png(const sl_drawing *drawing, const sl_view_options *options, FILE *file)
 {
     (void)options;
     sl_picture picture;
-    sl_picture_init(&picture, view);
+    sl_picture_init(&picture, drawing);
     double zoom = fmin(PNG_ZOOM, sqrt(MOST_PIXELS / (picture.width * picture.height)));
     zoom = fmin(zoom, LONGEST_SIDE / fmax(picture.width, picture.height));
     cairo_surface_t *surface = cairo_image_surface_create(CAIRO_FORMAT_RGB24, (int)ceil(picture.width * zoom),
@@ -94,15 +95,15 @@ sl_status sl_view_write_png(const sl_view *view, const sl_view_options *options,
     return status;
 }
 
-sl_status sl_view_write_pdf(const sl_view *view, const sl_view_options *options, FILE *file)
+sl_status sl_drawing_write_pdf(const sl_drawing *drawing, const sl_view_options *options, FILE *file)
 {
     (void)options;
     sl_picture picture;
-    sl_picture_init(&picture, view);
+    sl_picture_init(&picture, drawing);
     double zoom = fmin(1, LONGEST_PAGE / fmax(picture.width, picture.height));
     cairo_surface_t *surface =
         cairo_pdf_surface_create_for_stream(write_bytes, file, picture.width * zoom, picture.height * zoom);
-    cairo_pdf_surface_set_metadata(surface, CAIRO_PDF_METADATA_TITLE, view->title);
+    cairo_pdf_surface_set_metadata(surface, CAIRO_PDF_METADATA_TITLE, drawing->title);
     sl_status status = draw(&picture, surface, zoom);
     cairo_surface_finish(surface);
     if (status == SL_OK)

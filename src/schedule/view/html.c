@@ -33,7 +33,7 @@ static void write_color(sl_json *json, sl_rgb color)
     sl_json_string(json, text);
 }
 
-static void write_kinds(sl_json *json, const sl_view *view)
+static void write_kinds(sl_json *json, const sl_drawing *drawing)
 {
     sl_json_put_int(json, "forward", SL_KIND_F);
     sl_json_put_int(json, "backward", SL_KIND_B);
@@ -47,27 +47,27 @@ static void write_kinds(sl_json *json, const sl_view *view)
         sl_json_put_int(json, "group", sl_kind_class_of((sl_kind)kind));
         sl_json_key(json, "colors");
         sl_json_begin(json, '[');
-        for (int chunk = 0; chunk < view->most_chunks; chunk++)
-            write_color(json, sl_view_chunk_color(view, (sl_kind)kind, chunk));
+        for (int chunk = 0; chunk < drawing->most_chunks; chunk++)
+            write_color(json, sl_drawing_chunk_color(drawing, (sl_kind)kind, chunk));
         sl_json_end(json, ']');
         sl_json_end(json, '}');
     }
     sl_json_end(json, ']');
 }
 
-static void write_legend(sl_json *json, const sl_view *view)
+static void write_legend(sl_json *json, const sl_drawing *drawing)
 {
     sl_kind kind;
     const char *text;
     sl_json_key(json, "legend");
     sl_json_begin(json, '[');
-    for (int i = 0; (text = sl_view_legend(view, i, &kind)); i++) {
-        if (sl_kind_class_of(kind) != SL_CLASS_COMPUTE && !view->messages_take_time)
+    for (int i = 0; (text = sl_drawing_legend(drawing, i, &kind)); i++) {
+        if (sl_kind_class_of(kind) != SL_CLASS_COMPUTE && !drawing->messages_take_time)
             continue;
         sl_json_begin(json, '{');
         sl_json_put_string(json, "text", text);
         sl_json_key(json, "color");
-        write_color(json, sl_view_color(view, kind, -1));
+        write_color(json, sl_drawing_color(drawing, kind, -1));
         sl_json_end(json, '}');
     }
     sl_json_end(json, ']');
@@ -82,11 +82,11 @@ static bool write_usage(void *user, sl_usage usage)
     return true;
 }
 
-static void write_actions(sl_json *json, const sl_view *view, int rank)
+static void write_actions(sl_json *json, const sl_drawing *drawing, int rank)
 {
     int64_t count = 0;
-    const sl_action *actions = sl_schedule_actions(view->schedule, rank, &count);
-    const sl_span *spans = sl_timeline_spans(view->timeline, rank);
+    const sl_action *actions = sl_schedule_actions(drawing->schedule, rank, &count);
+    const sl_span *spans = sl_timeline_spans(drawing->timeline, rank);
     sl_json_key(json, "actions");
     sl_json_begin(json, '[');
     for (int64_t i = 0; i < count; i++) {
@@ -113,44 +113,44 @@ static void write_actions(sl_json *json, const sl_view *view, int rank)
     sl_json_end(json, '}');
 }
 
-static void write_row(sl_json *json, const sl_view *view, int rank)
+static void write_row(sl_json *json, const sl_drawing *drawing, int rank)
 {
     char name[ROW_NAME_SIZE];
     sl_json_newline(json);
     sl_json_begin(json, '{');
-    sl_json_put_string(json, "name", sl_view_row(view, rank, name, sizeof name));
-    sl_json_put_double(json, "bubble", sl_timeline_bubble(view->timeline, rank));
-    sl_json_put_int(json, "peak_slots", sl_timeline_peak_slots(view->timeline, rank));
-    sl_json_put_double(json, "peak_memory", sl_timeline_peak_memory(view->timeline, rank));
-    write_actions(json, view, rank);
+    sl_json_put_string(json, "name", sl_drawing_row(drawing, rank, name, sizeof name));
+    sl_json_put_double(json, "bubble", sl_timeline_bubble(drawing->timeline, rank));
+    sl_json_put_int(json, "peak_slots", sl_timeline_peak_slots(drawing->timeline, rank));
+    sl_json_put_double(json, "peak_memory", sl_timeline_peak_memory(drawing->timeline, rank));
+    write_actions(json, drawing, rank);
     sl_json_key(json, "usage");
     sl_json_begin(json, '[');
-    sl_timeline_usage(view->timeline, rank, write_usage, json);
+    sl_timeline_usage(drawing->timeline, rank, write_usage, json);
     sl_json_end(json, ']');
     sl_json_end(json, '}');
 }
 
-static void write_data(const sl_view *view, FILE *file)
+static void write_data(const sl_drawing *drawing, FILE *file)
 {
     char text[256];
     sl_json json = { .file = file };
     sl_json_begin(&json, '{');
-    sl_json_put_string(&json, "title", view->title);
-    sl_json_put_string(&json, "figures", sl_view_figures(view, text, sizeof text));
-    sl_json_put_double(&json, "makespan", view->makespan);
-    sl_json_put_int(&json, "stages", view->stages);
-    sl_json_put_bool(&json, "messages", view->messages_take_time);
-    write_kinds(&json, view);
-    write_legend(&json, view);
+    sl_json_put_string(&json, "title", drawing->title);
+    sl_json_put_string(&json, "figures", sl_drawing_figures(drawing, text, sizeof text));
+    sl_json_put_double(&json, "makespan", drawing->makespan);
+    sl_json_put_int(&json, "stages", drawing->stages);
+    sl_json_put_bool(&json, "messages", drawing->messages_take_time);
+    write_kinds(&json, drawing);
+    write_legend(&json, drawing);
     sl_json_key(&json, "chunks");
     sl_json_begin(&json, '[');
-    for (int stage = 0; stage < view->stages; stage++)
-        sl_json_int(&json, view->chunks[stage]);
+    for (int stage = 0; stage < drawing->stages; stage++)
+        sl_json_int(&json, drawing->chunks[stage]);
     sl_json_end(&json, ']');
     sl_json_key(&json, "rows");
     sl_json_begin(&json, '[');
-    for (int rank = 0; rank < view->ranks; rank++)
-        write_row(&json, view, rank);
+    for (int rank = 0; rank < drawing->ranks; rank++)
+        write_row(&json, drawing, rank);
     sl_json_end(&json, ']');
     sl_json_end(&json, '}');
 }
@@ -173,10 +173,10 @@ static void write_until(const char *mark, const char **rest, FILE *file)
     *rest = at + strlen(mark);
 }
 
-sl_status sl_view_write_html(const sl_view *view, const sl_view_options *options, FILE *file)
+sl_status sl_drawing_write_html(const sl_drawing *drawing, const sl_view_options *options, FILE *file)
 {
     (void)options;
-    int64_t size = sl_schedule_size(view->schedule);
+    int64_t size = sl_schedule_size(drawing->schedule);
     if (size > MOST_ACTIONS)
         return sl_fail(SL_ERR_UNSUPPORTED,
                        "%" PRId64 " actions are too many for a page (at most %d): .svg, .png and .pdf take any "
@@ -184,11 +184,11 @@ sl_status sl_view_write_html(const sl_view *view, const sl_view_options *options
                        size, MOST_ACTIONS);
     const char *rest = page_html;
     write_until("@TITLE@", &rest, file);
-    write_title(view->title, file);
+    write_title(drawing->title, file);
     write_until("@STYLE@", &rest, file);
     fputs(page_css, file);
     write_until("@DATA@", &rest, file);
-    write_data(view, file);
+    write_data(drawing, file);
     write_until("@SCRIPT@", &rest, file);
     fputs(page_js, file);
     fputs(rest, file);

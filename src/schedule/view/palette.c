@@ -42,52 +42,52 @@ static sl_rgb lighten(sl_rgb color, double share)
     };
 }
 
-sl_rgb sl_view_chunk_color(const sl_view *view, sl_kind kind, int chunk)
+sl_rgb sl_drawing_chunk_color(const sl_drawing *drawing, sl_kind kind, int chunk)
 {
     sl_rgb color = { 0x88, 0x88, 0x88 };
     for (size_t i = 0; i < sizeof looks / sizeof *looks; i++) {
         if (looks[i].kind == look_of(kind))
             color = looks[i].color;
     }
-    int steps = view->most_chunks > 1 ? view->most_chunks - 1 : 1;
+    int steps = drawing->most_chunks > 1 ? drawing->most_chunks - 1 : 1;
     return sl_kind_class_of(kind) == SL_CLASS_COMPUTE ? lighten(color, 0.6 * chunk / steps) : color;
 }
 
-sl_rgb sl_view_color(const sl_view *view, sl_kind kind, int stage)
+sl_rgb sl_drawing_color(const sl_drawing *drawing, sl_kind kind, int stage)
 {
-    return sl_view_chunk_color(view, kind, stage >= 0 && stage < view->stages ? view->chunks[stage] : 0);
+    return sl_drawing_chunk_color(drawing, kind, stage >= 0 && stage < drawing->stages ? drawing->chunks[stage] : 0);
 }
 
-sl_rgb sl_view_text_color(sl_rgb background)
+sl_rgb sl_drawing_text_color(sl_rgb background)
 {
     double luminance = 0.299 * background.red + 0.587 * background.green + 0.114 * background.blue;
     return luminance > 140 ? (sl_rgb){ 0, 0, 0 } : (sl_rgb){ 255, 255, 255 };
 }
 
-static bool appears(const sl_view *view, sl_kind kind)
+static bool appears(const sl_drawing *drawing, sl_kind kind)
 {
-    if (sl_schedule_has_kind(view->schedule, kind))
+    if (sl_schedule_has_kind(drawing->schedule, kind))
         return true;
     switch (kind) {
     case SL_KIND_F:
     case SL_KIND_B:
-        return sl_schedule_has_kind(view->schedule, SL_KIND_OVERLAP_F_B);
+        return sl_schedule_has_kind(drawing->schedule, SL_KIND_OVERLAP_F_B);
     case SL_KIND_SEND_F:
-        return sl_schedule_has_kind(view->schedule, SL_KIND_RECV_F);
+        return sl_schedule_has_kind(drawing->schedule, SL_KIND_RECV_F);
     case SL_KIND_SEND_B:
-        return sl_schedule_has_kind(view->schedule, SL_KIND_RECV_B);
+        return sl_schedule_has_kind(drawing->schedule, SL_KIND_RECV_B);
     case SL_KIND_UNSHARD:
-        return sl_schedule_has_kind(view->schedule, SL_KIND_RESHARD) ||
-               sl_schedule_has_kind(view->schedule, SL_KIND_REDUCE_GRAD);
+        return sl_schedule_has_kind(drawing->schedule, SL_KIND_RESHARD) ||
+               sl_schedule_has_kind(drawing->schedule, SL_KIND_REDUCE_GRAD);
     default:
         return false;
     }
 }
 
-const char *sl_view_legend(const sl_view *view, int index, sl_kind *kind)
+const char *sl_drawing_legend(const sl_drawing *drawing, int index, sl_kind *kind)
 {
     for (size_t i = 0; i < sizeof looks / sizeof *looks; i++) {
-        if (appears(view, looks[i].kind) && index-- == 0) {
+        if (appears(drawing, looks[i].kind) && index-- == 0) {
             *kind = looks[i].kind;
             return looks[i].legend;
         }

@@ -34,33 +34,33 @@ static double em_width(const char *text)
 }
 
 /* Width of the shortest action where the picture may be as wide as it likes: the last of the labels fits in. */
-static double shortest_box(const sl_view *view)
+static double shortest_box(const sl_drawing *drawing)
 {
     char text[SL_ACTION_TEXT_SIZE];
-    sl_kind kind = sl_schedule_has_kind(view->schedule, SL_KIND_W) ? SL_KIND_W : SL_KIND_F;
-    sl_action last = sl_action_make(kind, view->stages - 1, sl_schedule_microbatches(view->schedule) - 1);
+    sl_kind kind = sl_schedule_has_kind(drawing->schedule, SL_KIND_W) ? SL_KIND_W : SL_KIND_F;
+    sl_action last = sl_action_make(kind, drawing->stages - 1, sl_schedule_microbatches(drawing->schedule) - 1);
     return fmax(21, em_width(sl_action_text(last, text, sizeof text)) * FULL_LABEL_FONT + 3);
 }
 
-void sl_picture_init(sl_picture *picture, const sl_view *view)
+void sl_picture_init(sl_picture *picture, const sl_drawing *drawing)
 {
-    double wanted = view->shortest > 0 ? view->makespan / view->shortest * shortest_box(view) : NARROWEST;
-    double full_pitch = 24 + (view->messages_take_time ? 8 : 0) + 12 + 6;
-    *picture = (sl_picture){ .view = view, .compute_height = 24, .memory_height = 12, .label_every = 1 };
-    picture->message_height = view->messages_take_time ? 8 : 0;
-    picture->pitch = fmin(full_pitch, TALLEST / view->ranks);
+    double wanted = drawing->shortest > 0 ? drawing->makespan / drawing->shortest * shortest_box(drawing) : NARROWEST;
+    double full_pitch = 24 + (drawing->messages_take_time ? 8 : 0) + 12 + 6;
+    *picture = (sl_picture){ .drawing = drawing, .compute_height = 24, .memory_height = 12, .label_every = 1 };
+    picture->message_height = drawing->messages_take_time ? 8 : 0;
+    picture->pitch = fmin(full_pitch, TALLEST / drawing->ranks);
     if (picture->pitch < full_pitch) { /* many ranks: compute alone, thinner */
         picture->message_height = picture->memory_height = 0;
         picture->compute_height = fmin(24, picture->pitch * 0.9);
         picture->label_every = (int)ceil((FONT + 3) / picture->pitch);
     }
-    picture->chart_width = fmin(fmax(wanted, NARROWEST), view->rows ? WIDEST / 2 : WIDEST);
-    picture->scale = view->makespan > 0 ? picture->chart_width / view->makespan : 0;
-    picture->thinnest = fmax(THINNEST_BOX, picture->chart_width * view->ranks / MOST_BOXES);
-    picture->left = MARGIN + FONT * DIGIT * sl_view_row_width(view) + 12;
+    picture->chart_width = fmin(fmax(wanted, NARROWEST), drawing->rows ? WIDEST / 2 : WIDEST);
+    picture->scale = drawing->makespan > 0 ? picture->chart_width / drawing->makespan : 0;
+    picture->thinnest = fmax(THINNEST_BOX, picture->chart_width * drawing->ranks / MOST_BOXES);
+    picture->left = MARGIN + FONT * DIGIT * sl_drawing_row_width(drawing) + 12;
     picture->top = MARGIN + 62;
     picture->width = picture->left + picture->chart_width + RIGHT + MARGIN;
-    picture->height = picture->top + picture->pitch * view->ranks + 40 + MARGIN;
+    picture->height = picture->top + picture->pitch * drawing->ranks + 40 + MARGIN;
 }
 
 static double x_of(const sl_picture *picture, double time)
@@ -93,7 +93,7 @@ static void draw_label(sl_canvas *canvas, sl_action part, double x, double y, do
         if (size < least)
             continue;
         canvas->text(canvas, x + width / 2, y + height / 2 + size * 0.36, size, SL_ALIGN_CENTER,
-                     sl_view_text_color(box), texts[i]);
+                     sl_drawing_text_color(box), texts[i]);
         return;
     }
 }
@@ -112,7 +112,7 @@ static void draw_compute(const sl_picture *picture, sl_canvas *canvas, sl_action
     describe(action, span, rank, tip, sizeof tip);
     for (int i = 0; i < count; i++) {
         double y = y_of(picture, rank) + i * height;
-        sl_rgb color = sl_view_color(picture->view, parts[i].kind, parts[i].stage);
+        sl_rgb color = sl_drawing_color(picture->drawing, parts[i].kind, parts[i].stage);
         canvas->box(canvas, x, y, width - gap, height, color, tip);
         draw_label(canvas, parts[i], x, y, width - gap, height, color);
     }
@@ -126,14 +126,14 @@ static void draw_message(const sl_picture *picture, sl_canvas *canvas, sl_action
     double y = y_of(picture, rank) + picture->compute_height + 1 + (sends ? 0 : height + 0.5);
     describe(action, span, rank, tip, sizeof tip);
     canvas->box(canvas, x_of(picture, span.start), y, (span.end - span.start) * picture->scale, height,
-                sl_view_color(picture->view, action.kind, action.stage), tip);
+                sl_drawing_color(picture->drawing, action.kind, action.stage), tip);
 }
 
 static void draw_messages(const sl_picture *picture, sl_canvas *canvas, int rank)
 {
     int64_t count = 0;
-    const sl_action *actions = sl_schedule_actions(picture->view->schedule, rank, &count);
-    const sl_span *spans = sl_timeline_spans(picture->view->timeline, rank);
+    const sl_action *actions = sl_schedule_actions(picture->drawing->schedule, rank, &count);
+    const sl_span *spans = sl_timeline_spans(picture->drawing->timeline, rank);
     double drawn_to[SL_KIND_COUNT];
     for (int kind = 0; kind < SL_KIND_COUNT; kind++)
         drawn_to[kind] = -DBL_MAX;
@@ -150,8 +150,8 @@ static void draw_messages(const sl_picture *picture, sl_canvas *canvas, int rank
 static void draw_actions(const sl_picture *picture, sl_canvas *canvas, int rank)
 {
     int64_t count = 0;
-    const sl_action *actions = sl_schedule_actions(picture->view->schedule, rank, &count);
-    const sl_span *spans = sl_timeline_spans(picture->view->timeline, rank);
+    const sl_action *actions = sl_schedule_actions(picture->drawing->schedule, rank, &count);
+    const sl_span *spans = sl_timeline_spans(picture->drawing->timeline, rank);
     double drawn_to = -DBL_MAX, last_end = -DBL_MAX, x = 0; /* x: where what is not yet drawn begins */
     for (int64_t i = 0; i < count; i++) {
         double start = x_of(picture, spans[i].start), end = x_of(picture, spans[i].end);
@@ -181,7 +181,7 @@ static bool draw_usage(void *user, sl_usage usage)
     const sl_picture *picture = lane->picture;
     double x = x_of(picture, lane->now.time), width = x_of(picture, usage.time) - x;
     if (lane->now.memory > 0 && width >= picture->thinnest) {
-        double height = picture->memory_height * lane->now.memory / picture->view->most_memory;
+        double height = picture->memory_height * lane->now.memory / picture->drawing->most_memory;
         double bottom =
             y_of(picture, lane->rank) + picture->compute_height + picture->message_height + 2 + picture->memory_height;
         char tip[128];
@@ -198,14 +198,14 @@ static bool draw_usage(void *user, sl_usage usage)
 
 static void draw_rank(const sl_picture *picture, sl_canvas *canvas, int rank)
 {
-    const sl_view *view = picture->view;
+    const sl_drawing *drawing = picture->drawing;
     double y = y_of(picture, rank);
     draw_actions(picture, canvas, rank);
     if (picture->message_height > 0)
         draw_messages(picture, canvas, rank);
     if (picture->memory_height > 0) {
         memory_lane lane = { picture, canvas, rank, { 0, 0, 0 } };
-        sl_timeline_usage(view->timeline, rank, draw_usage, &lane);
+        sl_timeline_usage(drawing->timeline, rank, draw_usage, &lane);
     }
     if (rank % picture->label_every != 0)
         return;
@@ -213,12 +213,12 @@ static void draw_rank(const sl_picture *picture, sl_canvas *canvas, int rank)
     double base = y + picture->compute_height / 2 + FONT * 0.36;
     double right = picture->left + picture->chart_width;
     canvas->text(canvas, picture->left - 8, base, FONT, SL_ALIGN_RIGHT, black,
-                 sl_view_row(view, rank, text, sizeof text));
-    snprintf(text, sizeof text, "%.1f %%", 100 * sl_timeline_bubble(view->timeline, rank));
+                 sl_drawing_row(drawing, rank, text, sizeof text));
+    snprintf(text, sizeof text, "%.1f %%", 100 * sl_timeline_bubble(drawing->timeline, rank));
     canvas->text(canvas, right + 62, base, FONT, SL_ALIGN_RIGHT, black, text);
-    snprintf(text, sizeof text, "%d", sl_timeline_peak_slots(view->timeline, rank));
+    snprintf(text, sizeof text, "%d", sl_timeline_peak_slots(drawing->timeline, rank));
     canvas->text(canvas, right + 110, base, FONT, SL_ALIGN_RIGHT, black, text);
-    snprintf(text, sizeof text, "%.4g", sl_timeline_peak_memory(view->timeline, rank));
+    snprintf(text, sizeof text, "%.4g", sl_timeline_peak_memory(drawing->timeline, rank));
     canvas->text(canvas, right + 190, base, FONT, SL_ALIGN_RIGHT, black, text);
 }
 
@@ -226,9 +226,9 @@ static void draw_head(const sl_picture *picture, sl_canvas *canvas)
 {
     char text[256];
     double right = picture->left + picture->chart_width;
-    canvas->text(canvas, MARGIN, MARGIN + 14, 16, SL_ALIGN_LEFT, black, picture->view->title);
+    canvas->text(canvas, MARGIN, MARGIN + 14, 16, SL_ALIGN_LEFT, black, picture->drawing->title);
     canvas->text(canvas, MARGIN, MARGIN + 32, FONT, SL_ALIGN_LEFT, gray,
-                 sl_view_figures(picture->view, text, sizeof text));
+                 sl_drawing_figures(picture->drawing, text, sizeof text));
     static const struct {
         double at;
         const char *name;
@@ -240,9 +240,9 @@ static void draw_head(const sl_picture *picture, sl_canvas *canvas)
 
 static void draw_axis(const sl_picture *picture, sl_canvas *canvas)
 {
-    double tick = sl_view_tick(picture->view->makespan, (int)(picture->chart_width / 55));
-    double bottom = picture->top + picture->pitch * picture->view->ranks;
-    for (double k = 0; k * tick <= picture->view->makespan * (1 + 1e-9); k++) {
+    double tick = sl_drawing_tick(picture->drawing->makespan, (int)(picture->chart_width / 55));
+    double bottom = picture->top + picture->pitch * picture->drawing->ranks;
+    for (double k = 0; k * tick <= picture->drawing->makespan * (1 + 1e-9); k++) {
         char text[32];
         double x = x_of(picture, k * tick);
         snprintf(text, sizeof text, "%.6g", k * tick);
@@ -253,13 +253,13 @@ static void draw_axis(const sl_picture *picture, sl_canvas *canvas)
 
 static void draw_legend(const sl_picture *picture, sl_canvas *canvas)
 {
-    double x = picture->left, y = picture->top + picture->pitch * picture->view->ranks + 22;
+    double x = picture->left, y = picture->top + picture->pitch * picture->drawing->ranks + 22;
     sl_kind kind;
     const char *name;
-    for (int i = 0; (name = sl_view_legend(picture->view, i, &kind)); i++) {
+    for (int i = 0; (name = sl_drawing_legend(picture->drawing, i, &kind)); i++) {
         if (sl_kind_class_of(kind) != SL_CLASS_COMPUTE && picture->message_height <= 0)
             continue;
-        canvas->box(canvas, x, y - 9, 12, 12, sl_view_color(picture->view, kind, -1), NULL);
+        canvas->box(canvas, x, y - 9, 12, 12, sl_drawing_color(picture->drawing, kind, -1), NULL);
         canvas->text(canvas, x + 17, y + 1, FONT, SL_ALIGN_LEFT, black, name);
         x += 17 + FONT * DIGIT * (double)strlen(name) + 18;
     }
@@ -268,18 +268,18 @@ static void draw_legend(const sl_picture *picture, sl_canvas *canvas)
         canvas->text(canvas, x + 17, y + 1, FONT, SL_ALIGN_LEFT, black, "activation memory");
         x += 17 + FONT * DIGIT * 17 + 18;
     }
-    if (picture->view->most_chunks > 1)
+    if (picture->drawing->most_chunks > 1)
         canvas->text(canvas, x, y + 1, FONT, SL_ALIGN_LEFT, gray, "lighter: a rank's later stages");
 }
 
 void sl_picture_draw(const sl_picture *picture, sl_canvas *canvas)
 {
     draw_head(picture, canvas);
-    for (int rank = 0; rank < picture->view->ranks; rank++)
+    for (int rank = 0; rank < picture->drawing->ranks; rank++)
         canvas->box(canvas, picture->left, y_of(picture, rank), picture->chart_width, picture->compute_height, idle,
                     NULL);
     draw_axis(picture, canvas);
-    for (int rank = 0; rank < picture->view->ranks; rank++)
+    for (int rank = 0; rank < picture->drawing->ranks; rank++)
         draw_rank(picture, canvas, rank);
     draw_legend(picture, canvas);
 }

@@ -8,7 +8,7 @@ typedef enum sl_align { SL_ALIGN_LEFT, SL_ALIGN_CENTER, SL_ALIGN_RIGHT } sl_alig
 
 /* A surface to draw on; lengths in points, y goes down. Every entry is required. */
 typedef struct sl_canvas sl_canvas;
-struct sl_canvas {
+struct SL_NAMED_FIELDS sl_canvas {
     /* tip describes the box where the format can show it on demand; may be NULL. */
     void (*box)(sl_canvas *canvas, double x, double y, double width, double height, sl_rgb color, const char *tip);
     void (*line)(sl_canvas *canvas, double x1, double y1, double x2, double y2, double width, sl_rgb color);
@@ -18,7 +18,7 @@ struct sl_canvas {
 
 /* Where everything goes. */
 typedef struct sl_picture {
-    const sl_view *view;
+    const sl_drawing *drawing;
     double width, height; /* of the whole */
     double left, top;     /* of the chart */
     double chart_width;
@@ -29,7 +29,7 @@ typedef struct sl_picture {
     int label_every;                                      /* ranks are named at this distance */
 } sl_picture;
 
-void sl_picture_init(sl_picture *picture, const sl_view *view);
+void sl_picture_init(sl_picture *picture, const sl_drawing *drawing);
 void sl_picture_draw(const sl_picture *picture, sl_canvas *canvas);
 
 #endif

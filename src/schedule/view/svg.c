@@ -55,12 +55,12 @@ static void svg_text(sl_canvas *canvas, double x, double y, double size, sl_alig
     fputs("</text>\n", file);
 }
 
-sl_status sl_view_write_svg(const sl_view *view, const sl_view_options *options, FILE *file)
+sl_status sl_drawing_write_svg(const sl_drawing *drawing, const sl_view_options *options, FILE *file)
 {
     (void)options;
     sl_picture picture;
-    sl_picture_init(&picture, view);
-    svg_canvas svg = { { svg_box, svg_line, svg_text }, file };
+    sl_picture_init(&picture, drawing);
+    svg_canvas svg = { .canvas = { .box = svg_box, .line = svg_line, .text = svg_text }, .file = file };
     fprintf(file,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\" "
             "font-family=\"DejaVu Sans, Verdana, sans-serif\">\n"

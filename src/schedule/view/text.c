@@ -16,7 +16,7 @@ typedef struct text_line {
 } text_line;
 
 typedef struct text_grid {
-    const sl_view *view;
+    const sl_drawing *drawing;
     const sl_view_options *options;
     FILE *file;
     double scale;    /* columns a unit of time */
@@ -45,14 +45,14 @@ static char *label(sl_action action, char *text, size_t size)
  * short one may lose its label. */
 static void choose_scale(text_grid *grid)
 {
-    const sl_view *view = grid->view;
+    const sl_drawing *drawing = grid->drawing;
     int longest = 1;
     int64_t most_cells = 1;
     double needed = 0;
-    for (int rank = 0; rank < view->ranks; rank++) {
+    for (int rank = 0; rank < drawing->ranks; rank++) {
         int64_t count = 0;
-        const sl_action *actions = sl_schedule_actions(view->schedule, rank, &count);
-        const sl_span *spans = sl_timeline_spans(view->timeline, rank);
+        const sl_action *actions = sl_schedule_actions(drawing->schedule, rank, &count);
+        const sl_span *spans = sl_timeline_spans(drawing->timeline, rank);
         for (int64_t i = 0; i < count; i++) {
             double length = spans[i].end - spans[i].start;
             if (sl_kind_class_of(actions[i].kind) != SL_CLASS_COMPUTE || !(length > 0))
@@ -65,9 +65,9 @@ static void choose_scale(text_grid *grid)
         most_cells = count > most_cells ? count : most_cells;
     }
     double most_columns = fmax(4000, 8.0 * longest * (double)most_cells);
-    grid->scale = view->makespan > 0 ? fmin(needed, most_columns / view->makespan) : 1;
-    grid->columns = (int64_t)ceil(view->makespan * grid->scale);
-    grid->cell = (int)fmax(1, round(view->shortest * grid->scale));
+    grid->scale = drawing->makespan > 0 ? fmin(needed, most_columns / drawing->makespan) : 1;
+    grid->columns = (int64_t)ceil(drawing->makespan * grid->scale);
+    grid->cell = (int)fmax(1, round(drawing->shortest * grid->scale));
 }
 
 static int64_t column_of(const text_grid *grid, double time)
@@ -92,7 +92,7 @@ static void clear(text_line *line, char fill)
 
 static void print_rgb(FILE *file, sl_rgb color)
 {
-    sl_rgb text = sl_view_text_color(color);
+    sl_rgb text = sl_drawing_text_color(color);
     int cube =
         16 + 36 * ((color.red * 5 + 127) / 255) + 6 * ((color.green * 5 + 127) / 255) + (color.blue * 5 + 127) / 255;
     fprintf(file, "\033[%d;48;5;%dm", text.red ? 97 : 30, cube);
@@ -131,11 +131,11 @@ static void print_line(const text_grid *grid, const char *head)
 static void print_axis(text_grid *grid, int64_t from)
 {
     double span = (double)grid->band / grid->scale;
-    double tick = sl_view_tick(span, grid->band > 40 ? (int)(grid->band / 12) : 3);
+    double tick = sl_drawing_tick(span, grid->band > 40 ? (int)(grid->band / 12) : 3);
     clear(&grid->line, ' ');
     for (double k = ceil((double)from / grid->scale / tick - 1e-9);; k++) {
         int64_t at = column_of(grid, k * tick) - from;
-        if (at >= grid->line.width || k * tick > grid->view->makespan)
+        if (at >= grid->line.width || k * tick > grid->drawing->makespan)
             break;
         char text[32];
         snprintf(text, sizeof text, "%.6g", k * tick + 0.0); /* never "-0" */
@@ -151,7 +151,7 @@ static void draw_action(text_grid *grid, sl_action action, sl_span span, int64_t
     start = start > 0 ? start : 0; /* what began in the band before gets its label again */
     sl_action parts[2];
     sl_action_parts(action, parts);
-    sl_rgb color = sl_view_color(grid->view, parts[0].kind, parts[0].stage);
+    sl_rgb color = sl_drawing_color(grid->drawing, parts[0].kind, parts[0].stage);
     for (int64_t i = start; i < end && i < grid->line.width; i++) {
         grid->line.chars[i] = i == end - 1 ? ' ' : '-';
         grid->line.colors[i] = color;
@@ -166,8 +166,8 @@ static void draw_action(text_grid *grid, sl_action action, sl_span span, int64_t
 static void print_rank(text_grid *grid, int rank, int64_t from)
 {
     int64_t count = 0;
-    const sl_action *actions = sl_schedule_actions(grid->view->schedule, rank, &count);
-    const sl_span *spans = sl_timeline_spans(grid->view->timeline, rank);
+    const sl_action *actions = sl_schedule_actions(grid->drawing->schedule, rank, &count);
+    const sl_span *spans = sl_timeline_spans(grid->drawing->timeline, rank);
     clear(&grid->line, '.');
     for (int64_t i = grid->next[rank]; i < count; i++) {
         if (sl_kind_class_of(actions[i].kind) != SL_CLASS_COMPUTE)
@@ -178,7 +178,7 @@ static void print_rank(text_grid *grid, int rank, int64_t from)
         grid->next[rank] = i; /* the last one may reach into the next band */
     }
     char head[ROW_NAME_SIZE];
-    print_line(grid, sl_view_row(grid->view, rank, head, sizeof head));
+    print_line(grid, sl_drawing_row(grid->drawing, rank, head, sizeof head));
 }
 
 static void print_bands(text_grid *grid)
@@ -187,7 +187,7 @@ static void print_bands(text_grid *grid)
         int64_t left = grid->columns - from;
         grid->line.width = left < grid->band ? left : grid->band;
         print_axis(grid, from);
-        for (int rank = 0; rank < grid->view->ranks; rank++)
+        for (int rank = 0; rank < grid->drawing->ranks; rank++)
             print_rank(grid, rank, from);
         fputc('\n', grid->file);
     }
@@ -197,8 +197,8 @@ static void print_bands(text_grid *grid)
 static void add_busy(const text_grid *grid, int rank, double *busy)
 {
     int64_t count = 0;
-    const sl_action *actions = sl_schedule_actions(grid->view->schedule, rank, &count);
-    const sl_span *spans = sl_timeline_spans(grid->view->timeline, rank);
+    const sl_action *actions = sl_schedule_actions(grid->drawing->schedule, rank, &count);
+    const sl_span *spans = sl_timeline_spans(grid->drawing->timeline, rank);
     for (int64_t i = 0; i < count; i++) {
         if (sl_kind_class_of(actions[i].kind) != SL_CLASS_COMPUTE)
             continue;
@@ -216,10 +216,10 @@ static sl_status print_condensed(text_grid *grid)
     sl_status status = SL_NEW_ARRAY(busy, grid->band * SL_KIND_COUNT);
     if (status != SL_OK)
         return status;
-    grid->scale = (double)grid->band / grid->view->makespan;
+    grid->scale = (double)grid->band / grid->drawing->makespan;
     grid->columns = grid->line.width = grid->band;
     print_axis(grid, 0);
-    for (int rank = 0; rank < grid->view->ranks; rank++) {
+    for (int rank = 0; rank < grid->drawing->ranks; rank++) {
         memset(busy, 0, (size_t)(grid->band * SL_KIND_COUNT) * sizeof *busy);
         add_busy(grid, rank, busy);
         clear(&grid->line, '.');
@@ -235,10 +235,10 @@ static sl_status print_condensed(text_grid *grid)
                 continue;
             grid->line.chars[column] = (best == SL_KIND_OVERLAP_F_B ? "+" : sl_kind_name((sl_kind)best))[0];
             grid->line.colors[column] =
-                sl_view_color(grid->view, best == SL_KIND_OVERLAP_F_B ? SL_KIND_F : (sl_kind)best, -1);
+                sl_drawing_color(grid->drawing, best == SL_KIND_OVERLAP_F_B ? SL_KIND_F : (sl_kind)best, -1);
         }
         char head[ROW_NAME_SIZE];
-        print_line(grid, sl_view_row(grid->view, rank, head, sizeof head));
+        print_line(grid, sl_drawing_row(grid->drawing, rank, head, sizeof head));
     }
     fprintf(grid->file, "\nEach letter stands for %.3g of time; an .html, .svg or .txt file shows every action.\n\n",
             1 / grid->scale);
@@ -249,21 +249,22 @@ static sl_status print_condensed(text_grid *grid)
 static void print_figures(const text_grid *grid)
 {
     fprintf(grid->file, "%-*s%8s %7s %8s\n", grid->gutter, "", "bubble", "slots", "memory");
-    for (int rank = 0; rank < grid->view->ranks; rank++) {
+    for (int rank = 0; rank < grid->drawing->ranks; rank++) {
         char head[ROW_NAME_SIZE];
-        fprintf(grid->file, "%-*s%6.1f %% %7d %8.6g\n", grid->gutter, sl_view_row(grid->view, rank, head, sizeof head),
-                100 * sl_timeline_bubble(grid->view->timeline, rank),
-                sl_timeline_peak_slots(grid->view->timeline, rank),
-                sl_timeline_peak_memory(grid->view->timeline, rank));
+        fprintf(grid->file, "%-*s%6.1f %% %7d %8.6g\n", grid->gutter,
+                sl_drawing_row(grid->drawing, rank, head, sizeof head),
+                100 * sl_timeline_bubble(grid->drawing->timeline, rank),
+                sl_timeline_peak_slots(grid->drawing->timeline, rank),
+                sl_timeline_peak_memory(grid->drawing->timeline, rank));
     }
 }
 
-sl_status sl_view_write_text(const sl_view *view, const sl_view_options *options, FILE *file)
+sl_status sl_drawing_write_text(const sl_drawing *drawing, const sl_view_options *options, FILE *file)
 {
     char text[256];
     sl_status status = SL_OK;
-    text_grid grid = { .view = view, .options = options, .file = file };
-    grid.gutter = sl_view_row_width(view) + 2;
+    text_grid grid = { .drawing = drawing, .options = options, .file = file };
+    grid.gutter = sl_drawing_row_width(drawing) + 2;
     choose_scale(&grid);
     grid.band = grid.columns;
     int64_t room = options->columns > grid.gutter ? options->columns - grid.gutter : 0;
@@ -271,11 +272,11 @@ sl_status sl_view_write_text(const sl_view *view, const sl_view_options *options
         grid.band = room > grid.cell ? room / grid.cell * grid.cell : room; /* whole cells, where they are even */
     if (grid.band < 1)
         grid.band = 1;
-    SL_TRY(SL_NEW_ARRAY(grid.next, view->ranks));
+    SL_TRY(SL_NEW_ARRAY(grid.next, drawing->ranks));
     SL_TRY(SL_NEW_ARRAY(grid.line.chars, grid.band));
     SL_TRY(SL_NEW_ARRAY(grid.line.colors, grid.band));
 
-    fprintf(file, "%s: %s\n\n", view->title, sl_view_figures(view, text, sizeof text));
+    fprintf(file, "%s: %s\n\n", drawing->title, sl_drawing_figures(drawing, text, sizeof text));
     if (options->condense && grid.columns > FEW_BANDS * grid.band)
         SL_TRY(print_condensed(&grid));
     else

@@ -46,10 +46,10 @@ static void write_order(sl_json *json, const char *what, int rank, int track, in
     sl_json_end(json, '}');
 }
 
-static void write_names(sl_json *json, const sl_view *view, int rank)
+static void write_names(sl_json *json, const sl_drawing *drawing, int rank)
 {
     char name[ROW_NAME_SIZE];
-    write_name(json, "process_name", rank, TRACK_COMPUTE, sl_view_row(view, rank, name, sizeof name));
+    write_name(json, "process_name", rank, TRACK_COMPUTE, sl_drawing_row(drawing, rank, name, sizeof name));
     write_order(json, "process_sort_index", rank, TRACK_COMPUTE, rank);
     write_name(json, "thread_name", rank, TRACK_COMPUTE, "compute");
     write_order(json, "thread_sort_index", rank, TRACK_COMPUTE, TRACK_COMPUTE);
@@ -88,23 +88,23 @@ static void write_action(sl_json *json, int rank, int track, sl_action action, s
 }
 
 /* Both ends of a message compute the same number, from the sending stage. */
-static int64_t flow_id(const sl_view *view, sl_action send)
+static int64_t flow_id(const sl_drawing *drawing, sl_action send)
 {
     int64_t direction = send.kind == SL_KIND_SEND_B;
-    return (direction * view->stages + send.stage) * (int64_t)sl_schedule_microbatches(view->schedule) +
+    return (direction * drawing->stages + send.stage) * (int64_t)sl_schedule_microbatches(drawing->schedule) +
            send.microbatch;
 }
 
 /* The arrow starts with the send and ends with the receive. */
-static void write_flow(sl_json *json, const sl_view *view, int rank, sl_action action, sl_span drawn)
+static void write_flow(sl_json *json, const sl_drawing *drawing, int rank, sl_action action, sl_span drawn)
 {
     sl_action partner;
-    if (!sl_view_partner(view, action, &partner))
+    if (!sl_drawing_partner(drawing, action, &partner))
         return;
     bool sends = action.kind == SL_KIND_SEND_F || action.kind == SL_KIND_SEND_B;
     begin_event(json, sends ? "s" : "f", "message", rank, TRACK_COMMUNICATION);
     sl_json_put_string(json, "cat", "message");
-    sl_json_put_int(json, "id", flow_id(view, sends ? action : partner));
+    sl_json_put_int(json, "id", flow_id(drawing, sends ? action : partner));
     sl_json_put_double(json, "ts", sends ? drawn.start : drawn.start + drawn_length(drawn));
     if (!sends)
         sl_json_put_string(json, "bp", "e");
@@ -121,11 +121,11 @@ static int by_end(const void *a, const void *b)
 
 /* Several transfers may be under way at once, but what is on one track must not overlap: each is drawn from where the
  * one that ended before it ended. */
-static sl_status write_communication(sl_json *json, const sl_view *view, int rank)
+static sl_status write_communication(sl_json *json, const sl_drawing *drawing, int rank)
 {
     int64_t count = 0, found = 0;
-    const sl_action *actions = sl_schedule_actions(view->schedule, rank, &count);
-    const sl_span *spans = sl_timeline_spans(view->timeline, rank);
+    const sl_action *actions = sl_schedule_actions(drawing->schedule, rank, &count);
+    const sl_span *spans = sl_timeline_spans(drawing->timeline, rank);
     trace_item *items = NULL;
     sl_status status = SL_NEW_ARRAY(items, count);
     if (status != SL_OK)
@@ -142,7 +142,7 @@ static sl_status write_communication(sl_json *json, const sl_view *view, int ran
         busy_until = drawn.end;
         sl_action action = actions[items[i].index];
         write_action(json, rank, TRACK_COMMUNICATION, action, drawn, items[i].span);
-        write_flow(json, view, rank, action, drawn);
+        write_flow(json, drawing, rank, action, drawn);
     }
     sl_free(items);
     return SL_OK;
@@ -172,22 +172,22 @@ static bool write_usage(void *user, sl_usage usage)
     return true;
 }
 
-static sl_status write_rank(sl_json *json, const sl_view *view, int rank)
+static sl_status write_rank(sl_json *json, const sl_drawing *drawing, int rank)
 {
     int64_t count = 0;
-    const sl_action *actions = sl_schedule_actions(view->schedule, rank, &count);
-    const sl_span *spans = sl_timeline_spans(view->timeline, rank);
-    write_names(json, view, rank);
+    const sl_action *actions = sl_schedule_actions(drawing->schedule, rank, &count);
+    const sl_span *spans = sl_timeline_spans(drawing->timeline, rank);
+    write_names(json, drawing, rank);
     for (int64_t i = 0; i < count; i++) {
         if (sl_kind_class_of(actions[i].kind) == SL_CLASS_COMPUTE)
             write_action(json, rank, TRACK_COMPUTE, actions[i], spans[i], spans[i]);
     }
-    sl_status status = write_communication(json, view, rank);
-    sl_timeline_usage(view->timeline, rank, write_usage, &(counter){ json, rank });
+    sl_status status = write_communication(json, drawing, rank);
+    sl_timeline_usage(drawing->timeline, rank, write_usage, &(counter){ json, rank });
     return status;
 }
 
-sl_status sl_view_write_trace(const sl_view *view, const sl_view_options *options, FILE *file)
+sl_status sl_drawing_write_trace(const sl_drawing *drawing, const sl_view_options *options, FILE *file)
 {
     (void)options;
     sl_status status = SL_OK;
@@ -197,14 +197,14 @@ sl_status sl_view_write_trace(const sl_view *view, const sl_view_options *option
     sl_json_put_string(&json, "displayTimeUnit", "ns");
     sl_json_key(&json, "otherData");
     sl_json_begin(&json, '{');
-    sl_json_put_string(&json, "title", view->title);
-    sl_json_put_string(&json, "figures", sl_view_figures(view, text, sizeof text));
+    sl_json_put_string(&json, "title", drawing->title);
+    sl_json_put_string(&json, "figures", sl_drawing_figures(drawing, text, sizeof text));
     sl_json_end(&json, '}');
     sl_json_newline(&json);
     sl_json_key(&json, "traceEvents");
     sl_json_begin(&json, '[');
-    for (int rank = 0; rank < view->ranks && status == SL_OK; rank++)
-        status = write_rank(&json, view, rank);
+    for (int rank = 0; rank < drawing->ranks && status == SL_OK; rank++)
+        status = write_rank(&json, drawing, rank);
     sl_json_newline(&json);
     sl_json_end(&json, ']');
     sl_json_end(&json, '}');

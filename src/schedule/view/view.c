@@ -11,11 +11,12 @@
 #include <math.h>
 #include <string.h>
 
-typedef sl_status (*view_writer)(const sl_view *view, const sl_view_options *options, FILE *file);
+typedef sl_status (*view_writer)(const sl_drawing *drawing, const sl_view_options *options, FILE *file);
 
 static const view_writer writers[] = {
-    [SL_VIEW_TEXT] = sl_view_write_text, [SL_VIEW_TRACE] = sl_view_write_trace, [SL_VIEW_SVG] = sl_view_write_svg,
-    [SL_VIEW_PNG] = sl_view_write_png,   [SL_VIEW_PDF] = sl_view_write_pdf,     [SL_VIEW_HTML] = sl_view_write_html,
+    [SL_VIEW_TEXT] = sl_drawing_write_text, [SL_VIEW_TRACE] = sl_drawing_write_trace,
+    [SL_VIEW_SVG] = sl_drawing_write_svg,   [SL_VIEW_PNG] = sl_drawing_write_png,
+    [SL_VIEW_PDF] = sl_drawing_write_pdf,   [SL_VIEW_HTML] = sl_drawing_write_html,
 };
 
 static const char *const endings[] = {
@@ -44,18 +45,18 @@ sl_status sl_timeline_write(const sl_timeline *timeline, sl_view_format format, 
     options = options ? options : &defaults;
     if ((size_t)format >= sizeof writers / sizeof *writers)
         return sl_fail(SL_ERR_ARGUMENT, "there is no view format %d", (int)format);
-    sl_view view;
-    sl_status status = sl_view_init(&view, timeline, options->title);
+    sl_drawing drawing;
+    sl_status status = sl_drawing_init(&drawing, timeline, options->title);
     if (status != SL_OK)
         return status;
-    view.rows = options->rows;
+    drawing.rows = options->rows;
     locale_t previous = sl_locale_begin(); /* a picture with commas in its numbers is none */
     errno = 0;
-    status = writers[format](&view, options, file);
+    status = writers[format](&drawing, options, file);
     sl_locale_end(previous);
     if (status == SL_OK && (fflush(file) != 0 || ferror(file)))
         status = sl_fail(SL_ERR_IO, "write the view: %s", errno ? strerror(errno) : "an earlier write failed");
-    sl_view_clear(&view);
+    sl_drawing_clear(&drawing);
     return status;
 }
 
@@ -76,52 +77,52 @@ sl_status sl_timeline_save(const sl_timeline *timeline, sl_view_format format, c
 }
 
 /* Numbers each rank's stages in rising order. */
-static sl_status number_chunks(sl_view *view)
+static sl_status number_chunks(sl_drawing *drawing)
 {
     int *next = NULL; /* (ranks) */
     sl_status status = SL_OK;
-    SL_TRY(SL_NEW_ARRAY(view->chunks, view->stages));
-    SL_TRY(SL_NEW_ARRAY(next, view->ranks));
-    for (int stage = 0; stage < view->stages; stage++) {
-        int rank = sl_schedule_rank_of(view->schedule, stage);
+    SL_TRY(SL_NEW_ARRAY(drawing->chunks, drawing->stages));
+    SL_TRY(SL_NEW_ARRAY(next, drawing->ranks));
+    for (int stage = 0; stage < drawing->stages; stage++) {
+        int rank = sl_schedule_rank_of(drawing->schedule, stage);
         if (rank < 0)
             continue;
-        view->chunks[stage] = next[rank]++;
-        if (next[rank] > view->most_chunks)
-            view->most_chunks = next[rank];
+        drawing->chunks[stage] = next[rank]++;
+        if (next[rank] > drawing->most_chunks)
+            drawing->most_chunks = next[rank];
     }
 done:
     sl_free(next);
     return status;
 }
 
-static void measure(sl_view *view)
+static void measure(sl_drawing *drawing)
 {
     double sum = 0, lengths = 0;
-    view->shortest = DBL_MAX;
-    view->most_memory = DBL_MIN;
-    for (int rank = 0; rank < view->ranks; rank++) {
+    drawing->shortest = DBL_MAX;
+    drawing->most_memory = DBL_MIN;
+    for (int rank = 0; rank < drawing->ranks; rank++) {
         int64_t count = 0;
-        const sl_action *actions = sl_schedule_actions(view->schedule, rank, &count);
-        const sl_span *spans = sl_timeline_spans(view->timeline, rank);
+        const sl_action *actions = sl_schedule_actions(drawing->schedule, rank, &count);
+        const sl_span *spans = sl_timeline_spans(drawing->timeline, rank);
         for (int64_t i = 0; i < count; i++) {
             double length = spans[i].end - spans[i].start;
             if (sl_kind_class_of(actions[i].kind) == SL_CLASS_COMPUTE && length > 0) {
-                view->shortest = fmin(view->shortest, length);
+                drawing->shortest = fmin(drawing->shortest, length);
                 sum += length;
                 lengths++;
             }
             if ((actions[i].kind == SL_KIND_SEND_F || actions[i].kind == SL_KIND_SEND_B) && length > 0)
-                view->messages_take_time = true;
+                drawing->messages_take_time = true;
         }
-        view->most_memory = fmax(view->most_memory, sl_timeline_peak_memory(view->timeline, rank));
-        int slots = sl_timeline_peak_slots(view->timeline, rank);
-        if (slots > view->most_slots)
-            view->most_slots = slots;
+        drawing->most_memory = fmax(drawing->most_memory, sl_timeline_peak_memory(drawing->timeline, rank));
+        int slots = sl_timeline_peak_slots(drawing->timeline, rank);
+        if (slots > drawing->most_slots)
+            drawing->most_slots = slots;
     }
     if (lengths > 0)
-        view->shortest = fmax(view->shortest, sum / lengths / 4);
-    view->shortest = fmin(view->shortest, view->makespan);
+        drawing->shortest = fmax(drawing->shortest, sum / lengths / 4);
+    drawing->shortest = fmin(drawing->shortest, drawing->makespan);
 }
 
 /* Titles and names come from outside, file names among them, and may hold any byte; a long one is cut. What is left is
@@ -145,10 +146,10 @@ static char *copy_clean(const char *from, char *text, size_t size)
     return text;
 }
 
-sl_status sl_view_init(sl_view *view, const sl_timeline *timeline, const char *title)
+sl_status sl_drawing_init(sl_drawing *drawing, const sl_timeline *timeline, const char *title)
 {
     const sl_schedule *schedule = sl_timeline_schedule(timeline);
-    *view = (sl_view){
+    *drawing = (sl_drawing){
         .timeline = timeline,
         .schedule = schedule,
         .ranks = sl_schedule_ranks(schedule),
@@ -156,55 +157,55 @@ sl_status sl_view_init(sl_view *view, const sl_timeline *timeline, const char *t
         .makespan = sl_timeline_makespan(timeline),
         .most_chunks = 1,
     };
-    copy_clean(title ? title : "schedule", view->title, sizeof view->title);
-    sl_status status = number_chunks(view);
+    copy_clean(title ? title : "schedule", drawing->title, sizeof drawing->title);
+    sl_status status = number_chunks(drawing);
     if (status != SL_OK) {
-        sl_view_clear(view);
+        sl_drawing_clear(drawing);
         return status;
     }
-    measure(view);
+    measure(drawing);
     return SL_OK;
 }
 
-void sl_view_clear(sl_view *view)
+void sl_drawing_clear(sl_drawing *drawing)
 {
-    sl_free(view->chunks);
-    view->chunks = NULL;
+    sl_free(drawing->chunks);
+    drawing->chunks = NULL;
 }
 
-char *sl_view_row(const sl_view *view, int rank, char *text, size_t size)
+char *sl_drawing_row(const sl_drawing *drawing, int rank, char *text, size_t size)
 {
-    if (view->rows)
-        return copy_clean(view->rows[rank], text, size);
+    if (drawing->rows)
+        return copy_clean(drawing->rows[rank], text, size);
     snprintf(text, size, "rank %d", rank);
     return text;
 }
 
-int sl_view_row_width(const sl_view *view)
+int sl_drawing_row_width(const sl_drawing *drawing)
 {
     char text[ROW_NAME_SIZE];
-    size_t longest = strlen(sl_view_row(view, view->ranks - 1, text, sizeof text));
-    for (int rank = 0; view->rows && rank < view->ranks; rank++) {
-        size_t length = strlen(sl_view_row(view, rank, text, sizeof text));
+    size_t longest = strlen(sl_drawing_row(drawing, drawing->ranks - 1, text, sizeof text));
+    for (int rank = 0; drawing->rows && rank < drawing->ranks; rank++) {
+        size_t length = strlen(sl_drawing_row(drawing, rank, text, sizeof text));
         longest = length > longest ? length : longest;
     }
     return (int)longest;
 }
 
-char *sl_view_figures(const sl_view *view, char *text, size_t size)
+char *sl_drawing_figures(const sl_drawing *drawing, char *text, size_t size)
 {
-    int microbatches = sl_schedule_microbatches(view->schedule);
-    const char *stages = view->stages == 1 ? "" : "s", *parts = microbatches == 1 ? "" : "es";
-    if (view->rows) /* of several timelines: what can be said of them together */
-        snprintf(text, size, "%d stage%s, %d microbatch%s", view->stages, stages, microbatches, parts);
+    int microbatches = sl_schedule_microbatches(drawing->schedule);
+    const char *stages = drawing->stages == 1 ? "" : "s", *parts = microbatches == 1 ? "" : "es";
+    if (drawing->rows) /* of several timelines: what can be said of them together */
+        snprintf(text, size, "%d stage%s, %d microbatch%s", drawing->stages, stages, microbatches, parts);
     else
-        snprintf(text, size, "%d rank%s, %d stage%s, %d microbatch%s, makespan %.6g, bubble %.1f %%", view->ranks,
-                 view->ranks == 1 ? "" : "s", view->stages, stages, microbatches, parts, view->makespan,
-                 100 * sl_timeline_bubble(view->timeline, -1));
+        snprintf(text, size, "%d rank%s, %d stage%s, %d microbatch%s, makespan %.6g, bubble %.1f %%", drawing->ranks,
+                 drawing->ranks == 1 ? "" : "s", drawing->stages, stages, microbatches, parts, drawing->makespan,
+                 100 * sl_timeline_bubble(drawing->timeline, -1));
     return text;
 }
 
-bool sl_view_partner(const sl_view *view, sl_action action, sl_action *out)
+bool sl_drawing_partner(const sl_drawing *drawing, sl_action action, sl_action *out)
 {
     static const struct {
         sl_kind kind;
@@ -216,13 +217,13 @@ bool sl_view_partner(const sl_view *view, sl_action action, sl_action *out)
         [SL_KIND_RECV_B] = { SL_KIND_SEND_B, 1 },
     };
     int stage = (int)action.stage + partners[action.kind].step;
-    if (partners[action.kind].step == 0 || stage < 0 || stage >= view->stages)
+    if (partners[action.kind].step == 0 || stage < 0 || stage >= drawing->stages)
         return false;
     *out = sl_action_make(partners[action.kind].kind, stage, action.microbatch);
     return true;
 }
 
-double sl_view_tick(double makespan, int most)
+double sl_drawing_tick(double makespan, int most)
 {
     if (!(makespan > 0))
         return 1;

@@ -10,7 +10,7 @@ typedef struct sl_rgb {
     uint8_t red, green, blue;
 } sl_rgb;
 
-typedef struct sl_view {
+typedef struct sl_drawing {
     const sl_timeline *timeline; /* borrowed */
     const sl_schedule *schedule;
     char title[160];         /* valid UTF-8 without control characters */
@@ -25,37 +25,37 @@ typedef struct sl_view {
     bool messages_take_time;
     double most_memory; /* highest peak of all ranks; at least a tiny bit above 0 */
     int most_slots;
-} sl_view;
+} sl_drawing;
 
-SL_MUST_CHECK sl_status sl_view_init(sl_view *view, const sl_timeline *timeline, const char *title);
-void sl_view_clear(sl_view *view);
+SL_MUST_CHECK sl_status sl_drawing_init(sl_drawing *drawing, const sl_timeline *timeline, const char *title);
+void sl_drawing_clear(sl_drawing *drawing);
 
 /* Colours tell kinds apart also for colour-blind eyes; the lightness tells the stages of one rank apart. */
-sl_rgb sl_view_color(const sl_view *view, sl_kind kind, int stage); /* stage -1: the darkest */
-sl_rgb sl_view_chunk_color(const sl_view *view, sl_kind kind, int chunk);
-sl_rgb sl_view_text_color(sl_rgb background); /* black or white, whichever reads better */
+sl_rgb sl_drawing_color(const sl_drawing *drawing, sl_kind kind, int stage); /* stage -1: the darkest */
+sl_rgb sl_drawing_chunk_color(const sl_drawing *drawing, sl_kind kind, int chunk);
+sl_rgb sl_drawing_text_color(sl_rgb background); /* black or white, whichever reads better */
 /* The rows of a legend: "F forward"; NULL past the last. *kind is set for the colour. */
-const char *sl_view_legend(const sl_view *view, int index, sl_kind *kind);
+const char *sl_drawing_legend(const sl_drawing *drawing, int index, sl_kind *kind);
 
 /* "rank 3", or the name that the caller gave it. */
-char *sl_view_row(const sl_view *view, int rank, char *text, size_t size);
-int sl_view_row_width(const sl_view *view); /* of the longest */
+char *sl_drawing_row(const sl_drawing *drawing, int rank, char *text, size_t size);
+int sl_drawing_row_width(const sl_drawing *drawing); /* of the longest */
 
 /* "4 ranks, 4 stages, 8 microbatches, makespan 33, bubble 27.3 %" */
-char *sl_view_figures(const sl_view *view, char *text, size_t size);
+char *sl_drawing_figures(const sl_drawing *drawing, char *text, size_t size);
 
 /* The other end of a SEND or RECV (the neighbouring stage's) as an action; false for other kinds or past the ends. */
-bool sl_view_partner(const sl_view *view, sl_action action, sl_action *out);
+bool sl_drawing_partner(const sl_drawing *drawing, sl_action action, sl_action *out);
 
 /* Something nice to mark time with: 1, 2 or 5 times a power of ten, so that at most `most` ticks are needed. */
-double sl_view_tick(double makespan, int most);
+double sl_drawing_tick(double makespan, int most);
 
 /* The writers, one a format. */
-sl_status sl_view_write_text(const sl_view *view, const sl_view_options *options, FILE *file);
-sl_status sl_view_write_trace(const sl_view *view, const sl_view_options *options, FILE *file);
-sl_status sl_view_write_svg(const sl_view *view, const sl_view_options *options, FILE *file);
-sl_status sl_view_write_png(const sl_view *view, const sl_view_options *options, FILE *file);
-sl_status sl_view_write_pdf(const sl_view *view, const sl_view_options *options, FILE *file);
-sl_status sl_view_write_html(const sl_view *view, const sl_view_options *options, FILE *file);
+sl_status sl_drawing_write_text(const sl_drawing *drawing, const sl_view_options *options, FILE *file);
+sl_status sl_drawing_write_trace(const sl_drawing *drawing, const sl_view_options *options, FILE *file);
+sl_status sl_drawing_write_svg(const sl_drawing *drawing, const sl_view_options *options, FILE *file);
+sl_status sl_drawing_write_png(const sl_drawing *drawing, const sl_view_options *options, FILE *file);
+sl_status sl_drawing_write_pdf(const sl_drawing *drawing, const sl_view_options *options, FILE *file);
+sl_status sl_drawing_write_html(const sl_drawing *drawing, const sl_view_options *options, FILE *file);
 
 #endif

@@ -128,7 +128,7 @@ done:
 sl_status suite_run_self(suite_function run, int size, const sl_group_options *options, uint64_t seed)
 {
     (void)size;
-    sl_group_options self = options ? *options : (sl_group_options){ 0 };
+    sl_group_options self = options ? *options : (sl_group_options){ .transport = NULL };
     sl_group *group = NULL;
     self.transport = "self";
     sl_status status = sl_group_open(&self, &group);

@@ -48,7 +48,7 @@ static sl_runner *new_mixed(builder build, const types *t, sl_device *device, in
     sl_graph_set_param_dtype(g, t->params);
     sl_graph_loss(g, build(g, t));
     ASSERT_OK(sl_graph_finish(g));
-    ASSERT_OK(sl_graph_partition(g, &(sl_split_spec){ 0 }, &partition));
+    ASSERT_OK(sl_graph_partition(g, &(sl_split_spec){ .kind = SL_SPLIT_WHOLE }, &partition));
     const sl_runner_options options = { .microbatches = microbatches, .programs = { .grad_dtype = grads } };
     ASSERT_OK(sl_runner_create(partition, device, &options, &runner));
     for (int i = 0; i < sl_graph_param_count(g); i++)
@@ -228,7 +228,7 @@ static void gradients_are_floating(void **state)
     ASSERT_OK(sl_graph_create(&g));
     sl_graph_loss(g, one_layer(g, &(types){ SL_F32, SL_F32 }));
     ASSERT_OK(sl_graph_finish(g));
-    ASSERT_OK(sl_graph_partition(g, &(sl_split_spec){ 0 }, &partition));
+    ASSERT_OK(sl_graph_partition(g, &(sl_split_spec){ .kind = SL_SPLIT_WHOLE }, &partition));
     const sl_program_options options = { .grad_dtype = &i32 };
     assert_int_equal(sl_stage_program_create(partition, 0, device, &options, &program), SL_ERR_ARGUMENT);
     assert_string_equal(sl_error_message(), "gradients cannot be i32");

@@ -46,7 +46,7 @@ static sl_partition *cut(const sl_model *model, int stages)
 {
     sl_graph *graph = NULL;
     sl_partition *partition = NULL;
-    ok(sl_model_build(model, SL_MODE_TRAIN, &(sl_model_shape){ 3, TOKENS - 1, 0 }, &graph));
+    ok(sl_model_build(model, SL_MODE_TRAIN, &(sl_model_shape){ .batch = 3, .seq = TOKENS - 1 }, &graph));
     ok(sl_graph_partition(graph, &(sl_split_spec){ .kind = SL_SPLIT_EQUAL, .stages = stages }, &partition));
     sl_graph_destroy(graph);
     return partition;

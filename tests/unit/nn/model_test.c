@@ -72,7 +72,8 @@ static void modes_have_the_same_parameters_in_the_same_order(void **state)
         sl_graph *graphs[4] = { NULL };
         int modes = models[m].family == &sl_model_mlp ? 3 : 4;
         for (int mode = 0; mode < modes; mode++) {
-            ok(sl_model_build(&models[m], (sl_model_mode)mode, &(sl_model_shape){ 3, 7, 0 }, &graphs[mode]));
+            ok(sl_model_build(&models[m], (sl_model_mode)mode, &(sl_model_shape){ .batch = 3, .seq = 7 },
+                              &graphs[mode]));
             assert_int_equal(sl_graph_param_count(graphs[mode]), sl_graph_param_count(graphs[0]));
             for (int i = 0; i < sl_graph_param_count(graphs[0]); i++) {
                 sl_param_info a = sl_graph_param_at(graphs[0], i), b = sl_graph_param_at(graphs[mode], i);
@@ -106,7 +107,7 @@ static void split_points_may_leave_the_root_out(void **state)
         char path[64];
         ok(sl_model_module(&model, cases[i].point, path, sizeof path));
         assert_string_equal(path, cases[i].full);
-        ok(sl_model_build(&model, SL_MODE_TRAIN, &(sl_model_shape){ 1, 8, 0 }, &graph));
+        ok(sl_model_build(&model, SL_MODE_TRAIN, &(sl_model_shape){ .batch = 1, .seq = 8 }, &graph));
         sl_split_point point = { path, false };
         ok(sl_graph_partition(graph, &(sl_split_spec){ .kind = SL_SPLIT_POINTS, .points = &point, .point_count = 1 },
                               &partition));
@@ -124,14 +125,17 @@ static void impossible_shapes_are_refused(void **state)
     (void)state;
     sl_model model = load("gpt2-tiny"), mlp = sl_model_default(&sl_model_mlp), wrong = model;
     sl_graph *graph = NULL;
-    says(sl_model_build(&model, SL_MODE_TRAIN, &(sl_model_shape){ 1, 65, 0 }, &graph), "longer than the model's 64");
-    says(sl_model_build(&model, SL_MODE_TRAIN, &(sl_model_shape){ 0, 8, 0 }, &graph), "impossible");
-    says(sl_model_build(&model, SL_MODE_DECODE, &(sl_model_shape){ 1, 8, 4 }, &graph), "a cache of 4");
-    says(sl_model_build(&mlp, SL_MODE_DECODE, &(sl_model_shape){ 1, 1, 0 }, &graph), "nothing to decode");
+    says(sl_model_build(&model, SL_MODE_TRAIN, &(sl_model_shape){ .batch = 1, .seq = 65 }, &graph),
+         "longer than the model's 64");
+    says(sl_model_build(&model, SL_MODE_TRAIN, &(sl_model_shape){ .batch = 0, .seq = 8 }, &graph), "impossible");
+    says(sl_model_build(&model, SL_MODE_DECODE, &(sl_model_shape){ .batch = 1, .seq = 8, .cache = 4 }, &graph),
+         "a cache of 4");
+    says(sl_model_build(&mlp, SL_MODE_DECODE, &(sl_model_shape){ .batch = 1, .seq = 1 }, &graph), "nothing to decode");
     wrong.gpt2.n_head = 5;
-    says(sl_model_build(&wrong, SL_MODE_TRAIN, &(sl_model_shape){ 1, 8, 0 }, &graph), "n_head 5");
+    says(sl_model_build(&wrong, SL_MODE_TRAIN, &(sl_model_shape){ .batch = 1, .seq = 8 }, &graph), "n_head 5");
     wrong.family = NULL;
-    says(sl_model_build(&wrong, SL_MODE_TRAIN, &(sl_model_shape){ 1, 8, 0 }, &graph), "the model has no family");
+    says(sl_model_build(&wrong, SL_MODE_TRAIN, &(sl_model_shape){ .batch = 1, .seq = 8 }, &graph),
+         "the model has no family");
     assert_null(graph);
 }
 

@@ -72,7 +72,8 @@ static void logits_and_loss_agree_with_pytorch(void **state)
         memcpy(&loss, sl_safetensors_find(reference, "loss")->data, sizeof loss);
         for (int stages = 1; stages <= MOST_STAGES; stages++) {
             bench b;
-            open_reference(&b, reference_names[m], SL_MODE_EVAL, stages, &(sl_model_shape){ BATCH, SEQ, 0 }, false);
+            open_reference(&b, reference_names[m], SL_MODE_EVAL, stages,
+                           &(sl_model_shape){ .batch = BATCH, .seq = SEQ }, false);
             set_batch(&b, reference_names[m], 0);
             run(&b, false);
             const float *given = output(&b, "logits"), *given_loss = output(&b, "loss");
@@ -103,8 +104,8 @@ static void every_gradient_agrees_with_pytorch(void **state)
         for (int stages = 1; stages <= MOST_STAGES; stages++) {
             bench b;
             /* I and W here, B there: the same bits. */
-            open_reference(&b, reference_names[m], SL_MODE_TRAIN, stages, &(sl_model_shape){ BATCH, SEQ, 0 },
-                           stages % 2 == 0);
+            open_reference(&b, reference_names[m], SL_MODE_TRAIN, stages,
+                           &(sl_model_shape){ .batch = BATCH, .seq = SEQ }, stages % 2 == 0);
             set_batch(&b, reference_names[m], 0);
             run(&b, true);
             assert_true(compare_file(&b, grad_of, reference_names[m], "grads_step0.safetensors") <= 2e-5);
@@ -155,7 +156,9 @@ static sl_optimizer *create_optimizer(const bench *b, const sl_optim_options *op
     int count = sl_param_list_count(b->params);
     for (int i = 0; i < count; i++) {
         const sl_param_info *info = sl_param_list_at(b->params, i);
-        params[i] = (sl_optim_param){ info->name, param_of(b, i), grad_of(b, i), info->shape.rank >= 2 };
+        params[i] = (sl_optim_param){
+            .name = info->name, .data = param_of(b, i), .grad = grad_of(b, i), .decay = info->shape.rank >= 2
+        };
     }
     ok(sl_optimizer_create(options, b->device, params, count, &optimizer));
     return optimizer;
@@ -189,8 +192,8 @@ static void twenty_steps_follow_pytorchs_curve(void **state)
         snapshot first = { .count = 0 };
         for (int stages = 1; stages <= MOST_STAGES; stages++) {
             bench b;
-            open_reference(&b, reference_names[m], SL_MODE_TRAIN, stages, &(sl_model_shape){ BATCH, SEQ, 0 },
-                           stages % 2 == 1);
+            open_reference(&b, reference_names[m], SL_MODE_TRAIN, stages,
+                           &(sl_model_shape){ .batch = BATCH, .seq = SEQ }, stages % 2 == 1);
             train(&b, reference_names[m], &reference, losses[stages], norms[stages]);
             for (int i = 0; i < STEPS; i++) {
                 worst = fmax(worst, fabs((double)losses[stages][i] - reference.loss[i]));

@@ -40,9 +40,12 @@ static void decoding_with_caches_gives_the_logits_of_the_whole_text(void **state
     (void)state;
     for (int m = 0; m < 2; m++) {
         bench whole, prompt, steps;
-        open_reference(&whole, reference_names[m], SL_MODE_LOGITS, 1, &(sl_model_shape){ BATCH, SEQ, 0 }, false);
-        open_reference(&prompt, reference_names[m], SL_MODE_DECODE, 2, &(sl_model_shape){ BATCH, PROMPT, SEQ }, false);
-        open_reference(&steps, reference_names[m], SL_MODE_DECODE, 2, &(sl_model_shape){ BATCH, 1, SEQ }, false);
+        open_reference(&whole, reference_names[m], SL_MODE_LOGITS, 1, &(sl_model_shape){ .batch = BATCH, .seq = SEQ },
+                       false);
+        open_reference(&prompt, reference_names[m], SL_MODE_DECODE, 2,
+                       &(sl_model_shape){ .batch = BATCH, .seq = PROMPT, .cache = SEQ }, false);
+        open_reference(&steps, reference_names[m], SL_MODE_DECODE, 2,
+                       &(sl_model_shape){ .batch = BATCH, .seq = 1, .cache = SEQ }, false);
         int64_t vocab = sl_model_vocab(&whole.model);
         int32_t tokens[BATCH * SEQ];
         for (int i = 0; i < BATCH * SEQ; i++)
@@ -79,7 +82,7 @@ static void open_perceptron(bench *b, bool skip, bool tie, int stages)
     model.mlp.layers = 6;
     model.mlp.skip = skip;
     model.mlp.tie = tie;
-    set_up(b, &model, SL_MODE_TRAIN, &(sl_model_shape){ BATCH, 1, 0 }, &spec, stages % 2 == 0);
+    set_up(b, &model, SL_MODE_TRAIN, &(sl_model_shape){ .batch = BATCH, .seq = 1 }, &spec, stages % 2 == 0);
     float x[BATCH * 32];
     int32_t targets[BATCH];
     for (int i = 0; i < BATCH * 32; i++)
@@ -152,7 +155,7 @@ static void dropout_does_not_depend_on_the_cut(void **state)
         sl_split_spec spec = { .kind = stages > 1 ? SL_SPLIT_POINTS : SL_SPLIT_WHOLE,
                                .points = points,
                                .point_count = stages - 1 };
-        set_up(&b, &model, SL_MODE_TRAIN, &(sl_model_shape){ BATCH, SEQ, 0 }, &spec, stages == 2);
+        set_up(&b, &model, SL_MODE_TRAIN, &(sl_model_shape){ .batch = BATCH, .seq = SEQ }, &spec, stages == 2);
         for (int i = 0; i < sl_param_list_count(b.params); i++) {
             sl_view view = param_of(&b, i);
             sl_param_init(sl_param_list_at(b.params, i), 1, 0, sl_meta_count(&view.meta), view.data);

@@ -36,8 +36,10 @@ static int set_up(void **state)
         f->bias[i] = noise(1000 + i);
     sl_meta matrix = sl_meta_make(SL_F32, 2, (int64_t[]){ ROWS, COLUMNS });
     sl_meta vector = sl_meta_make(SL_F32, 1, (int64_t[]){ COLUMNS });
-    f->params[0] = (sl_optim_param){ "w", { f->weight, matrix }, { f->weight_grad, matrix }, true };
-    f->params[1] = (sl_optim_param){ "b", { f->bias, vector }, { f->bias_grad, vector }, false };
+    f->params[0] = (sl_optim_param){
+        .name = "w", .data = { f->weight, matrix }, .grad = { f->weight_grad, matrix }, .decay = true
+    };
+    f->params[1] = (sl_optim_param){ .name = "b", .data = { f->bias, vector }, .grad = { f->bias_grad, vector } };
     *state = f;
     return 0;
 }

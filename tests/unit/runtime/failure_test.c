@@ -46,7 +46,7 @@ typedef struct seen {
 static sl_status look_at_failure(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
 {
     seen *into = self->user;
-    sl_step step = { 0 };
+    sl_step step = { .args = NULL };
     (void)stages;
     (void)count;
     into->failed[rank] = sl_runtime_get_failure(runtime, &into->failures[rank]);

@@ -58,7 +58,10 @@ static void every_schedule_gives_the_bits_of_the_stages_in_turn(void **state)
         for (int ranks = 1; ranks <= 4; ranks++) {
             for (int per_rank = 1; per_rank <= 3; per_rank++) {
                 for (int k = 0; k < 6; k++) {
-                    sl_generate_options options = { training_name(i), ranks, microbatches[k], per_rank, false };
+                    sl_generate_options options = { .name = training_name(i),
+                                                    .ranks = ranks,
+                                                    .microbatches = microbatches[k],
+                                                    .stages_per_rank = per_rank };
                     sl_schedule *schedule = NULL;
                     if (sl_schedule_generate(&options, &schedule) != SL_OK)
                         continue; /* not with so many stages a rank */

@@ -380,7 +380,7 @@ static void arguments_that_do_not_go_together_are_refused(void **state)
     bad.stages[0].output_count = 1;
     assert_pair_refused(&bad, csv,
                         "rank 0: stage 0 has no infer function, which a batch with microbatches of two sizes needs");
-    bad.extra = (sl_runtime_options){ 0 };
+    bad.extra = (sl_runtime_options){ .group = NULL };
     bad.stages[1].inputs = &z;
     assert_pair_refused(
         &bad, csv,

@@ -50,7 +50,10 @@ static void accepts_what_the_generators_make(void **state)
         for (int ranks = 1; ranks <= 6; ranks++) {
             for (int microbatches = 1; microbatches <= 27; microbatches++) {
                 for (int stages = 1; stages <= 5; stages++) {
-                    sl_generate_options options = { sl_generator_name(g), ranks, microbatches, stages, false };
+                    sl_generate_options options = { .name = sl_generator_name(g),
+                                                    .ranks = ranks,
+                                                    .microbatches = microbatches,
+                                                    .stages_per_rank = stages };
                     sl_schedule *schedule = NULL;
                     if (sl_schedule_generate(&options, &schedule) != SL_OK) {
                         assert_non_null(strstr(sl_error_message(), "it needs exactly"));

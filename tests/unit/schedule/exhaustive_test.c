@@ -186,7 +186,9 @@ static void agrees_on_every_mutation_of_generated_schedules(void **state)
     for (int g = 0; sl_generator_name(g); g++) {
         for (int microbatches = 1; microbatches <= 3; microbatches++) {
             sl_schedule *compute = NULL;
-            sl_generate_options options = { sl_generator_name(g), RANKS, microbatches, 0, false };
+            sl_generate_options options = {
+                .name = sl_generator_name(g), .ranks = RANKS, .microbatches = microbatches, .stages_per_rank = 0
+            };
             assert_int_equal(sl_schedule_generate(&options, &compute), SL_OK);
             compare_forms(compute, &seen);
             sl_schedule_destroy(compute);

@@ -171,7 +171,9 @@ static sl_schedule *shuffled(const sl_schedule *schedule)
 static void compare(const sl_schedule *schedule, const sl_edge *edges, int edge_count, int *dead, int *alive)
 {
     for (int capacity = UNLIMITED; capacity <= 2; capacity++) {
-        sl_check_options options = { edges, edge_count, capacity >= 0, capacity };
+        sl_check_options options = {
+            .edges = edges, .edge_count = edge_count, .limit_links = capacity >= 0, .link_capacity = capacity
+        };
         sl_violation violation = { .reason = "" };
         sl_status status = sl_schedule_check(schedule, &options, &violation);
         if (status != SL_OK && strncmp(violation.reason, "deadlock", 8) != 0)
@@ -200,8 +202,10 @@ static void agrees_with_a_literal_run(void **state)
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         for (int microbatches = 1; microbatches <= 4; microbatches++) {
             for (int edge_count = 3; edge_count <= 6; edge_count++) {
-                sl_generate_options options = { cases[c].name, cases[c].ranks, microbatches, cases[c].stages_per_rank,
-                                                false };
+                sl_generate_options options = { .name = cases[c].name,
+                                                .ranks = cases[c].ranks,
+                                                .microbatches = microbatches,
+                                                .stages_per_rank = cases[c].stages_per_rank };
                 sl_lower_options lowering = { .edges = skips, .edge_count = edge_count, .no_unshard = true };
                 sl_schedule *compute = NULL;
                 sl_schedule *lowered = NULL;

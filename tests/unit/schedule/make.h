@@ -23,7 +23,9 @@ static inline sl_schedule *parse(const char *csv)
 static inline sl_schedule *generate(const char *name, int ranks, int microbatches, int stages_per_rank)
 {
     sl_schedule *schedule = NULL;
-    sl_generate_options options = { name, ranks, microbatches, stages_per_rank, false };
+    sl_generate_options options = {
+        .name = name, .ranks = ranks, .microbatches = microbatches, .stages_per_rank = stages_per_rank
+    };
     if (sl_schedule_generate(&options, &schedule) != SL_OK)
         fail_msg("%s %d %d %d: %s", name, ranks, microbatches, stages_per_rank, sl_error_message());
     return schedule;

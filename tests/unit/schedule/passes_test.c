@@ -79,7 +79,10 @@ static void cannot_deadlock_whatever_the_links_hold(void **state)
         for (int ranks = 1; ranks <= 5; ranks++) {
             for (int microbatches = 1; microbatches <= 13; microbatches++) {
                 for (int stages = 1; stages <= 5; stages++) {
-                    sl_generate_options options = { sl_generator_name(g), ranks, microbatches, stages, false };
+                    sl_generate_options options = { .name = sl_generator_name(g),
+                                                    .ranks = ranks,
+                                                    .microbatches = microbatches,
+                                                    .stages_per_rank = stages };
                     sl_schedule *compute = NULL;
                     sl_schedule *lowered = NULL;
                     if (sl_schedule_generate(&options, &compute) != SL_OK)

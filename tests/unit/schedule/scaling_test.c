@@ -55,7 +55,10 @@ static sl_edge *make_edges(int stages, int skips, int *count)
 
 static void measure(size given, double best[PART_COUNT])
 {
-    sl_generate_options options = { given.name, given.ranks, given.microbatches, given.stages_per_rank, false };
+    sl_generate_options options = { .name = given.name,
+                                    .ranks = given.ranks,
+                                    .microbatches = given.microbatches,
+                                    .stages_per_rank = given.stages_per_rank };
     int edge_count;
     sl_edge *edges = make_edges(given.ranks * given.stages_per_rank, given.skips, &edge_count);
     sl_lower_options lowering = { .edges = edges, .edge_count = edge_count };
