@@ -90,6 +90,14 @@ SL_API int sl_optimizer_state_count(const sl_optimizer *optimizer);
 SL_API sl_optim_state sl_optimizer_state_at(const sl_optimizer *optimizer, int i); /* by parameter, then kind */
 /* Bytes of state for a parameter of this dtype and `count` elements, for plans. */
 SL_API size_t sl_optim_state_bytes(const sl_optim_options *options, sl_dtype dtype, int64_t count);
+#define SL_OPTIM_MAX_STATES 3
+/* The same of each tensor of state; returns how many there are. */
+SL_API int sl_optim_state_sizes(const sl_optim_options *options, sl_dtype dtype, int64_t count,
+                                size_t sizes[SL_OPTIM_MAX_STATES]);
+/* Device memory that an optimizer of these parameters with these gradients will take, to the byte. */
+SL_API SL_MUST_CHECK sl_status sl_optim_device_bytes(const sl_optim_options *options, sl_device *device,
+                                                     const sl_meta *params, const sl_meta *grads, int count,
+                                                     size_t *out);
 
 #ifdef __cplusplus
 }

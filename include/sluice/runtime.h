@@ -98,6 +98,12 @@ SL_API void sl_stage_describe(sl_stage *stage, sl_stage_desc *out);
  * B. Inputs, outputs and their gradients are kept for it, whatever the stage itself reads last. runner NULL takes it
  * away. Only while no runtime has the stage. */
 SL_API SL_MUST_CHECK sl_status sl_stage_set_weight_runner(sl_stage *stage, sl_stage_fn runner, void *user);
+/* Ties the parameter to another of this or another stage: they share their values, and after a step the gradient of
+ * each is the sum over all, in the order of the stages and of the parameters in them. By default parameters of the same
+ * name in several stages are tied. Only while no runtime has the stage. */
+SL_API SL_MUST_CHECK sl_status sl_stage_tie_param(sl_stage *stage, const char *name, const char *tied_to);
+/* FLOPs and bytes of one phase of the larger microbatch; zero for a stage of callbacks. */
+SL_API sl_cost sl_stage_phase_cost(const sl_stage *stage, sl_phase phase);
 /* Memory of the caller's for a parameter and its gradient (NULL: the runtime's). Only while no runtime has the stage. */
 SL_API SL_MUST_CHECK sl_status sl_stage_bind_param(sl_stage *stage, const char *name, void *data, void *grad);
 

@@ -134,6 +134,8 @@ typedef struct sl_checkpoint_part {
 SL_API SL_MUST_CHECK sl_status sl_checkpoint_writer_create(const char *folder, int rank, sl_checkpoint_writer **out);
 /* Waits for the work in hand. NULL is fine. */
 SL_API void sl_checkpoint_writer_destroy(sl_checkpoint_writer *writer);
+SL_API size_t sl_checkpoint_writer_bytes(const sl_checkpoint_writer *writer); /* that the last snapshot takes */
+SL_API size_t sl_snapshot_bytes(size_t bytes); /* that a tensor of so many bytes takes in a snapshot */
 /* Copies the entries (host memory) and returns; the copy is written meanwhile. Waits first where the work before it is
  * still going on. */
 SL_API SL_MUST_CHECK sl_status sl_checkpoint_writer_begin(sl_checkpoint_writer *writer, int64_t step,

@@ -141,14 +141,21 @@ typedef struct sl_plan_stage {
 } sl_plan_stage;
 SL_API sl_plan_stage sl_train_plan_stage(const sl_train_plan *plan, int stage);
 
-/* Bytes that one rank of the pipeline will hold. */
+/* Bytes on one rank of the run. */
 typedef struct sl_plan_memory {
-    double params, grads, optimizer;
-    double activations; /* slots, scratch and messages */
-    double checkpoint;  /* the snapshot that is written while training goes on */
-    double total;
+    size_t weights, gradients, optimizer;
+    size_t activations; /* slots, scratch, constants and copies of the batch */
+    size_t messages;    /* in channels that end at the rank */
+    size_t checkpoint;  /* the snapshot that is written while training goes on */
+    size_t total;       /* sum of the above */
 } sl_plan_memory;
+/* To the byte. Ranks are those of the run: rank r is rank r / dp of its pipeline. */
 SL_API sl_plan_memory sl_train_plan_memory(const sl_train_plan *plan, int rank);
+SL_API bool sl_train_plan_fits(const sl_train_plan *plan); /* into parallel.memory_gb, or this machine */
+/* SL_OK, or an error that says what does not fit, by how much, and which changes would make it fit. */
+SL_API SL_MUST_CHECK sl_status sl_train_plan_check_memory(const sl_train_plan *plan);
+/* One replica's pipeline as it will run; borrowed from the plan. */
+SL_API const sl_pipeline *sl_train_plan_pipeline(const sl_train_plan *plan);
 
 /* Predicted from the costs of the stages at the rates measured on this machine; ranks that share its cores take longer.
  */
@@ -158,6 +165,8 @@ SL_API double sl_train_plan_flops(const sl_train_plan *plan);  /* of a step over
 
 /* The plan for people. command is the line that would run it. */
 SL_API void sl_train_plan_print(const sl_train_plan *plan, const char *command, FILE *file);
+/* The plan for programs, as JSON. measured may be NULL: else what each rank of the run has taken. */
+SL_API void sl_train_plan_write_json(const sl_train_plan *plan, const sl_plan_memory *measured, FILE *file);
 
 /* ---- Reports --------------------------------------------------------------------------------- */
 

@@ -48,10 +48,23 @@ static bool has_master(const sl_optim_options *options, sl_dtype dtype)
     return options->master_weights && dtype != SL_F32;
 }
 
+int sl_optim_state_sizes(const sl_optim_options *options, sl_dtype dtype, int64_t count,
+                         size_t sizes[SL_OPTIM_MAX_STATES])
+{
+    int states = states_of(options);
+    for (int i = 0; i < states; i++)
+        sizes[i] = (size_t)count * sl_dtype_size(options->state_dtype);
+    if (has_master(options, dtype))
+        sizes[states++] = (size_t)count * sizeof(float);
+    return states;
+}
+
 size_t sl_optim_state_bytes(const sl_optim_options *options, sl_dtype dtype, int64_t count)
 {
-    return (size_t)count * ((size_t)states_of(options) * sl_dtype_size(options->state_dtype) +
-                            (has_master(options, dtype) ? sizeof(float) : 0));
+    size_t sizes[SL_OPTIM_MAX_STATES], bytes = 0;
+    for (int i = sl_optim_state_sizes(options, dtype, count, sizes); i > 0; i--)
+        bytes += sizes[i - 1];
+    return bytes;
 }
 
 static sl_status check_options(const sl_optim_options *o)
@@ -131,11 +144,36 @@ static sl_kernel_call square_sum_call(sl_optimizer *optimizer, const optim_slot 
                              .scratch_bytes = optimizer->scratch_bytes };
 }
 
+/* Scratch for the sum of a gradient's squares. */
+static sl_status sum_scratch(sl_device *device, const sl_meta *grad_meta, size_t *out)
+{
+    const sl_view grad = { .meta = *grad_meta }, sum = { .meta = sl_meta_make(SL_F64, 0, NULL) };
+    const sl_kernel_call call = {
+        .op = SL_OP_SQUARE_SUM, .inputs = &grad, .input_count = 1, .outputs = &sum, .output_count = 1
+    };
+    return sl_kernel_scratch(device, &call, out);
+}
+
+sl_status sl_optim_device_bytes(const sl_optim_options *options, sl_device *device, const sl_meta *params,
+                                const sl_meta *grads, int count, size_t *out)
+{
+    sl_status status = SL_OK;
+    size_t bytes = (size_t)count * sizeof(double), most = 0;
+    for (int i = 0; i < count; i++) {
+        size_t scratch = 0;
+        bytes += sl_optim_state_bytes(options, params[i].dtype, sl_meta_count(&params[i]));
+        SL_TRY(sum_scratch(device, &grads[i], &scratch));
+        most = scratch > most ? scratch : most;
+    }
+    *out = bytes + most;
+done:
+    return status;
+}
+
 static sl_status add_slot(sl_optimizer *optimizer, sl_stream *stream, const sl_optim_param *param)
 {
     sl_status status = SL_OK;
     optim_slot *slot = &optimizer->slots[optimizer->count];
-    sl_view sum;
     size_t scratch;
 
     SL_TRY(check_param(param));
@@ -150,8 +188,7 @@ static sl_status add_slot(sl_optimizer *optimizer, sl_stream *stream, const sl_o
         SL_TRY(add_state(optimizer, stream, slot, i, optimizer->options.state_dtype));
     if (has_master(&optimizer->options, slot->data.meta.dtype))
         SL_TRY(add_state(optimizer, stream, slot, MASTER, SL_F32));
-    sl_kernel_call call = square_sum_call(optimizer, slot, &sum);
-    SL_TRY(sl_kernel_scratch(optimizer->device, &call, &scratch));
+    SL_TRY(sum_scratch(optimizer->device, &slot->grad.meta, &scratch));
     if (scratch > optimizer->scratch_bytes)
         optimizer->scratch_bytes = scratch;
 done:

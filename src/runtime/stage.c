@@ -160,20 +160,46 @@ done:
     return status;
 }
 
-sl_status sl_stage_bind_param(sl_stage *stage, const char *name, void *data, void *grad)
+static sl_status find_weight(sl_stage *stage, const char *name, sl_stage_weight **out)
 {
-    sl_status status = SL_OK;
-    SL_TRY(check_free(stage));
     for (int i = 0; i < stage->weight_count; i++) {
         if (strcmp(stage->weights[i].name, name) != 0)
             continue;
-        stage->weights[i].data = data;
-        stage->weights[i].grad = grad;
+        *out = &stage->weights[i];
         return SL_OK;
     }
-    status = sl_fail(SL_ERR_ARGUMENT, "stage %d has no parameter '%s'", stage->index, name);
+    return sl_fail(SL_ERR_ARGUMENT, "stage %d has no parameter '%s'", stage->index, name);
+}
+
+sl_status sl_stage_bind_param(sl_stage *stage, const char *name, void *data, void *grad)
+{
+    sl_status status = SL_OK;
+    sl_stage_weight *weight = NULL;
+    SL_TRY(check_free(stage));
+    SL_TRY(find_weight(stage, name, &weight));
+    weight->data = data;
+    weight->grad = grad;
 done:
     return status;
+}
+
+sl_status sl_stage_tie_param(sl_stage *stage, const char *name, const char *tied_to)
+{
+    sl_status status = SL_OK;
+    sl_stage_weight *weight = NULL;
+    char *tie = NULL;
+    SL_TRY(check_free(stage));
+    SL_TRY(find_weight(stage, name, &weight));
+    SL_TRY(sl_strdup(tied_to, &tie));
+    sl_free(weight->tie);
+    weight->tie = tie;
+done:
+    return status;
+}
+
+sl_cost sl_stage_phase_cost(const sl_stage *stage, sl_phase phase)
+{
+    return stage->costs[phase];
 }
 
 /* ---- Calls ----------------------------------------------------------------------------------- */

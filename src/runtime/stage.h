@@ -79,6 +79,8 @@ struct sl_stage {
     size_t constant_bytes[SL_MAX_SIZES];
     void *constants[SL_MAX_SIZES]; /* device memory of the runtime's */
 
+    sl_cost costs[SL_PHASE_COUNT]; /* of one microbatch of the larger size */
+
     /* Pointers in the order of weights, for programs. */
     const void **param_pointers;
     void **grad_pointers;

@@ -124,6 +124,8 @@ static sl_status take_program(sl_stage *stage, const sl_program_info *info, int 
     for (int phase = 0; phase < SL_PHASE_COUNT; phase++)
         stage->scratch_bytes = larger(stage->scratch_bytes, info->scratch_bytes[phase]);
     stage->constant_bytes[size] = info->constant_bytes;
+    if (size == 0)
+        memcpy(stage->costs, info->cost, sizeof stage->costs);
 done:
     return status;
 }

@@ -173,13 +173,23 @@ void sl_checkpoint_writer_destroy(sl_checkpoint_writer *writer)
 
 /* ---- Work ------------------------------------------------------------------------------------ */
 
+size_t sl_snapshot_bytes(size_t bytes)
+{
+    return (bytes + 7) & ~(size_t)7;
+}
+
+size_t sl_checkpoint_writer_bytes(const sl_checkpoint_writer *writer)
+{
+    return writer->data_capacity;
+}
+
 static sl_status take_snapshot(sl_checkpoint_writer *writer, const sl_tensor_entry *entries, int count)
 {
     sl_status status = SL_OK;
     size_t name_bytes = 0, data_bytes = 0;
     for (int i = 0; i < count; i++) {
         name_bytes += strlen(entries[i].name) + 1;
-        data_bytes += (entries[i].bytes + 7) & ~(size_t)7;
+        data_bytes += sl_snapshot_bytes(entries[i].bytes);
     }
     SL_TRY(SL_GROW(writer->entries, &writer->entry_capacity, count));
     SL_TRY(SL_GROW(writer->names, &writer->names_capacity, name_bytes));
@@ -195,7 +205,7 @@ static sl_status take_snapshot(sl_checkpoint_writer *writer, const sl_tensor_ent
         if (entries[i].bytes > 0)
             memcpy(data, entries[i].data, entries[i].bytes);
         name += strlen(name) + 1;
-        data += (entries[i].bytes + 7) & ~(size_t)7;
+        data += sl_snapshot_bytes(entries[i].bytes);
     }
     writer->entry_count = count;
 done:

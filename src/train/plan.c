@@ -27,6 +27,7 @@ void sl_train_plan_destroy(sl_train_plan *plan)
 {
     if (!plan)
         return;
+    sl_pipeline_destroy(plan->pipeline);
     sl_partition_destroy(plan->partitions[1]);
     sl_partition_destroy(plan->partitions[0]);
     sl_schedule_destroy(plan->schedule);
@@ -54,7 +55,18 @@ sl_plan_stage sl_train_plan_stage(const sl_train_plan *plan, int stage)
 
 sl_plan_memory sl_train_plan_memory(const sl_train_plan *plan, int rank)
 {
-    return plan->memory[rank];
+    int dp = (int)plan->config->parallel.dp;
+    sl_plan_memory memory = plan->memory[rank / dp];
+    if (rank % dp != 0) { /* replicas hold the same, one of them writes it */
+        memory.total -= memory.checkpoint;
+        memory.checkpoint = 0;
+    }
+    return memory;
+}
+
+const sl_pipeline *sl_train_plan_pipeline(const sl_train_plan *plan)
+{
+    return plan->pipeline;
 }
 
 double sl_train_plan_step_seconds(const sl_train_plan *plan)

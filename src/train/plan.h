@@ -11,8 +11,8 @@ struct sl_train_plan {
     sl_arena *arena;
 
     sl_model model; /* as it is saved */
-    /* As it is built: the embedding and the head are always two parameters of the graph, which share their values and
-     * whose gradients are summed after each step. So the bits do not depend on whether a cut lies between them. */
+    /* As it is built: the embedding and the head are always two parameters of the graph, which are tied. So the bits do
+     * not depend on whether a cut lies between them. */
     sl_model graph_model;
     bool tied;
     const char *embedding; /* name of the parameter that a tied head shares; "" if nothing is tied */
@@ -29,13 +29,10 @@ struct sl_train_plan {
     int stage_count;
     sl_texts split, recompute;   /* of the configuration, by their names in the graph */
     sl_partition *partitions[2]; /* for sizes[] */
-    sl_edge *edges;              /* between stages, each pair once */
-    double *edge_bytes;          /* one an edge */
-    int edge_count;
 
-    int embedding_stage, head_stage; /* that use the two parameters of `tied` */
+    sl_pipeline *pipeline; /* of one replica */
     sl_plan_stage *stages;
-    sl_plan_memory *memory; /* one a rank of the pipeline */
+    sl_plan_memory *memory; /* one a rank of the pipeline, of the replica that writes checkpoints */
     double step_seconds, bubble, flops;
 };
 
@@ -50,6 +47,12 @@ SL_MUST_CHECK sl_status sl_plan_cut(sl_train_plan *plan);
 
 /* plan_predict.c */
 SL_MUST_CHECK sl_status sl_plan_predict(sl_train_plan *plan);
+/* The stage as every rank makes it, with its tied parameters. */
+SL_MUST_CHECK sl_status sl_plan_build_stage(const sl_train_plan *plan, int stage, sl_device *device, sl_stage **out);
+
+/* Categories of a run from those of a pipeline; without optimizer, checkpoint and total. */
+sl_plan_memory sl_plan_memory_of(const sl_pipeline_memory *memory);
+void sl_plan_memory_sum(sl_plan_memory *memory); /* sets total */
 
 /* How the optimizer section reads for the optimizer. */
 sl_optim_options sl_plan_optim_options(const sl_train_config *config);

@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/units.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -81,66 +82,133 @@ done:
     return status;
 }
 
+/* ---- Stages ---------------------------------------------------------------------------------- */
+
+sl_status sl_plan_build_stage(const sl_train_plan *plan, int s, sl_device *device, sl_stage **out)
+{
+    sl_status status = SL_OK;
+    sl_stage *stage = NULL;
+    sl_stage_desc desc;
+    const sl_program_options options = { .recompute = plan->recompute.items,
+                                         .recompute_count = (int)plan->recompute.count };
+    SL_TRY(
+        sl_stage_build((const sl_partition *const *)plan->partitions, plan->size_count, s, device, &options, &stage));
+    sl_stage_describe(stage, &desc);
+    for (int i = 0; plan->tied && i < desc.weight_count; i++) {
+        if (strcmp(desc.weights[i].name, plan->head) == 0)
+            SL_TRY(sl_stage_tie_param(stage, plan->head, plan->embedding));
+    }
+    *out = stage;
+    stage = NULL;
+done:
+    sl_stage_destroy(stage);
+    return status;
+}
+
+static sl_status build_stages(const sl_train_plan *plan, sl_device *device, sl_stage **stages, sl_stage_desc *descs)
+{
+    for (int s = 0; s < plan->stage_count; s++) {
+        sl_status status = sl_plan_build_stage(plan, s, device, &stages[s]);
+        if (status != SL_OK && plan->recompute.count > 0)
+            return sl_train_config_fail(plan->config, "parallel.recompute", "%s", sl_error_message());
+        if (status != SL_OK)
+            return status;
+        sl_stage_describe(stages[s], &descs[s]);
+    }
+    return SL_OK;
+}
+
+static sl_status compile(sl_train_plan *plan, const sl_stage_desc *descs)
+{
+    const sl_train_config *config = plan->config;
+    const int64_t dims[] = { plan->rows, config->batch.seq };
+    const sl_arg_spec args[] = { { .name = "tokens", .meta = sl_meta_make(SL_I32, 2, dims) },
+                                 { .name = "targets", .meta = sl_meta_make(SL_I32, 2, dims) } };
+    const sl_pipeline_options options = { .schedule = plan->schedule,
+                                          .stages = descs,
+                                          .stage_count = plan->stage_count,
+                                          .args = args,
+                                          .arg_count = 2,
+                                          .replicas = (int)config->parallel.dp };
+    sl_status status = sl_pipeline_compile(&options, &plan->pipeline);
+    if (status == SL_ERR_SCHEDULE)
+        return sl_train_config_context(config, "parallel.schedule", status);
+    return status;
+}
+
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
-static double port_bytes(const sl_port *ports, int count, bool inner_only)
+/* A parameter and its state in a checkpoint's snapshot. */
+static size_t snapshot_bytes(const sl_optim_options *optim, const sl_meta *meta)
 {
-    double bytes = 0;
-    for (int i = 0; i < count; i++)
-        bytes += inner_only && ports[i].root ? 0 : (double)ports[i].bytes;
+    size_t sizes[SL_OPTIM_MAX_STATES], bytes = sl_snapshot_bytes(sl_meta_bytes(meta));
+    for (int i = sl_optim_state_sizes(optim, meta->dtype, sl_meta_count(meta), sizes); i > 0; i--)
+        bytes += sl_snapshot_bytes(sizes[i - 1]);
     return bytes;
 }
 
-/* A head that shares the embedding's values on the same rank has a gradient but no values and no state of its own. */
-static bool shares_values(const sl_train_plan *plan, const char *param)
+/* The optimizer's state of one rank's parameters, and the snapshot of those that it writes. */
+static sl_status count_state(sl_train_plan *plan, int rank, sl_device *device, const sl_stage_desc *descs)
 {
-    return plan->tied && strcmp(param, plan->head) == 0 &&
-           plan->stages[plan->embedding_stage].rank == plan->stages[plan->head_stage].rank;
-}
-
-/* Copies of a rank's state beside its own: the one that is written to disk, and two in the launcher's memory. */
-static int snapshots(const sl_train_config *config)
-{
-    return config->checkpoint.memory > 0 ? 3 : 1;
-}
-
-static void add_stage(sl_train_plan *plan, int s, const sl_program_info *info, double *scratch)
-{
-    sl_plan_stage *stage = &plan->stages[s];
-    sl_plan_memory *memory = &plan->memory[stage->rank];
+    sl_status status = SL_OK;
     const sl_optim_options optim = sl_plan_optim_options(plan->config);
-    for (int i = 0; i < info->param_count; i++) {
-        const sl_port *port = &info->params[i];
-        int64_t elements = (int64_t)(port->bytes / sl_dtype_size(port->dtype));
-        double state = (double)sl_optim_state_bytes(&optim, port->dtype, elements);
-        memory->grads += (double)port->grad_bytes;
-        if (!plan->tied || strcmp(port->name, plan->head) != 0) { /* the embedding stands for both in files */
-            stage->params += elements;
-            memory->checkpoint += ((double)port->bytes + state) * snapshots(plan->config);
+    sl_plan_memory *memory = &plan->memory[rank];
+    sl_meta *metas = NULL, *grads = NULL;
+    int count = 0;
+    bool embedding = false; /* seen on this rank: a head here shares its values */
+    for (int s = 0; s < plan->stage_count; s++)
+        count += plan->stages[s].rank == rank ? descs[s].weight_count : 0;
+    SL_TRY(SL_NEW_ARRAY(metas, count));
+    SL_TRY(SL_NEW_ARRAY(grads, count));
+    count = 0;
+    for (int s = 0; s < plan->stage_count; s++) {
+        for (int i = 0; plan->stages[s].rank == rank && i < descs[s].weight_count; i++) {
+            const sl_weight_desc *weight = &descs[s].weights[i];
+            bool head = weight->tie != NULL;
+            embedding |= plan->tied && strcmp(weight->name, plan->embedding) == 0;
+            if (!head) { /* the embedding stands for both in files */
+                plan->stages[s].params += sl_meta_count(&weight->meta);
+                memory->checkpoint += snapshot_bytes(&optim, &weight->meta);
+            }
+            if (head && embedding)
+                continue;
+            grads[count] = sl_meta_contiguous(weight->grad_dtype, &weight->meta.shape);
+            metas[count++] = weight->meta;
         }
-        if (shares_values(plan, port->name))
-            continue;
-        memory->params += (double)port->bytes;
-        memory->optimizer += state;
     }
-    double slot = (double)info->saved_i_bytes + (double)info->saved_w_bytes;
-    if (sl_schedule_has_kind(plan->schedule, SL_KIND_W))
-        slot += (double)info->kept_bytes;
-    slot += port_bytes(info->outputs, info->output_count, false) + port_bytes(info->inputs, info->input_count, true);
-    memory->activations += slot * stage->slots + (double)info->constant_bytes;
-    for (int phase = 0; phase < SL_PHASE_COUNT; phase++) {
-        double bytes = (double)info->scratch_bytes[phase];
-        scratch[stage->rank] = bytes > scratch[stage->rank] ? bytes : scratch[stage->rank];
-    }
+    SL_TRY(sl_optim_device_bytes(&optim, device, metas, grads, count, &memory->optimizer));
+done:
+    sl_free(grads);
+    sl_free(metas);
+    return status;
 }
 
-static void finish_memory(sl_train_plan *plan, const double *scratch)
+sl_plan_memory sl_plan_memory_of(const sl_pipeline_memory *memory)
 {
+    return (sl_plan_memory){ .weights = memory->params,
+                             .gradients = memory->grads,
+                             .activations = memory->constants + memory->slots + memory->scratch + memory->inputs,
+                             .messages = memory->messages };
+}
+
+void sl_plan_memory_sum(sl_plan_memory *memory)
+{
+    memory->total = memory->weights + memory->gradients + memory->optimizer + memory->activations + memory->messages +
+                    memory->checkpoint;
+}
+
+static sl_status count_memory(sl_train_plan *plan, sl_device *device, const sl_stage_desc *descs)
+{
+    sl_status status = SL_OK;
+    SL_TRY(SL_ARENA_ARRAY(plan->arena, plan->memory, plan->config->parallel.pp));
     for (int r = 0; r < plan->config->parallel.pp; r++) {
-        sl_plan_memory *memory = &plan->memory[r];
-        memory->activations += scratch[r];
-        memory->total = memory->params + memory->grads + memory->optimizer + memory->activations + memory->checkpoint;
+        sl_pipeline_memory memory = sl_pipeline_get_memory(plan->pipeline, r);
+        plan->memory[r] = sl_plan_memory_of(&memory);
+        SL_TRY(count_state(plan, r, device, descs));
+        sl_plan_memory_sum(&plan->memory[r]);
     }
+done:
+    return status;
 }
 
 /* Of the machine, or of the container that this runs in. */
@@ -159,26 +227,108 @@ static double machine_memory(void)
     return bytes;
 }
 
-static sl_status check_memory(const sl_train_plan *plan)
+/* What there is for a rank and what the fullest needs; false if it fits. */
+static bool find_shortage(const sl_train_plan *plan, double *needed, double *limit, int *rank)
 {
-    const sl_train_config *config = plan->config;
-    double limit = config->parallel.memory_gb * 1e9, sum = 0;
-    char needed[32], given[32];
-    for (int r = 0; r < config->parallel.pp; r++) {
-        double total = plan->memory[r].total;
-        sum += total * (double)config->parallel.dp;
-        if (limit > 0 && total > limit)
-            return sl_train_config_fail(config, "parallel.memory_gb", "rank %d needs %s, the limit is %s", r,
-                                        sl_bytes_text(total, needed, sizeof needed),
-                                        sl_bytes_text(limit, given, sizeof given));
+    double sum = 0, most = 0;
+    for (int r = 0; r < sl_train_plan_ranks(plan); r++) {
+        sl_plan_memory memory = sl_train_plan_memory(plan, r);
+        double total = (double)memory.total;
+        sum += total;
+        if (plan->config->checkpoint.memory > 0) /* the launcher keeps two snapshots */
+            sum += 2 * (double)memory.checkpoint;
+        if (total > most)
+            *rank = r;
+        most = total > most ? total : most;
     }
-    if (limit == 0 && sum > machine_memory())
-        return sl_train_config_fail(config, "parallel.memory_gb",
-                                    "all ranks need %s, this machine has %s (if the ranks run on several machines, "
-                                    "give the limit of one rank)",
-                                    sl_bytes_text(sum, needed, sizeof needed),
-                                    sl_bytes_text(machine_memory(), given, sizeof given));
-    return SL_OK;
+    *limit = plan->config->parallel.memory_gb * 1e9;
+    *needed = most;
+    if (*limit > 0)
+        return most > *limit;
+    *needed = sum;
+    *limit = machine_memory();
+    *rank = -1;
+    return sum > *limit;
+}
+
+/* The same run with one key changed; says whether it would fit. */
+static bool would_fit(const sl_train_config *config, double *needed)
+{
+    sl_train_plan *plan = NULL;
+    double limit = 0;
+    int rank = 0;
+    bool fits = sl_train_plan_create(config, &plan) == SL_OK && !find_shortage(plan, needed, &limit, &rank);
+    sl_train_plan_destroy(plan);
+    return fits;
+}
+
+static void suggest(char *text, size_t size, const char *what, double needed)
+{
+    char bytes[32];
+    size_t used = strlen(text);
+    if (used < size)
+        snprintf(text + used, size - used, "%s%s (%s)", used ? ", " : "", what,
+                 sl_bytes_text(needed, bytes, sizeof bytes));
+}
+
+/* Changes that make it fit, each tried. */
+static void find_help(const sl_train_plan *plan, char *text, size_t size)
+{
+    const char *const layers[] = { "h.*", "model.layers.*", "layers.*" };
+    char what[96];
+    double needed = 0;
+    sl_train_config config = *plan->config;
+    for (size_t i = 0; config.parallel.recompute.count == 0 && i < sizeof layers / sizeof *layers; i++) {
+        config.parallel.recompute = (sl_texts){ .items = (const char **)&layers[i], .count = 1 };
+        snprintf(what, sizeof what, "parallel.recompute=%s", layers[i]);
+        if (would_fit(&config, &needed)) {
+            suggest(text, size, what, needed);
+            break;
+        }
+        config.parallel.recompute.count = 0;
+    }
+    config = *plan->config;
+    for (config.batch.microbatches *= 2; config.batch.microbatches * config.parallel.dp <= config.batch.size;
+         config.batch.microbatches *= 2) {
+        snprintf(what, sizeof what, "batch.microbatches=%" PRId64, config.batch.microbatches);
+        if (!would_fit(&config, &needed))
+            continue;
+        suggest(text, size, what, needed);
+        break;
+    }
+    config = *plan->config;
+    for (config.parallel.pp *= 2; config.parallel.memory_gb > 0 && config.parallel.pp <= 8 * plan->config->parallel.pp;
+         config.parallel.pp *= 2) {
+        snprintf(what, sizeof what, "parallel.pp=%" PRId64, config.parallel.pp);
+        if (!would_fit(&config, &needed))
+            continue;
+        suggest(text, size, what, needed);
+        break;
+    }
+}
+
+sl_status sl_train_plan_check_memory(const sl_train_plan *plan)
+{
+    double needed = 0, limit = 0;
+    int rank = 0;
+    char who[32] = "all ranks together", help[512] = "", bytes[3][32];
+    if (!find_shortage(plan, &needed, &limit, &rank))
+        return SL_OK;
+    if (rank >= 0)
+        snprintf(who, sizeof who, "rank %d", rank);
+    find_help(plan, help, sizeof help);
+    return sl_train_config_fail(
+        plan->config, "parallel.memory_gb", "%s need%s %s, %s %s: %s too much; %s%s", who, rank >= 0 ? "s" : "",
+        sl_bytes_text(needed, bytes[0], sizeof bytes[0]), rank >= 0 ? "the limit is" : "this machine has",
+        sl_bytes_text(limit, bytes[1], sizeof bytes[1]), sl_bytes_text(needed - limit, bytes[2], sizeof bytes[2]),
+        *help ? "this would fit: " : "a smaller batch.seq or model would help", help);
+}
+
+bool sl_train_plan_fits(const sl_train_plan *plan)
+{
+    double needed = 0, limit = 0;
+    int rank = 0;
+    return !find_shortage(plan, &needed, &limit, &rank);
 }
 
 /* ---- Time ------------------------------------------------------------------------------------ */
@@ -188,6 +338,15 @@ static double seconds_of(const machine_rates *rates, sl_cost cost)
     return cost.flops / rates->flops_per_s + cost.bytes / rates->bytes_per_s;
 }
 
+/* Seconds to sum one stage's gradients over the replicas: every rank sends and gets all but its own part twice. */
+static double reduce_seconds(const sl_train_plan *plan, const machine_rates *rates)
+{
+    double bytes = 0, dp = (double)plan->config->parallel.dp;
+    for (int r = 0; r < plan->config->parallel.pp; r++)
+        bytes += (double)plan->memory[r].gradients;
+    return 2 * (dp - 1) / dp * bytes / plan->stage_count / rates->bytes_per_s;
+}
+
 static sl_status simulate(sl_train_plan *plan, const sl_stage_cost *costs, const machine_rates *rates)
 {
     sl_status status = SL_OK;
@@ -195,9 +354,9 @@ static sl_status simulate(sl_train_plan *plan, const sl_stage_cost *costs, const
     sl_costs all;
     sl_costs_init(&all);
     all.stages = costs;
-    all.edge_sizes = plan->edge_bytes;
     all.bandwidth = rates->bytes_per_s;
-    SL_TRY(sl_schedule_simulate(plan->schedule, &all, plan->edges, plan->edge_count, &timeline));
+    all.reduce_grad = reduce_seconds(plan, rates);
+    SL_TRY(sl_pipeline_simulate(plan->pipeline, &all, &timeline));
     plan->step_seconds = sl_timeline_makespan(timeline);
     plan->bubble = sl_timeline_bubble(timeline, -1);
     /* Ranks that share cores cannot all run at once. */
@@ -211,63 +370,46 @@ done:
     return status;
 }
 
-static sl_status make_programs(sl_train_plan *plan, sl_device *device, sl_stage_program **programs)
+static sl_status predict_time(sl_train_plan *plan, const machine_rates *rates, sl_stage *const *stages)
 {
-    const sl_train_config *config = plan->config;
-    const sl_program_options options = { .recompute = plan->recompute.items,
-                                         .recompute_count = (int)plan->recompute.count };
+    sl_status status = SL_OK;
+    sl_stage_cost *costs = NULL;
+    double rows = (double)plan->rows / (double)plan->sizes[0] * (double)plan->config->parallel.dp;
+    SL_TRY(SL_ARENA_ARRAY(plan->arena, costs, plan->stage_count));
     for (int s = 0; s < plan->stage_count; s++) {
-        sl_status status = sl_stage_program_create(plan->partitions[0], s, device, &options, &programs[s]);
-        if (status != SL_OK && options.recompute_count > 0)
-            return sl_train_config_fail(config, "parallel.recompute", "%s", sl_error_message());
-        if (status != SL_OK)
-            return status;
-        const sl_program_info *info = sl_stage_program_info(programs[s]);
-        for (int i = 0; i < info->param_count; i++) {
-            if (strcmp(info->params[i].name, plan->embedding) == 0)
-                plan->embedding_stage = s;
-            if (strcmp(info->params[i].name, plan->head) == 0)
-                plan->head_stage = s;
-        }
+        sl_stage_cost *cost = &costs[s];
+        cost->f = seconds_of(rates, sl_stage_phase_cost(stages[s], SL_PHASE_F));
+        cost->i = seconds_of(rates, sl_stage_phase_cost(stages[s], SL_PHASE_I));
+        cost->w = seconds_of(rates, sl_stage_phase_cost(stages[s], SL_PHASE_W));
+        cost->b = seconds_of(rates, sl_stage_phase_cost(stages[s], SL_PHASE_B));
+        plan->stages[s].seconds = cost->f + cost->b;
+        plan->flops += plan->stages[s].cost.flops * rows;
     }
-    return SL_OK;
+    SL_TRY(simulate(plan, costs, rates));
+done:
+    return status;
 }
 
 sl_status sl_plan_predict(sl_train_plan *plan)
 {
     sl_status status = SL_OK;
     sl_device *device = NULL;
-    sl_stage_program **programs = NULL;
-    sl_stage_cost *costs = NULL;
-    double *scratch = NULL;
+    sl_stage **stages = NULL;
+    sl_stage_desc *descs = NULL;
     machine_rates rates;
     const sl_train_config *config = plan->config;
     const sl_device_options device_options = { .threads = (int)config->parallel.threads };
-    SL_TRY(SL_ARENA_ARRAY(plan->arena, plan->memory, config->parallel.pp));
-    SL_TRY(SL_ARENA_ARRAY(plan->arena, scratch, config->parallel.pp));
-    SL_TRY(SL_ARENA_ARRAY(plan->arena, costs, plan->stage_count));
-    SL_TRY(SL_ARENA_ARRAY(plan->arena, programs, plan->stage_count));
+    SL_TRY(SL_ARENA_ARRAY(plan->arena, stages, plan->stage_count));
+    SL_TRY(SL_ARENA_ARRAY(plan->arena, descs, plan->stage_count));
     SL_TRY(sl_device_open("cpu", &device_options, &device));
     SL_TRY(measure_rates(device, plan->sizes[0] * config->batch.seq, sl_nn_int(&plan->model, "n_embd", 1), &rates));
-    SL_TRY(make_programs(plan, device, programs));
-    for (int s = 0; s < plan->stage_count; s++) {
-        const sl_program_info *info = sl_stage_program_info(programs[s]);
-        sl_stage_cost *cost = &costs[s];
-        add_stage(plan, s, info, scratch);
-        cost->f = seconds_of(&rates, info->cost[SL_PHASE_F]);
-        cost->i = seconds_of(&rates, info->cost[SL_PHASE_I]);
-        cost->w = seconds_of(&rates, info->cost[SL_PHASE_W]);
-        cost->b = seconds_of(&rates, info->cost[SL_PHASE_B]);
-        plan->stages[s].seconds = cost->f + cost->b;
-        plan->flops +=
-            plan->stages[s].cost.flops * (double)plan->rows / (double)plan->sizes[0] * (double)config->parallel.dp;
-    }
-    finish_memory(plan, scratch);
-    SL_TRY(check_memory(plan));
-    SL_TRY(simulate(plan, costs, &rates));
+    SL_TRY(build_stages(plan, device, stages, descs));
+    SL_TRY(compile(plan, descs));
+    SL_TRY(count_memory(plan, device, descs));
+    SL_TRY(predict_time(plan, &rates, stages));
 done:
-    for (int s = 0; programs && s < plan->stage_count; s++)
-        sl_stage_program_destroy(programs[s]);
+    for (int s = 0; stages && s < plan->stage_count; s++)
+        sl_stage_destroy(stages[s]);
     sl_device_close(device);
     return status;
 }

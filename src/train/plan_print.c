@@ -1,9 +1,11 @@
 /* The plan for people: `sluice train --dry-run`. */
 #include "train/plan.h"
 
+#include "base/json.h"
 #include "base/units.h"
 
 #include <inttypes.h>
+#include <stddef.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -79,22 +81,107 @@ static void print_stages(const sl_train_plan *plan, FILE *file)
     fprintf(file, "(FLOP and time: one microbatch, forward and backward)\n\n");
 }
 
+/* What a row of the memory table or an object of the JSON holds. */
+static const struct {
+    const char *name;
+    size_t offset;
+} categories[] = {
+    { "total", offsetof(sl_plan_memory, total) },
+    { "weights", offsetof(sl_plan_memory, weights) },
+    { "gradients", offsetof(sl_plan_memory, gradients) },
+    { "optimizer", offsetof(sl_plan_memory, optimizer) },
+    { "activations", offsetof(sl_plan_memory, activations) },
+    { "messages", offsetof(sl_plan_memory, messages) },
+    { "checkpoint", offsetof(sl_plan_memory, checkpoint) },
+};
+enum { CATEGORIES = sizeof categories / sizeof *categories };
+
+static size_t bytes_of(const sl_plan_memory *memory, int category)
+{
+    size_t bytes;
+    memcpy(&bytes, (const char *)memory + categories[category].offset, sizeof bytes);
+    return bytes;
+}
+
 static void print_memory(const sl_train_plan *plan, FILE *file)
 {
-    fprintf(file, "rank  total     weights   gradients  optimizer  activations  checkpoint\n");
-    for (int r = 0; r < plan->config->parallel.pp; r++) {
-        const sl_plan_memory *memory = &plan->memory[r];
-        char text[6][32];
-        fprintf(file, "%-4d  %-8s  %-8s  %-9s  %-9s  %-11s  %s\n", r,
-                sl_bytes_text(memory->total, text[0], sizeof text[0]),
-                sl_bytes_text(memory->params, text[1], sizeof text[1]),
-                sl_bytes_text(memory->grads, text[2], sizeof text[2]),
-                sl_bytes_text(memory->optimizer, text[3], sizeof text[3]),
-                sl_bytes_text(memory->activations, text[4], sizeof text[4]),
-                sl_bytes_text(memory->checkpoint, text[5], sizeof text[5]));
+    fprintf(file, "rank");
+    for (int i = 0; i < CATEGORIES; i++)
+        fprintf(file, "  %*s", (int)strlen(categories[i].name) > 9 ? (int)strlen(categories[i].name) : 9,
+                categories[i].name);
+    fputc('\n', file);
+    for (int r = 0; r < sl_train_plan_ranks(plan); r++) {
+        sl_plan_memory memory = sl_train_plan_memory(plan, r);
+        fprintf(file, "%-4d", r);
+        for (int i = 0; i < CATEGORIES; i++) {
+            char text[32];
+            fprintf(file, "  %*s", (int)strlen(categories[i].name) > 9 ? (int)strlen(categories[i].name) : 9,
+                    sl_bytes_text((double)bytes_of(&memory, i), text, sizeof text));
+        }
+        fputc('\n', file);
     }
     fputc('\n', file);
 }
+
+/* ---- JSON ------------------------------------------------------------------------------------ */
+
+static void put_memory(sl_json *json, const sl_plan_memory *memory)
+{
+    sl_json_begin(json, '{');
+    for (int i = 0; i < CATEGORIES; i++)
+        sl_json_put_int(json, categories[i].name, (int64_t)bytes_of(memory, i));
+    sl_json_end(json, '}');
+}
+
+static void put_stage(sl_json *json, const sl_plan_stage *stage)
+{
+    sl_json_begin(json, '{');
+    sl_json_put_int(json, "rank", stage->rank);
+    sl_json_put_string(json, "first", stage->first);
+    sl_json_put_string(json, "last", stage->last);
+    sl_json_put_int(json, "parameters", stage->params);
+    sl_json_put_double(json, "flops", stage->cost.flops);
+    sl_json_put_double(json, "seconds", stage->seconds);
+    sl_json_put_int(json, "slots", stage->slots);
+    sl_json_end(json, '}');
+}
+
+void sl_train_plan_write_json(const sl_train_plan *plan, const sl_plan_memory *measured, FILE *file)
+{
+    sl_json json = { .file = file };
+    sl_json_begin(&json, '{');
+    sl_json_put_double(&json, "step_s", plan->step_seconds);
+    sl_json_put_double(&json, "bubble", plan->bubble);
+    sl_json_put_bool(&json, "fits", sl_train_plan_fits(plan));
+    sl_json_key(&json, "ranks");
+    sl_json_begin(&json, '[');
+    for (int r = 0; r < sl_train_plan_ranks(plan); r++) {
+        sl_plan_memory memory = sl_train_plan_memory(plan, r);
+        sl_json_newline(&json);
+        put_memory(&json, &memory);
+    }
+    sl_json_end(&json, ']');
+    if (measured) {
+        sl_json_key(&json, "measured");
+        sl_json_begin(&json, '[');
+        for (int r = 0; r < sl_train_plan_ranks(plan); r++) {
+            sl_json_newline(&json);
+            put_memory(&json, &measured[r]);
+        }
+        sl_json_end(&json, ']');
+    }
+    sl_json_key(&json, "stages");
+    sl_json_begin(&json, '[');
+    for (int s = 0; s < plan->stage_count; s++) {
+        sl_json_newline(&json);
+        put_stage(&json, &plan->stages[s]);
+    }
+    sl_json_end(&json, ']');
+    sl_json_end(&json, '}');
+    fputc('\n', file);
+}
+
+/* ---- Text ------------------------------------------------------------------------------------ */
 
 void sl_train_plan_print(const sl_train_plan *plan, const char *command, FILE *file)
 {

@@ -137,25 +137,6 @@ static sl_status cut_again(sl_train_plan *plan, const sl_graph *graph)
     return sl_graph_partition(graph, &spec, &plan->partitions[1]);
 }
 
-static sl_status note_edges(sl_train_plan *plan)
-{
-    sl_status status = SL_OK;
-    int count = 0;
-    const sl_value_edge *values = sl_partition_edges(plan->partitions[0], &count);
-    SL_TRY(SL_ARENA_ARRAY(plan->arena, plan->edges, count + 1));
-    SL_TRY(SL_ARENA_ARRAY(plan->arena, plan->edge_bytes, count + 1));
-    for (int i = 0; i < count; i++) {
-        int at = 0;
-        while (at < plan->edge_count && (plan->edges[at].from != values[i].from || plan->edges[at].to != values[i].to))
-            at++;
-        if (at == plan->edge_count)
-            plan->edges[plan->edge_count++] = (sl_edge){ .from = values[i].from, .to = values[i].to };
-        plan->edge_bytes[at] += (double)values[i].bytes;
-    }
-done:
-    return status;
-}
-
 static sl_status note_stages(sl_train_plan *plan, const sl_graph *graph)
 {
     sl_status status = SL_OK;
@@ -179,18 +160,6 @@ done:
     return status;
 }
 
-static sl_status check_schedule(sl_train_plan *plan)
-{
-    sl_violation violation = { .rank = -1 };
-    const sl_check_options options = { .edges = plan->edges, .edge_count = plan->edge_count };
-    sl_status status = sl_schedule_check(plan->schedule, &options, &violation);
-    if (status == SL_ERR_SCHEDULE)
-        return sl_train_config_context(plan->config, "parallel.schedule",
-                                       sl_fail(status, "rank %d, cell %" PRId64 " %s: %s", violation.rank,
-                                               violation.cell, violation.text, violation.reason));
-    return status;
-}
-
 sl_status sl_plan_cut(sl_train_plan *plan)
 {
     sl_status status = SL_OK;
@@ -206,8 +175,6 @@ sl_status sl_plan_cut(sl_train_plan *plan)
         SL_TRY(sl_model_build(&plan->graph_model, SL_MODE_TRAIN, &shape, &smaller));
         SL_TRY(cut_again(plan, smaller));
     }
-    SL_TRY(note_edges(plan));
-    SL_TRY(check_schedule(plan));
     SL_TRY(note_stages(plan, graph));
 done:
     sl_graph_destroy(smaller);

@@ -196,6 +196,28 @@ done:
     return status;
 }
 
+/* Collective: run.out/plan.json, what was planned beside what the ranks have taken. */
+static sl_status write_plan(train_run *run)
+{
+    sl_status status = SL_OK;
+    sl_plan_memory own = sl_trainer_memory(run->trainer), *all = NULL;
+    sl_file *file = NULL;
+    char *path = NULL;
+    SL_TRY(SL_NEW_ARRAY(all, sl_group_size(run->group)));
+    SL_TRY(sl_group_all_gather(run->group, &own, sizeof own, all));
+    if (!run->leads)
+        goto done;
+    SL_TRY(sl_path_join(run->config->run.out, "plan.json", &path));
+    SL_TRY(sl_file_create(path, &file));
+    sl_train_plan_write_json(run->plan, all, sl_file_stream(file));
+    SL_TRY(sl_file_commit(file));
+done:
+    sl_file_destroy(file);
+    sl_free(path);
+    sl_free(all);
+    return status;
+}
+
 /* Of all ranks together: what is given, or what rank 0 measures while the others wait. */
 static sl_status find_peak(train_run *run)
 {
@@ -320,6 +342,7 @@ static sl_status finish(train_run *run)
 {
     sl_status status = SL_OK;
     SL_TRY(sl_trainer_finish_checkpoint(run->trainer));
+    SL_TRY(write_plan(run)); /* again: the first snapshot has its memory now */
     if (run->leads)
         SL_TRY(sl_metrics_sync(run->output.metrics));
     if (run->trainer->committed >= 0)
@@ -349,6 +372,7 @@ sl_status sl_train_run(const sl_train_plan *plan, sl_group *group, const sl_trai
     SL_TRY(look_at_launcher(&run));
     SL_TRY(sl_trainer_create(plan, group, trace_events(&run), &run.trainer));
     SL_TRY(load(&run));
+    SL_TRY(write_plan(&run));
     SL_TRY(find_peak(&run));
     if (options->console)
         sl_progress_begin(&run.progress, options->console, run.config);

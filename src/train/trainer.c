@@ -11,42 +11,13 @@ static sl_status build_stages(sl_trainer *trainer)
 {
     sl_status status = SL_OK;
     const sl_train_plan *plan = trainer->plan;
-    const sl_program_options options = { .recompute = plan->recompute.items,
-                                         .recompute_count = (int)plan->recompute.count };
     SL_TRY(SL_NEW_ARRAY(trainer->stages, plan->stage_count));
     for (int s = 0; s < plan->stage_count; s++) {
         if (plan->stages[s].rank != trainer->pp_rank)
             continue;
-        SL_TRY(sl_stage_build((const sl_partition *const *)plan->partitions, plan->size_count, s, trainer->device,
-                              &options, &trainer->stages[trainer->stage_count]));
+        SL_TRY(sl_plan_build_stage(plan, s, trainer->device, &trainer->stages[trainer->stage_count]));
         trainer->stage_count++;
     }
-done:
-    return status;
-}
-
-static sl_stage *find_stage(const sl_trainer *trainer, int index)
-{
-    for (int i = 0; i < trainer->stage_count; i++) {
-        if (sl_stage_index(trainer->stages[i]) == index)
-            return trainer->stages[i];
-    }
-    return NULL;
-}
-
-static sl_status share_values(sl_trainer *trainer)
-{
-    sl_status status = SL_OK;
-    const sl_train_plan *plan = trainer->plan;
-    sl_stage *embedding = find_stage(trainer, plan->embedding_stage), *head = find_stage(trainer, plan->head_stage);
-    if (!plan->tied || !embedding || !head)
-        return SL_OK;
-    const sl_param_info *info = sl_param_list_at(plan->params, sl_param_list_find(plan->params, plan->embedding));
-    int64_t count = 0;
-    SL_TRY(sl_shape_count(&info->shape, &count));
-    SL_TRY(sl_device_alloc(trainer->device, (size_t)count * sl_dtype_size(info->dtype), &trainer->shared_values));
-    SL_TRY(sl_stage_bind_param(embedding, plan->embedding, trainer->shared_values, NULL));
-    SL_TRY(sl_stage_bind_param(head, plan->head, trainer->shared_values, NULL));
 done:
     return status;
 }
@@ -95,19 +66,13 @@ static sl_status list_params(sl_trainer *trainer)
     const sl_param *params = sl_runtime_params(trainer->runtime, &count);
     SL_TRY(SL_NEW_ARRAY(trainer->params, count));
     for (int i = 0; i < count; i++) {
-        bool head = plan->tied && strcmp(params[i].name, plan->head) == 0;
+        const char *name = params[i].tied_to; /* a tied head has the embedding's values, in files too */
         size_t bytes = sl_meta_bytes(&params[i].data.meta);
         largest = bytes > largest ? bytes : largest;
-        if (head)
-            trainer->head_grad = params[i].grad;
-        else if (plan->tied && strcmp(params[i].name, plan->embedding) == 0)
-            trainer->embedding_grad = params[i].grad;
-        if (head && trainer->shared_values)
-            continue; /* the embedding stands for both */
-        const char *name = head ? plan->embedding : params[i].name;
-        trainer->params[trainer->param_count++] = (trainer_param){
-            .param = &params[i], .name = name, .index = sl_param_list_find(plan->params, name), .counted = !head
-        };
+        trainer->params[trainer->param_count++] = (trainer_param){ .param = &params[i],
+                                                                   .name = name,
+                                                                   .index = sl_param_list_find(plan->params, name),
+                                                                   .counted = params[i].owner == trainer->pp_rank };
     }
     SL_TRY(sl_alloc(largest, 1, (void **)&trainer->staging));
 done:
@@ -127,7 +92,9 @@ static sl_status make_optimizer(sl_trainer *trainer)
                                       .grad = param->grad,
                                       .decay = param->data.meta.shape.rank >= 2 };
     }
+    size_t before = sl_device_get_memory(trainer->device).in_use;
     SL_TRY(sl_optimizer_create(&options, trainer->device, params, trainer->param_count, &trainer->optimizer));
+    trainer->optimizer_bytes = sl_device_get_memory(trainer->device).in_use - before;
     SL_TRY(SL_NEW_ARRAY(trainer->own_sums, trainer->param_count));
     SL_TRY(SL_NEW_ARRAY(trainer->sums, sl_param_list_count(trainer->plan->params)));
 done:
@@ -137,17 +104,6 @@ done:
 
 /* ---- Groups ---------------------------------------------------------------------------------- */
 
-/* The ranks of the embedding and of the head, in this order; a group of their own where they are two. */
-static sl_status make_tie_group(sl_trainer *trainer)
-{
-    const sl_train_plan *plan = trainer->plan;
-    int embedding = plan->stages[plan->embedding_stage].rank, head = plan->stages[plan->head_stage].rank;
-    if (!plan->tied || embedding == head)
-        return SL_OK;
-    bool member = trainer->pp_rank == embedding || trainer->pp_rank == head;
-    return sl_group_split(trainer->pipeline, member ? 0 : -1, trainer->pp_rank == head, &trainer->tie);
-}
-
 static sl_status make_groups(sl_trainer *trainer)
 {
     sl_status status = SL_OK;
@@ -156,7 +112,6 @@ static sl_status make_groups(sl_trainer *trainer)
                          &trainer->replicas));
     trainer->pp_rank = sl_group_rank(trainer->pipeline);
     trainer->dp_rank = sl_group_rank(trainer->replicas);
-    SL_TRY(make_tie_group(trainer));
     SL_TRY(SL_NEW_ARRAY(trainer->notes, sl_group_size(trainer->world)));
 done:
     return status;
@@ -175,7 +130,6 @@ sl_status sl_trainer_create(const sl_train_plan *plan, sl_group *world, int trac
     SL_TRY(make_groups(trainer));
     SL_TRY(sl_device_open("cpu", &device_options, &trainer->device));
     SL_TRY(build_stages(trainer));
-    SL_TRY(share_values(trainer));
     SL_TRY(make_runtime(trainer, trace_events));
     SL_TRY(list_params(trainer));
     SL_TRY(make_optimizer(trainer));
@@ -186,6 +140,16 @@ sl_status sl_trainer_create(const sl_train_plan *plan, sl_group *world, int trac
 done:
     sl_trainer_destroy(trainer);
     return status;
+}
+
+sl_plan_memory sl_trainer_memory(const sl_trainer *trainer)
+{
+    sl_pipeline_memory runtime = sl_runtime_get_memory(trainer->runtime);
+    sl_plan_memory memory = sl_plan_memory_of(&runtime);
+    memory.optimizer = trainer->optimizer_bytes;
+    memory.checkpoint = trainer->writer ? sl_checkpoint_writer_bytes(trainer->writer) : 0;
+    sl_plan_memory_sum(&memory);
+    return memory;
 }
 
 void sl_trainer_destroy(sl_trainer *trainer)
@@ -201,9 +165,7 @@ void sl_trainer_destroy(sl_trainer *trainer)
     for (int i = 0; i < trainer->stage_count; i++)
         sl_stage_destroy(trainer->stages[i]);
     sl_free(trainer->stages);
-    sl_device_free(trainer->device, trainer->shared_values);
     sl_device_close(trainer->device);
-    sl_group_close(trainer->tie);
     sl_group_close(trainer->replicas);
     sl_group_close(trainer->pipeline);
     sl_free(trainer->params);

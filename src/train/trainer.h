@@ -25,7 +25,6 @@ typedef struct sl_trainer {
     const sl_train_plan *plan;
     sl_group *world;               /* borrowed */
     sl_group *pipeline, *replicas; /* ours */
-    sl_group *tie;                 /* the ranks of the embedding and of the head, where they are two; else NULL */
     int pp_rank, dp_rank;
 
     sl_device *device;
@@ -35,10 +34,9 @@ typedef struct sl_trainer {
     sl_optimizer *optimizer;
     trainer_param *params; /* one for each of the optimizer's */
     int param_count;
-    void *shared_values;               /* of embedding and head, where both are on this rank */
-    sl_view embedding_grad, head_grad; /* data NULL where they are elsewhere, or nothing is tied */
-    float *staging;                    /* host memory for the largest parameter */
-    double *own_sums, *sums;           /* squares of gradients: of this rank's params, of the model's */
+    size_t optimizer_bytes;  /* device memory that it has taken */
+    float *staging;          /* host memory for the largest parameter */
+    double *own_sums, *sums; /* squares of gradients: of this rank's params, of the model's */
 
     int32_t *tokens, *targets;    /* [rows, seq] of this replica */
     rank_note *notes;             /* one a rank of the world */
@@ -56,6 +54,7 @@ typedef struct sl_trainer {
 SL_MUST_CHECK sl_status sl_trainer_create(const sl_train_plan *plan, sl_group *world, int trace_events,
                                           sl_trainer **out);
 void sl_trainer_destroy(sl_trainer *trainer); /* NULL is fine */
+sl_plan_memory sl_trainer_memory(const sl_trainer *trainer); /* that this rank has taken */
 
 /* trainer_load.c: values of all parameters. */
 SL_MUST_CHECK sl_status sl_trainer_load_start(sl_trainer *trainer);

@@ -1,34 +1,9 @@
-/* One step: batch, pipeline, tied gradients, norm over all parameters, update. */
+/* One step: batch, pipeline, norm over all parameters, update. */
 #include "train/trainer.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
-
-/* The gradient of a tied parameter is that of the embedding plus that of the head, in this order wherever they are. */
-static sl_status add_tied(sl_trainer *trainer)
-{
-    sl_status status = SL_OK;
-    const sl_view *embedding = &trainer->embedding_grad, *head = &trainer->head_grad;
-    sl_stream *stream = sl_runtime_stream(trainer->runtime);
-    if (!embedding->data && !head->data)
-        return SL_OK;
-    if (embedding->data && head->data) {
-        const sl_view inputs[] = { *embedding, *head };
-        const sl_kernel_call call = {
-            .op = SL_OP_ADD, .inputs = inputs, .input_count = 2, .outputs = embedding, .output_count = 1
-        };
-        return sl_kernel_run(stream, &call);
-    }
-    const sl_view *own = embedding->data ? embedding : head;
-    void *host = NULL;
-    SL_TRY(sl_trainer_read(trainer, own, (const void **)&host));
-    SL_TRY(sl_group_all_reduce(trainer->tie, host, sl_meta_count(&own->meta), own->meta.dtype, SL_REDUCE_SUM));
-    if (host != own->data)
-        SL_TRY(sl_stream_copy(stream, SL_COPY_HOST_TO_DEVICE, own->data, host, sl_meta_bytes(&own->meta)));
-done:
-    return status;
-}
 
 /* Each tensor is counted by one rank and added in the order of the model, so that the norm has the same bits however
  * the model is cut: adding the zeros of the other ranks changes nothing. */
@@ -81,7 +56,6 @@ sl_status sl_trainer_step(sl_trainer *trainer, const char *save_grads, sl_step_r
                                       .warmup = config->optimizer.warmup,
                                       .steps = config->run.steps };
     SL_TRY(run_pipeline(trainer, &report->loss));
-    SL_TRY(add_tied(trainer));
     SL_TRY(global_norm(trainer, &report->grad_norm));
     if (!isfinite(report->grad_norm)) /* the same on all ranks; an update would spoil the weights and what is saved */
         SL_TRY(sl_fail(SL_ERR_NUMERIC,

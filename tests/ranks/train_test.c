@@ -112,8 +112,8 @@ static void run(const char *name, const sl_train_options *options, const char *c
     int count = 9;
     while (more && *more)
         overrides[count++] = *more++;
-    assert_int_equal(sl_train_config_load(NULL, overrides, count, &config), SL_OK);
-    assert_int_equal(sl_train_plan_create(&config, &plan), SL_OK);
+    if (sl_train_config_load(NULL, overrides, count, &config) != SL_OK || sl_train_plan_create(&config, &plan) != SL_OK)
+        fail_msg("%s: %s", name, sl_error_message());
     int ranks = sl_train_plan_ranks(plan);
     assert_int_equal(sl_group_open_threads(ranks, NULL, groups), SL_OK);
     for (int r = 0; r < ranks; r++) {
@@ -130,11 +130,37 @@ static void run(const char *name, const sl_train_options *options, const char *c
         sl_group_close(groups[r]);
     }
     for (int r = 0; r < config.parallel.pp; r++)
-        out->planned_memory = fmax(out->planned_memory, sl_train_plan_memory(plan, r).total);
+        out->planned_memory = fmax(out->planned_memory, (double)sl_train_plan_memory(plan, r).total);
     sl_train_plan_destroy(plan);
     sl_train_config_destroy(&config);
     if (out->status == SL_OK)
         read_metrics(name, out);
+}
+
+/* ---- Memory ---- */
+
+/* plan.json of a run: what was planned for each rank is what it has taken, to the byte. */
+static void check_plan_file(const char *name, int ranks)
+{
+    static const char *const keys[] = { "total",       "weights",  "gradients", "optimizer",
+                                        "activations", "messages", "checkpoint" };
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s/plan.json", folder, name);
+    json_t *plan = json_load_file(path, 0, NULL);
+    assert_non_null(plan);
+    json_t *planned = json_object_get(plan, "ranks"), *measured = json_object_get(plan, "measured");
+    assert_int_equal(json_array_size(planned), ranks);
+    assert_int_equal(json_array_size(measured), ranks);
+    assert_true(json_is_true(json_object_get(plan, "fits")));
+    for (size_t r = 0; r < json_array_size(planned); r++) {
+        for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
+            json_int_t want = json_integer_value(json_object_get(json_array_get(planned, r), keys[k]));
+            json_int_t got = json_integer_value(json_object_get(json_array_get(measured, r), keys[k]));
+            if (want != got)
+                fail_msg("%s: rank %zu was planned %lld bytes of %s and has taken %lld", name, r, want, keys[k], got);
+        }
+    }
+    json_decref(plan);
 }
 
 static const sl_train_options plain = { .console = NULL };
@@ -276,6 +302,43 @@ static void a_loss_that_is_no_number_ends_the_run_on_all_ranks(void **state)
     assert_non_null(strstr(out.message, "loss"));
 }
 
+static void memory_is_planned_to_the_byte(void **state)
+{
+    (void)state;
+    static const char *const families[] = { "gpt2", "llama" };
+    static const char *const recompute[] = { "parallel.recompute=h.*", "parallel.recompute=layers.*" };
+    int number = 0;
+    for (int f = 0; f < 2; f++) {
+        for (int g = 0; sl_generator_name(g); g++) {
+            if (strncmp(sl_generator_name(g), "ForwardOnly", 11) == 0)
+                continue;
+            for (int pp = 1; pp <= 4; pp *= 2) {
+                for (int more = 0; more < 4; more++) {
+                    char name[32], family[32], schedule[64], ranks[32];
+                    snprintf(name, sizeof name, "memory-%d", number++);
+                    snprintf(family, sizeof family, "model.family=%s", families[f]);
+                    snprintf(schedule, sizeof schedule, "parallel.schedule=%s", sl_generator_name(g));
+                    snprintf(ranks, sizeof ranks, "parallel.pp=%d", pp);
+                    const char *keys[] = { family,
+                                           schedule,
+                                           ranks,
+                                           "run.steps=1",
+                                           "batch.microbatches=4",
+                                           "model.n_layer=7", /* with embedding and head a stage for each rank and V */
+                                           more & 1 ? "parallel.dp=2" : "parallel.dp=1",
+                                           more & 2 ? recompute[f] : NULL,
+                                           NULL };
+                    run_outcome out;
+                    run(name, &plain, keys, &out);
+                    if (out.status != SL_OK)
+                        fail_msg("%s %s %s: %s", family, schedule, ranks, out.message);
+                    check_plan_file(name, pp * (more & 1 ? 2 : 1));
+                }
+            }
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -284,6 +347,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(uneven_microbatches_weigh_every_row_the_same, enter, leave),
         cmocka_unit_test_setup_teardown(dropout_follows_the_rows_not_the_microbatches, enter, leave),
         cmocka_unit_test_setup_teardown(memory_is_as_planned, enter, leave),
+        cmocka_unit_test_setup_teardown(memory_is_planned_to_the_byte, enter, leave),
         cmocka_unit_test_setup_teardown(a_stop_leaves_a_checkpoint_to_resume_from, enter, leave),
         cmocka_unit_test_setup_teardown(checkpoints_of_a_hurried_run_are_whole, enter, leave),
         cmocka_unit_test_setup_teardown(a_loss_that_is_no_number_ends_the_run_on_all_ranks, enter, leave),

@@ -37,7 +37,7 @@ static const cli_usage usage = {
                 "mpirun -n 4 sluice train -c run.yaml --parallel.pp=4",
 };
 
-enum { OPTION_LIMIT = 256, OVERRIDE_LIMIT = 256, OWN_OPTIONS = 10 };
+enum { OPTION_LIMIT = 256, OVERRIDE_LIMIT = 256, OWN_OPTIONS = 11 };
 
 /* The command line as it was read. */
 typedef struct train_arguments {
@@ -45,6 +45,7 @@ typedef struct train_arguments {
     int ranks, trace, restarts, min_ranks;
     bool dry_run, resume;
     double hang_timeout;
+    int format; /* of --dry-run */
     char *overrides[OVERRIDE_LIMIT];
     int override_count;
 } train_arguments;
@@ -86,6 +87,7 @@ static void fill_options(train_arguments *arguments, cli_option *options, char n
         { .name = "dry-run",
           .flag = &arguments->dry_run,
           .help = "Print the plan (stages, schedule, predicted step time, bubble and memory) and stop." },
+        FORMAT_OPTION_ROW(arguments->format),
         { .name = "resume",
           .flag = &arguments->resume,
           .help =
@@ -298,6 +300,22 @@ static int start_ranks(const train_arguments *arguments, int ranks, int argc, ch
     return ranks_start(NAME, ranks, arguments->hang_timeout, argc, argv, &again);
 }
 
+/* The plan is printed whole even if it does not fit; then comes what is wrong. */
+static int print_plan(const sl_train_plan *plan, const train_arguments *arguments, int argc, char **argv)
+{
+    char line[4096];
+    if (ranks_own() > 0)
+        return EXIT_OK;
+    format_command(argc, argv, sl_train_plan_ranks(plan), line, sizeof line);
+    if (arguments->format == FORMAT_JSON)
+        sl_train_plan_write_json(plan, NULL, stdout);
+    else
+        sl_train_plan_print(plan, line, stdout);
+    fflush(stdout);
+    sl_status status = sl_train_plan_check_memory(plan);
+    return status == SL_OK ? EXIT_OK : refuse(status);
+}
+
 static int run(const train_arguments *arguments, const sl_train_config *config, int argc, char **argv)
 {
     sl_train_plan *plan = NULL;
@@ -315,11 +333,9 @@ static int run(const train_arguments *arguments, const sl_train_config *config, 
         return refuse(status);
     int code = EXIT_OK, ranks = sl_train_plan_ranks(plan);
     if (arguments->dry_run) {
-        char line[4096];
-        format_command(argc, argv, ranks, line, sizeof line);
-        if (ranks_own() == 0)
-            sl_train_plan_print(plan, line, stdout);
-    } else if ((status = sl_train_check_output(plan, arguments->resume)) != SL_OK ||
+        code = print_plan(plan, arguments, argc, argv);
+    } else if ((status = sl_train_plan_check_memory(plan)) != SL_OK ||
+               (status = sl_train_check_output(plan, arguments->resume)) != SL_OK ||
                (status = check_writable(arguments->save_grads)) != SL_OK) {
         code = refuse(status);
     } else if (starts) {
