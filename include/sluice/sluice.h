@@ -4,6 +4,7 @@
 
 #include <sluice/base.h>
 #include <sluice/schedule.h>
+#include <sluice/plan.h>
 #include <sluice/comm.h>
 #include <sluice/device.h>
 #include <sluice/op.h>

@@ -46,7 +46,7 @@ refuses() {
     [ ! -s "$out" ] || fail "prints although the command line is wrong"
 }
 good=(--schedule GPipe --ranks 2 --microbatches 2)
-refuses "--schedule NAME is missing"
+refuses "--schedule NAME or --auto is missing" --ranks 2 --microbatches 2
 refuses "--ranks P is missing" --schedule GPipe --microbatches 2
 refuses "--microbatches M is missing" --schedule GPipe --ranks 2
 refuses "--ranks: 'two' is not a whole number" --schedule GPipe --ranks two --microbatches 2
@@ -62,6 +62,75 @@ refuses "there is no option '-x'" "${good[@]}" -x
 refuses "'extra' is one operand too many" "${good[@]}" extra
 refuses "NoSuchSchedule" --schedule NoSuchSchedule --ranks 2 --microbatches 2
 refuses "stages" --schedule ZBVZeroBubble --ranks 2 --microbatches 2 --stages-per-rank 3
+
+refuses "either --schedule or --auto, not both" "${good[@]}" --auto
+refuses "--forward-only goes with --schedule alone" --auto --ranks 2 --microbatches 2 --forward-only
+refuses "--costs: F: 'nan' is not a number" --auto --ranks 2 --microbatches 2 --costs F=nan
+refuses "--costs: W" --auto --ranks 2 --microbatches 2 --costs W=-1
+refuses "F of stage 0 takes no time" --auto --ranks 2 --microbatches 2 --costs F=0,I=0,W=0
+refuses "--memory: 'much' is not a number" --auto --ranks 2 --microbatches 2 --memory much
+refuses "--memory: 0 is no memory" --auto --ranks 2 --microbatches 2 --memory 0
+refuses "--release: 1.5 is outside 0 to 1" --auto --ranks 2 --microbatches 2 --release 1.5
+refuses "80000 stages: at most 65535" --auto --ranks 40000 --microbatches 2 --placement v
+refuses "--placement linear has 1 stage a rank, not 2" --auto --ranks 4 --microbatches 2 --placement linear --stages-per-rank 2
+run 1 "$SLUICE" plan --auto --ranks 4 --microbatches 8 --placement v --memory 0.75
+complains "a memory of 0.75 is too little: rank 0 holds 1 for one microbatch, so 1 is the least that would do"
+
+# --auto: the figures as JSON, the CSV in a file alone; check sees the makespan that was promised.
+costs=F=10,I=12,W=8,comm=1
+run 0 "$SLUICE" plan --auto --ranks 4 --microbatches 8 --costs $costs --memory 4 --format json -o "$scratch/auto.csv"
+silent
+json_is makespan 294
+json_is stage_time 294
+json_is bound_makespan 294
+json_is gap_makespan 0
+json_is gap_stage_time 0
+json_is peak_memory.0 4
+json_is method rounds
+for key in bubble bubble_stage bound_stage_time plan_seconds; do
+    "$SLUICE_SUPPORT/json_get" $key <"$out" >/dev/null || fail "no $key"
+done
+run 0 "$SLUICE" check "$scratch/auto.csv" --costs $costs --format json
+json_is makespan 294
+
+# As text: a table, best first, with the reason where a schedule does not fit.
+run 0 "$SLUICE" plan --auto --ranks 4 --microbatches 8 --costs $costs --memory 4
+silent
+[ "$(sed -n 2p "$out" | cut -c1-14)" = "found (rounds)" ] || fail "the found plan is not the first"
+prints "lower bound"
+grep -qE '^ZB-1p +294 ' "$out" || fail "ZB-1p is not in the table"
+grep -qE '^ZB-2p +needs a memory of 8, there is 4' "$out" || fail "no reason for ZB-2p"
+grep -qE '^V-Half +is made for a V of 2 stages a rank' "$out" || fail "no reason for V-Half"
+run 0 "$SLUICE" plan --schedule ZB-1p --ranks 4 --microbatches 8 --costs $costs --format json
+json_is method ZB-1p
+json_is makespan 294
+run 1 "$SLUICE" plan --schedule ZB-2p --ranks 4 --microbatches 8 --costs $costs --memory 7
+complains "ZB-2p needs a memory of 8, there is 7"
+
+# Every placement; a plan runs through the checker over links that hold nothing.
+for placement in linear interleaved v; do
+    run 0 "$SLUICE" plan --auto --ranks 3 --microbatches 5 --placement $placement --memory 2 --budget 0.02 --lower \
+        -o "$scratch/auto.csv"
+    run 0 "$SLUICE" check "$scratch/auto.csv" --link-capacity 0
+done
+run 0 "$SLUICE" plan --auto --ranks 2 --microbatches 5 --objective stage-time --budget 0.02 --format json
+
+# Costs of every stage from a file, memory in bytes.
+cat >"$scratch/costs.json" <<'JSON'
+{"stages":[{"F":10,"I":12,"W":8,"activation":1048576},{"F":11,"I":10,"W":8,"activation":2097152}], "comm":1}
+JSON
+run 0 "$SLUICE" plan --auto --ranks 2 --microbatches 6 --costs-file "$scratch/costs.json" --memory 4MiB --format json
+json_is peak_memory.1 4194304
+run 1 "$SLUICE" plan --auto --ranks 2 --microbatches 6 --costs-file "$scratch/costs.json" --memory 1MiB
+complains "rank 1 holds 2097152 for one microbatch, so 2097152 is the least that would do"
+refuses "costs.json has the costs of 2 stages; 3 ranks with 1 each have 3" --auto --ranks 3 --microbatches 6 \
+    --costs-file "$scratch/costs.json"
+for wrong in '{' '[]' '{"stages":[]}' '{"stages":[{"F":-1}]}' '{"stages":[{"F":"1"}]}' '{"stages":[{"G":1}]}' \
+    '{"stages":[1]}' '{"stages":[{"F":1}],"com":1}'; do
+    echo "$wrong" >"$scratch/wrong.json"
+    run 1 "$SLUICE" plan --auto --ranks 1 --microbatches 1 --costs-file "$scratch/wrong.json"
+    complains "$scratch/wrong.json"
+done
 
 # Where the plan cannot be written: exit code 1 and nothing left behind.
 run 1 "$SLUICE" plan "${good[@]}" -o /dev/full

@@ -1,66 +1,303 @@
-/* sluice plan: generates a schedule and writes it as CSV. */
+/* sluice plan: makes a schedule, named or searched for, and writes it as CSV. */
 #include "command.h"
 #include "options.h"
+#include "plan_report.h"
 #include "schedule_source.h"
 
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const cli_usage plan_usage = {
     .command = "plan",
-    .synopsis = "--schedule NAME --ranks P --microbatches M [OPTIONS]",
+    .synopsis = "(--schedule NAME | --auto) --ranks P --microbatches M [OPTIONS]",
     .description =
-        "Generates a pipeline schedule and writes it as CSV: a line a rank, a cell an action. The cell 3F0 is the "
+        "Makes a pipeline schedule and writes it as CSV: a line a rank, a cell an action. The cell 3F0 is the "
         "forward of stage 3 on microbatch 0; I, W and B are the gradients of its inputs, of its weights, and both "
         "at once.\n"
+        "With --auto it looks for the schedule that takes least time with the given costs and memory, and prints it "
+        "beside all named schedules and beside a lower bound that no schedule can beat. The CSV then goes to the file "
+        "of -o alone. --format gives the same figures for a named schedule.\n"
         "With --lower the communication is added: SEND and RECV where a value crosses ranks, UNSHARD and RESHARD "
         "around the use of a stage's weights, and REDUCE_GRAD after its last gradient.",
     .examples = "sluice plan --schedule 1F1B --ranks 4 --microbatches 8\n"
-                "sluice plan --schedule ZBVZeroBubble --ranks 4 --microbatches 8 --lower -o plan.csv",
+                "sluice plan --schedule ZBVZeroBubble --ranks 4 --microbatches 8 --lower -o plan.csv\n"
+                "sluice plan --auto --ranks 4 --microbatches 8 --costs F=10,I=12,W=8,comm=1 --memory 4 -o plan.csv",
 };
 
-static sl_status write_plan(const sl_generate_options *generate, bool lower, const char *path)
+enum { PLACEMENT_LINEAR, PLACEMENT_INTERLEAVED, PLACEMENT_V, PLACEMENT_OF_SCHEDULE };
+enum { REPORT_NONE = 2 }; /* besides FORMAT_TEXT and FORMAT_JSON */
+
+typedef struct plan_args {
+    sl_generate_options generate;
+    bool search, lower;
+    int placement, format, objective;
+    sl_costs costs;
+    const char *costs_file;
+    double memory, release, budget;
+    const char *output; /* NULL: standard output */
+} plan_args;
+
+/* Memory: a number, or one with a unit of bytes after it. */
+static sl_status read_memory(const char *what, const char *text, void *target)
 {
-    sl_schedule *schedule = NULL, *lowered = NULL;
+    static const struct {
+        const char *name;
+        double bytes;
+    } units[] = { { "KiB", 0x1p10 }, { "MiB", 0x1p20 }, { "GiB", 0x1p30 }, { "TiB", 0x1p40 }, { "kB", 1e3 },
+                  { "MB", 1e6 },     { "GB", 1e9 },     { "TB", 1e12 },    { "B", 1 } };
+    char number[64];
+    double unit = 1;
+    size_t length = strlen(text);
+    if (length >= sizeof number)
+        return sl_fail(SL_ERR_ARGUMENT, "%s: '%.60s...' is not an amount of memory", what, text);
+    snprintf(number, sizeof number, "%s", text);
+    for (size_t n = 0; n < sizeof units / sizeof *units; n++) {
+        size_t end = strlen(units[n].name);
+        if (length > end && strcmp(text + length - end, units[n].name) == 0) {
+            number[length - end] = '\0';
+            unit = units[n].bytes;
+            break;
+        }
+    }
+    double value;
+    sl_status status = sl_parse_double(what, number, 0, 1e300, &value);
+    if (status != SL_OK)
+        return status;
+    if (value <= 0)
+        return sl_fail(SL_ERR_ARGUMENT, "%s: 0 is no memory; leave the option out for no limit", what);
+    *(double *)target = value * unit;
+    return SL_OK;
+}
+
+/* Appends every name to text, with the separator between them. */
+static const char *join_names(char *text, size_t size, const char *separator)
+{
+    size_t used = strlen(text);
+    for (int n = 0; sl_plan_name(n) && used < size; n++)
+        used += (size_t)snprintf(text + used, size - used, "%s%s", n ? separator : "", sl_plan_name(n));
+    if (used < size)
+        snprintf(text + used, size - used, "%sForwardOnly%sForwardOnlyV", separator, separator);
+    return text;
+}
+
+static const char *plan_words(void)
+{
+    static char words[400];
+    return words[0] ? words : join_names(words, sizeof words, "|");
+}
+
+static const char *plan_help(void)
+{
+    static char help[480] = "";
+    if (!help[0]) {
+        snprintf(help, sizeof help, "One of ");
+        join_names(help, sizeof help - 24, ", ");
+        strcat(help, "; in any case.");
+    }
+    return help;
+}
+
+/* Where the stages lie: as --placement says, else as the schedule has them. */
+static sl_status choose_placement(const plan_args *args, sl_plan_problem *problem)
+{
     sl_status status = SL_OK;
-    SL_TRY(sl_schedule_generate(generate, &schedule));
-    if (lower)
-        SL_TRY(sl_schedule_lower(schedule, NULL, &lowered));
-    const sl_schedule *result = lower ? lowered : schedule;
-    if (path)
-        SL_TRY(sl_schedule_save_csv(result, path));
-    else
-        SL_TRY(sl_schedule_write_csv(result, stdout));
+    sl_placement placement = args->placement == PLACEMENT_V ? SL_PLACEMENT_V : SL_PLACEMENT_LOOP;
+    int chunks = args->placement == PLACEMENT_LINEAR ? 1 : 2, given = args->generate.stages_per_rank;
+    if (args->placement == PLACEMENT_OF_SCHEDULE) {
+        chunks = 1;
+        if (args->generate.name)
+            SL_TRY(sl_plan_named_placement(args->generate.name, &placement, &chunks));
+    } else if (args->placement == PLACEMENT_LINEAR && given > 1) {
+        return sl_fail(SL_ERR_ARGUMENT, "--placement linear has 1 stage a rank, not %d; interleaved has several",
+                       given);
+    }
+    sl_plan_problem_init(problem, args->generate.ranks, args->generate.microbatches, placement, given ? given : chunks);
 done:
-    sl_schedule_destroy(schedule);
+    return status;
+}
+
+/* The costs of every stage; costs->stages is the caller's to free. */
+static sl_status take_costs(const plan_args *args, sl_plan_problem *problem)
+{
+    sl_status status = SL_OK;
+    double activation = problem->costs.stage.activation; /* what a rank holds for a microbatch is 1 */
+    int stages = 0;
+    problem->costs = args->costs;
+    if (args->costs_file)
+        SL_TRY(sl_plan_load_costs(args->costs_file, &problem->costs, &stages));
+    int64_t wanted = (int64_t)problem->ranks * problem->stages_per_rank;
+    if (args->costs_file && stages != wanted)
+        SL_TRY(sl_fail(SL_ERR_ARGUMENT, "%s has the costs of %d stages; %d ranks with %d each have %lld",
+                       args->costs_file, stages, problem->ranks, problem->stages_per_rank, (long long)wanted));
+    sl_stage_cost *costs = (sl_stage_cost *)problem->costs.stages; /* made here */
+    for (int stage = 0; stage < stages; stage++) {
+        if (isnan(costs[stage].activation))
+            costs[stage].activation = activation;
+        if (!isnan(args->release))
+            costs[stage].release = args->release;
+    }
+    if (isnan(problem->costs.stage.activation))
+        problem->costs.stage.activation = activation;
+    if (!isnan(args->release))
+        problem->costs.stage.release = args->release;
+    problem->memory = args->memory;
+    problem->objective = (sl_objective)args->objective;
+done:
+    return status;
+}
+
+static sl_status write_schedule(const plan_args *args, const sl_schedule *schedule)
+{
+    sl_status status = SL_OK;
+    sl_schedule *lowered = NULL;
+    if (args->lower)
+        SL_TRY(sl_schedule_lower(schedule, NULL, &lowered));
+    if (args->output)
+        SL_TRY(sl_schedule_save_csv(lowered ? lowered : schedule, args->output));
+    else
+        SL_TRY(sl_schedule_write_csv(lowered ? lowered : schedule, stdout));
+done:
     sl_schedule_destroy(lowered);
     return status;
 }
 
+/* With figures: printed if asked for, and the CSV goes to a file alone then. */
+static sl_status run_planner(const plan_args *args, const sl_plan_problem *problem)
+{
+    sl_status status = SL_OK;
+    sl_plan_result *result = NULL;
+    if (args->search)
+        SL_TRY(sl_plan_search(problem, args->budget, &result));
+    else
+        SL_TRY(sl_plan_named(problem, args->generate.name, &result));
+    if (args->format == FORMAT_JSON)
+        plan_print_json(result, problem->ranks);
+    else if (args->format == FORMAT_TEXT)
+        SL_TRY(plan_print_table(problem, result));
+    if (args->format == REPORT_NONE || args->output)
+        SL_TRY(write_schedule(args, sl_plan_schedule(result)));
+done:
+    sl_plan_result_destroy(result);
+    return status;
+}
+
+static sl_status run_plan(const plan_args *args)
+{
+    sl_status status = SL_OK;
+    sl_plan_problem problem = { 0 };
+    sl_schedule *schedule = NULL;
+    if (args->generate.forward_only) {
+        SL_TRY(sl_schedule_generate(&args->generate, &schedule));
+        SL_TRY(write_schedule(args, schedule));
+        goto done;
+    }
+    SL_TRY(choose_placement(args, &problem));
+    SL_TRY(take_costs(args, &problem));
+    if (args->search || args->format != REPORT_NONE || args->memory > 0) {
+        SL_TRY(run_planner(args, &problem));
+        goto done;
+    }
+    SL_TRY(sl_plan_make(&problem, args->generate.name, &schedule));
+    SL_TRY(write_schedule(args, schedule));
+done:
+    sl_schedule_destroy(schedule);
+    sl_plan_free_costs(&problem.costs);
+    return status;
+}
+
+static int check_args(const plan_args *args)
+{
+    if (args->search && args->generate.name)
+        return usage_error("plan", "either --schedule or --auto, not both");
+    if (!args->search && !args->generate.name)
+        return usage_error("plan", "--schedule NAME or --auto is missing");
+    if (args->generate.forward_only && (args->search || args->format != REPORT_NONE))
+        return usage_error("plan", "--forward-only goes with --schedule alone");
+    return EXIT_OK;
+}
+
 int cmd_plan(int argc, char **argv)
 {
-    sl_generate_options generate = { .name = NULL };
-    bool lower = false;
-    const char *path = NULL;
+    plan_args args = { .placement = PLACEMENT_OF_SCHEDULE, .format = REPORT_NONE, .release = NAN, .budget = 0.5 };
+    sl_costs_init(&args.costs);
+    args.costs.stage.activation = NAN; /* not given */
     const cli_option options[] = {
-        GENERATE_OPTION_ROWS(generate, true),
-        { .name = "lower", .flag = &lower, .help = "Add the communication." },
+        { .name = "schedule",
+          .value = "NAME",
+          .words = plan_words(),
+          .text = &args.generate.name,
+          .help = plan_help() },
+        { .name = "auto", .flag = &args.search, .help = "Look for the best schedule." },
+        GENERATE_SIZE_ROWS(args.generate, true),
+        { .name = "placement",
+          .value = "PLACEMENT",
+          .words = "linear|interleaved|v",
+          .choice = &args.placement,
+          .help =
+              "How stages lie on ranks: linear, one a rank (the default with --auto); interleaved, round and round; "
+              "v, two a rank, down and back." },
+        { .name = "costs",
+          .value = "LIST",
+          .read = read_costs,
+          .target = &args.costs,
+          .help = "What one microbatch costs in one stage, and a message: F=1,I=1,W=1,comm=0 are the defaults. Further "
+                  "keys: size and bandwidth of messages, activation, release." },
+        { .name = "costs-file",
+          .value = "FILE",
+          .text = &args.costs_file,
+          .help = "Costs of every stage as JSON: {\"stages\":[{\"F\":10,\"I\":12,\"W\":8,\"activation\":1.0}, ...], "
+                  "\"comm\":1}." },
+        { .name = "memory",
+          .value = "X",
+          .read = read_memory,
+          .target = &args.memory,
+          .help = "Memory of a rank for activations, in the unit of the costs' activation. If these are not given, a "
+                  "rank holds 1 for a microbatch that has passed all its stages. A unit of bytes may follow: 12GiB. No "
+                  "limit by default." },
+        { .name = "release",
+          .value = "R",
+          .real = &args.release,
+          .least = 0,
+          .most = 1,
+          .help = "Share of the activations that is free when I ends; the rest is free when W ends. 0.5 by default." },
+        { .name = "objective",
+          .value = "OBJECTIVE",
+          .words = "makespan|stage-time",
+          .choice = &args.objective,
+          .help = "What is to be short: makespan, from the first start to the last end (the default); stage-time, the "
+                  "largest of the ranks' own times from first start to last end." },
+        { .name = "budget",
+          .value = "SECONDS",
+          .real = &args.budget,
+          .least = 0,
+          .most = 1e6,
+          .help = "How long --auto may search after its heuristics, about; 0.5 by default. It is counted in steps, so "
+                  "equal problems give equal plans." },
+        { .name = "lower", .flag = &args.lower, .help = "Add the communication." },
         { .name = "output",
           .letter = 'o',
           .value = "FILE",
-          .text = &path,
+          .text = &args.output,
           .help = "Write to FILE, not to standard output." },
+        FORMAT_OPTION_ROW(args.format),
         { .name = NULL },
     };
     int code;
     if (!options_parse(&plan_usage, options, &argc, argv, &code))
         return code;
-    if (path && strcmp(path, "-") == 0)
-        path = NULL;
-    switch (write_plan(&generate, lower, path)) {
+    code = check_args(&args);
+    if (code != EXIT_OK)
+        return code;
+    if (args.search && args.format == REPORT_NONE)
+        args.format = FORMAT_TEXT;
+    if (args.output && strcmp(args.output, "-") == 0)
+        args.output = NULL;
+    switch (run_plan(&args)) {
     case SL_OK:
         return EXIT_OK;
-    case SL_ERR_ARGUMENT: /* the generator refuses what was asked for */
+    case SL_ERR_ARGUMENT: /* what was asked for cannot be */
         return usage_error("plan", "%s", sl_error_message());
     default:
         return failure("plan");

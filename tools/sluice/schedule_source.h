@@ -14,13 +14,17 @@
       .text = &(target).name,                                                                                          \
       .required = (is_required),                                                                                       \
       .help = generator_help() },                                                                                      \
-        { .name = "ranks",                                                                                             \
-          .value = "P",                                                                                                \
-          .integer = &(target).ranks,                                                                                  \
-          .min = 1,                                                                                                    \
-          .max = SL_MAX_RANKS,                                                                                         \
-          .required = (is_required),                                                                                   \
-          .help = "Number of ranks that the stages lie on." },                                                         \
+        GENERATE_SIZE_ROWS(target, is_required)
+
+/* Those but the name. */
+#define GENERATE_SIZE_ROWS(target, is_required)                                                                        \
+    { .name = "ranks",                                                                                                 \
+      .value = "P",                                                                                                    \
+      .integer = &(target).ranks,                                                                                      \
+      .min = 1,                                                                                                        \
+      .max = SL_MAX_RANKS,                                                                                             \
+      .required = (is_required),                                                                                       \
+      .help = "Number of ranks that the stages lie on." },                                                             \
         { .name = "microbatches",                                                                                      \
           .value = "M",                                                                                                \
           .integer = &(target).microbatches,                                                                           \

@@ -1,0 +1,113 @@
+/* The planner itself: the heuristics, the named schedules, the search; the best of all. */
+#include "plan/heuristics.h"
+#include "plan/result.h"
+
+/* Operations that the search places in a second, about. */
+#define EFFORT_PER_SECOND 20e6
+
+void sl_run_rounds(sl_placer *placer, double bound, sl_order *best)
+{
+    for (int n = 0; n < 8 && best->value > bound * (1 + 1e-12); n++) {
+        sl_rounds_run(placer, (sl_rounds_choice){
+                                  .overshoot = (n & 4) != 0, .skip_ahead = (n & 2) == 0, .fill_always = (n & 1) == 0 });
+        sl_order_keep_better(placer, "rounds", best);
+    }
+}
+
+/* Every choice once; those that are best most often come first. */
+static sl_status run_greedy(sl_placer *placer, double bound, int64_t effort, sl_order *best)
+{
+    sl_status status = SL_OK;
+    static const double fills[] = { 1, 0.25, 0.5, 0.75, 0.001 }, patience[] = { 0, 0.5 };
+    static const struct {
+        double ahead, step;
+    } ahead[] = { { 0, 0 }, { 1, 1.5 }, { 1, 1 }, { 2, 1 }, { 1, 2 } };
+    int64_t until = placer->placed + effort;
+    for (int n = 0; n < 5 * 5 * 5 * 2 * 2; n++) {
+        if (n > 0 && (placer->placed >= until || best->value <= bound * (1 + 1e-12)))
+            break;
+        sl_greedy_choice choice = { .fill_last = fills[n % 5],
+                                    .ahead = ahead[n / 5 % 5].ahead,
+                                    .ahead_step = ahead[n / 5 % 5].step,
+                                    .forward_first = n / 25 % 2,
+                                    .patience = patience[n / 50 % 2],
+                                    .fill_first = fills[n / 100 % 5],
+                                    .deep_first = true };
+        placer->stop = best->value;
+        SL_TRY(sl_greedy_run(placer, &choice));
+        sl_order_keep_better(placer, "greedy", best);
+    }
+done:
+    placer->stop = INFINITY;
+    return status;
+}
+
+sl_status sl_find_order(const sl_instance *instance, double budget_seconds, sl_order *best)
+{
+    sl_status status = SL_OK;
+    sl_placer placer = { 0 };
+    sl_plan_bound bounds;
+    SL_TRY(sl_instance_bounds(instance, &bounds));
+    double bound = instance->objective == SL_OBJECTIVE_MAKESPAN ? bounds.makespan : bounds.stage_time;
+    int64_t effort = (int64_t)(budget_seconds * EFFORT_PER_SECOND);
+    SL_TRY(sl_placer_create(instance, &placer));
+    if (instance->chunks == 1)
+        sl_run_rounds(&placer, bound, best);
+    if (best->value > bound * (1 + 1e-12))
+        SL_TRY(run_greedy(&placer, bound, effort / 5, best));
+    if (best->value > bound * (1 + 1e-12))
+        SL_TRY(sl_wave_search(&placer, effort / 2, bound, best));
+    if (best->value > bound * (1 + 1e-12))
+        SL_TRY(sl_polish(&placer, effort * 3 / 10, bound, best));
+done:
+    sl_placer_destroy(&placer);
+    return status;
+}
+
+/* The better one of the two stays in *best. */
+static void keep_better(sl_objective objective, sl_plan_result *other, sl_plan_result **best)
+{
+    if (!*best || sl_plan_result_value(other, objective) < sl_plan_result_value(*best, objective) * (1 - 1e-12)) {
+        sl_plan_result *worse = *best;
+        *best = other;
+        other = worse;
+    }
+    sl_plan_result_destroy(other);
+}
+
+static bool is_optimal(const sl_plan_result *result, sl_objective objective)
+{
+    const sl_plan_figures *figures = &result->figures;
+    return (objective == SL_OBJECTIVE_MAKESPAN ? figures->gap_makespan : figures->gap_stage_time) == 0;
+}
+
+sl_status sl_plan_search(const sl_plan_problem *problem, double budget_seconds, sl_plan_result **out)
+{
+    sl_status status = SL_OK;
+    double started = sl_now();
+    sl_instance instance = { 0 };
+    sl_order order = { 0 };
+    sl_schedule *schedule = NULL;
+    sl_plan_result *best = NULL, *other = NULL;
+
+    SL_TRY(sl_instance_create(problem, &instance));
+    if (!(budget_seconds >= 0))
+        SL_TRY(sl_fail(SL_ERR_ARGUMENT, "a budget of %g seconds: 0 or more is needed", budget_seconds));
+    SL_TRY(sl_order_create(&instance, &order));
+    SL_TRY(sl_find_order(&instance, budget_seconds, &order));
+    SL_TRY(sl_order_schedule(&instance, &order, &schedule));
+    SL_TRY(sl_plan_result_create(problem, &instance, schedule, order.method, started, &best));
+    sl_order_destroy(&order);
+    for (int n = 0; sl_plan_generator(n) && !is_optimal(best, problem->objective); n++) {
+        if (sl_plan_named(problem, sl_plan_generator(n), &other) == SL_OK)
+            keep_better(problem->objective, other, &best);
+    }
+    best->figures.seconds = sl_now() - started;
+    *out = best;
+    best = NULL;
+done:
+    sl_plan_result_destroy(best);
+    sl_order_destroy(&order);
+    sl_instance_destroy(&instance);
+    return status;
+}
