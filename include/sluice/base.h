@@ -1,4 +1,21 @@
-/* Base: status and message, log, number parsing, element types. Everything else builds on this. */
+/* Base: version, status and message, log, parsing of numbers, element types. Everything else builds on this.
+ *
+ * The rules of all headers:
+ * - Functions are called sl_<noun>_<verb>, constants SL_<NOUN>_<VALUE>. A getter has the name of what it returns,
+ *   sl_schedule_ranks; if a type is called so, `get_` comes before it: sl_device_get_memory fills an
+ *   sl_device_memory.
+ * - Objects are opaque. `create` makes one in memory and `destroy` ends it; `open` opens something that exists outside
+ *   of it (a file, a device, a group of processes) and `close` closes it. Both take NULL. An array or a text that a call
+ *   allocates for its caller is freed with sl_free.
+ * - A call that can fail returns an sl_status. Its results are its last arguments, and are set only on success.
+ * - `const` arguments are borrowed for the call unless the header says otherwise. A `const` pointer that a getter
+ *   returns is borrowed from the object and lives as long as it.
+ * - Options are plain structs in which zero, and NULL for the whole struct, mean the default. Fill them by field name.
+ * - An object is used by one thread at a time, unless the header says otherwise.
+ *
+ * What may change: a patch version changes neither headers nor files. While the major version is 0 a minor version may
+ * change both; each has a soname of its own, and find_package accepts the same minor version alone. Structs marked
+ * SL_NAMED_FIELDS and enums may get further members in any version but a patch. */
 #ifndef SLUICE_BASE_H
 #define SLUICE_BASE_H
 
@@ -10,6 +27,12 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* The version of these headers; sl_version() is that of the library which runs. */
+#define SLUICE_VERSION_MAJOR 0
+#define SLUICE_VERSION_MINOR 1
+#define SLUICE_VERSION_PATCH 0
+#define SLUICE_VERSION "0.1.0"
 
 #if defined(__GNUC__)
 #define SL_API __attribute__((visibility("default")))
@@ -57,8 +80,8 @@ typedef enum sl_status {
 SL_API const char *sl_status_name(sl_status status);
 SL_API const char *sl_status_text(sl_status status);
 
-/* Stores the message for this thread and returns code. Called once, where the error is decided. Control characters in it
- * become '?', as in log lines: names from files are shown on terminals. */
+/* Stores the message for this thread and returns code. Call it once, at the place that decides it is an error. Control
+ * characters in it become '?', as in log lines, because names from files are shown on terminals. */
 SL_API sl_status sl_fail(sl_status code, const char *format, ...) SL_PRINTF(2, 3);
 SL_API sl_status sl_fail_v(sl_status code, const char *format, va_list args) SL_PRINTF(2, 0);
 
@@ -68,7 +91,7 @@ SL_API sl_status sl_fail_context(sl_status code, const char *format, ...) SL_PRI
 /* Message of this thread's last failure; valid until its next one, never NULL. */
 SL_API const char *sl_error_message(void);
 
-/* Runs call and jumps to the label done where it fails; needs a variable `sl_status status`. */
+/* Runs call and, if it fails, jumps to the label `done`; needs a variable `sl_status status`. */
 #define SL_TRY(call)                                                                                                   \
     do {                                                                                                               \
         status = (call);                                                                                               \
@@ -84,11 +107,11 @@ typedef enum sl_log_level { SL_LOG_ERROR, SL_LOG_WARN, SL_LOG_INFO, SL_LOG_DEBUG
  * fork. */
 typedef void (*sl_log_callback)(void *user, sl_log_level level, const char *line);
 
-/* NULL takes the callback away: then lines go to stderr where SLUICE_LOG is set, else nowhere. The old one does not run
- * any more when this returns. */
+/* NULL takes the callback away: then lines go to stderr if SLUICE_LOG is set, else nowhere. Once this returns, the old
+ * callback does not run any more. */
 SL_API void sl_log_set_callback(sl_log_callback callback, void *user);
 
-/* Overrides SLUICE_LOG (error, warn, info, debug; warn where unset). */
+/* Overrides SLUICE_LOG (error, warn, info or debug; warn if it is not set). */
 SL_API void sl_log_set_level(sl_log_level level);
 SL_API sl_log_level sl_log_get_level(void);
 SL_API void sl_log(sl_log_level level, const char *format, ...) SL_PRINTF(2, 3);
@@ -138,13 +161,14 @@ typedef struct sl_shape {
 SL_API bool sl_shape_equal(const sl_shape *a, const sl_shape *b);
 /* Product of the dims; fails on a negative dim, a rank out of range, or overflow. */
 SL_API SL_MUST_CHECK sl_status sl_shape_count(const sl_shape *shape, int64_t *out);
-/* Writes "[2, 3]" into text and returns it; cut where it does not fit. */
+/* Writes "[2, 3]" into text and returns it; cut if it does not fit. */
 SL_API char *sl_shape_text(const sl_shape *shape, char *text, size_t size);
 
-/* ---- Time ------------------------------------------------------------------------------------ */
+/* ---- Memory, time, version ------------------------------------------------------------------- */
 
-SL_API double sl_now(void);          /* monotonic seconds */
-SL_API const char *sl_version(void); /* "0.1.0" */
+SL_API void sl_free(void *block);    /* memory that a call allocated for its caller; NULL is fine */
+SL_API double sl_now(void);          /* seconds of a clock that only goes forward */
+SL_API const char *sl_version(void); /* SLUICE_VERSION of the library */
 
 #ifdef __cplusplus
 }

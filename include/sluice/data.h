@@ -89,16 +89,15 @@ SL_API int64_t sl_tokenizer_vocab(const sl_tokenizer *tokenizer); /* the largest
 SL_API int32_t sl_tokenizer_special(const sl_tokenizer *tokenizer, const char *text);
 
 /* Any bytes; what is not UTF-8 is encoded byte by byte. special: texts of special tokens become those tokens, else they
- * are text like any other. The caller frees *out with sl_tokenizer_free. Fails where a byte has no token. */
+ * are text like any other. The caller frees *out with sl_free. Fails where a byte has no token. */
 SL_API SL_MUST_CHECK sl_status sl_tokenizer_encode(sl_tokenizer *tokenizer, const void *text, size_t bytes,
                                                    bool special, int32_t **out, int64_t *count);
 /* The bytes of the tokens, and a NUL after them that *bytes does not count. Fails at an id that is not in the
- * vocabulary. */
+ * vocabulary. The caller frees *out with sl_free. */
 SL_API SL_MUST_CHECK sl_status sl_tokenizer_decode(const sl_tokenizer *tokenizer, const int32_t *ids, int64_t count,
                                                    char **out, size_t *bytes);
 /* Writes a tokenizer.json for models whose tokens are bytes: token 65 is "A". */
 SL_API SL_MUST_CHECK sl_status sl_tokenizer_save_bytes(const char *path);
-SL_API void sl_tokenizer_free(void *block); /* what encode and decode gave; NULL is fine */
 
 #ifdef __cplusplus
 }

@@ -181,7 +181,7 @@ SL_API int64_t sl_model_layers(const sl_model *model);
  * that name the key; keys that change nothing here are ignored. */
 SL_API SL_MUST_CHECK sl_status sl_model_load_config(const char *folder, sl_model *out);
 SL_API SL_MUST_CHECK sl_status sl_model_parse_config(const char *label, const char *text, size_t size, sl_model *out);
-/* Its text, with the keys that Hugging Face's classes need; the caller frees *out with free(). */
+/* Its text, with the keys that Hugging Face's classes need; the caller frees *out with sl_free. */
 SL_API SL_MUST_CHECK sl_status sl_model_config_text(const sl_model *model, sl_dtype dtype, char **out);
 /* Writes it with the keys that Hugging Face's classes need; dtype is that of the weights beside it. */
 SL_API SL_MUST_CHECK sl_status sl_model_save_config(const sl_model *model, sl_dtype dtype, const char *folder);
@@ -227,13 +227,13 @@ SL_API void sl_param_init(const sl_param_info *param, uint64_t seed, int64_t fir
  * each by name. The family's root ("transformer.") may be absent from all names; a tied head may be present or absent. */
 typedef struct sl_model_weights sl_model_weights;
 
-SL_API SL_MUST_CHECK sl_status sl_model_open_weights(const sl_model *model, const char *folder, sl_model_weights **out);
-SL_API void sl_model_close_weights(sl_model_weights *weights); /* NULL is fine */
+SL_API SL_MUST_CHECK sl_status sl_model_weights_open(const sl_model *model, const char *folder, sl_model_weights **out);
+SL_API void sl_model_weights_close(sl_model_weights *weights); /* NULL is fine */
 /* Elements [first, first + count) of the parameter as f32. */
-SL_API SL_MUST_CHECK sl_status sl_model_read_weight(const sl_model_weights *weights, const char *param, int64_t first,
-                                                    int64_t count, float *out);
+SL_API SL_MUST_CHECK sl_status sl_model_weights_read(const sl_model_weights *weights, const char *param, int64_t first,
+                                                     int64_t count, float *out);
 /* The parameter as it is in the file, or NULL. */
-SL_API const sl_tensor_entry *sl_model_find_weight(const sl_model_weights *weights, const char *param);
+SL_API const sl_tensor_entry *sl_model_weights_find(const sl_model_weights *weights, const char *param);
 
 /* Writes a Hugging Face folder, made with its parents where it does not exist: config.json and the weights. entries are
  * all parameters of the model, in any order, f32 in host memory; they are written as dtype (f32, bf16 or f16). */

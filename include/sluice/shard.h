@@ -237,10 +237,9 @@ typedef struct sl_shard_move {
 } sl_shard_move;
 
 /* All pieces by which one sharding becomes the other, by `to` and then `from`. A gather is a reshard to one shard. The
- * caller frees *out with sl_shard_moves_free. */
+ * caller frees *out with sl_free. */
 SL_API SL_MUST_CHECK sl_status sl_reshard_plan(const sl_sharding *from, const sl_sharding *to, sl_shard_move **out,
                                                int *count);
-SL_API void sl_shard_moves_free(sl_shard_move *moves); /* NULL is fine */
 /* Between a shard's data (row-major, elements of element_bytes) and a packed buffer with the piece alone. */
 SL_API void sl_shard_pack(const sl_shard *shard, const sl_shard_move *move, size_t element_bytes, const void *data,
                           void *packed);

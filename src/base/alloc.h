@@ -15,7 +15,6 @@ SL_MUST_CHECK sl_status sl_grow(void **block, size_t *capacity, size_t needed, s
 
 SL_MUST_CHECK sl_status sl_strdup(const char *text, char **out);
 SL_MUST_CHECK sl_status sl_alloc_aligned(size_t bytes, size_t alignment, void **out); /* not zeroed; sl_free frees it */
-void sl_free(void *block);                                                            /* NULL is fine */
 
 #define SL_NEW(pointer) sl_alloc(1, sizeof *(pointer), (void **)&(pointer))
 #define SL_NEW_ARRAY(pointer, count) sl_alloc((size_t)(count), sizeof *(pointer), (void **)&(pointer))

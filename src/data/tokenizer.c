@@ -220,8 +220,3 @@ sl_status sl_tokenizer_decode(const sl_tokenizer *tokenizer, const int32_t *ids,
     *bytes = total;
     return SL_OK;
 }
-
-void sl_tokenizer_free(void *block)
-{
-    sl_free(block);
-}

@@ -156,7 +156,7 @@ void sl_tokens_close(sl_tokens *tokens)
     if (!tokens)
         return;
     sl_file_map_close(&tokens->map);
-    sl_tokenizer_free(tokens->encoded);
+    sl_free(tokens->encoded);
     sl_free(tokens->path);
     sl_free(tokens);
 }

@@ -231,12 +231,11 @@ sl_status sl_model_config_text(const sl_model *model, sl_dtype dtype, char **out
         return sl_fail(SL_ERR_UNSUPPORTED, "the family %s has no " CONFIG_NAME, model->family->name);
     root = build_root(model, dtype);
     text = root ? dump(root) : NULL;
-    if (!text) {
-        status = sl_fail(SL_ERR_MEMORY, CONFIG_NAME ": no memory for the text");
-        goto done;
-    }
-    *out = text;
+    if (!text)
+        SL_TRY(sl_fail(SL_ERR_MEMORY, CONFIG_NAME ": no memory for the text"));
+    SL_TRY(sl_strdup(text, out));
 done:
+    free(text); /* jansson's */
     json_decref(root);
     return status;
 }
@@ -250,7 +249,7 @@ sl_status sl_model_save_config(const sl_model *model, sl_dtype dtype, const char
     SL_TRY(sl_path_join(folder, CONFIG_NAME, &path));
     SL_TRY(sl_file_replace_text(path, text));
 done:
-    free(text);
+    sl_free(text);
     sl_free(path);
     return status;
 }

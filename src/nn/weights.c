@@ -86,7 +86,7 @@ static bool is_used(const sl_model *model, const sl_model_weights *weights, cons
 static void check_tied(const sl_model *model, const char *folder, const sl_model_weights *weights,
                        const sl_tensor_entry *head)
 {
-    const sl_tensor_entry *table = sl_model_find_weight(weights, model->family->embedding);
+    const sl_tensor_entry *table = sl_model_weights_find(weights, model->family->embedding);
     if (table && (head->bytes != table->bytes || memcmp(head->data, table->data, head->bytes) != 0))
         sl_log(SL_LOG_WARN, "%s: '%s' differs from '%s', which it is tied to; the latter is used", folder, head->name,
                table->name);
@@ -125,7 +125,7 @@ static sl_status check_shapes(const char *folder, const sl_model_weights *weight
     return SL_OK;
 }
 
-sl_status sl_model_open_weights(const sl_model *model, const char *folder, sl_model_weights **out)
+sl_status sl_model_weights_open(const sl_model *model, const char *folder, sl_model_weights **out)
 {
     sl_status status = SL_OK;
     sl_model_weights *weights = NULL;
@@ -140,11 +140,11 @@ sl_status sl_model_open_weights(const sl_model *model, const char *folder, sl_mo
     *out = weights;
     weights = NULL;
 done:
-    sl_model_close_weights(weights);
+    sl_model_weights_close(weights);
     return status;
 }
 
-void sl_model_close_weights(sl_model_weights *weights)
+void sl_model_weights_close(sl_model_weights *weights)
 {
     if (!weights)
         return;
@@ -154,16 +154,16 @@ void sl_model_close_weights(sl_model_weights *weights)
     sl_free(weights);
 }
 
-const sl_tensor_entry *sl_model_find_weight(const sl_model_weights *weights, const char *param)
+const sl_tensor_entry *sl_model_weights_find(const sl_model_weights *weights, const char *param)
 {
     int index = sl_param_list_find(weights->params, param);
     return index < 0 ? NULL : weights->entries[index];
 }
 
-sl_status sl_model_read_weight(const sl_model_weights *weights, const char *param, int64_t first, int64_t count,
-                               float *out)
+sl_status sl_model_weights_read(const sl_model_weights *weights, const char *param, int64_t first, int64_t count,
+                                float *out)
 {
-    const sl_tensor_entry *entry = sl_model_find_weight(weights, param);
+    const sl_tensor_entry *entry = sl_model_weights_find(weights, param);
     if (!entry)
         return sl_fail(SL_ERR_ARGUMENT, "the model has no parameter '%s'", param);
     return sl_tensor_entry_read_f32(entry, first, count, out);

@@ -267,11 +267,6 @@ done:
     return status;
 }
 
-void sl_shard_moves_free(sl_shard_move *moves)
-{
-    sl_free(moves);
-}
-
 /* Copies the piece row by row, a row being a run along the last dim. */
 static void copy_rows(const sl_shard *shard, const sl_shard_move *move, size_t element_bytes, char *data, char *packed,
                       bool pack)

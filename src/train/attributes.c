@@ -1,6 +1,7 @@
 /* Attributes of checkpoints: model, configuration, tokenizer. */
 #include "train/attributes.h"
 
+#include "base/alloc.h"
 #include "train/config_keys.h"
 #include "train/tokenizer_files.h"
 
@@ -43,7 +44,7 @@ done:
 
 void sl_attributes_free(sl_attributes *attributes)
 {
-    free(attributes->model);
+    sl_free(attributes->model);
     sl_arena_destroy(attributes->arena);
     *attributes = (sl_attributes){ .model = NULL };
 }

@@ -20,7 +20,7 @@ static sl_status open_folder(sl_model_source *source, const char *path)
 {
     sl_status status = SL_OK;
     SL_TRY(sl_model_load_config(path, &source->model));
-    SL_TRY(sl_model_open_weights(&source->model, path, &source->weights));
+    SL_TRY(sl_model_weights_open(&source->model, path, &source->weights));
     SL_TRY(sl_strdup(path, &source->path));
     SL_TRY(sl_strdup(sl_tokenizer_files_exist(path) ? path : "", &source->tokenizer));
 done:
@@ -71,7 +71,7 @@ void sl_model_source_close(sl_model_source *source)
 {
     if (!source)
         return;
-    sl_model_close_weights(source->weights);
+    sl_model_weights_close(source->weights);
     sl_checkpoint_close(source->checkpoint);
     sl_free(source->tokenizer);
     sl_free(source->path);
@@ -96,7 +96,7 @@ const char *sl_model_source_tokenizer(const sl_model_source *source)
 sl_status sl_model_source_read(const sl_model_source *source, const char *param, int64_t count, float *out)
 {
     if (source->weights)
-        return sl_model_read_weight(source->weights, param, 0, count, out);
+        return sl_model_weights_read(source->weights, param, 0, count, out);
     const sl_tensor_entry *entry = sl_checkpoint_find(source->checkpoint, param);
     if (!entry)
         return sl_fail(SL_ERR_FORMAT, "%s: it lacks the tensor %s", source->path, param);

@@ -37,20 +37,20 @@ sl_status sl_trainer_load_start(sl_trainer *trainer)
     const sl_train_plan *plan = trainer->plan;
     const char *folder = plan->config->model.init;
     if (folder)
-        SL_TRY(sl_model_open_weights(&plan->model, folder, &weights));
+        SL_TRY(sl_model_weights_open(&plan->model, folder, &weights));
     for (int i = 0; i < trainer->param_count; i++) {
         const trainer_param *param = &trainer->params[i];
         const sl_param_info *info = sl_param_list_at(plan->params, param->index);
         int64_t count = sl_meta_count(&param->param->data.meta);
         if (weights)
-            SL_TRY(sl_model_read_weight(weights, param->name, 0, count, trainer->staging));
+            SL_TRY(sl_model_weights_read(weights, param->name, 0, count, trainer->staging));
         else
             sl_param_init(info, (uint64_t)plan->config->run.seed, 0, count, trainer->staging);
         SL_TRY(write_view(trainer, &param->param->data, trainer->staging));
     }
     trainer->step = 0;
 done:
-    sl_model_close_weights(weights);
+    sl_model_weights_close(weights);
     return status;
 }
 

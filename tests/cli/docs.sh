@@ -28,7 +28,7 @@ done
 # Variables of the environment: those that the sources read are told of, and those that are told of exist (options of
 # the build have such names, too).
 grep -rohE '"SLUICE_[A-Z_]+"' src tools | tr -d '"' | sort -u >"$scratch/read"
-grep -ohE '\bSLUICE_[A-Z_]+\b' "${documents[@]}" include/sluice/*.h | grep -vE '^SLUICE_[A-Z]+_H$' | sort -u >"$scratch/told"
+grep -ohE '\bSLUICE_[A-Z_]+\b' "${documents[@]}" include/sluice/*.h | grep -vE '^SLUICE_([A-Z]+_H|VERSION.*)$' | sort -u >"$scratch/told"
 grep -hoE '\bSLUICE_[A-Z_]+\b' CMakeLists.txt cmake/*.cmake | sort -u - "$scratch/read" >"$scratch/known"
 comm -23 "$scratch/read" "$scratch/told" >"$out"
 [ ! -s "$out" ] || fail "the sources read variables that no document tells of"

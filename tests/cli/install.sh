@@ -16,8 +16,8 @@ for command in $("$prefix/bin/sluice" --words | grep -v '^-'); do
 done
 
 # The soname is what programs are tied to; only sl_ names leave the library.
-major=$("$prefix/bin/sluice" --version | sed 's/sluice \([0-9]*\).*/\1/')
-readelf -d "$prefix/lib/libsluice.so" | grep -q "SONAME.*\[libsluice.so.$major\]" || fail "the soname is wrong"
+minor=$("$prefix/bin/sluice" --version | sed 's/sluice \([0-9]*\.[0-9]*\).*/\1/')
+readelf -d "$prefix/lib/libsluice.so" | grep -q "SONAME.*\[libsluice.so.$minor\]" || fail "the soname is wrong"
 nm -D --defined-only "$prefix/lib/libsluice.so" | awk '$3 !~ /^sl_/ { print $3 }' >"$out"
 [ ! -s "$out" ] || fail "libsluice.so exports other names than sl_*"
 nm -g --defined-only "$SLUICE_BUILD/src/libsluice.a" 2>/dev/null | awk 'NF == 3 && $3 !~ /^sl_/ { print $3 }' >"$out"

@@ -103,13 +103,13 @@ static inline void open_reference(bench *b, const char *name, sl_model_mode mode
                            .points = points,
                            .point_count = stages - 1 };
     set_up(b, &model, mode, shape, &spec, split_backward);
-    ok(sl_model_open_weights(&model, reference_path(name, ""), &weights));
+    ok(sl_model_weights_open(&model, reference_path(name, ""), &weights));
     for (int i = 0; i < sl_param_list_count(b->params); i++) {
         sl_view view = param_of(b, i);
-        ok(sl_model_read_weight(weights, sl_param_list_at(b->params, i)->name, 0, sl_meta_count(&view.meta),
-                                view.data));
+        ok(sl_model_weights_read(weights, sl_param_list_at(b->params, i)->name, 0, sl_meta_count(&view.meta),
+                                 view.data));
     }
-    sl_model_close_weights(weights);
+    sl_model_weights_close(weights);
 }
 
 static inline void set_input(const bench *b, const char *name, const void *data, size_t bytes)

@@ -92,7 +92,7 @@ static sl_status encode(const text_codec *codec, const char *text, int32_t **out
         tokens[i] = encoded ? encoded[i] : (unsigned char)text[i];
     *out = tokens;
 done:
-    sl_tokenizer_free(encoded);
+    sl_free(encoded);
     return status;
 }
 
@@ -111,7 +111,7 @@ static void print_token(const text_codec *codec, int32_t token)
         putchar((unsigned char)token);
     } else if (codec->tokenizer && sl_tokenizer_decode(codec->tokenizer, &token, 1, &text, &bytes) == SL_OK) {
         fwrite(text, 1, bytes, stdout);
-        sl_tokenizer_free(text);
+        sl_free(text);
     } else {
         printf(" %" PRId32, token);
     }

@@ -67,7 +67,7 @@ static sl_status encode(const request *what, sl_tokenizer *tokenizer)
     printf("%zu byte%s, %" PRId64 " token%s: %s\n", text.size, sl_plural((int64_t)text.size), count, sl_plural(count),
            what->output);
 done:
-    sl_tokenizer_free(ids);
+    sl_free(ids);
     sl_file_map_close(&text);
     return status;
 }
@@ -95,7 +95,7 @@ static sl_status decode(const request *what, const sl_tokenizer *tokenizer)
     SL_TRY(sl_tokenizer_decode(tokenizer, ids, sl_tokens_count(tokens), &text, &bytes));
     SL_TRY(write_text(what->output, text, bytes));
 done:
-    sl_tokenizer_free(text);
+    sl_free(text);
     sl_free(ids);
     sl_tokens_close(tokens);
     return status;

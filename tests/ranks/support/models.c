@@ -35,7 +35,7 @@ sl_status open_weights(int which, const sl_model *model, sl_model_weights **out)
     if (which == MODEL_MLP)
         return SL_OK;
     snprintf(folder, sizeof folder, "%s/models/%s", data ? data : "tests/data", model_names[which]);
-    return sl_model_open_weights(model, folder, out);
+    return sl_model_weights_open(model, folder, out);
 }
 
 sl_status first_weight(sl_model_weights *weights, const sl_param_info *param, float *out)
@@ -44,7 +44,7 @@ sl_status first_weight(sl_model_weights *weights, const sl_param_info *param, fl
     int64_t count = 1;
     SL_TRY(sl_shape_count(&param->shape, &count));
     if (weights)
-        SL_TRY(sl_model_read_weight(weights, param->name, 0, count, out));
+        SL_TRY(sl_model_weights_read(weights, param->name, 0, count, out));
     else
         sl_param_init(param, 7, 0, count, out);
 done:

@@ -45,7 +45,7 @@ static sl_status set_weights(sl_runtime *runtime, const run_config *config, cons
         SL_TRY(first_weight(weights, sl_param_list_at(list, sl_param_list_find(list, params[i].name)),
                             (float *)params[i].data.data));
 done:
-    sl_model_close_weights(weights);
+    sl_model_weights_close(weights);
     return status;
 }
 

@@ -136,7 +136,7 @@ static sl_status prepare(sequential *run, const sl_model *model)
     run->scratch = room_of(scratch);
     make_cells(run);
 done:
-    sl_model_close_weights(weights);
+    sl_model_weights_close(weights);
     return status;
 }
 

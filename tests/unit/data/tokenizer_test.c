@@ -138,8 +138,8 @@ static void encodes(sl_tokenizer *tokenizer, const char *text, bool special, con
     ok(sl_tokenizer_decode(tokenizer, ids, count, &back, &bytes));
     assert_string_equal(back, text);
     assert_int_equal(bytes, strlen(text));
-    sl_tokenizer_free(ids);
-    sl_tokenizer_free(back);
+    sl_free(ids);
+    sl_free(back);
 }
 #define IDS(...) ((const int32_t[]){ __VA_ARGS__, -1 })
 
@@ -187,7 +187,7 @@ static void special_tokens_are_found_only_when_asked(void **state)
     int64_t count = 0;
     ok(sl_tokenizer_encode(tokenizer, "<|endoftext|>", 13, false, &ids, &count));
     assert_int_equal(count, 13);
-    sl_tokenizer_free(ids);
+    sl_free(ids);
     sl_tokenizer_close(tokenizer);
 
     tokenizer = open_tokenizer(json_file("", BYTE_LEVEL, ""));
@@ -214,8 +214,8 @@ static void any_bytes_come_back(void **state)
         ok(sl_tokenizer_decode(tokenizer, ids, count, &back, &bytes));
         assert_int_equal(bytes, length);
         assert_memory_equal(back, text, length);
-        sl_tokenizer_free(ids);
-        sl_tokenizer_free(back);
+        sl_free(ids);
+        sl_free(back);
     }
     sl_tokenizer_close(tokenizer);
 }
@@ -308,7 +308,7 @@ static void both_kinds_of_files_give_the_same_tokens(void **state)
     int64_t count = 0;
     ok(sl_tokenizer_encode(tokenizer, "the", 3, false, &ids, &count));
     assert_true(count == 1 && ids[0] == 258);
-    sl_tokenizer_free(ids);
+    sl_free(ids);
     sl_tokenizer_close(tokenizer);
 }
 
@@ -391,7 +391,7 @@ static void running_out_of_memory_is_an_error_like_others(void **state)
         sl_alloc_fail_after(-1);
         assert_true(status == SL_OK || status == SL_ERR_MEMORY);
         refusals += status != SL_OK;
-        sl_tokenizer_free(ids);
+        sl_free(ids);
         sl_tokenizer_close(tokenizer);
     }
     assert_true(refusals > 5);
@@ -414,7 +414,7 @@ static void a_tokenizer_of_bytes_has_a_token_for_each(void **state)
     assert_int_equal(count, sizeof text);
     for (int i = 0; i < 512; i++)
         assert_int_equal(ids[i], text[i]);
-    sl_tokenizer_free(ids);
+    sl_free(ids);
     sl_tokenizer_close(tokenizer);
 }
 

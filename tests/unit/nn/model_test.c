@@ -264,13 +264,13 @@ static void a_saved_folder_reads_back_bit_equal(void **state)
             sl_model_weights *weights = NULL;
             ok(sl_model_save(&model, entries, count, SL_F32, shard_bytes, folder));
             ok(sl_model_load_config(folder, &back));
-            ok(sl_model_open_weights(&back, folder, &weights));
+            ok(sl_model_weights_open(&back, folder, &weights));
             for (int i = 0; i < count; i++) {
-                const sl_tensor_entry *entry = sl_model_find_weight(weights, entries[i].name);
+                const sl_tensor_entry *entry = sl_model_weights_find(weights, entries[i].name);
                 assert_int_equal(entry->bytes, entries[i].bytes);
                 assert_memory_equal(entry->data, entries[i].data, entries[i].bytes);
             }
-            sl_model_close_weights(weights);
+            sl_model_weights_close(weights);
         }
         sl_safetensors_close(file);
     }
@@ -286,15 +286,15 @@ static void half_precision_weights_are_read_as_f32(void **state)
     int count = reference("llama-tiny", &file, entries);
     const char *folder = fresh_folder();
     ok(sl_model_save(&model, entries, count, SL_BF16, 0, folder));
-    ok(sl_model_open_weights(&model, folder, &weights));
+    ok(sl_model_weights_open(&model, folder, &weights));
     const sl_tensor_entry *exact = sl_safetensors_find(file, "model.layers.2.mlp.up_proj.weight");
     float expected[100], given[100];
     ok(sl_tensor_entry_read_f32(exact, 50, 100, expected));
-    ok(sl_model_read_weight(weights, exact->name, 50, 100, given));
+    ok(sl_model_weights_read(weights, exact->name, 50, 100, given));
     for (int i = 0; i < 100; i++)
         assert_true(fabsf(expected[i] - given[i]) <= fabsf(expected[i]) / 256);
-    says(sl_model_read_weight(weights, "x", 0, 1, given), "no parameter 'x'");
-    sl_model_close_weights(weights);
+    says(sl_model_weights_read(weights, "x", 0, 1, given), "no parameter 'x'");
+    sl_model_weights_close(weights);
     sl_safetensors_close(file);
 }
 
@@ -317,9 +317,9 @@ static void names_without_root_and_old_buffers_are_understood(void **state)
     entries[count++].name = "lm_head.weight"; /* tied, and present all the same */
     const char *folder = fresh_folder();
     ok(sl_weights_save(folder, entries, count, 0));
-    ok(sl_model_open_weights(&model, folder, &weights));
-    assert_non_null(sl_model_find_weight(weights, "transformer.h.3.ln_2.bias"));
-    sl_model_close_weights(weights);
+    ok(sl_model_weights_open(&model, folder, &weights));
+    assert_non_null(sl_model_weights_find(weights, "transformer.h.3.ln_2.bias"));
+    sl_model_weights_close(weights);
     sl_safetensors_close(file);
 }
 
@@ -335,14 +335,14 @@ static void missing_superfluous_and_misshapen_tensors_are_named(void **state)
     const char *folder = fresh_folder();
 
     ok(sl_weights_save(folder, entries, count - 1, 0));
-    says(sl_model_open_weights(&model, folder, &weights), "1 missing: '");
+    says(sl_model_weights_open(&model, folder, &weights), "1 missing: '");
     assert_non_null(strstr(sl_error_message(), last.name));
 
     entries[count - 1].name = "model.layers.9.extra";
     says(sl_model_save(&model, entries, count, SL_F32, 0, folder), "no parameter 'model.layers.9.extra'");
     entries[count] = last;
     ok(sl_weights_save(folder, entries, count + 1, 0));
-    says(sl_model_open_weights(&model, folder, &weights), "1 superfluous: 'model.layers.9.extra'");
+    says(sl_model_weights_open(&model, folder, &weights), "1 superfluous: 'model.layers.9.extra'");
 
     entries[count - 1] = last;
     for (int i = 0; i < count; i++) {
@@ -350,7 +350,7 @@ static void missing_superfluous_and_misshapen_tensors_are_named(void **state)
             entries[i].shape = (sl_shape){ 2, { 48, 16 } };
     }
     ok(sl_weights_save(folder, entries, count, 0));
-    says(sl_model_open_weights(&model, folder, &weights),
+    says(sl_model_weights_open(&model, folder, &weights),
          "'model.layers.1.self_attn.k_proj.weight' is [48, 16], the model needs [16, 48]");
     says(sl_model_save(&model, entries, count, SL_F32, 0, folder), "k_proj.weight' is f32 [48, 16]");
 
@@ -361,7 +361,7 @@ static void missing_superfluous_and_misshapen_tensors_are_named(void **state)
         }
     }
     ok(sl_weights_save(folder, entries, count, 0));
-    says(sl_model_open_weights(&model, folder, &weights), "k_proj.weight' has the dtype i32");
+    says(sl_model_weights_open(&model, folder, &weights), "k_proj.weight' has the dtype i32");
     says(sl_model_save(&model, entries, 3, SL_F32, 0, folder), "missing: '");
     assert_null(weights);
     sl_safetensors_close(file);
@@ -377,11 +377,11 @@ static void running_out_of_memory_is_an_error_like_others(void **state)
     for (int64_t n = 0; status != SL_OK; n += 1 + n / 8) {
         sl_model_weights *weights = NULL;
         sl_alloc_fail_after(n);
-        status = sl_model_open_weights(&model, folder, &weights);
+        status = sl_model_weights_open(&model, folder, &weights);
         sl_alloc_fail_after(-1);
         assert_true(status == SL_OK || status == SL_ERR_MEMORY);
         refusals += status != SL_OK;
-        sl_model_close_weights(weights);
+        sl_model_weights_close(weights);
     }
     assert_true(refusals > 5);
 }

@@ -282,7 +282,7 @@ static void moves(const sl_sharding *from, const sl_sharding *to)
     }
     for (int i = 0; i < to->count; i++)
         assert_memory_equal(target[i], expected[i], (size_t)elements_of(&to->shards[i].size) * sizeof(float));
-    sl_shard_moves_free(plan);
+    sl_free(plan);
     free_data(source, from->count);
     free_data(target, to->count);
     free_data(expected, to->count);
