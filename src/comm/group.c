@@ -368,7 +368,7 @@ bool sl_group_claim_report(sl_group *group, sl_status status)
     if (sl_environment_read(&environment) == SL_OK && environment.started_by == SL_STARTED_BY_SLUICE)
         return false;
     if (strcmp(link->transport->name, "mpi") == 0)
-        return status != SL_ERR_PEER || link->rank == 0;
+        return status != SL_ERR_PEER || (link->rank == 0 && sl_group_has_lost(group));
     return atomic_exchange(&link->failure->reported, 1) == 0;
 }
 

@@ -178,6 +178,7 @@ static sl_status load(train_run *run)
     if (run->leads)
         SL_TRY(choose_start(run, &start));
     SL_TRY(sl_group_broadcast(run->group, 0, &start, sizeof start));
+    SL_TRY(sl_output_check_shared(run->group, run->config));
     SL_TRY(start.from == FROM_MEMORY       ? load_kept(run, start.on_disk)
            : start.from == FROM_CHECKPOINT ? sl_trainer_load_checkpoint(run->trainer, start.path)
                                            : sl_trainer_load_start(run->trainer));

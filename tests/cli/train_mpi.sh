@@ -16,6 +16,26 @@ run 0 mpirun -n 4 "$SLUICE" "${arguments[@]}" --parallel.pp=4 --run.out=mpi
 prints 'step 4/4  loss '
 run 0 "$compare" metrics alone/metrics.jsonl mpi/metrics.jsonl
 run 0 "$compare" checkpoints alone/checkpoints/step-00000004 mpi/checkpoints/step-00000004
+
+# Ranks that do not see one folder: an error before the first step, and from one rank.
+run 2 mpirun -n 1 "$SLUICE" "${arguments[@]}" --parallel.pp=2 --run.out=here : \
+    -n 1 "$SLUICE" "${arguments[@]}" --parallel.pp=2 --run.out=there
+complains "--run.out=there: rank 1 on $(hostname) does not see what rank 0 on $(hostname) writes to this folder"
+[ "$(grep -c 'does not see' "$err")" -eq 1 ] || fail "not one rank speaks for all"
+[ ! -e here/metrics.jsonl ] && [ ! -e there/metrics.jsonl ] && [ ! -e here/checkpoints ] || fail "the run had begun"
+
+# A rank that dies: mpirun ends the others, and the same line with --resume goes on.
+mpirun -n 2 "$SLUICE" "${arguments[@]}" --parallel.pp=2 --run.steps=2000 --checkpoint.every=20 --checkpoint.keep=100 --log.progress=off --run.out=killed >"$out" 2>"$err" &
+launcher=$!
+for _ in $(seq 600); do [ -e killed/checkpoints/step-00000040/manifest.json ] && break; sleep 0.05; done
+kill -KILL "$(pgrep -P $launcher -f run.out=killed | tail -1)"
+code=0
+wait $launcher || code=$?
+[ $code -eq 75 ] || [ $code -gt 128 ] || fail "exit code $code of a run that lost a rank"
+run 0 mpirun -n 2 "$SLUICE" "${arguments[@]}" --parallel.pp=2 --run.steps=300 --log.progress=off --run.out=killed --resume
+run 0 "$SLUICE" "${arguments[@]}" --run.steps=300 --log.progress=off --run.out=whole
+run 0 "$compare" checkpoints whole/checkpoints/step-00000300 killed/checkpoints/step-00000300
+
 run 0 mpirun -n 2 "$SLUICE" "${arguments[@]}" --dry-run
 [ "$(grep -c '^schedule  1F1B, 2 stages on 2 ranks' "$out")" -eq 1 ] || fail "not one plan for the ranks there are"
 run 2 mpirun -n 3 "$SLUICE" "${arguments[@]}" --parallel.pp=2 --run.out=bad
