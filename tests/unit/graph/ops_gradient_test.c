@@ -1,6 +1,8 @@
 /* The gradient of every op against finite differences in double precision. */
 #include "unit/graph/harness.h"
 
+#include "op/op.h"
+
 static sl_value param(sl_graph *g, const char *name, int rank, const int64_t *dims)
 {
     return sl_graph_param(g, name, rank, dims, zeros);
@@ -373,6 +375,16 @@ static const struct {
     OP(empty),
 };
 
+static bool seen[SL_OP_COUNT]; /* ops that some case has a node of */
+
+static void note_ops(const sl_graph *g)
+{
+    for (int n = 0; n < sl_graph_node_count(g); n++) {
+        for (int op = 0; op < SL_OP_COUNT; op++)
+            seen[op] = seen[op] || strcmp(sl_graph_node_op(g, n), sl_op_name((sl_op)op)) == 0;
+    }
+}
+
 static void gradient_agrees_with_finite_differences(void **state)
 {
     for (int split = 0; split < 2; split++) {
@@ -382,15 +394,27 @@ static void gradient_agrees_with_finite_differences(void **state)
         builder build = *(const builder *)*state;
         sl_graph_loss(g, weighted_sum(g, build(g)));
         ASSERT_OK(sl_graph_finish(g));
+        note_ops(g);
         check_gradients(g, NULL, (sl_runner_options){ .split_backward = split, .microbatches = 2 });
         sl_graph_destroy(g);
+    }
+}
+
+/* Runs last. */
+static void every_op_with_a_gradient_has_a_case(void **state)
+{
+    (void)state;
+    for (int op = 0; op < SL_OP_COUNT; op++) {
+        if (sl_op_get_info((sl_op)op)->gradient && !seen[op])
+            fail_msg("no case checks the gradient of %s", sl_op_name((sl_op)op));
     }
 }
 
 int main(void)
 {
     enum { COUNT = sizeof ops / sizeof *ops };
-    struct CMUnitTest tests[COUNT];
+    struct CMUnitTest tests[COUNT + 1];
+    tests[COUNT] = (struct CMUnitTest)cmocka_unit_test(every_op_with_a_gradient_has_a_case);
     for (int i = 0; i < COUNT; i++)
         tests[i] = (struct CMUnitTest){ .name = ops[i].name,
                                         .test_func = gradient_agrees_with_finite_differences,
