@@ -5,11 +5,18 @@
 
 #include <stdio.h>
 
-static const sl_kernel_table *const tables[] = { &sl_kernels_cpu };
+static const sl_kernel_table *tables[] = { &sl_kernels_cpu, NULL }; /* NULL: the place of an extra one */
+
+enum { TABLE_COUNT = sizeof tables / sizeof *tables };
+
+void sl_kernel_set_extra_table(const sl_kernel_table *table)
+{
+    tables[TABLE_COUNT - 1] = table;
+}
 
 static sl_status find_table(const sl_device *device, const sl_kernel_table **out)
 {
-    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
+    for (int i = 0; i < TABLE_COUNT && tables[i]; i++) {
         if (tables[i]->kind == sl_device_get_kind(device)) {
             *out = tables[i];
             return SL_OK;

@@ -15,4 +15,7 @@ typedef struct SL_NAMED_FIELDS sl_kernel_table {
 
 extern const sl_kernel_table sl_kernels_cpu;
 
+/* One more table than those of the list; NULL takes it away. For tests, as sl_device_set_extra_backend. */
+void sl_kernel_set_extra_table(const sl_kernel_table *table);
+
 #endif

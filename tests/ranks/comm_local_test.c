@@ -1,5 +1,6 @@
 /* The communication suite on processes of one machine. */
 #include "ranks/support/suite.h"
+#include "support/device/test_device.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -34,6 +35,13 @@ static void collectives(void **state)
     run_on(suite_run_local, suite_collectives, 1, 4);
 }
 
+static void streams(void **state)
+{
+    (void)state;
+    test_device_install();
+    run_on(suite_run_local, suite_streams, 1, 3);
+}
+
 static void failures(void **state)
 {
     (void)state;
@@ -43,10 +51,8 @@ static void failures(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(patterns),
-        cmocka_unit_test(messages),
-        cmocka_unit_test(collectives),
-        cmocka_unit_test(failures),
+        cmocka_unit_test(patterns), cmocka_unit_test(messages), cmocka_unit_test(collectives),
+        cmocka_unit_test(streams),  cmocka_unit_test(failures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

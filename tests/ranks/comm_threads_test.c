@@ -1,5 +1,6 @@
 /* The communication suite on one rank and on threads of one process. */
 #include "ranks/support/suite.h"
+#include "support/device/test_device.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -54,6 +55,15 @@ static void collectives_of_large_groups(void **state)
     }
 }
 
+static void streams(void **state)
+{
+    (void)state;
+    test_device_install();
+    run_on(suite_run_threads, suite_streams, 1, 5);
+    if (suite_run_list(suite_run_threads, suite_streams, 18, 2) != SL_OK)
+        fail_msg("%s", sl_error_message());
+}
+
 static void failures(void **state)
 {
     (void)state;
@@ -68,6 +78,7 @@ int main(void)
         cmocka_unit_test(messages),
         cmocka_unit_test(collectives),
         cmocka_unit_test(collectives_of_large_groups),
+        cmocka_unit_test(streams),
         cmocka_unit_test(failures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -25,7 +25,8 @@ typedef struct suite_case {
 } suite_case;
 
 /* name is NULL at the end of each */
-extern const suite_case suite_patterns[], suite_messages[], suite_channels[], suite_collectives[], suite_failures[];
+extern const suite_case suite_patterns[], suite_messages[], suite_channels[], suite_collectives[], suite_streams[],
+    suite_failures[];
 
 /* Fails with the place and the condition where it does not hold; needs `status` and `done:`. */
 #define CHECK(condition)                                                                                               \
