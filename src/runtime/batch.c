@@ -51,17 +51,19 @@ static sl_status check_arg(const sl_runtime *runtime, int r, const sl_meta *expe
     return sl_meta_check(what, expected, given);
 }
 
-/* Copies a part to where the stages read it. */
-static sl_status copy_part(sl_runtime *runtime, const sl_view *part, void *place)
+/* Copies a part to where the stages read it, which is `offset` bytes into the block of inputs. A device that is not the
+ * host gets it through host memory of the runtime, which is not written again before the step has ended. */
+static sl_status copy_part(sl_runtime *runtime, const sl_view *part, size_t offset)
 {
-    if (runtime->host) {
-        sl_meta meta = sl_meta_contiguous(part->meta.dtype, &part->meta.shape);
-        return sl_microbatch_copy(part, &(sl_view){ place, meta });
-    }
-    if (!sl_meta_is_contiguous(&part->meta))
-        return sl_fail(SL_ERR_UNSUPPORTED, "a part of the batch does not lie in one piece, which %s needs",
-                       sl_device_name(runtime->device));
-    return sl_stream_copy(runtime->stream, SL_COPY_HOST_TO_DEVICE, place, part->data, sl_meta_bytes(&part->meta));
+    sl_status status = SL_OK;
+    char *place = (char *)runtime->blocks.inputs + offset,
+         *near = runtime->host ? place : runtime->lanes.inputs + offset;
+    sl_meta meta = sl_meta_contiguous(part->meta.dtype, &part->meta.shape);
+    SL_TRY(sl_microbatch_copy(part, &(sl_view){ near, meta }));
+    if (!runtime->host)
+        SL_TRY(sl_stream_copy(runtime->stream, SL_COPY_HOST_TO_DEVICE, place, near, sl_meta_bytes(&meta)));
+done:
+    return status;
 }
 
 /* Every frame that reads root input r for microbatch m finds it at data. */
@@ -86,15 +88,16 @@ static sl_status bind_part(sl_runtime *runtime, const sl_program *program, int r
     sl_meta given = sl_meta_contiguous(part->meta.dtype, &part->meta.shape);
     SL_TRY(check_arg(runtime, r, &expected, &given));
     if (use->copy_bytes) {
-        data = (char *)runtime->blocks.inputs + use->copy_offset + (size_t)m * use->copy_bytes;
-        SL_TRY(copy_part(runtime, part, data));
+        size_t offset = use->copy_offset + (size_t)m * use->copy_bytes;
+        data = (char *)runtime->blocks.inputs + offset;
+        SL_TRY(copy_part(runtime, part, offset));
     }
     point_frames(runtime, program, r, m, data);
 done:
     return status;
 }
 
-/* Where nobody said how large the batch is, the stages' microbatches did: that may come as a surprise. */
+/* If nobody said how large the batch is, the stages' microbatches did: that may come as a surprise. */
 static sl_status check_whole(const sl_runtime *runtime, int r, const sl_meta *expected, const sl_meta *given)
 {
     const sl_wire_root *root = &runtime->wiring->roots[r];
@@ -208,35 +211,41 @@ sl_status sl_runtime_bind_outputs(sl_runtime *runtime, const sl_step *step)
     return SL_OK;
 }
 
-static sl_status deliver_from_device(sl_runtime *runtime, const sl_output *wanted, const sl_instr *instr)
+static sl_status merge(const sl_runtime *runtime, const sl_instr *instr, void *data)
 {
-    sl_status status = SL_OK;
-    sl_view place;
-    if (wanted->chunk.kind == SL_CHUNK_CUSTOM)
-        return sl_fail(SL_ERR_UNSUPPORTED, "a custom merge reads host memory, which %s has not",
-                       sl_device_name(runtime->device));
-    SL_TRY(sl_microbatch_part_view(&wanted->view, &wanted->chunk, runtime->wiring->microbatches, instr->microbatch,
-                                   &place));
-    sl_meta shape = sl_meta_contiguous(place.meta.dtype, &place.meta.shape);
-    SL_TRY(sl_meta_check("the whole", instr->meta, &shape));
-    if (!sl_meta_is_contiguous(&place.meta))
-        return sl_fail(SL_ERR_UNSUPPORTED, "its parts do not lie in one piece, which %s needs",
-                       sl_device_name(runtime->device));
-    SL_TRY(sl_stream_copy(runtime->stream, SL_COPY_DEVICE_TO_HOST, place.data, instr->frame->outputs[instr->index],
-                          sl_meta_bytes(instr->meta)));
-    SL_TRY(sl_stream_synchronize(runtime->stream));
-done:
-    return status;
+    const sl_output *wanted = runtime->outputs[runtime->first_output[instr->stage] + instr->index];
+    sl_view part = { data, *instr->meta };
+    sl_status status = sl_microbatch_merge_part(&part, &wanted->chunk, runtime->wiring->microbatches, instr->microbatch,
+                                                &wanted->view);
+    return status == SL_OK ? SL_OK : sl_fail_context(status, "output '%s'", wanted->name);
+}
+
+/* In the order of the stream that brings outputs to the host, by a thread of the device. The first failure is kept. */
+static void merge_delivery(void *arg)
+{
+    const sl_delivery *delivery = arg;
+    sl_lanes *lanes = &delivery->runtime->lanes;
+    sl_status status = merge(delivery->runtime, delivery->instr, lanes->output);
+    if (status == SL_OK || lanes->failed != SL_OK)
+        return;
+    lanes->failed = status;
+    lanes->failed_instr = delivery->instr;
+    snprintf(lanes->message, sizeof lanes->message, "%s", sl_error_message());
 }
 
 sl_status sl_runtime_deliver(sl_runtime *runtime, const sl_instr *instr)
 {
-    const sl_output *wanted = runtime->outputs[runtime->first_output[instr->stage] + instr->index];
-    if (!wanted)
+    sl_status status = SL_OK;
+    sl_lanes *lanes = &runtime->lanes;
+    sl_stream *stream = lanes->streams[SL_LANE_OUT];
+    void *data = instr->frame->outputs[instr->index];
+    if (!runtime->outputs[runtime->first_output[instr->stage] + instr->index])
         return SL_OK;
-    sl_view part = { instr->frame->outputs[instr->index], *instr->meta };
-    sl_status status = runtime->host ? sl_microbatch_merge_part(&part, &wanted->chunk, runtime->wiring->microbatches,
-                                                                instr->microbatch, &wanted->view)
-                                     : deliver_from_device(runtime, wanted, instr);
-    return status == SL_OK ? SL_OK : sl_fail_context(status, "output '%s'", wanted->name);
+    if (runtime->host)
+        return merge(runtime, instr, data);
+    const sl_program_order *running = runtime->running == &runtime->train ? &lanes->train : &lanes->eval;
+    SL_TRY(sl_stream_copy(stream, SL_COPY_DEVICE_TO_HOST, lanes->output, data, sl_meta_bytes(instr->meta)));
+    SL_TRY(sl_stream_call(stream, merge_delivery, &running->deliveries[instr - runtime->running->instrs]));
+done:
+    return status;
 }

@@ -32,25 +32,12 @@ static sl_status wait_for(sl_runtime *runtime, const sl_instr *instr, bool recei
     return status;
 }
 
-/* Between a message, which is host memory, and the device; done when it returns. */
-static sl_status copy_message(sl_runtime *runtime, const sl_instr *instr, sl_copy_kind kind)
+/* Between a message, which is host memory, and the device, in the order of the lane. */
+static sl_status copy_message(sl_runtime *runtime, const sl_instr *instr, sl_lane lane)
 {
-    sl_status status = SL_OK;
-    SL_TRY(sl_stream_copy(runtime->stream, kind, *instr->cell, *instr->from, sl_meta_bytes(instr->meta)));
-    SL_TRY(sl_stream_synchronize(runtime->stream));
-done:
-    return status;
-}
-
-/* Whoever gets the message may be on another stream: what makes it must be done. */
-static sl_status commit(sl_runtime *runtime, const sl_instr *instr)
-{
-    sl_status status = SL_OK;
-    if (runtime->host)
-        SL_TRY(sl_stream_synchronize(runtime->stream));
-    SL_TRY(sl_channel_commit(runtime->channels[instr->index], *instr->cell));
-done:
-    return status;
+    return sl_stream_copy(runtime->lanes.streams[lane],
+                          lane == SL_LANE_IN ? SL_COPY_HOST_TO_DEVICE : SL_COPY_DEVICE_TO_HOST, *instr->cell,
+                          *instr->from, sl_meta_bytes(instr->meta));
 }
 
 /* ---- Compute --------------------------------------------------------------------------------- */
@@ -68,25 +55,31 @@ static sl_stage *stage_of(const sl_runtime *runtime, const sl_instr *instr)
     return runtime->stages[k];
 }
 
+/* On a device that works by itself the times are those at which its stream gets here. */
 static sl_status run(sl_runtime *runtime, const sl_instr *instr)
 {
     sl_status status = SL_OK;
-    uint64_t start = runtime->trace.capacity ? sl_trace_start(&runtime->trace) : 0;
+    sl_trace *trace = &runtime->trace;
+    sl_trace_event event = { .step = runtime->context.step,
+                             .microbatch = instr->microbatch,
+                             .stage = (uint16_t)instr->stage,
+                             .kind = SL_TRACE_PHASE,
+                             .what = instr->phase };
+    bool marked = trace->mark_capacity > 0;
+    if (marked)
+        SL_TRY(sl_trace_mark(trace, runtime->stream, &event.start));
+    else if (trace->capacity)
+        event.start = sl_trace_start(trace);
     SL_TRY(sl_stage_run(stage_of(runtime, instr), (sl_phase)instr->phase, instr->frame, &runtime->context));
-    if (!runtime->trace.capacity)
-        return SL_OK;
-    SL_TRY(sl_stream_synchronize(runtime->stream));
-    sl_trace_add(&runtime->trace, (sl_trace_event){ .start = start,
-                                                    .step = runtime->context.step,
-                                                    .microbatch = instr->microbatch,
-                                                    .stage = (uint16_t)instr->stage,
-                                                    .kind = SL_TRACE_PHASE,
-                                                    .what = instr->phase });
+    if (marked)
+        SL_TRY(sl_trace_add_marked(trace, runtime->stream, event));
+    else if (trace->capacity)
+        sl_trace_add(trace, event);
 done:
     return status;
 }
 
-/* Where the host can look at once; else the end of the step does. */
+/* If the host can look at once; else the end of the step does. */
 static sl_status watch_loss(const sl_runtime *runtime, const sl_instr *instr)
 {
     if (!runtime->watch_loss || !runtime->host)
@@ -110,16 +103,17 @@ static sl_status watch_loss(const sl_runtime *runtime, const sl_instr *instr)
 /* What is not in the trace by itself. */
 static sl_status run_between(sl_runtime *runtime, const sl_instr *instr)
 {
+    const sl_lanes *lanes = &runtime->lanes;
     sl_trace_break(&runtime->trace);
     switch ((sl_code)instr->code) {
     case SL_CODE_RELEASE:
-        return sl_channel_release(runtime->channels[instr->index], *instr->cell);
+        return sl_channel_release_after(runtime->channels[instr->index], *instr->cell, lanes->streams[SL_LANE_IN]);
     case SL_CODE_COMMIT:
-        return commit(runtime, instr);
+        return sl_channel_commit_after(runtime->channels[instr->index], *instr->cell, lanes->streams[SL_LANE_OUT]);
     case SL_CODE_TO_MESSAGE:
-        return copy_message(runtime, instr, SL_COPY_DEVICE_TO_HOST);
+        return copy_message(runtime, instr, SL_LANE_OUT);
     case SL_CODE_FROM_MESSAGE:
-        return copy_message(runtime, instr, SL_COPY_HOST_TO_DEVICE);
+        return copy_message(runtime, instr, SL_LANE_IN);
     case SL_CODE_ADD:
         return add(runtime, instr);
     case SL_CODE_LOSS:
@@ -145,6 +139,17 @@ static sl_status run_instr(sl_runtime *runtime, const sl_instr *instr)
     }
 }
 
+/* With the events that join the streams. */
+static sl_status run_ordered(sl_runtime *runtime, const sl_instr *instr)
+{
+    sl_status status = SL_OK;
+    SL_TRY(sl_lanes_before(runtime, instr));
+    SL_TRY(run_instr(runtime, instr));
+    SL_TRY(sl_lanes_after(runtime, instr));
+done:
+    return status;
+}
+
 static sl_status run_weights(sl_runtime *runtime, sl_action action)
 {
     if (action.kind != SL_KIND_REDUCE_GRAD || runtime->grads_partial)
@@ -160,7 +165,7 @@ static sl_status run_current(sl_runtime *runtime)
         return run_weights(runtime, current->action);
     const sl_instr *instr = &runtime->running->instrs[current->first], *end = instr + current->count;
     for (; instr < end; instr++) {
-        sl_status status = run_instr(runtime, instr);
+        sl_status status = runtime->host ? run_instr(runtime, instr) : run_ordered(runtime, instr);
         if (status != SL_OK)
             return status;
     }
@@ -218,7 +223,7 @@ sl_status sl_runtime_execute(sl_runtime *runtime, const sl_program *program)
         sl_group_note(runtime->group, runtime->note);
         if (runtime->watchdog)
             sl_watchdog_note(runtime->watchdog, each);
-        status = sl_group_check(runtime->group);
+        status = sl_group_progress(runtime->group);
         if (status == SL_OK)
             status = run_action(runtime, each->action);
         if (status != SL_OK)

@@ -182,7 +182,6 @@ static sl_status make_tables(sl_runtime *runtime)
     size_t largest = 0;
     SL_TRY(SL_NEW_ARRAY(runtime->weights, count));
     SL_TRY(SL_NEW_ARRAY(runtime->losses, count));
-    SL_TRY(SL_NEW_ARRAY(runtime->scalars, (size_t)count * SL_SCALAR_STRIDE));
     SL_TRY(SL_NEW_ARRAY(runtime->first_output, runtime->wiring->stage_count));
     for (int k = 0; k < runtime->stage_count; k++) {
         runtime->first_output[runtime->stages[k]->index] = outputs;
@@ -234,7 +233,6 @@ void sl_runtime_free_memory(sl_runtime *runtime)
     sl_free(runtime->roots);
     sl_free(runtime->weights);
     sl_free(runtime->losses);
-    sl_free(runtime->scalars);
     sl_free(runtime->first_output);
     sl_free(runtime->outputs);
     sl_free(runtime->host_copy);

@@ -161,6 +161,7 @@ static sl_status build_local(sl_runtime *runtime, const sl_runtime_options *opti
 {
     sl_status status = SL_OK;
     SL_TRY(sl_runtime_allocate(runtime, options));
+    SL_TRY(sl_lanes_create(runtime));
     SL_TRY(sl_ties_create(runtime));
 done:
     return status;
@@ -228,6 +229,7 @@ void sl_runtime_destroy(sl_runtime *runtime)
     if (!runtime)
         return;
     sl_watchdog_stop(runtime->watchdog);
+    sl_lanes_destroy(runtime);      /* streams may still use what follows */
     sl_group_close(runtime->group); /* and with it the channels */
     for (int i = 0; runtime->stages && i < runtime->stage_count; i++)
         runtime->stages[i]->owner = NULL;
@@ -239,7 +241,7 @@ void sl_runtime_destroy(sl_runtime *runtime)
     sl_pipeline_destroy(runtime->pipeline);
     sl_free(runtime->stages);
     sl_free(runtime->channels);
-    sl_free(runtime->trace.events);
+    sl_trace_free(&runtime->trace);
     sl_free(runtime);
 }
 

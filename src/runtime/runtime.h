@@ -3,7 +3,7 @@
 #define SL_RUNTIME_RUNTIME_H
 
 #include "runtime/gather.h"
-#include "runtime/program.h"
+#include "runtime/lanes.h"
 #include "runtime/trace.h"
 #include "runtime/watchdog.h"
 
@@ -40,6 +40,7 @@ struct sl_runtime {
 
     sl_channel **channels; /* one a route; NULL if this rank has no end */
     sl_program train, eval;
+    sl_lanes lanes;
     sl_blocks blocks;
     sl_pipeline_memory memory; /* as taken */
     sl_param *params;
@@ -53,7 +54,6 @@ struct sl_runtime {
     bool watch_loss, local_loss;
     double *weights; /* of each microbatch's loss, this step */
     float *losses;
-    char *scalars;             /* host image of losses or seeds: microbatches * SL_SCALAR_STRIDE */
     const sl_output **outputs; /* of each output of this rank's stages: who asked, this step */
     int *first_output;         /* of each stage: its first row in outputs */
     bool grads_partial;        /* the last step was */

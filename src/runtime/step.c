@@ -32,7 +32,6 @@ static sl_dtype loss_dtype(const sl_runtime *runtime)
 /* The gradient of the step's result by each microbatch's loss; replicas are averaged by it, too. */
 static sl_status write_seeds(sl_runtime *runtime, const sl_step *step)
 {
-    sl_status status = SL_OK;
     int count = runtime->wiring->microbatches;
     size_t bytes = (size_t)count * SL_SCALAR_STRIDE;
     double scale = step->grad_scale != 0 ? step->grad_scale : 1;
@@ -40,22 +39,20 @@ static sl_status write_seeds(sl_runtime *runtime, const sl_step *step)
         return SL_OK;
     if (runtime->replicas)
         scale /= sl_group_size(runtime->replicas);
+    char *seeds = runtime->lanes.scalars + bytes; /* not written again before the step has ended */
     for (int m = 0; m < count; m++) {
         double seed = runtime->weights[m] * scale;
         float single = (float)seed;
         if (loss_dtype(runtime) == SL_F64)
-            memcpy(runtime->scalars + (size_t)m * SL_SCALAR_STRIDE, &seed, sizeof seed);
+            memcpy(seeds + (size_t)m * SL_SCALAR_STRIDE, &seed, sizeof seed);
         else
-            memcpy(runtime->scalars + (size_t)m * SL_SCALAR_STRIDE, &single, sizeof single);
+            memcpy(seeds + (size_t)m * SL_SCALAR_STRIDE, &single, sizeof single);
     }
-    SL_TRY(sl_stream_copy(runtime->stream, SL_COPY_HOST_TO_DEVICE, (char *)runtime->blocks.scalars + bytes,
-                          runtime->scalars, bytes));
-    SL_TRY(sl_stream_synchronize(runtime->stream)); /* scalars is used again */
-done:
-    return status;
+    return sl_stream_copy(runtime->stream, SL_COPY_HOST_TO_DEVICE, (char *)runtime->blocks.scalars + bytes, seeds,
+                          bytes);
 }
 
-/* Where the host could not look at the loss as it was made, its F is still the place of the failure. */
+/* If the host could not look at the loss as it was made, its F is still the place of the failure. */
 static sl_status fail_loss(sl_runtime *runtime, int microbatch)
 {
     int64_t count = 0;
@@ -71,27 +68,32 @@ static sl_status fail_loss(sl_runtime *runtime, int microbatch)
     return status;
 }
 
+/* The losses to the host; they are there once the step has ended. */
+static sl_status fetch_losses(sl_runtime *runtime)
+{
+    return runtime->blocks.scalars
+               ? sl_stream_copy(runtime->stream, SL_COPY_DEVICE_TO_HOST, runtime->lanes.scalars,
+                                runtime->blocks.scalars, (size_t)runtime->wiring->microbatches * SL_SCALAR_STRIDE)
+               : SL_OK;
+}
+
 static sl_status read_losses(sl_runtime *runtime)
 {
-    sl_status status = SL_OK;
     int count = runtime->wiring->microbatches;
-    SL_TRY(sl_stream_copy(runtime->stream, SL_COPY_DEVICE_TO_HOST, runtime->scalars, runtime->blocks.scalars,
-                          (size_t)count * SL_SCALAR_STRIDE));
-    SL_TRY(sl_stream_synchronize(runtime->stream));
+    const char *scalars = runtime->lanes.scalars;
     for (int m = 0; m < count; m++) {
         double wide;
-        memcpy(&runtime->losses[m], runtime->scalars + (size_t)m * SL_SCALAR_STRIDE, sizeof *runtime->losses);
+        memcpy(&runtime->losses[m], scalars + (size_t)m * SL_SCALAR_STRIDE, sizeof *runtime->losses);
         if (loss_dtype(runtime) != SL_F64)
             continue;
-        memcpy(&wide, runtime->scalars + (size_t)m * SL_SCALAR_STRIDE, sizeof wide);
+        memcpy(&wide, scalars + (size_t)m * SL_SCALAR_STRIDE, sizeof wide);
         runtime->losses[m] = (float)wide;
     }
     for (int m = 0; runtime->watch_loss && m < count; m++) {
         if (!isfinite(runtime->losses[m]))
             return fail_loss(runtime, m);
     }
-done:
-    return status;
+    return SL_OK;
 }
 
 /* Losses to every rank that shall have them, and their sum; the mean over replicas. */
@@ -172,6 +174,7 @@ static sl_status begin(sl_runtime *runtime, const sl_program *program, const sl_
 {
     sl_status status = SL_OK;
     runtime->current = -1;
+    runtime->lanes.failed = SL_OK;
     runtime->context.step = step->number;
     if (training && step->keep_grads && !runtime->grads_partial)
         return sl_fail(SL_ERR_ARGUMENT, "keep_grads adds to a partial step, and the step before was not partial");
@@ -193,11 +196,13 @@ done:
     return status;
 }
 
-static sl_status finish(sl_runtime *runtime, bool training, sl_step_result *result)
+static sl_status finish(sl_runtime *runtime, const sl_program *program, bool training, sl_step_result *result)
 {
     sl_status status = SL_OK;
     uint64_t start = runtime->trace.capacity ? sl_trace_start(&runtime->trace) : 0;
-    SL_TRY(sl_stream_synchronize(runtime->stream));
+    SL_TRY(fetch_losses(runtime));
+    SL_TRY(sl_lanes_finish(runtime, program));
+    SL_TRY(sl_trace_resolve(&runtime->trace, runtime->stream));
     if (training && !runtime->grads_partial)
         SL_TRY(sl_ties_sum(runtime, sl_runtime_step_label(runtime)));
     SL_TRY(share_losses(runtime, result));
@@ -224,7 +229,7 @@ static sl_status run_step(sl_runtime *runtime, const sl_program *program, const 
     if (status == SL_OK)
         status = sl_runtime_execute(runtime, program);
     if (status == SL_OK)
-        status = finish(runtime, training, &own);
+        status = finish(runtime, program, training, &own);
     if (status != SL_OK)
         return sl_runtime_fail(runtime, status, -1, none);
     if (result)

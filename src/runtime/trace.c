@@ -32,6 +32,103 @@ static sl_status need_trace(const sl_runtime *runtime)
     return sl_fail(SL_ERR_ARGUMENT, "the runtime was made without a trace (trace_events)");
 }
 
+/* ---- Marks ----------------------------------------------------------------------------------- */
+
+sl_status sl_trace_create_marks(sl_trace *trace, sl_device *device, int64_t phases)
+{
+    sl_status status = SL_OK;
+    for (int i = 0; i < 2; i++)
+        SL_TRY(sl_event_create(device, &trace->now[i]));
+    SL_TRY(SL_NEW_ARRAY(trace->marks, 2 * phases));
+    for (; trace->mark_capacity < 2 * phases; trace->mark_capacity++)
+        SL_TRY(sl_event_create(device, &trace->marks[trace->mark_capacity]));
+done:
+    return status;
+}
+
+void sl_trace_free(sl_trace *trace)
+{
+    for (int64_t i = 0; i < trace->mark_capacity; i++)
+        sl_event_destroy(trace->marks[i]);
+    sl_event_destroy(trace->now[0]);
+    sl_event_destroy(trace->now[1]);
+    sl_free(trace->marks);
+    sl_free(trace->events);
+}
+
+sl_status sl_trace_mark(sl_trace *trace, sl_stream *stream, uint64_t *out)
+{
+    if (trace->mark_count == trace->mark_capacity)
+        return sl_fail(SL_ERR_INTERNAL, "a step has more than %lld phases", (long long)(trace->mark_capacity / 2));
+    *out = (uint64_t)trace->mark_count;
+    return sl_event_record(trace->marks[trace->mark_count++], stream);
+}
+
+sl_status sl_trace_add_marked(sl_trace *trace, sl_stream *stream, sl_trace_event event)
+{
+    event.marked = true;
+    sl_status status = sl_trace_mark(trace, stream, &event.end);
+    if (status == SL_OK)
+        sl_trace_put(trace, event);
+    sl_trace_break(trace);
+    return status;
+}
+
+/* When the stream got to a mark, in ticks, from how long ago that was. */
+static sl_status ticks_of(const sl_trace *trace, uint64_t now, double rate, uint64_t *mark)
+{
+    double seconds = 0;
+    sl_status status = sl_event_elapsed(trace->marks[*mark], trace->now[0], &seconds);
+    *mark = now - (uint64_t)(seconds / rate);
+    return status;
+}
+
+enum { CLOCK_TRIES = 4 };
+
+/* When the stream, which has nothing left to do, got to trace->now[0], in ticks: half way between giving it the event
+ * and hearing of it. The quickest of a few tries knows best. */
+static sl_status find_now(sl_trace *trace, sl_stream *stream, uint64_t *out)
+{
+    sl_status status = SL_OK;
+    uint64_t quickest = UINT64_MAX;
+    for (int i = 0; i < CLOCK_TRIES; i++) {
+        sl_event *event = trace->now[1];
+        uint64_t before = sl_clock_ticks(&trace->clock);
+        SL_TRY(sl_event_record(event, stream));
+        SL_TRY(sl_event_synchronize(event));
+        uint64_t took = sl_clock_ticks(&trace->clock) - before;
+        if (took >= quickest)
+            continue;
+        quickest = took;
+        *out = before + took / 2;
+        trace->now[1] = trace->now[0];
+        trace->now[0] = event;
+    }
+done:
+    return status;
+}
+
+sl_status sl_trace_resolve(sl_trace *trace, sl_stream *stream)
+{
+    sl_status status = SL_OK;
+    uint64_t now = 0;
+    if (trace->mark_count == 0)
+        return SL_OK;
+    SL_TRY(find_now(trace, stream, &now));
+    double rate = sl_clock_measure(&trace->clock).rate;
+    for (int64_t i = kept_count(trace) - 1; i >= 0; i--) {
+        sl_trace_event *event = &trace->events[(trace->next - 1 - i + 2 * trace->capacity) % trace->capacity];
+        if (!event->marked)
+            continue;
+        SL_TRY(ticks_of(trace, now, rate, &event->start));
+        SL_TRY(ticks_of(trace, now, rate, &event->end));
+        event->marked = false;
+    }
+    trace->mark_count = 0;
+done:
+    return status;
+}
+
 /* ---- Costs ----------------------------------------------------------------------------------- */
 
 sl_status sl_runtime_measure_costs(sl_runtime *runtime, sl_stage_cost *out)

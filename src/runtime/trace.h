@@ -21,6 +21,7 @@ typedef struct sl_trace_event {
     uint8_t kind;  /* an sl_trace_kind */
     uint8_t what;  /* PHASE: an sl_phase; WEIGHTS: an sl_kind */
     int32_t route; /* of a message */
+    bool marked;   /* start and end are numbers of marks until the step has ended */
 } sl_trace_event;
 
 typedef struct sl_trace {
@@ -29,8 +30,24 @@ typedef struct sl_trace {
     int64_t count;    /* ever recorded; the newest `capacity` are kept */
     int64_t next;     /* count % capacity */
     sl_clock clock;
-    uint64_t last; /* end of the newest event where what follows begins there; else 0 */
+    uint64_t last; /* end of the newest event if what follows begins there; else 0 */
+
+    /* A device that works by itself: events on its stream in place of times. */
+    sl_event **marks;
+    int64_t mark_capacity; /* 0: the device's times are the host's */
+    int64_t mark_count;    /* of this step */
+    sl_event *now[2];
 } sl_trace;
+
+/* Marks for `phases` phases a step. */
+SL_MUST_CHECK sl_status sl_trace_create_marks(sl_trace *trace, sl_device *device, int64_t phases);
+void sl_trace_free(sl_trace *trace);
+/* The time at which the stream gets here: known at the end of the step. */
+SL_MUST_CHECK sl_status sl_trace_mark(sl_trace *trace, sl_stream *stream, uint64_t *out);
+/* The event ends where the stream gets here. */
+SL_MUST_CHECK sl_status sl_trace_add_marked(sl_trace *trace, sl_stream *stream, sl_trace_event event);
+/* Turns the marks of the step, which has ended, into times. */
+SL_MUST_CHECK sl_status sl_trace_resolve(sl_trace *trace, sl_stream *stream);
 
 /* Start of what comes now. An event that follows another at once shares its time stamp. */
 static inline uint64_t sl_trace_start(const sl_trace *trace)
@@ -38,14 +55,19 @@ static inline uint64_t sl_trace_start(const sl_trace *trace)
     return trace->last ? trace->last : sl_clock_ticks(&trace->clock);
 }
 
-/* The event ends now. */
-static inline void sl_trace_add(sl_trace *trace, sl_trace_event event)
+static inline void sl_trace_put(sl_trace *trace, sl_trace_event event)
 {
-    event.end = trace->last = sl_clock_ticks(&trace->clock);
     trace->events[trace->next] = event;
     trace->count++;
     if (++trace->next == trace->capacity)
         trace->next = 0;
+}
+
+/* The event ends now. */
+static inline void sl_trace_add(sl_trace *trace, sl_trace_event event)
+{
+    event.end = trace->last = sl_clock_ticks(&trace->clock);
+    sl_trace_put(trace, event);
 }
 
 /* Something that is not recorded takes time: the next event starts when it starts. */

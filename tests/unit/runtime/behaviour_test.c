@@ -20,6 +20,7 @@ static void values_and_gradients_are_handed_over_without_a_copy(void **state)
      * memory is shared by ranks that are threads. */
     toy_stage *all = calloc(MAX_STAGES, sizeof *all);
     job made = job_make("ZBVZeroBubble", 2, 2, 4, 8);
+    made.device = "cpu"; /* others get copies */
     made.steps = 1;
     made.after = keep_addresses;
     made.user = all;
@@ -71,12 +72,14 @@ static sl_status look_at_runtime(job *self, int rank, sl_runtime *runtime, toy_s
         seen[rank] += found == &list[i];
     }
     seen[rank] += sl_runtime_find_param(runtime, "nobody", &found) == SL_ERR_ARGUMENT;
-    const float *grad = list[0].grad.data;
+    float grad[WIDTH];
     bool any = false;
+    SL_TRY(job_copy(runtime, &list[0].grad, grad, false));
     for (int c = 0; c < WIDTH; c++)
         any |= grad[c] != 0;
     seen[rank] += any;
     SL_TRY(sl_runtime_zero_grads(runtime));
+    SL_TRY(job_copy(runtime, &list[0].grad, grad, false));
     any = false;
     for (int c = 0; c < WIDTH; c++)
         any |= grad[c] != 0;
@@ -133,7 +136,7 @@ static sl_status step_with_specs(job *self, int rank, sl_runtime *runtime, toy_s
     (void)rank, (void)stages, (void)count;
     toy_fill(x, WIDTH * 4, 1);
     toy_fill(t, 2 * WIDTH, 2);
-    memcpy(sl_runtime_params(runtime, &param_count)->data.data, w, sizeof w);
+    SL_TRY(job_copy(runtime, &sl_runtime_params(runtime, &param_count)->data, w, true));
     sl_arg args[2] = { { "t", { t, sl_meta_make(SL_F32, 2, (int64_t[]){ 2, WIDTH }) } },
                        { NULL, { x, sl_meta_make(SL_F32, 2, (int64_t[]){ WIDTH, 4 }) } } };
     sl_output output = { .name = "y",

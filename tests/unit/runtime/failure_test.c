@@ -114,7 +114,7 @@ static void a_loss_that_is_no_number_is_noticed_when_asked_for(void **state)
     job far = job_make("GPipe", 2, 0, 4, 8); /* the host looks at the end of the step */
     far.shape.nan_microbatch = 3;
     far.extra.watch_loss = true;
-    far.far = true;
+    far.device = "test";
     assert_all_fail(&far, SL_ERR_NUMERIC, (const char *const[]){ "stage 1", "1F3", "microbatch 3", "nan", NULL });
     job unwatched = job_make("GPipe", 2, 0, 4, 8);
     unwatched.shape.nan_microbatch = 3;
@@ -324,7 +324,7 @@ static sl_status wrong_group(toy_rank *self)
     sl_status status = SL_OK;
     sl_device *device = NULL;
     sl_runtime *runtime = NULL;
-    SL_TRY(sl_device_open("cpu", NULL, &device));
+    SL_TRY(sl_device_open(test_device_spec(), NULL, &device));
     sl_runtime_options options = { .group = self->group, .device = device, .schedule = made->schedule };
     SL_TRY(sl_runtime_create(&options, &runtime));
 done:

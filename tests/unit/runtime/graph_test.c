@@ -1,4 +1,6 @@
 /* Stages of a partitioned graph: a weight runner in place of their own, and what is refused. */
+#include "support/device/test_device.h"
+
 #include <sluice/nn.h>
 #include <sluice/runtime.h>
 
@@ -49,7 +51,7 @@ static void open_fixture(fixture *made, const char *csv, const sl_program_option
 {
     *made = (fixture){ .group = NULL };
     succeed(sl_group_open_threads(1, NULL, &made->group));
-    succeed(sl_device_open("cpu", NULL, &made->device));
+    succeed(sl_device_open(test_device_spec(), NULL, &made->device));
     succeed(sl_schedule_parse_csv(csv, strlen(csv), "test", &made->schedule));
     made->partition = cut(BATCH / MICROBATCHES, STAGES, 4);
     for (int s = 0; s < STAGES; s++)
@@ -81,13 +83,24 @@ static void close_fixture(fixture *made)
     sl_group_close(made->group);
 }
 
+static void copy(fixture *made, sl_copy_kind kind, void *to, const void *from, size_t bytes)
+{
+    sl_stream *stream = sl_runtime_stream(made->runtime);
+    succeed(sl_stream_copy(stream, kind, to, from, bytes));
+    succeed(sl_stream_synchronize(stream));
+}
+
 static void set_weights(fixture *made)
 {
     int count = 0;
     const sl_param *params = sl_runtime_params(made->runtime, &count);
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < count; i++) {
+        float values[500];
+        assert_true(sl_meta_bytes(&params[i].data.meta) <= sizeof values);
         sl_param_init(&(sl_param_info){ params[i].name, SL_F32, params[i].data.meta.shape, params[i].init }, 7, 0,
-                      sl_meta_count(&params[i].data.meta), params[i].data.data);
+                      sl_meta_count(&params[i].data.meta), values);
+        copy(made, SL_COPY_HOST_TO_DEVICE, params[i].data.data, values, sl_meta_bytes(&params[i].data.meta));
+    }
 }
 
 /* One step of `samples` samples, the first of which is number `first`. */
@@ -114,7 +127,7 @@ static void copy_grads(fixture *made, float *grads, size_t room)
     for (int i = 0; i < count; i++) {
         size_t bytes = sl_meta_bytes(&params[i].grad.meta);
         assert_true(used + bytes <= room);
-        memcpy((char *)grads + used, params[i].grad.data, bytes);
+        copy(made, SL_COPY_DEVICE_TO_HOST, (char *)grads + used, params[i].grad.data, bytes);
         used += bytes;
     }
 }
@@ -160,19 +173,37 @@ typedef struct runner {
     float inputs[MICROBATCHES][BATCH / MICROBATCHES * WIDTH], grads[MICROBATCHES][BATCH / MICROBATCHES * WIDTH];
 } runner;
 
+/* A gradient that gets 1 more in every element. */
+typedef struct raised {
+    void *data;
+    int64_t count;
+} raised;
+
+static void raise_kernel(const void *args)
+{
+    const raised *what = args;
+    float *values = test_device_near(what->data);
+    for (int64_t i = 0; i < what->count; i++)
+        values[i] += 1;
+}
+
 /* Writes 1 a microbatch into every gradient, and keeps what the stage's border looks like at that time. */
 static sl_status count_microbatches(void *user, const sl_stage_call *call)
 {
+    sl_status status = SL_OK;
     runner *seen = user;
     seen->calls++;
-    memcpy(seen->inputs[call->microbatch], call->inputs[0].data, sizeof *seen->inputs);
+    SL_TRY(sl_stream_copy(call->stream, SL_COPY_DEVICE_TO_HOST, seen->inputs[call->microbatch], call->inputs[0].data,
+                          sizeof *seen->inputs));
     if (call->stage == 0)
-        memcpy(seen->grads[call->microbatch], call->output_grads[0].data, sizeof *seen->grads);
+        SL_TRY(sl_stream_copy(call->stream, SL_COPY_DEVICE_TO_HOST, seen->grads[call->microbatch],
+                              call->output_grads[0].data, sizeof *seen->grads));
     for (int p = 0; p < call->param_count; p++) {
-        for (int64_t i = 0; i < sl_meta_count(&call->grads[p].meta); i++)
-            ((float *)call->grads[p].data)[i] += 1;
+        raised what = { call->grads[p].data, sl_meta_count(&call->grads[p].meta) };
+        SL_TRY(test_device_launch(call->stream, raise_kernel, &what, sizeof what));
     }
-    return SL_OK;
+done:
+    return status;
 }
 
 static void a_weight_runner_takes_the_place_of_a_graphs_own(void **state)
@@ -216,7 +247,7 @@ static void assert_refused(const sl_partition *const *partitions, int count, int
 {
     sl_device *device = NULL;
     sl_stage *stage = NULL;
-    succeed(sl_device_open("cpu", NULL, &device));
+    succeed(sl_device_open(test_device_spec(), NULL, &device));
     assert_int_equal(sl_stage_build(partitions, count, index, device, NULL, &stage), SL_ERR_ARGUMENT);
     assert_null(stage);
     assert_string_equal(sl_error_message(), message);

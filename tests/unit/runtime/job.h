@@ -20,8 +20,8 @@ struct job {
     bool split;               /* the batch is handed over pre-split */
     bool accumulate;          /* steps come in pairs that add up */
     bool eval_first;
-    bool far;     /* the host cannot reach the device's memory */
-    int replicas; /* pipelines side by side, each with batches of its own; 0: 1 */
+    const char *device; /* NULL: test_device_spec() */
+    int replicas;       /* pipelines side by side, each with batches of its own; 0: 1 */
     sl_status (*prepare)(job *self,
                          toy_stage *stage); /* optional: called with every stage before the runtime is made */
     /* Optional: called on every rank with the runtime made, before the steps, and after them. */
@@ -159,7 +159,6 @@ static inline sl_status job_rank(toy_rank *rank)
     job *self = (job *)rank->user;
     sl_status status = SL_OK;
     sl_device *device = NULL;
-    sl_device_backend far;
     sl_group *pipeline = NULL, *replicas = NULL;
     sl_runtime *runtime = NULL;
     toy_stage *toys = (toy_stage *)calloc(MAX_STAGES, sizeof *toys);
@@ -169,9 +168,7 @@ static inline sl_status job_rank(toy_rank *rank)
     int64_t dims[] = { self->samples, WIDTH };
     int width = self->replicas ? self->replicas : 1;
     job_place place = { rank->rank / width, rank->rank % width };
-    SL_TRY(sl_device_open("cpu", NULL, &device));
-    if (self->far)
-        toy_move_away(device, &far);
+    SL_TRY(sl_device_open(self->device ? self->device : test_device_spec(), NULL, &device));
     if (width > 1)
         SL_TRY(sl_group_mesh(rank->group, sl_schedule_ranks(self->schedule), width, &pipeline, &replicas));
     for (int s = 0; s < self->shape.stages; s++) {
@@ -224,6 +221,7 @@ done:
 /* The first failing rank's status; ranks holds all. */
 static inline sl_status job_run_on(job *self, toy_rank *ranks)
 {
+    test_device_install();
     int count = sl_schedule_ranks(self->schedule) * (self->replicas ? self->replicas : 1);
     sl_status status = toy_run_ranks(count, job_rank, self, ranks);
     for (int r = 0; r < count && status == SL_OK; r++) {

@@ -62,7 +62,7 @@ static sl_status create_without_stages(toy_rank *self)
     sl_status status = SL_OK;
     sl_device *device = NULL;
     sl_runtime *runtime = NULL;
-    SL_TRY(sl_device_open("cpu", NULL, &device));
+    SL_TRY(sl_device_open(test_device_spec(), NULL, &device));
     const sl_runtime_options options = {
         .group = self->group, .device = device, .schedule = self->user, .stage_count = 1
     };
@@ -131,7 +131,7 @@ static void a_forward_that_takes_its_output_away_fails_with_its_place(void **sta
     for (int far = 0; far <= 1; far++) {
         job made = job_make("1F1B", 2, 0, 4, 8);
         made.shape.null_output = true;
-        made.far = far;
+        made.device = far ? "test" : "cpu";
         assert_int_not_equal(job_run(&made), SL_OK);
         assert_non_null(strstr(sl_error_message(), "output 'h0' to NULL"));
         assert_non_null(strstr(sl_error_message(), "0F0"));

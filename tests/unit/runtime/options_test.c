@@ -30,8 +30,12 @@ static void set_weights(sl_runtime *runtime)
 {
     int count = 0;
     const sl_param *params = sl_runtime_params(runtime, &count);
-    for (int i = 0; i < count; i++)
-        toy_initial(params[i].stage, params[i].data.data);
+    for (int i = 0; i < count; i++) {
+        float w[WIDTH];
+        toy_initial(params[i].stage, w);
+        if (job_copy(runtime, &params[i].data, w, true) != SL_OK)
+            abort();
+    }
 }
 
 /* This rank's first gradient. */
@@ -39,7 +43,8 @@ static void copy_grad(sl_runtime *runtime, float *out)
 {
     int count = 0;
     const sl_param *params = sl_runtime_params(runtime, &count);
-    memcpy(out, params[0].grad.data, WIDTH * sizeof *out);
+    if (job_copy(runtime, &params[0].grad, out, false) != SL_OK)
+        abort();
 }
 
 /* ---- Seeds ---- */

@@ -324,7 +324,7 @@ static void devices_out_of_the_hosts_reach_give_the_same_bits(void **state)
     for (int i = 0; training_name(i); i++) {
         for (int ranks = 1; ranks <= 3; ranks++) {
             job made = make_job(training_name(i), ranks, 0, 4, 7);
-            made.far = true;
+            made.device = "test";
             if (made.shape.stages > 2)
                 made.shape.tied_with[made.shape.stages - 1] = 0;
             made.eval_first = true;
@@ -332,9 +332,28 @@ static void devices_out_of_the_hosts_reach_give_the_same_bits(void **state)
         }
     }
     job wide = make_job("1F1B", 2, 0, 2, 4);
-    wide.far = true;
+    wide.device = "test";
     wide.replicas = 2;
     assert_same_bits(&wide);
+}
+
+/* Streams that do not wait for each other's events: the tests' device is there to notice. */
+static void a_missing_event_shows(void **state)
+{
+    (void)state;
+    int wrong = 0;
+    for (int i = 0; i < 20 && !wrong; i++) {
+        job made = make_job("1F1B", 2, 0, 4, 8);
+        made.device = "test";
+        job expected = made;
+        job_reference(&expected);
+        test_device_ignore_waits(true);
+        sl_status status = job_run(&made);
+        test_device_ignore_waits(false);
+        wrong = status != SL_OK || memcmp(made.weights, expected.weights, sizeof made.weights) != 0;
+        sl_schedule_destroy(made.schedule);
+    }
+    assert_true(wrong);
 }
 
 static void replicas_get_the_mean_gradient_of_all(void **state)
@@ -377,6 +396,7 @@ int main(void)
         cmocka_unit_test(random_orders_and_placements_give_the_same_bits),
         cmocka_unit_test(evaluation_before_training_changes_nothing),
         cmocka_unit_test(devices_out_of_the_hosts_reach_give_the_same_bits),
+        cmocka_unit_test(a_missing_event_shows),
         cmocka_unit_test(replicas_get_the_mean_gradient_of_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,7 +7,7 @@
 
 #include <sluice/runtime.h>
 
-#include "device/backend.h"
+#include "support/device/test_device.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -46,7 +46,8 @@ typedef struct toy_stage {
     const toy_shape *shape;
     int index;
     int calls[SL_PHASE_COUNT];
-    float own[MAX_SAMPLES * WIDTH]; /* for own_output */
+    float own[MAX_SAMPLES * WIDTH]; /* for own_output, */
+    void *far;                      /* or on the device */
     const void *read_at[MAX_MICROBATCHES], *wrote_at[MAX_MICROBATCHES], *grad_read_at[MAX_MICROBATCHES],
         *grad_wrote_at[MAX_MICROBATCHES];
     sl_rng rng[MAX_MICROBATCHES]; /* as F got it */
@@ -87,60 +88,6 @@ static inline void toy_backward_weight(const float *dy, const float *x, int64_t 
         dw[i % WIDTH] += dy[i] * x[i];
 }
 
-/* ---- A device that the host cannot reach: its pointers carry a mark that only copies and stages take off ---- */
-
-#define FAR_MARK ((uintptr_t)1 << 62)
-
-static inline void *toy_near(const void *data)
-{
-    return (void *)((uintptr_t)data & ~FAR_MARK);
-}
-
-static inline void *toy_far(const void *data)
-{
-    return (void *)((uintptr_t)data | FAR_MARK);
-}
-
-static inline sl_status far_alloc(sl_device *device, size_t bytes, void **out)
-{
-    void *block = NULL;
-    sl_status status = sl_device_cpu.alloc(device, bytes, &block);
-    if (status == SL_OK)
-        *out = toy_far(block);
-    return status;
-}
-
-static inline void far_free(sl_device *device, void *block)
-{
-    sl_device_cpu.free(device, toy_near(block));
-}
-
-static inline sl_status far_copy(sl_stream *stream, sl_copy_kind kind, void *to, const void *from, size_t bytes)
-{
-    if (kind != SL_COPY_DEVICE_TO_HOST)
-        to = toy_near(to);
-    if (kind != SL_COPY_HOST_TO_DEVICE)
-        from = toy_near(from);
-    return sl_device_cpu.copy(stream, kind, to, from, bytes);
-}
-
-static inline sl_status far_set(sl_stream *stream, void *to, int byte, size_t bytes)
-{
-    return sl_device_cpu.set(stream, toy_near(to), byte, bytes);
-}
-
-/* Takes the host's reach away from a device that was just opened. backend is the caller's and must outlive it. */
-static inline void toy_move_away(sl_device *device, sl_device_backend *backend)
-{
-    *backend = sl_device_cpu;
-    backend->is_host = false;
-    backend->alloc = far_alloc;
-    backend->free = far_free;
-    backend->copy = far_copy;
-    backend->set = far_set;
-    device->backend = backend;
-}
-
 /* ---- Stages: inputs are x, skip?, t?; outputs h, or y and loss ---- */
 
 static inline bool toy_is_last(const toy_stage *toy)
@@ -158,74 +105,120 @@ static inline void toy_spoil(int how, sl_meta *meta)
         meta->strides[0]++;
 }
 
-static inline sl_status toy_run_forward(void *user, const sl_stage_call *call)
+/* One phase, as a stream gets it: pointers that may be a device's. */
+typedef struct toy_launch {
+    int64_t n;
+    bool nan;
+    const void *x, *skip, *w, *t, *dy, *seed;
+    void *y, *saved, *loss, *dx, *dskip, *dw;
+} toy_launch;
+
+static inline float *toy_at(const void *data)
 {
-    toy_stage *toy = (toy_stage *)user;
-    bool skips = toy->shape->skip[toy->index] >= 0;
-    const float *x = (const float *)toy_near(call->inputs[0].data);
-    const float *skip = skips ? (const float *)toy_near(call->inputs[1].data) : NULL;
-    int64_t n = call->inputs[0].meta.shape.dims[0];
-    toy->calls[SL_PHASE_F]++;
-    if (toy->index == toy->shape->fail_stage && call->microbatch == toy->shape->fail_microbatch)
-        return toy->shape->fail_with ? (sl_status)toy->shape->fail_with : sl_fail(SL_ERR_STAGE, "the valve is stuck");
-    if (toy->shape->own_output)
-        call->outputs[0].data = toy->own;
-    if (toy->shape->bad_output && toy->index == toy->shape->bad_stage && call->microbatch == 1)
-        toy_spoil(toy->shape->bad_output, &call->outputs[0].meta);
-    float *y = (float *)toy_near(call->outputs[0].data);
-    toy->read_at[call->microbatch] = x;
-    toy->rng[call->microbatch] = call->rng;
-    toy->wrote_at[call->microbatch] = y;
-    toy_forward(x, skip, (const float *)toy_near(call->params[0].data), n, y);
-    memcpy(toy_near(call->saved), y, (size_t)n * WIDTH * sizeof *y);
-    if (toy_is_last(toy)) {
-        float loss = toy_loss(y, (const float *)toy_near(call->inputs[1 + skips].data), n);
-        if (call->microbatch == toy->shape->nan_microbatch)
-            loss = 0.0f / 0.0f * loss;
-        *(float *)toy_near(call->outputs[1].data) = loss;
-    }
-    if (toy->shape->null_output)
-        call->outputs[0].data = NULL;
-    return SL_OK;
+    return (float *)test_device_near(data);
+}
+
+static inline toy_launch toy_prepare(const toy_stage *toy, const sl_stage_call *call)
+{
+    bool skips = toy->shape->skip[toy->index] >= 0, last = toy_is_last(toy), back = call->phase != SL_PHASE_F;
+    return (toy_launch){
+        .n = call->inputs[0].meta.shape.dims[0],
+        .nan = call->microbatch == toy->shape->nan_microbatch,
+        .x = call->inputs[0].data,
+        .skip = skips ? call->inputs[1].data : NULL,
+        .w = call->params[0].data,
+        .t = last ? call->inputs[1 + skips].data : NULL,
+        .dy = back && !last ? call->output_grads[0].data : NULL,
+        .seed = back && last ? call->output_grads[1].data : NULL,
+        .y = back ? NULL : call->outputs[0].data,
+        .loss = back || !last ? NULL : call->outputs[1].data,
+        .saved = call->saved,
+        .dx = back ? call->input_grads[0].data : NULL,
+        .dskip = back && skips ? call->input_grads[1].data : NULL,
+        .dw = back ? call->grads[0].data : NULL,
+    };
+}
+
+static inline void toy_kernel_forward(const void *args)
+{
+    const toy_launch *run = (const toy_launch *)args;
+    float *y = toy_at(run->y);
+    toy_forward(toy_at(run->x), run->skip ? toy_at(run->skip) : NULL, toy_at(run->w), run->n, y);
+    memcpy(toy_at(run->saved), y, (size_t)run->n * WIDTH * sizeof *y);
+    if (!run->loss)
+        return;
+    float loss = toy_loss(y, toy_at(run->t), run->n);
+    *toy_at(run->loss) = run->nan ? 0.0f / 0.0f * loss : loss;
 }
 
 /* The gradient of the stage's h; in the last stage it comes from the loss. */
-static inline const float *toy_dy(const toy_stage *toy, const sl_stage_call *call, float *room)
+static inline const float *toy_dy(const toy_launch *run, float *room)
 {
-    bool skips = toy->shape->skip[toy->index] >= 0;
-    int64_t n = call->inputs[0].meta.shape.dims[0];
-    if (!toy_is_last(toy))
-        return (const float *)toy_near(call->output_grads[0].data);
-    toy_loss_grad((const float *)toy_near(call->saved), (const float *)toy_near(call->inputs[1 + skips].data), n,
-                  *(const float *)toy_near(call->output_grads[1].data), room);
+    if (!run->t)
+        return toy_at(run->dy);
+    toy_loss_grad(toy_at(run->saved), toy_at(run->t), run->n, *toy_at(run->seed), room);
     return room;
+}
+
+static inline void toy_kernel_input(const void *args)
+{
+    const toy_launch *run = (const toy_launch *)args;
+    float room[MAX_SAMPLES * WIDTH];
+    const float *dy = toy_dy(run, room);
+    if (run->dx)
+        toy_backward_input(dy, toy_at(run->w), run->n, toy_at(run->dx));
+    if (run->dskip)
+        memcpy(toy_at(run->dskip), dy, (size_t)run->n * WIDTH * sizeof *dy);
+}
+
+static inline void toy_kernel_weight(const void *args)
+{
+    const toy_launch *run = (const toy_launch *)args;
+    float room[MAX_SAMPLES * WIDTH];
+    toy_backward_weight(toy_dy(run, room), toy_at(run->x), run->n, toy_at(run->dw));
+}
+
+static inline sl_status toy_run_forward(void *user, const sl_stage_call *call)
+{
+    toy_stage *toy = (toy_stage *)user;
+    sl_status status = SL_OK;
+    sl_device *device = sl_stream_device(call->stream);
+    toy->calls[SL_PHASE_F]++;
+    if (toy->index == toy->shape->fail_stage && call->microbatch == toy->shape->fail_microbatch)
+        return toy->shape->fail_with ? (sl_status)toy->shape->fail_with : sl_fail(SL_ERR_STAGE, "the valve is stuck");
+    if (toy->shape->own_output && !toy->far && !sl_device_is_host(device))
+        SL_TRY(sl_device_alloc(device, sizeof toy->own, &toy->far)); /* the device frees it */
+    if (toy->shape->own_output)
+        call->outputs[0].data = toy->far ? toy->far : (void *)toy->own;
+    if (toy->shape->bad_output && toy->index == toy->shape->bad_stage && call->microbatch == 1)
+        toy_spoil(toy->shape->bad_output, &call->outputs[0].meta);
+    toy_launch run = toy_prepare(toy, call);
+    toy->read_at[call->microbatch] = run.x;
+    toy->rng[call->microbatch] = call->rng;
+    toy->wrote_at[call->microbatch] = run.y;
+    SL_TRY(test_device_launch(call->stream, toy_kernel_forward, &run, sizeof run));
+    if (toy->shape->null_output)
+        call->outputs[0].data = NULL;
+done:
+    return status;
 }
 
 static inline sl_status toy_run_input(void *user, const sl_stage_call *call)
 {
     toy_stage *toy = (toy_stage *)user;
-    float room[MAX_SAMPLES * WIDTH];
-    int64_t n = call->inputs[0].meta.shape.dims[0];
-    const float *dy = toy_dy(toy, call, room);
+    toy_launch run = toy_prepare(toy, call);
     toy->calls[SL_PHASE_I]++;
-    toy->grad_read_at[call->microbatch] = dy;
-    toy->grad_wrote_at[call->microbatch] = call->input_grads[0].data;
-    if (call->input_grads[0].data)
-        toy_backward_input(dy, (const float *)toy_near(call->params[0].data), n,
-                           (float *)toy_near(call->input_grads[0].data));
-    if (toy->shape->skip[toy->index] >= 0 && call->input_grads[1].data)
-        memcpy(toy_near(call->input_grads[1].data), dy, (size_t)n * WIDTH * sizeof *dy);
-    return SL_OK;
+    toy->grad_read_at[call->microbatch] = run.dy;
+    toy->grad_wrote_at[call->microbatch] = run.dx;
+    return test_device_launch(call->stream, toy_kernel_input, &run, sizeof run);
 }
 
 static inline sl_status toy_run_weight(void *user, const sl_stage_call *call)
 {
     toy_stage *toy = (toy_stage *)user;
-    float room[MAX_SAMPLES * WIDTH];
+    toy_launch run = toy_prepare(toy, call);
     toy->calls[SL_PHASE_W]++;
-    toy_backward_weight(toy_dy(toy, call, room), (const float *)toy_near(call->inputs[0].data),
-                        call->inputs[0].meta.shape.dims[0], (float *)toy_near(call->grads[0].data));
-    return SL_OK;
+    return test_device_launch(call->stream, toy_kernel_weight, &run, sizeof run);
 }
 
 static inline sl_status toy_run_backward(void *user, const sl_stage_call *call)
