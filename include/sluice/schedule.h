@@ -337,6 +337,9 @@ typedef struct SL_NAMED_FIELDS sl_view_options {
     int columns;             /* TEXT: the longest line; 0: as long as it takes */
     bool condense;           /* TEXT: what takes many bands of `columns` is drawn as one, a letter a stretch of time */
     bool color;              /* TEXT: ANSI colours */
+    /* Pictures: microbatches of a step in a timeline of several, as sl_timeline_load_trace gives it; labels and figures
+     * count within a step, and a line divides the steps. 0: it is one step. */
+    int step_microbatches;
 } sl_view_options;
 
 /* From the ending of path, in any case. */

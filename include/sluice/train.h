@@ -181,7 +181,8 @@ typedef struct sl_step_report {
     double tokens_per_s; /* over all ranks */
     double peak_memory;  /* bytes: the highest of any rank so far */
     double mfu; /* share of the peak: FLOPs of forward and backward as the graph counts them / (seconds x ranks x peak
-                   FLOP/s of a rank); NAN where the peak is not known */
+                   FLOP/s of a rank); NAN if the peak is not known */
+    double peak_flops; /* that peak: log.peak_gflops, or as measured at the start; NAN if it is not known */
 } sl_step_report;
 
 /* ---- Run ------------------------------------------------------------------------------------- */
@@ -201,6 +202,7 @@ typedef struct sl_train_result {
     int64_t first_step, last_step; /* steps completed before and after */
     double first_loss, last_loss;  /* NAN where no step ran */
     double seconds;                /* of all steps */
+    double peak_flops;             /* of a rank: what MFU relates to; NAN if it is not known */
     double bubble;         /* idle share that the traced steps had; NAN without a trace and on other ranks than 0 */
     bool stopped;          /* by options.stop */
     char checkpoint[1024]; /* folder of the last checkpoint; empty where none was written */

@@ -91,6 +91,7 @@ sl_status sl_metrics_write(sl_metrics *metrics, const sl_step_report *report)
     sl_json_put_double(&json, "tokens_per_s", report->tokens_per_s);
     sl_json_put_int(&json, "peak_memory", (int64_t)report->peak_memory);
     sl_json_put_double(&json, "mfu", report->mfu);
+    sl_json_put_double(&json, "peak_gflops", report->peak_flops * 1e-9);
     return end_line(metrics, &json);
 }
 

@@ -27,7 +27,7 @@ typedef struct train_run {
     sl_trainer *trainer;
     sl_output_folder output;
     sl_progress progress;
-    double peak_flops; /* of all ranks together; NAN where not known */
+    double peak_flops; /* of one rank; NAN if it is not known */
     sl_train_result result;
 } train_run;
 
@@ -182,6 +182,10 @@ static sl_status load(train_run *run)
     SL_TRY(start.from == FROM_MEMORY       ? load_kept(run, start.on_disk)
            : start.from == FROM_CHECKPOINT ? sl_trainer_load_checkpoint(run->trainer, start.path)
                                            : sl_trainer_load_start(run->trainer));
+    if (run->leads && run->options->console && start.from == FROM_CHECKPOINT) {
+        fprintf(run->options->console, "resumed from %s\n", start.path);
+        fflush(run->options->console);
+    }
     SL_TRY(sl_trainer_open_writer(run->trainer));
     run->result.first_step = run->result.last_step = run->trainer->step;
     if (run->leads) {
@@ -219,14 +223,14 @@ done:
     return status;
 }
 
-/* Of all ranks together: what is given, or what rank 0 measures while the others wait. */
+/* Of one rank: what is given, or what rank 0 measures while the others wait. */
 static sl_status find_peak(train_run *run)
 {
     double peak = run->config->log.peak_gflops * 1e9;
     if (peak <= 0 && run->leads)
         peak = sl_kernel_measure_peak(run->trainer->device);
     sl_status status = sl_group_broadcast(run->group, 0, &peak, sizeof peak);
-    run->peak_flops = peak > 0 ? peak * sl_group_size(run->group) : NAN;
+    run->peak_flops = run->result.peak_flops = peak > 0 ? peak : NAN;
     return status;
 }
 
@@ -307,7 +311,8 @@ static sl_status tell(train_run *run, sl_step_report *report, double seconds)
     report->seconds = seconds;
     report->tokens_per_s = (double)(config->batch.size * config->batch.seq) / seconds;
     report->peak_memory = highest_memory(run->trainer);
-    report->mfu = run->plan->flops / (seconds * run->peak_flops);
+    report->mfu = run->plan->flops / (seconds * run->peak_flops * sl_group_size(run->group));
+    report->peak_flops = run->peak_flops;
     run->result.seconds += seconds;
     run->result.last_step = report->step;
     run->result.last_loss = report->loss;

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/units.h"
 
 #include <inttypes.h>
 
@@ -53,9 +54,10 @@ sl_status sl_trace_draw(const sl_train_config *config, const char *path, double 
     SL_TRY(sl_timeline_load_trace(path, &schedule, &timeline));
     SL_TRY(measure_bubble(timeline, config->batch.microbatches, bubble));
     SL_TRY(sl_path_join(config->run.out, "trace.svg", &picture));
-    snprintf(title, sizeof title, "%.100s, %" PRId64 " ranks: measured, in ms", config->parallel.schedule,
-             config->parallel.pp);
-    SL_TRY(sl_timeline_save(timeline, SL_VIEW_SVG, &(sl_view_options){ .title = title }, picture));
+    snprintf(title, sizeof title, "%.100s, %" PRId64 " rank%s: measured, in ms; bubble inside the steps %.1f %%",
+             config->parallel.schedule, config->parallel.pp, sl_plural(config->parallel.pp), 100 * *bubble);
+    const sl_view_options options = { .title = title, .step_microbatches = (int)config->batch.microbatches };
+    SL_TRY(sl_timeline_save(timeline, SL_VIEW_SVG, &options, picture));
 done:
     sl_free(picture);
     sl_timeline_destroy(timeline);

@@ -20,6 +20,8 @@ for key in step loss grad_norm lr ms tokens_per_s peak_memory; do
     [ "$(grep -c "\"$key\":" out/metrics.jsonl)" -eq 6 ] || fail "metrics.jsonl lacks $key"
 done
 [ "$(ls out/tensorboard/events.out.tfevents.* | wc -l)" -eq 1 ] || fail "no event file"
+grep -q '2 steps of 4 microbatches' out/trace.svg || fail "the picture merges the microbatches of its two steps"
+grep -q '>0F4<' out/trace.svg && fail "a microbatch has the number of another step"
 run 0 "$SLUICE" show out/trace.json
 run 0 "$SLUICE" train --help
 prints '--optimizer.betas'

@@ -40,6 +40,7 @@ resumed() {
     cp -r pp4 "$name"
     rm -r "$name/checkpoints/step-00000012"
     run 0 train "$name" --resume "$@"
+    prints "resumed from $name/checkpoints/step-"
     same "$name"
 }
 resumed same_layout --parallel.pp=4

@@ -201,6 +201,9 @@ static void print_result(const sl_train_config *config, const train_arguments *a
         printf("checkpoint  %s\n", result->checkpoint);
     if (arguments->trace > 0 && result->last_step > result->first_step)
         printf("timeline    %s/trace.json, %s/trace.svg\n", config->run.out, config->run.out);
+    if (!isnan(result->peak_flops) && result->last_step > result->first_step)
+        printf("MFU         relates to %.4g GFLOP/s a rank, %s\n", result->peak_flops * 1e-9,
+               config->log.peak_gflops > 0 ? "as given" : "measured at the start (log.peak_gflops sets it)");
     if (!isnan(result->bubble))
         printf("bubble      %.1f%% measured\n", 100 * result->bubble);
     fflush(stdout);

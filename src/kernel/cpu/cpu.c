@@ -1,6 +1,7 @@
 /* The cpu's table of kernels: a fast one if it applies, else the reference. */
 #include "kernel/cpu/cpu.h"
 
+#include "base/alloc.h"
 #include "device/cpu.h"
 #include "kernel/cpu/blas.h"
 #include "kernel/cpu/isa.h"
@@ -9,6 +10,7 @@
 #include "op/op.h"
 
 #include <stdio.h>
+#include <time.h>
 
 static const sl_cpu_kernel *const kernels[SL_OP_COUNT] = {
     [SL_OP_LINEAR] = &sl_cpu_linear,
@@ -222,30 +224,41 @@ static char *cpu_describe(sl_device *device, char *text, size_t size)
     return text;
 }
 
-static void run_fma(void *context, int part, int parts)
+enum { PEAK_RUNS = 32, PEAK_ROUNDS = 100000 };
+
+/* Seconds that this thread itself was running. */
+static double thread_seconds(void)
 {
-    const int64_t *rounds = context;
-    (void)part;
-    (void)parts;
-    (void)sl_isa_simd()->fma_rounds(*rounds);
+    struct timespec time;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-/* The best of several short runs: what else the machine does must not lower the peak. */
+/* context: the best rate of each thread so far, in FLOP/s. */
+static void run_fma(void *context, int part, int parts)
+{
+    double *best = context, start = thread_seconds();
+    const sl_simd *simd = sl_isa_simd();
+    (void)parts;
+    (void)simd->fma_rounds(PEAK_ROUNDS);
+    double rate = (double)PEAK_ROUNDS * simd->fma_flops / (thread_seconds() - start);
+    best[part] = rate > best[part] ? rate : best[part];
+}
+
+/* Each thread's best of many short runs, by its own time: what else the machine does must not lower the peak. */
 static double cpu_measure_peak(sl_device *device)
 {
     sl_cpu cpu = cpu_of(device);
     int threads = sl_pool_threads(cpu.pool);
-    int64_t rounds = 200000;
-    double best = 0;
-    if (!cpu.simd)
+    double *best = NULL, sum = 0;
+    if (!cpu.simd || SL_NEW_ARRAY(best, threads) != SL_OK)
         return 0;
-    for (int i = 0; i < 16; i++) {
-        double start = sl_now();
-        sl_pool_run(cpu.pool, threads, run_fma, &rounds);
-        double rate = (double)rounds * cpu.simd->fma_flops * threads / (sl_now() - start);
-        best = rate > best ? rate : best;
-    }
-    return best;
+    for (int i = 0; i < PEAK_RUNS; i++)
+        sl_pool_run(cpu.pool, threads, run_fma, best);
+    for (int i = 0; i < threads; i++)
+        sum += best[i];
+    sl_free(best);
+    return sum;
 }
 
 const sl_kernel_table sl_kernels_cpu = {

@@ -15,6 +15,7 @@
 #define NARROWEST 760.0  /* of the chart */
 #define WIDEST 6000.0    /* of the chart; half of it where rows are compared, which takes an eye for the whole */
 #define TALLEST 24000.0  /* of all rows */
+#define MOST_STEPS 100   /* of a timeline that are divided by lines */
 #define SEAM 0.4         /* by this neighbours of one colour overlap, so that nothing shines through */
 #define THINNEST_BOX 0.3 /* boxes that end within this distance of the last are not drawn: nobody would see them */
 #define MOST_BOXES                                                                                                     \
@@ -38,7 +39,7 @@ static double shortest_box(const sl_drawing *drawing)
 {
     char text[SL_ACTION_TEXT_SIZE];
     sl_kind kind = sl_schedule_has_kind(drawing->schedule, SL_KIND_W) ? SL_KIND_W : SL_KIND_F;
-    sl_action last = sl_action_make(kind, drawing->stages - 1, sl_schedule_microbatches(drawing->schedule) - 1);
+    sl_action last = sl_action_make(kind, drawing->stages - 1, drawing->step_microbatches - 1);
     return fmax(21, em_width(sl_action_text(last, text, sizeof text)) * FULL_LABEL_FONT + 3);
 }
 
@@ -74,11 +75,15 @@ static double y_of(const sl_picture *picture, int rank)
 }
 
 /* Says all there is to say about an action. */
-static void describe(sl_action action, sl_span span, int rank, char *text, size_t size)
+static void describe(const sl_drawing *drawing, sl_action action, sl_span span, int rank, char *text, size_t size)
 {
-    char name[SL_ACTION_TEXT_SIZE];
-    snprintf(text, size, "%s on rank %d: %.6g to %.6g", sl_action_text(action, name, sizeof name), rank, span.start,
-             span.end);
+    char name[SL_ACTION_TEXT_SIZE], of[32] = "";
+    int step = 0;
+    action = sl_drawing_in_step(drawing, action, &step);
+    if (drawing->steps > 1)
+        snprintf(of, sizeof of, " of step %d", step + 1);
+    snprintf(text, size, "%s%s on rank %d: %.6g to %.6g", sl_action_text(action, name, sizeof name), of, rank,
+             span.start, span.end);
 }
 
 /* The longest of "12F3", "3" that fits, in the largest font that fits. */
@@ -105,11 +110,11 @@ static void draw_compute(const sl_picture *picture, sl_canvas *canvas, sl_action
 {
     char tip[128];
     sl_action parts[2];
-    int count = sl_action_parts(action, parts);
+    int step, count = sl_action_parts(sl_drawing_in_step(picture->drawing, action, &step), parts);
     double width = x_of(picture, span.end) - x;
     double gap = width > 3 ? 0.8 : 0; /* between neighbours */
     double height = picture->compute_height / count;
-    describe(action, span, rank, tip, sizeof tip);
+    describe(picture->drawing, action, span, rank, tip, sizeof tip);
     for (int i = 0; i < count; i++) {
         double y = y_of(picture, rank) + i * height;
         sl_rgb color = sl_drawing_color(picture->drawing, parts[i].kind, parts[i].stage);
@@ -124,7 +129,7 @@ static void draw_message(const sl_picture *picture, sl_canvas *canvas, sl_action
     double height = picture->message_height / 2 - 0.5;
     bool sends = action.kind == SL_KIND_SEND_F || action.kind == SL_KIND_SEND_B;
     double y = y_of(picture, rank) + picture->compute_height + 1 + (sends ? 0 : height + 0.5);
-    describe(action, span, rank, tip, sizeof tip);
+    describe(picture->drawing, action, span, rank, tip, sizeof tip);
     canvas->box(canvas, x_of(picture, span.start), y, (span.end - span.start) * picture->scale, height,
                 sl_drawing_color(picture->drawing, action.kind, action.stage), tip);
 }
@@ -251,6 +256,34 @@ static void draw_axis(const sl_picture *picture, sl_canvas *canvas)
     }
 }
 
+static double first_start(const sl_drawing *drawing, int wanted)
+{
+    double start = DBL_MAX;
+    for (int rank = 0; rank < drawing->ranks; rank++) {
+        int64_t count = 0;
+        const sl_action *actions = sl_schedule_actions(drawing->schedule, rank, &count);
+        const sl_span *spans = sl_timeline_spans(drawing->timeline, rank);
+        for (int64_t i = 0; i < count; i++) {
+            int step;
+            sl_drawing_in_step(drawing, actions[i], &step);
+            if (step == wanted && actions[i].microbatch >= 0)
+                start = fmin(start, spans[i].start);
+        }
+    }
+    return start;
+}
+
+/* A line where each step after the first begins. */
+static void draw_steps(const sl_picture *picture, sl_canvas *canvas)
+{
+    double bottom = picture->top + picture->pitch * picture->drawing->ranks;
+    for (int step = 1; step < picture->drawing->steps && step < MOST_STEPS; step++) {
+        double start = first_start(picture->drawing, step);
+        if (start < DBL_MAX)
+            canvas->line(canvas, x_of(picture, start), picture->top - 4, x_of(picture, start), bottom, 1.2, black);
+    }
+}
+
 static void draw_legend(const sl_picture *picture, sl_canvas *canvas)
 {
     double x = picture->left, y = picture->top + picture->pitch * picture->drawing->ranks + 22;
@@ -281,5 +314,6 @@ void sl_picture_draw(const sl_picture *picture, sl_canvas *canvas)
     draw_axis(picture, canvas);
     for (int rank = 0; rank < picture->drawing->ranks; rank++)
         draw_rank(picture, canvas, rank);
+    draw_steps(picture, canvas);
     draw_legend(picture, canvas);
 }

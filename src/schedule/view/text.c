@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define FEW_BANDS 6 /* more than this is condensed where the caller permits it */
@@ -90,11 +91,22 @@ static void clear(text_line *line, char fill)
     memset(line->colors, 0, (size_t)line->width * sizeof *line->colors);
 }
 
+/* The step of a terminal's 6 x 6 x 6 colours that is nearest; its steps are not equal. */
+static int cube_level(int value)
+{
+    static const int levels[] = { 0, 95, 135, 175, 215, 255 };
+    int best = 0;
+    for (int i = 1; i < 6; i++) {
+        if (abs(levels[i] - value) < abs(levels[best] - value))
+            best = i;
+    }
+    return best;
+}
+
 static void print_rgb(FILE *file, sl_rgb color)
 {
     sl_rgb text = sl_drawing_text_color(color);
-    int cube =
-        16 + 36 * ((color.red * 5 + 127) / 255) + 6 * ((color.green * 5 + 127) / 255) + (color.blue * 5 + 127) / 255;
+    int cube = 16 + 36 * cube_level(color.red) + 6 * cube_level(color.green) + cube_level(color.blue);
     fprintf(file, "\033[%d;48;5;%dm", text.red ? 97 : 30, cube);
 }
 

@@ -38,6 +38,23 @@ sl_status sl_view_format_of(const char *path, sl_view_format *out)
     return sl_fail(SL_ERR_ARGUMENT, "'%.200s' ends in none of .txt .json .svg .png .pdf .html", path);
 }
 
+static void count_steps(sl_drawing *drawing, int step_microbatches)
+{
+    int all = sl_schedule_microbatches(drawing->schedule);
+    drawing->step_microbatches = step_microbatches > 0 ? step_microbatches : all > 0 ? all : 1;
+    drawing->steps = all > 0 ? (all - 1) / drawing->step_microbatches + 1 : 1;
+}
+
+sl_action sl_drawing_in_step(const sl_drawing *drawing, sl_action action, int *step)
+{
+    *step = action.microbatch >= 0 ? action.microbatch / drawing->step_microbatches : 0;
+    if (action.microbatch >= 0)
+        action.microbatch %= drawing->step_microbatches;
+    if (action.b_microbatch >= 0)
+        action.b_microbatch %= drawing->step_microbatches;
+    return action;
+}
+
 sl_status sl_timeline_write(const sl_timeline *timeline, sl_view_format format, const sl_view_options *options,
                             FILE *file)
 {
@@ -50,6 +67,7 @@ sl_status sl_timeline_write(const sl_timeline *timeline, sl_view_format format, 
     if (status != SL_OK)
         return status;
     drawing.rows = options->rows;
+    count_steps(&drawing, options->step_microbatches);
     locale_t previous = sl_locale_begin(); /* a picture with commas in its numbers is none */
     errno = 0;
     status = writers[format](&drawing, options, file);
@@ -194,13 +212,16 @@ int sl_drawing_row_width(const sl_drawing *drawing)
 
 char *sl_drawing_figures(const sl_drawing *drawing, char *text, size_t size)
 {
-    int microbatches = sl_schedule_microbatches(drawing->schedule);
+    int microbatches = drawing->steps > 1 ? drawing->step_microbatches : sl_schedule_microbatches(drawing->schedule);
     const char *stages = drawing->stages == 1 ? "" : "s", *parts = microbatches == 1 ? "" : "es";
+    char steps[32] = "";
+    if (drawing->steps > 1)
+        snprintf(steps, sizeof steps, "%d steps of ", drawing->steps);
     if (drawing->rows) /* of several timelines: what can be said of them together */
-        snprintf(text, size, "%d stage%s, %d microbatch%s", drawing->stages, stages, microbatches, parts);
+        snprintf(text, size, "%d stage%s, %s%d microbatch%s", drawing->stages, stages, steps, microbatches, parts);
     else
-        snprintf(text, size, "%d rank%s, %d stage%s, %d microbatch%s, makespan %.6g, bubble %.1f %%", drawing->ranks,
-                 drawing->ranks == 1 ? "" : "s", drawing->stages, stages, microbatches, parts, drawing->makespan,
+        snprintf(text, size, "%d rank%s, %d stage%s, %s%d microbatch%s, makespan %.6g, bubble %.1f %%", drawing->ranks,
+                 drawing->ranks == 1 ? "" : "s", drawing->stages, stages, steps, microbatches, parts, drawing->makespan,
                  100 * sl_timeline_bubble(drawing->timeline, -1));
     return text;
 }

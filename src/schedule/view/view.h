@@ -25,6 +25,8 @@ typedef struct sl_drawing {
     bool messages_take_time;
     double most_memory; /* highest peak of all ranks; at least a tiny bit above 0 */
     int most_slots;
+    int step_microbatches; /* of one step */
+    int steps;
 } sl_drawing;
 
 SL_MUST_CHECK sl_status sl_drawing_init(sl_drawing *drawing, const sl_timeline *timeline, const char *title);
@@ -40,6 +42,9 @@ const char *sl_drawing_legend(const sl_drawing *drawing, int index, sl_kind *kin
 /* "rank 3", or the name that the caller gave it. */
 char *sl_drawing_row(const sl_drawing *drawing, int rank, char *text, size_t size);
 int sl_drawing_row_width(const sl_drawing *drawing); /* of the longest */
+
+/* The action as its step numbers it, and the number of its step. */
+sl_action sl_drawing_in_step(const sl_drawing *drawing, sl_action action, int *step);
 
 /* "4 ranks, 4 stages, 8 microbatches, makespan 33, bubble 27.3 %" */
 char *sl_drawing_figures(const sl_drawing *drawing, char *text, size_t size);

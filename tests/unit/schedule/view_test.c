@@ -77,6 +77,68 @@ static void the_grid_shows_when_each_action_runs(void **state)
     destroy(&made);
 }
 
+/* The background of each kind and stage in the grid's colours. */
+static void read_colors(const char *text, int colors[4][16])
+{
+    static const char kinds[] = "FIWB";
+    int now = 0;
+    for (const char *at = text; *at; at++) {
+        if (*at == '\033') {
+            const char *cube = strstr(at, "48;5;");
+            const char *end = strchr(at, 'm');
+            now = cube && cube < end ? atoi(cube + 5) : 0;
+            at = end;
+        } else if (now && *at >= '0' && *at <= '9') {
+            char *kind = NULL;
+            long stage = strtol(at, &kind, 10);
+            const char *found = *kind ? strchr(kinds, *kind) : NULL;
+            if (found && stage < 16)
+                colors[found - kinds][stage] = now;
+            at = kind + strspn(kind, "FIWB0123456789") - 1;
+        }
+    }
+}
+
+static void kinds_differ_in_color_on_a_terminal_however_light(void **state)
+{
+    (void)state;
+    static const char *const names[] = { "ZBVZeroBubble", "InterleavedZeroBubble", "Interleaved1F1B" };
+    for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
+        fixture made = simulate(names[n], 2, 8, "F=1,B=2,comm=0");
+        char *text = draw_text(&made, SL_VIEW_TEXT, &(sl_view_options){ .color = true });
+        int colors[4][16] = { { 0 } };
+        read_colors(text, colors);
+        assert_true(colors[0][0] != 0);
+        for (int a = 0; a < 4 * 16; a++) {
+            for (int b = 0; b < 4 * 16; b++) {
+                int first = colors[a / 16][a % 16], second = colors[b / 16][b % 16];
+                if (a / 16 != b / 16 && first && first == second)
+                    fail_msg("%s: %d%c and %d%c have the colour %d", names[n], a % 16, "FIWB"[a / 16], b % 16,
+                             "FIWB"[b / 16], first);
+            }
+        }
+        free(text);
+        destroy(&made);
+    }
+}
+
+static void microbatches_of_several_steps_are_counted_within_theirs(void **state)
+{
+    (void)state;
+    fixture made = simulate("GPipe", 2, 6, "F=1,B=2,comm=0");
+    char *text = draw_text(&made, SL_VIEW_SVG, &(sl_view_options){ .step_microbatches = 3 });
+    assert_non_null(strstr(text, "2 stages, 2 steps of 3 microbatches"));
+    assert_non_null(strstr(text, ">0F2<"));
+    assert_null(strstr(text, ">0F3<"));
+    assert_non_null(strstr(text, "0F0 of step 2 on rank 0"));
+    free(text);
+    text = draw_text(&made, SL_VIEW_SVG, NULL);
+    assert_non_null(strstr(text, "2 stages, 6 microbatches"));
+    assert_non_null(strstr(text, ">0F5<"));
+    free(text);
+    destroy(&made);
+}
+
 /* The length of the longest line that starts with "rank ". */
 static size_t widest_row(const char *text)
 {
@@ -421,6 +483,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_grid_shows_when_each_action_runs),
+        cmocka_unit_test(kinds_differ_in_color_on_a_terminal_however_light),
+        cmocka_unit_test(microbatches_of_several_steps_are_counted_within_theirs),
         cmocka_unit_test(the_grid_fits_its_columns),
         cmocka_unit_test(a_violation_is_marked_in_its_place),
         cmocka_unit_test(a_trace_has_every_action_and_no_overlap_on_a_track),
