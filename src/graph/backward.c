@@ -8,14 +8,14 @@ static void count_terms(sl_lowering *lowering)
     const sl_graph *graph = lowering->graph;
     const sl_stage_part *part = lowering->part;
     for (int i = 0; i < part->output_count; i++)
-        lowering->terms[part->outputs[i].value] += part->outputs[i].has_grad;
+        sl_lowered(lowering, part->outputs[i].value)->terms += part->outputs[i].has_grad;
     for (int i = 0; i < part->node_count; i++) {
         const sl_graph_node *node = &graph->nodes[part->nodes[i]];
         bool flows = false;
         for (int o = 0; o < node->output_count; o++)
             flows = flows || sl_value_has_grad(graph, node->outputs[o]);
         for (int k = 0; k < node->input_count && flows; k++)
-            lowering->terms[node->inputs[k]] += sl_gradient_wanted(lowering, node, k);
+            sl_lowered(lowering, node->inputs[k])->terms += sl_gradient_wanted(lowering, node, k);
     }
 }
 
@@ -25,14 +25,14 @@ static sl_status add_grad_storages(sl_lowering *lowering)
     const sl_graph *graph = lowering->graph;
     const sl_stage_part *part = lowering->part;
     for (int i = 0; i < part->param_count; i++) {
-        sl_meta meta = lowering->values[part->params[i]].meta;
+        sl_meta meta = sl_lowered(lowering, part->params[i])->value.meta;
         meta.dtype = sl_lowering_grad_dtype(lowering, part->params[i]);
-        lowering->param_port[part->params[i]] = i;
+        sl_lowered(lowering, part->params[i])->param_port = i;
         SL_TRY(sl_storage_add(lowering, SL_HOME_GRAD, i, sl_meta_bytes(&meta), &lowering->grads[i]));
     }
     for (int i = 0; i < part->input_count; i++) {
-        const sl_meta meta = lowering->values[part->inputs[i].value].meta;
-        lowering->input_port[part->inputs[i].value] = i;
+        const sl_meta meta = sl_lowered(lowering, part->inputs[i].value)->value.meta;
+        sl_lowered(lowering, part->inputs[i].value)->input_port = i;
         lowering->input_grads[i] = -1;
         if (part->inputs[i].has_grad)
             SL_TRY(sl_storage_add(lowering, SL_HOME_INPUT_GRAD, i, sl_meta_bytes(&meta), &lowering->input_grads[i]));
@@ -73,7 +73,7 @@ static sl_status walk_node(sl_lowering *lowering, int index)
     lowering->node = index;
     for (int i = 0; i < node->output_count; i++) {
         SL_TRY(take_output_grads(lowering, node->outputs[i], true));
-        flows = flows || lowering->terms[node->outputs[i]] > 0;
+        flows = flows || sl_lowered(lowering, node->outputs[i])->terms > 0;
     }
     if (flows && SL_NODE_IS_VIEW(node->op))
         SL_TRY(sl_gradient_of_view(lowering, node));
@@ -91,7 +91,7 @@ static sl_status deliver(sl_lowering *lowering, int port)
     const sl_graph_value *v = &lowering->graph->values[value];
     SL_TRY(take_output_grads(lowering, value, true));
     const sl_operand to = sl_operand_whole(lowering->input_grads[port], v->dtype, &v->shape);
-    const sl_gradient *gradient = &lowering->gradients[value];
+    const sl_gradient *gradient = &sl_lowered(lowering, value)->gradient;
     if (gradient->present && sl_operand_same(&gradient->operand, &to))
         return SL_OK;
     const sl_instruction copy = { .op = gradient->present ? SL_OP_COPY : SL_OP_FILL,

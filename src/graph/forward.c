@@ -20,10 +20,10 @@ static sl_status lower_view(sl_lowering *lowering, int index)
 {
     sl_status status = SL_OK;
     const sl_graph_node *node = &lowering->graph->nodes[index];
-    const sl_operand *x = &lowering->values[node->inputs[0]];
+    const sl_operand *x = &sl_lowered(lowering, node->inputs[0])->value;
     bool possible = true;
     for (int i = 0; i < node->output_count; i++) {
-        sl_operand *out = &lowering->values[node->outputs[i]];
+        sl_operand *out = &sl_lowered(lowering, node->outputs[i])->value;
         SL_TRY(sl_view_apply(lowering->graph, node, i, x, &possible, out));
         if (!possible) { /* a reshape across strides: of a contiguous copy */
             sl_operand copy;
@@ -45,13 +45,13 @@ static sl_status lower_concat(sl_lowering *lowering, int index)
     int64_t start = 0;
     SL_TRY(sl_operand_new(lowering, value->dtype, &value->shape, &whole));
     for (int i = 0; i < node->input_count; i++) {
-        const sl_operand *x = &lowering->values[node->inputs[i]];
+        const sl_operand *x = &sl_lowered(lowering, node->inputs[i])->value;
         int64_t stop = start + x->meta.shape.dims[node->attrs.dim];
         SL_TRY(sl_operand_slice(&whole, node->attrs.dim, start, stop, &part));
         SL_TRY(emit_copy(lowering, index, x, &part));
         start = stop;
     }
-    lowering->values[node->outputs[0]] = whole;
+    sl_lowered(lowering, node->outputs[0])->value = whole;
 done:
     return status;
 }
@@ -65,8 +65,8 @@ static sl_status kernel_input(sl_lowering *lowering, const sl_graph_node *node, 
         *out = sl_operand_none();
         return SL_OK;
     }
-    const sl_operand *x = &lowering->values[value];
-    sl_operand *straight = &lowering->straight[value];
+    const sl_operand *x = &sl_lowered(lowering, value)->value;
+    sl_operand *straight = &sl_lowered(lowering, value)->straight;
     sl_operand turned = *x;
     const sl_op_info *info = sl_op_get_info((sl_op)node->op);
     if (info->inputs[input].flags & SL_ARG_TRANSPOSABLE)
@@ -111,7 +111,7 @@ static sl_status lower_kernel(sl_lowering *lowering, int index)
     for (int i = 0; i < node->output_count; i++) {
         const sl_graph_value *value = &lowering->graph->values[node->outputs[i]];
         SL_TRY(sl_operand_new(lowering, value->dtype, &value->shape, &step.outputs[i]));
-        lowering->values[node->outputs[i]] = step.outputs[i];
+        sl_lowered(lowering, node->outputs[i])->value = step.outputs[i];
         step.priors[i] = sl_operand_none();
     }
     SL_TRY(sl_instruction_append(&lowering->forward, &step));
@@ -124,7 +124,7 @@ static sl_status bind_output(sl_lowering *lowering, int port)
 {
     sl_status status = SL_OK;
     int value = lowering->part->outputs[port].value, storage = -1;
-    const sl_operand *x = &lowering->values[value];
+    const sl_operand *x = &sl_lowered(lowering, value)->value;
     const sl_storage *from = &lowering->storages[x->storage];
     if (from->home == SL_HOME_FREE && sl_operand_fills(lowering, x)) {
         lowering->storages[x->storage] = (sl_storage){ SL_HOME_OUTPUT, port, from->bytes };
@@ -146,7 +146,7 @@ static sl_status add_sources(sl_lowering *lowering, sl_home home, const int *val
         const sl_meta meta = sl_meta_contiguous(value->dtype, &value->shape);
         int storage = -1;
         SL_TRY(sl_storage_add(lowering, home, i, sl_meta_bytes(&meta), &storage));
-        lowering->values[values[i]] = (sl_operand){ .storage = storage, .meta = meta };
+        sl_lowered(lowering, values[i])->value = (sl_operand){ .storage = storage, .meta = meta };
     }
 done:
     return status;
@@ -164,7 +164,7 @@ sl_status sl_lower_forward(sl_lowering *lowering)
         const sl_graph_value *from = &lowering->graph->values[value];
         const sl_meta meta = sl_meta_contiguous(from->dtype, &from->shape);
         SL_TRY(sl_storage_add(lowering, SL_HOME_INPUT, i, sl_meta_bytes(&meta), &storage));
-        lowering->values[value] = (sl_operand){ .storage = storage, .meta = meta };
+        sl_lowered(lowering, value)->value = (sl_operand){ .storage = storage, .meta = meta };
     }
     for (int i = 0; i < part->node_count; i++) {
         int op = lowering->graph->nodes[part->nodes[i]].op;

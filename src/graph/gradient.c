@@ -46,7 +46,7 @@ static bool lies_in_param(const sl_lowering *lowering, int value, sl_operand *ou
 {
     const sl_graph_value *v = &lowering->graph->values[value];
     if (v->kind == SL_VALUE_PARAM) {
-        *out = sl_operand_whole(lowering->grads[lowering->param_port[value]], sl_lowering_grad_dtype(lowering, value),
+        *out = sl_operand_whole(lowering->grads[sl_lowered(lowering, value)->param_port], sl_lowering_grad_dtype(lowering, value),
                                 &v->shape);
         return true;
     }
@@ -92,12 +92,12 @@ static sl_status home_in_argument(sl_lowering *lowering, int value, bool *found,
     const sl_graph_value *v = &lowering->graph->values[value];
     sl_operand whole;
     *found = false;
-    if (v->fixed || v->node < 0 || lowering->input_port[value] >= 0)
+    if (v->fixed || v->node < 0 || sl_lowered(lowering, value)->input_port >= 0)
         return SL_OK;
     const sl_graph_node *node = &lowering->graph->nodes[v->node];
     if (node->op != SL_NODE_RESHAPE && node->op != SL_NODE_PERMUTE && node->op != SL_NODE_SPLIT)
         return SL_OK;
-    if (lowering->terms[node->inputs[0]] != 1)
+    if (sl_lowered(lowering, node->inputs[0])->terms != 1)
         return SL_OK;
     sl_operand view;
     SL_TRY(gradient_home(lowering, node->inputs[0], &whole));
@@ -113,8 +113,8 @@ static sl_status gradient_home(sl_lowering *lowering, int value, sl_operand *out
 {
     sl_status status = SL_OK;
     const sl_graph_value *v = &lowering->graph->values[value];
-    sl_operand *home = &lowering->homes[value];
-    int port = lowering->input_port[value];
+    sl_operand *home = &sl_lowered(lowering, value)->home;
+    int port = sl_lowered(lowering, value)->input_port;
     bool found = false;
     if (home->storage < 0) {
         SL_TRY(home_in_argument(lowering, value, &found, home));
@@ -141,7 +141,7 @@ typedef struct grad_sink {
 static sl_status open_sink(sl_lowering *lowering, int target, grad_sink *out)
 {
     sl_status status = SL_OK;
-    sl_gradient *gradient = &lowering->gradients[target];
+    sl_gradient *gradient = &sl_lowered(lowering, target)->gradient;
     grad_sink sink = { .prior = sl_operand_none(), .accumulate = true };
     if (!lies_in_param(lowering, target, &sink.operand)) {
         if (gradient->present && gradient->owned) {
@@ -193,7 +193,7 @@ static bool writes_directly(const sl_lowering *lowering, const grad_call *call, 
         return sl_layout_fits(&place.meta, info->layout) && info->accumulates;
     }
     /* A sum that starts from what is there adds up in another order than one that is added afterwards. */
-    return call->op != SL_OP_SUM_TO && (!lowering->gradients[target].present || info->accumulates);
+    return call->op != SL_OP_SUM_TO && (!sl_lowered(lowering, target)->gradient.present || info->accumulates);
 }
 
 /* Turns attrs.transpose_w with a matrix that is given transposed. */
@@ -252,8 +252,8 @@ done:
 sl_status sl_gradient_alias(sl_lowering *lowering, int target, const sl_operand *term)
 {
     sl_operand in_param;
-    if (!lowering->gradients[target].present && !lies_in_param(lowering, target, &in_param)) {
-        lowering->gradients[target] = (sl_gradient){ *term, true, false };
+    if (!sl_lowered(lowering, target)->gradient.present && !lies_in_param(lowering, target, &in_param)) {
+        sl_lowered(lowering, target)->gradient = (sl_gradient){ *term, true, false };
         return SL_OK;
     }
     return emit(lowering, &(grad_call){ .op = copy_op(term, sl_lowering_grad_dtype(lowering, target)),
@@ -353,7 +353,7 @@ static sl_status join_parts(sl_lowering *lowering, const sl_graph_node *node)
     grad_sink sink = { .prior = sl_operand_none() };
     SL_TRY(gradient_home(lowering, target, &sink.operand));
     for (int i = 0; i < node->output_count; i++) {
-        const sl_gradient *gradient = &lowering->gradients[node->outputs[i]];
+        const sl_gradient *gradient = &sl_lowered(lowering, node->outputs[i])->gradient;
         int64_t start = sl_split_start(lowering->graph, node, i);
         int64_t stop = start + lowering->graph->values[node->outputs[i]].shape.dims[node->dim];
         sl_operand part;
@@ -363,7 +363,7 @@ static sl_status join_parts(sl_lowering *lowering, const sl_graph_node *node)
         else if (!sl_operand_same(&gradient->operand, &part))
             SL_TRY(append_simple(lowering, target, SL_OP_COPY, &gradient->operand, &sink, &part));
     }
-    lowering->gradients[target] = (sl_gradient){ sink.operand, true, true };
+    sl_lowered(lowering, target)->gradient = (sl_gradient){ sink.operand, true, true };
 done:
     return status;
 }
@@ -376,11 +376,11 @@ static sl_status split_gradient(sl_lowering *lowering, const sl_graph_node *node
     sl_operand in_param;
     if (lies_in_param(lowering, node->outputs[0], &in_param))
         return SL_OK; /* the terms of the parts were added there */
-    if (lowering->terms[node->inputs[0]] == 1)
+    if (sl_lowered(lowering, node->inputs[0])->terms == 1)
         return join_parts(lowering, node);
     for (int i = 0; i < node->output_count; i++) {
-        const sl_operand part = lowering->gradients[node->outputs[i]].operand;
-        if (lowering->gradients[node->outputs[i]].present)
+        const sl_operand part = sl_lowered(lowering, node->outputs[i])->gradient.operand;
+        if (sl_lowered(lowering, node->outputs[i])->gradient.present)
             SL_TRY(add_to_slice(lowering, node->inputs[0], node->dim, sl_split_start(lowering->graph, node, i), &part));
     }
 done:
@@ -418,14 +418,14 @@ sl_status sl_gradient_of_view(sl_lowering *lowering, const sl_graph_node *node)
         return split_gradient(lowering, node);
     if (node->op != SL_NODE_EXPAND && lies_in_param(lowering, y, &in_param))
         return SL_OK;
-    const sl_gradient gradient = lowering->gradients[y];
+    const sl_gradient gradient = sl_lowered(lowering, y)->gradient;
     if (node->op == SL_NODE_EXPAND)
         return emit_sum_to(lowering, x, &gradient.operand);
     if (node->op == SL_NODE_SLICE)
         return add_to_slice(lowering, x, node->dim, node->start, &gradient.operand);
-    if (gradient.owned && lowering->homes[x].storage >= 0 && lowering->terms[x] == 1 &&
-        lowering->homes[x].storage == gradient.operand.storage) {
-        lowering->gradients[x] = (sl_gradient){ lowering->homes[x], true, true };
+    if (gradient.owned && sl_lowered(lowering, x)->home.storage >= 0 && sl_lowered(lowering, x)->terms == 1 &&
+        sl_lowered(lowering, x)->home.storage == gradient.operand.storage) {
+        sl_lowered(lowering, x)->gradient = (sl_gradient){ sl_lowered(lowering, x)->home, true, true };
         return SL_OK;
     }
     SL_TRY(turn_back(lowering, node, &gradient.operand, &term));
@@ -442,13 +442,13 @@ static sl_operand rule_input(const sl_gradient_rule *rule, int input)
     int value = ((const sl_graph_node *)rule->node)->inputs[input];
     if (value == 0)
         return sl_operand_none();
-    return lowering->straight[value].storage >= 0 ? lowering->straight[value] : lowering->values[value];
+    return sl_lowered(lowering, value)->straight.storage >= 0 ? sl_lowered(lowering, value)->straight : sl_lowered(lowering, value)->value;
 }
 
 static sl_operand rule_output(const sl_gradient_rule *rule, int output)
 {
     const sl_lowering *lowering = rule->lowering;
-    return lowering->values[((const sl_graph_node *)rule->node)->outputs[output]];
+    return sl_lowered(lowering, ((const sl_graph_node *)rule->node)->outputs[output])->value;
 }
 
 static bool rule_wanted(const sl_gradient_rule *rule, int input)
@@ -517,7 +517,7 @@ sl_status sl_gradient_of_node(sl_lowering *lowering, const sl_graph_node *node)
     sl_gradient_rule rule = { .op = (sl_op)node->op,
                               .attrs = &node->attrs,
                               .input_count = node->input_count,
-                              .dy = lowering->gradients[node->outputs[0]].operand,
+                              .dy = sl_lowered(lowering, node->outputs[0])->gradient.operand,
                               .calls = &calls,
                               .lowering = lowering,
                               .node = node };

@@ -76,24 +76,51 @@ void sl_operand_transpose_weight(sl_operand *weight, sl_op_attrs *attrs)
     attrs->transpose_w = !attrs->transpose_w;
 }
 
+static void add_value(sl_lowering *lowering, int id)
+{
+    if (id != 0 && lowering->slots[id] == 0)
+        lowering->slots[id] = lowering->value_count++;
+}
+
+/* Numbers the values that the stage's nodes and ports have: their number, not the graph's, is what a stage costs. */
+static void number_values(sl_lowering *lowering)
+{
+    const sl_stage_part *part = lowering->part;
+    lowering->value_count = 1;
+    for (int i = 0; i < part->node_count; i++) {
+        const sl_graph_node *node = &lowering->graph->nodes[part->nodes[i]];
+        for (int k = 0; k < node->input_count; k++)
+            add_value(lowering, node->inputs[k]);
+        for (int k = 0; k < node->output_count; k++)
+            add_value(lowering, node->outputs[k]);
+    }
+    for (int i = 0; i < part->input_count; i++)
+        add_value(lowering, part->inputs[i].value);
+    for (int i = 0; i < part->output_count; i++)
+        add_value(lowering, part->outputs[i].value);
+    for (int i = 0; i < part->param_count; i++)
+        add_value(lowering, part->params[i]);
+    for (int i = 0; i < part->constant_count; i++)
+        add_value(lowering, part->constants[i]);
+    for (int i = 0; i < part->state_count; i++)
+        add_value(lowering, part->states[i]);
+}
+
 sl_status sl_lower_stage(sl_lowering *lowering)
 {
     sl_status status = SL_OK;
-    int count = lowering->graph->value_count;
-    SL_TRY(SL_NEW_ARRAY(lowering->values, count));
-    SL_TRY(SL_NEW_ARRAY(lowering->straight, count));
-    SL_TRY(SL_NEW_ARRAY(lowering->gradients, count));
-    SL_TRY(SL_NEW_ARRAY(lowering->homes, count));
-    SL_TRY(SL_NEW_ARRAY(lowering->terms, count));
-    SL_TRY(SL_NEW_ARRAY(lowering->input_port, count));
-    SL_TRY(SL_NEW_ARRAY(lowering->param_port, count));
+    SL_TRY(SL_NEW_ARRAY(lowering->slots, lowering->graph->value_count));
+    number_values(lowering);
+    SL_TRY(SL_NEW_ARRAY(lowering->values, lowering->value_count));
     SL_TRY(SL_NEW_ARRAY(lowering->input_grads, lowering->part->input_count));
     SL_TRY(SL_NEW_ARRAY(lowering->output_grads, lowering->part->output_count));
     SL_TRY(SL_NEW_ARRAY(lowering->grads, lowering->part->param_count));
-    for (int i = 0; i < count; i++) {
-        lowering->values[i] = lowering->straight[i] = lowering->homes[i] = sl_operand_none();
-        lowering->input_port[i] = lowering->param_port[i] = -1;
-    }
+    for (int i = 0; i < lowering->value_count; i++)
+        lowering->values[i] = (sl_lowered_value){ .value = sl_operand_none(),
+                                                  .straight = sl_operand_none(),
+                                                  .home = sl_operand_none(),
+                                                  .input_port = -1,
+                                                  .param_port = -1 };
     SL_TRY(sl_lower_forward(lowering));
     if (!lowering->forward_only)
         SL_TRY(sl_lower_backward(lowering));
@@ -107,12 +134,7 @@ void sl_lowering_clear(sl_lowering *lowering)
     sl_free(lowering->forward.items);
     sl_free(lowering->backward.items);
     sl_free(lowering->values);
-    sl_free(lowering->straight);
-    sl_free(lowering->gradients);
-    sl_free(lowering->homes);
-    sl_free(lowering->terms);
-    sl_free(lowering->input_port);
-    sl_free(lowering->param_port);
+    sl_free(lowering->slots);
     sl_free(lowering->input_grads);
     sl_free(lowering->output_grads);
     sl_free(lowering->grads);

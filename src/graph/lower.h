@@ -65,6 +65,17 @@ typedef struct sl_gradient {
     bool owned; /* nobody else reads the storage: further terms are added in place */
 } sl_gradient;
 
+/* One value of the stage. */
+typedef struct sl_lowered_value {
+    sl_operand value;     /* the forward tensor; absent while it has none */
+    sl_operand straight;  /* its contiguous copy, if a kernel needed one */
+    sl_operand home;      /* where its gradient is best written; absent while undecided */
+    sl_gradient gradient; /* as the walk goes */
+    int terms;            /* how many terms its gradient has in this stage */
+    int input_port;       /* index among the stage's inputs; -1 */
+    int param_port;       /* index among the stage's params; -1 */
+} sl_lowered_value;
+
 typedef struct sl_lowering {
     const sl_graph *graph;
     const sl_stage_part *part;
@@ -74,14 +85,9 @@ typedef struct sl_lowering {
     int storage_count;
     size_t storage_capacity;
     sl_instruction_list forward, backward;
-    /* Indexed by value id of the graph. */
-    sl_operand *values;     /* forward tensors; absent for what the stage does not hold */
-    sl_operand *straight;   /* their contiguous copies, if a kernel needed one */
-    sl_gradient *gradients; /* as the walk goes */
-    sl_operand *homes;      /* where the gradient of a value is best written; absent while undecided */
-    int *terms;             /* how many terms the gradient of a value has in this stage */
-    int *input_port;        /* index among the stage's inputs; -1 */
-    int *param_port;        /* index among the stage's params; -1 */
+    sl_lowered_value *values; /* those that the stage holds; the first stands for all others and is absent */
+    int value_count;
+    int *slots; /* by value id of the graph: its place in values */
     /* Storages of the ports. */
     int *input_grads, *output_grads, *grads; /* -1 if there is none */
     int node;                                /* whose gradient is being written */
@@ -91,6 +97,12 @@ typedef struct sl_lowering {
  * in any case. */
 SL_MUST_CHECK sl_status sl_lower_stage(sl_lowering *lowering);
 void sl_lowering_clear(sl_lowering *lowering);
+
+/* The value of that id of the graph. */
+static inline sl_lowered_value *sl_lowered(const sl_lowering *lowering, int id)
+{
+    return &lowering->values[lowering->slots[id]];
+}
 
 /* Parts of it, in the order they run. */
 SL_MUST_CHECK sl_status sl_lower_forward(sl_lowering *lowering);

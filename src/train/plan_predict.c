@@ -105,17 +105,70 @@ done:
     return status;
 }
 
-static sl_status build_stages(const sl_train_plan *plan, sl_device *device, sl_stage **stages, sl_stage_desc *descs)
+static sl_status copy_values(sl_arena *arena, int count, const sl_value_desc **values)
 {
-    for (int s = 0; s < plan->stage_count; s++) {
-        sl_status status = sl_plan_build_stage(plan, s, device, &stages[s]);
-        if (status != SL_OK && plan->recompute.count > 0)
-            return sl_train_config_fail(plan->config, "parallel.recompute", "%s", sl_error_message());
-        if (status != SL_OK)
-            return status;
-        sl_stage_describe(stages[s], &descs[s]);
+    sl_status status = SL_OK;
+    sl_value_desc *copy = NULL;
+    SL_TRY(sl_arena_copy(arena, *values, (size_t)count * sizeof *copy, (void **)&copy));
+    for (int i = 0; i < count; i++)
+        SL_TRY(sl_arena_strdup(arena, copy[i].name, (char **)&copy[i].name));
+    *values = copy;
+done:
+    return status;
+}
+
+/* A description that outlives its stage. */
+static sl_status copy_desc(sl_arena *arena, sl_stage_desc *desc)
+{
+    sl_status status = SL_OK;
+    sl_weight_desc *weights = NULL;
+    SL_TRY(copy_values(arena, desc->input_count, &desc->inputs));
+    SL_TRY(copy_values(arena, desc->output_count, &desc->outputs));
+    SL_TRY(sl_arena_copy(arena, desc->weights, (size_t)desc->weight_count * sizeof *weights, (void **)&weights));
+    for (int i = 0; i < desc->weight_count; i++) {
+        SL_TRY(sl_arena_strdup(arena, weights[i].name, (char **)&weights[i].name));
+        if (weights[i].tie)
+            SL_TRY(sl_arena_strdup(arena, weights[i].tie, (char **)&weights[i].tie));
     }
-    return SL_OK;
+    desc->weights = weights;
+done:
+    return status;
+}
+
+/* What the plan needs to know of a stage; the stage itself, which is large, is made only to be asked. */
+typedef struct stage_facts {
+    sl_stage_desc *descs;
+    sl_cost (*costs)[SL_PHASE_COUNT];
+} stage_facts;
+
+static sl_status describe_stage(const sl_train_plan *plan, int s, sl_device *device, sl_arena *arena,
+                                stage_facts *facts)
+{
+    sl_status status = SL_OK;
+    sl_stage *stage = NULL;
+    SL_TRY(sl_plan_build_stage(plan, s, device, &stage));
+    sl_stage_describe(stage, &facts->descs[s]);
+    SL_TRY(copy_desc(arena, &facts->descs[s]));
+    for (int phase = 0; phase < SL_PHASE_COUNT; phase++)
+        facts->costs[s][phase] = sl_stage_phase_cost(stage, (sl_phase)phase);
+done:
+    sl_stage_destroy(stage);
+    return status;
+}
+
+static sl_status describe_stages(const sl_train_plan *plan, sl_device *device, sl_arena *arena, stage_facts *facts)
+{
+    sl_status status = SL_OK;
+    SL_TRY(SL_ARENA_ARRAY(arena, facts->descs, plan->stage_count));
+    SL_TRY(SL_ARENA_ARRAY(arena, facts->costs, plan->stage_count));
+    for (int s = 0; s < plan->stage_count; s++) {
+        status = describe_stage(plan, s, device, arena, facts);
+        if (status != SL_OK && status != SL_ERR_MEMORY && plan->recompute.count > 0)
+            return sl_train_config_fail(plan->config, "parallel.recompute", "%s", sl_error_message());
+        SL_TRY(status);
+    }
+done:
+    return status;
 }
 
 static sl_status compile(sl_train_plan *plan, const sl_stage_desc *descs)
@@ -370,7 +423,7 @@ done:
     return status;
 }
 
-static sl_status predict_time(sl_train_plan *plan, const machine_rates *rates, sl_stage *const *stages)
+static sl_status predict_time(sl_train_plan *plan, const machine_rates *rates, const stage_facts *facts)
 {
     sl_status status = SL_OK;
     sl_stage_cost *costs = NULL;
@@ -378,10 +431,10 @@ static sl_status predict_time(sl_train_plan *plan, const machine_rates *rates, s
     SL_TRY(SL_ARENA_ARRAY(plan->arena, costs, plan->stage_count));
     for (int s = 0; s < plan->stage_count; s++) {
         sl_stage_cost *cost = &costs[s];
-        cost->f = seconds_of(rates, sl_stage_phase_cost(stages[s], SL_PHASE_F));
-        cost->i = seconds_of(rates, sl_stage_phase_cost(stages[s], SL_PHASE_I));
-        cost->w = seconds_of(rates, sl_stage_phase_cost(stages[s], SL_PHASE_W));
-        cost->b = seconds_of(rates, sl_stage_phase_cost(stages[s], SL_PHASE_B));
+        cost->f = seconds_of(rates, facts->costs[s][SL_PHASE_F]);
+        cost->i = seconds_of(rates, facts->costs[s][SL_PHASE_I]);
+        cost->w = seconds_of(rates, facts->costs[s][SL_PHASE_W]);
+        cost->b = seconds_of(rates, facts->costs[s][SL_PHASE_B]);
         plan->stages[s].seconds = cost->f + cost->b;
         plan->flops += plan->stages[s].cost.flops * rows;
     }
@@ -394,22 +447,20 @@ sl_status sl_plan_predict(sl_train_plan *plan)
 {
     sl_status status = SL_OK;
     sl_device *device = NULL;
-    sl_stage **stages = NULL;
-    sl_stage_desc *descs = NULL;
+    sl_arena *arena = NULL;
+    stage_facts facts = { 0 };
     machine_rates rates;
     const sl_train_config *config = plan->config;
     const sl_device_options device_options = { .threads = (int)config->parallel.threads };
-    SL_TRY(SL_ARENA_ARRAY(plan->arena, stages, plan->stage_count));
-    SL_TRY(SL_ARENA_ARRAY(plan->arena, descs, plan->stage_count));
+    SL_TRY(sl_arena_create(&arena));
     SL_TRY(sl_device_open("cpu", &device_options, &device));
     SL_TRY(measure_rates(device, plan->sizes[0] * config->batch.seq, sl_nn_int(&plan->model, "n_embd", 1), &rates));
-    SL_TRY(build_stages(plan, device, stages, descs));
-    SL_TRY(compile(plan, descs));
-    SL_TRY(count_memory(plan, device, descs));
-    SL_TRY(predict_time(plan, &rates, stages));
+    SL_TRY(describe_stages(plan, device, arena, &facts));
+    SL_TRY(compile(plan, facts.descs));
+    SL_TRY(count_memory(plan, device, facts.descs));
+    SL_TRY(predict_time(plan, &rates, &facts));
 done:
-    for (int s = 0; stages && s < plan->stage_count; s++)
-        sl_stage_destroy(stages[s]);
+    sl_arena_destroy(arena);
     sl_device_close(device);
     return status;
 }
