@@ -46,8 +46,8 @@ static bool lies_in_param(const sl_lowering *lowering, int value, sl_operand *ou
 {
     const sl_graph_value *v = &lowering->graph->values[value];
     if (v->kind == SL_VALUE_PARAM) {
-        *out = sl_operand_whole(lowering->grads[sl_lowered(lowering, value)->param_port], sl_lowering_grad_dtype(lowering, value),
-                                &v->shape);
+        *out = sl_operand_whole(lowering->grads[sl_lowered(lowering, value)->param_port],
+                                sl_lowering_grad_dtype(lowering, value), &v->shape);
         return true;
     }
     if (!v->fixed || v->node < 0)
@@ -442,7 +442,8 @@ static sl_operand rule_input(const sl_gradient_rule *rule, int input)
     int value = ((const sl_graph_node *)rule->node)->inputs[input];
     if (value == 0)
         return sl_operand_none();
-    return sl_lowered(lowering, value)->straight.storage >= 0 ? sl_lowered(lowering, value)->straight : sl_lowered(lowering, value)->value;
+    return sl_lowered(lowering, value)->straight.storage >= 0 ? sl_lowered(lowering, value)->straight
+                                                              : sl_lowered(lowering, value)->value;
 }
 
 static sl_operand rule_output(const sl_gradient_rule *rule, int output)

@@ -6,6 +6,37 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- Descriptions ---------------------------------------------------------------------------- */
+
+static sl_status copy_values(sl_arena *arena, int count, const sl_value_desc **values)
+{
+    sl_status status = SL_OK;
+    sl_value_desc *copy = NULL;
+    SL_TRY(sl_arena_copy(arena, *values, (size_t)count * sizeof *copy, (void **)&copy));
+    for (int i = 0; i < count; i++)
+        SL_TRY(sl_arena_strdup(arena, copy[i].name, (char **)&copy[i].name));
+    *values = copy;
+done:
+    return status;
+}
+
+sl_status sl_stage_desc_copy(sl_arena *arena, sl_stage_desc *desc)
+{
+    sl_status status = SL_OK;
+    sl_weight_desc *weights = NULL;
+    SL_TRY(copy_values(arena, desc->input_count, &desc->inputs));
+    SL_TRY(copy_values(arena, desc->output_count, &desc->outputs));
+    SL_TRY(sl_arena_copy(arena, desc->weights, (size_t)desc->weight_count * sizeof *weights, (void **)&weights));
+    for (int i = 0; i < desc->weight_count; i++) {
+        SL_TRY(sl_arena_strdup(arena, weights[i].name, (char **)&weights[i].name));
+        if (weights[i].tie)
+            SL_TRY(sl_arena_strdup(arena, weights[i].tie, (char **)&weights[i].tie));
+    }
+    desc->weights = weights;
+done:
+    return status;
+}
+
 /* ---- What was given -------------------------------------------------------------------------- */
 
 static sl_status copy_inputs(sl_wiring *wiring, const sl_stage_desc *desc, sl_wire_stage *stage)

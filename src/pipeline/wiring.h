@@ -107,6 +107,9 @@ typedef struct sl_wiring {
     int64_t samples[SL_MAX_SIZES];
 } sl_wiring;
 
+/* Lets a description outlive its stage: what it points to is copied into the arena. */
+SL_MUST_CHECK sl_status sl_stage_desc_copy(sl_arena *arena, sl_stage_desc *desc);
+
 SL_MUST_CHECK sl_status sl_wiring_create(const sl_pipeline_options *options, sl_wiring **out);
 void sl_wiring_destroy(sl_wiring *wiring); /* NULL is fine */
 

@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/units.h"
+#include "pipeline/wiring.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -105,36 +106,6 @@ done:
     return status;
 }
 
-static sl_status copy_values(sl_arena *arena, int count, const sl_value_desc **values)
-{
-    sl_status status = SL_OK;
-    sl_value_desc *copy = NULL;
-    SL_TRY(sl_arena_copy(arena, *values, (size_t)count * sizeof *copy, (void **)&copy));
-    for (int i = 0; i < count; i++)
-        SL_TRY(sl_arena_strdup(arena, copy[i].name, (char **)&copy[i].name));
-    *values = copy;
-done:
-    return status;
-}
-
-/* A description that outlives its stage. */
-static sl_status copy_desc(sl_arena *arena, sl_stage_desc *desc)
-{
-    sl_status status = SL_OK;
-    sl_weight_desc *weights = NULL;
-    SL_TRY(copy_values(arena, desc->input_count, &desc->inputs));
-    SL_TRY(copy_values(arena, desc->output_count, &desc->outputs));
-    SL_TRY(sl_arena_copy(arena, desc->weights, (size_t)desc->weight_count * sizeof *weights, (void **)&weights));
-    for (int i = 0; i < desc->weight_count; i++) {
-        SL_TRY(sl_arena_strdup(arena, weights[i].name, (char **)&weights[i].name));
-        if (weights[i].tie)
-            SL_TRY(sl_arena_strdup(arena, weights[i].tie, (char **)&weights[i].tie));
-    }
-    desc->weights = weights;
-done:
-    return status;
-}
-
 /* What the plan needs to know of a stage; the stage itself, which is large, is made only to be asked. */
 typedef struct stage_facts {
     sl_stage_desc *descs;
@@ -148,7 +119,7 @@ static sl_status describe_stage(const sl_train_plan *plan, int s, sl_device *dev
     sl_stage *stage = NULL;
     SL_TRY(sl_plan_build_stage(plan, s, device, &stage));
     sl_stage_describe(stage, &facts->descs[s]);
-    SL_TRY(copy_desc(arena, &facts->descs[s]));
+    SL_TRY(sl_stage_desc_copy(arena, &facts->descs[s]));
     for (int phase = 0; phase < SL_PHASE_COUNT; phase++)
         facts->costs[s][phase] = sl_stage_phase_cost(stage, (sl_phase)phase);
 done:
