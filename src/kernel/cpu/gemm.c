@@ -81,30 +81,49 @@ void sl_gemm_run(const sl_simd *simd, const sl_gemm *g, void *scratch)
 
 /* ---- Threads --------------------------------------------------------------------------------- */
 
-enum { PART = 32 }; /* rows or columns: threads take multiples of it */
+/* BLAS adds up an element of C in another order when the matrices have other sizes. So that the bits do not depend on
+ * the number of threads, C is cut into tiles by its shape alone, and threads share out the tiles. A tile has enough rows
+ * (or columns) that cutting costs about a hundredth: the other operand is packed again for each. */
+enum {
+    TILE_ROWS = 192,    /* at least */
+    TILE_COLUMNS = 256, /* at least; columns cost more */
+    TILE_UNIT = 48,     /* tiles are multiples of it: rows of BLAS's own tiles */
+    MOST_TILES = 64
+};
+
+typedef struct tiling {
+    bool rows;    /* rows of C are cut, else columns */
+    int64_t size; /* of a tile; the last may be smaller */
+    int count;
+} tiling;
+
+static tiling tile(const sl_gemm *g)
+{
+    tiling t = { .rows = g->m >= g->n || g->m >= 8 * TILE_ROWS };
+    int64_t size = t.rows ? g->m : g->n, least = t.rows ? TILE_ROWS : TILE_COLUMNS;
+    int64_t count = size / least < MOST_TILES ? size / least : MOST_TILES;
+    double work = (double)g->m * (double)g->n * (double)g->k;
+    if (count < 2)
+        count = work >= 4e6 && size >= 2 * TILE_UNIT ? 2 : 1; /* worth two threads, though a little slower on one */
+    t.size = ((size + count - 1) / count + TILE_UNIT - 1) / TILE_UNIT * TILE_UNIT;
+    t.count = size > 0 ? (int)((size + t.size - 1) / t.size) : 1;
+    return t;
+}
 
 typedef struct split {
     const sl_simd *simd;
     const sl_gemm *g;
+    tiling tiles;
     void *scratch;
     size_t bytes; /* of one thread */
-    bool rows;    /* rows of C are shared out, else columns */
 } split;
 
-static int64_t blocks_of(const sl_gemm *g, bool rows)
-{
-    return ((rows ? g->m : g->n) + PART - 1) / PART;
-}
-
-/* The part of the product that a thread does. */
-static sl_gemm part_of(const sl_gemm *g, bool rows, int part, int parts)
+static sl_gemm tile_of(const sl_gemm *g, const tiling *tiles, int index)
 {
     sl_gemm own = *g;
-    int64_t start, length, size = rows ? g->m : g->n;
-    sl_chunk_range(blocks_of(g, rows), parts, part, &start, &length);
-    start *= PART;
-    length = start + length * PART < size ? length * PART : size - start;
-    if (rows) {
+    int64_t start = index * tiles->size, left = (tiles->rows ? g->m : g->n) - start;
+    int64_t length = left < tiles->size ? left : tiles->size;
+    if (tiles->rows) {
         own.m = length;
         own.a = g->a ? g->a + start * g->a_row : NULL;
         own.c = g->c ? g->c + start * g->c_row : NULL;
@@ -119,33 +138,31 @@ static sl_gemm part_of(const sl_gemm *g, bool rows, int part, int parts)
 static void run_part(void *context, int part, int parts)
 {
     const split *s = context;
-    sl_gemm own = part_of(s->g, s->rows, part, parts);
-    sl_gemm_run(s->simd, &own, sl_scratch_part(s->scratch, part, s->bytes));
+    int64_t start, length;
+    sl_chunk_range(s->tiles.count, parts, part, &start, &length);
+    for (int64_t i = start; i < start + length; i++) {
+        sl_gemm own = tile_of(s->g, &s->tiles, (int)i);
+        sl_gemm_run(s->simd, &own, sl_scratch_part(s->scratch, part, s->bytes));
+    }
 }
 
-static int parts_of(const sl_cpu *cpu, const sl_gemm *g, bool *rows)
+static int parts_of(const sl_cpu *cpu, const tiling *tiles)
 {
-    *rows = g->m >= g->n;
-    int64_t blocks = blocks_of(g, *rows), threads = sl_pool_threads(cpu->pool);
-    double work = (double)g->m * (double)g->n * (double)g->k;
-    if (work < 64.0 * 64 * 64)
-        threads = 1;
-    return blocks < 1 ? 1 : (int)(blocks < threads ? blocks : threads);
+    int threads = sl_pool_threads(cpu->pool);
+    return tiles->count < threads ? tiles->count : threads;
 }
 
 size_t sl_gemm_scratch_split(const sl_cpu *cpu, const sl_gemm *g)
 {
-    bool rows;
-    int parts = parts_of(cpu, g, &rows);
-    sl_gemm largest = part_of(g, rows, 0, parts);
-    return sl_gemm_scratch(cpu->simd, &largest) * (size_t)parts;
+    tiling tiles = tile(g);
+    sl_gemm largest = tile_of(g, &tiles, 0);
+    return sl_gemm_scratch(cpu->simd, &largest) * (size_t)parts_of(cpu, &tiles);
 }
 
 void sl_gemm_run_split(const sl_cpu *cpu, const sl_gemm *g, void *scratch)
 {
-    split s = { .simd = cpu->simd, .g = g, .scratch = scratch };
-    int parts = parts_of(cpu, g, &s.rows);
-    sl_gemm largest = part_of(g, s.rows, 0, parts);
+    split s = { .simd = cpu->simd, .g = g, .tiles = tile(g), .scratch = scratch };
+    sl_gemm largest = tile_of(g, &s.tiles, 0);
     s.bytes = sl_gemm_scratch(cpu->simd, &largest);
-    sl_pool_run(cpu->pool, parts, run_part, &s);
+    sl_pool_run(cpu->pool, parts_of(cpu, &s.tiles), run_part, &s);
 }
