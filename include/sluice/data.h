@@ -11,7 +11,7 @@ extern "C" {
 /* ---- Token files ----------------------------------------------------------------------------- */
 
 typedef enum sl_token_format {
-    SL_TOKENS_AUTO,     /* reading: LLMC or LLMC_U32 where the file begins with their magic number, else NANOGPT */
+    SL_TOKENS_AUTO,     /* reading: LLMC or LLMC_U32 if the file begins with their magic number, else NANOGPT */
     SL_TOKENS_NANOGPT,  /* raw uint16 */
     SL_TOKENS_LLMC,     /* 256 int32 of header (20240520, 1, count), uint16 */
     SL_TOKENS_LLMC_U32, /* 256 int32 of header (20240801, 7, count), uint32 */
@@ -39,7 +39,11 @@ SL_API const char *sl_tokens_path(const sl_tokens *tokens);
 SL_API SL_MUST_CHECK sl_status sl_tokens_read(const sl_tokens *tokens, int64_t first, int64_t count, int32_t *out);
 /* Fails at the first token of the range that is not below vocab; the message has file, token index and byte offset. */
 SL_API SL_MUST_CHECK sl_status sl_tokens_check(const sl_tokens *tokens, int64_t first, int64_t count, int64_t vocab);
-SL_API int64_t sl_tokens_max(const sl_tokens *tokens); /* the largest token; reads the whole file */
+/* The largest token; reads the whole file. */
+SL_API SL_MUST_CHECK sl_status sl_tokens_max(const sl_tokens *tokens, int64_t *out);
+/* A number that another content gives another of: the XXH3 64 of size and bytes, of a file above 1 GiB that of 1 GiB in
+ * pieces that lie evenly over it. */
+SL_API SL_MUST_CHECK sl_status sl_tokens_hash(const sl_tokens *tokens, uint64_t *out);
 
 /* Writes a token file of any format but AUTO and TEXT, atomically. Fails at the first token that the format cannot hold. */
 SL_API SL_MUST_CHECK sl_status sl_tokens_save(const char *path, sl_token_format format, const int32_t *tokens,

@@ -15,17 +15,17 @@ static const char gpt2_pattern[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+|
 static sl_status read_json(const char *path, json_t **out)
 {
     sl_status status = SL_OK;
-    sl_file_map map = { 0 };
+    sl_file_bytes file = { 0 };
     json_error_t error;
 
-    SL_TRY(sl_file_map_open(path, &map));
-    json_t *root = json_loadb(map.data ? (const char *)map.data : "", map.size, JSON_REJECT_DUPLICATES, &error);
+    SL_TRY(sl_file_read(path, &file));
+    json_t *root = json_loadb(file.data ? (const char *)file.data : "", file.size, JSON_REJECT_DUPLICATES, &error);
     if (!root)
         status = sl_fail(SL_ERR_FORMAT, "%s, line %d: %s", path, error.line, error.text);
     else
         *out = root;
 done:
-    sl_file_map_close(&map);
+    sl_file_bytes_free(&file);
     return status;
 }
 
@@ -88,14 +88,14 @@ static sl_status add_merge_line(sl_tokenizer *tokenizer, const json_t *vocab, co
 static sl_status read_merges_text(sl_tokenizer *tokenizer, const char *path, const json_t *vocab)
 {
     sl_status status = SL_OK;
-    sl_file_map map = { 0 };
+    sl_file_bytes file = { 0 };
     char *text = NULL, *where = NULL;
     int number = 0;
 
-    SL_TRY(sl_file_map_open(path, &map));
-    SL_TRY(SL_NEW_ARRAY(text, map.size + 1));
-    if (map.size > 0)
-        memcpy(text, map.data, map.size);
+    SL_TRY(sl_file_read(path, &file));
+    SL_TRY(SL_NEW_ARRAY(text, file.size + 1));
+    if (file.size > 0)
+        memcpy(text, file.data, file.size);
     SL_TRY(sl_arena_printf(tokenizer->arena, &where, "%s, line", path));
     for (char *line = text, *next; line && *line; line = next, number++) {
         next = strchr(line, '\n');
@@ -109,7 +109,7 @@ static sl_status read_merges_text(sl_tokenizer *tokenizer, const char *path, con
     }
 done:
     sl_free(text);
-    sl_file_map_close(&map);
+    sl_file_bytes_free(&file);
     return status;
 }
 

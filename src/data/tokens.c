@@ -6,11 +6,12 @@
 
 #include <inttypes.h>
 #include <string.h>
+#include <xxhash.h>
 
 enum {
     HEADER_WORDS = 256, /* int32 */
     HEADER_BYTES = HEADER_WORDS * 4,
-    CHECK_BLOCK = 1 << 16 /* tokens; an offender is searched for in one block only */
+    BLOCK = 1 << 14 /* tokens read at a time */
 };
 
 static const struct {
@@ -26,9 +27,9 @@ enum { FORMAT_COUNT = sizeof formats / sizeof *formats };
 
 struct sl_tokens {
     char *path;
-    sl_file_map map;
-    int32_t *encoded;          /* TEXT: in place of the map */
-    const unsigned char *data; /* first token */
+    sl_file_reader file; /* closed for TEXT */
+    int32_t *encoded;    /* TEXT: the tokens */
+    uint64_t first; /* byte at which the first token begins */
     int64_t count;
     sl_token_format format;
 };
@@ -56,23 +57,22 @@ static int32_t word_at(const unsigned char *data, int index)
     return word;
 }
 
-static sl_token_format detect(const sl_file_map *map)
+static sl_token_format detect(uint64_t size, const unsigned char *header)
 {
     for (int i = 0; i < FORMAT_COUNT; i++) {
-        if (formats[i].magic && map->size >= HEADER_BYTES && word_at(map->data, 0) == formats[i].magic)
+        if (formats[i].magic && size >= HEADER_BYTES && word_at(header, 0) == formats[i].magic)
             return (sl_token_format)i;
     }
     return SL_TOKENS_NANOGPT;
 }
 
 /* Checks llm.c's header against the format and the size of the file. */
-static sl_status check_header(const sl_tokens *tokens)
+static sl_status check_header(const sl_tokens *tokens, const unsigned char *data)
 {
-    const unsigned char *data = tokens->map.data;
     int width = formats[tokens->format].width;
-    if (tokens->map.size < HEADER_BYTES)
-        return sl_fail(SL_ERR_FORMAT, "%s: %zu bytes are too few for a header of %d", tokens->path, tokens->map.size,
-                       HEADER_BYTES);
+    if (tokens->file.size < HEADER_BYTES)
+        return sl_fail(SL_ERR_FORMAT, "%s: %" PRIu64 " bytes are too few for a header of %d", tokens->path,
+                       tokens->file.size, HEADER_BYTES);
     if (word_at(data, 0) != formats[tokens->format].magic)
         return sl_fail(SL_ERR_FORMAT, "%s: the header begins with %" PRId32 ", a file in the format %s with %" PRId32,
                        tokens->path, word_at(data, 0), formats[tokens->format].name, formats[tokens->format].magic);
@@ -80,29 +80,32 @@ static sl_status check_header(const sl_tokens *tokens)
         return sl_fail(SL_ERR_FORMAT, "%s: version %" PRId32 " of the format %s; version %" PRId32 " can be read",
                        tokens->path, word_at(data, 1), formats[tokens->format].name, formats[tokens->format].version);
     int64_t count = word_at(data, 2);
-    if (count < 0 || HEADER_BYTES + (uint64_t)count * (uint64_t)width != tokens->map.size)
+    if (count < 0 || HEADER_BYTES + (uint64_t)count * (uint64_t)width != tokens->file.size)
         return sl_fail(SL_ERR_FORMAT,
-                       "%s: the header says %" PRId64 " tokens of %d bytes, the file has %zu bytes for them",
-                       tokens->path, count, width, tokens->map.size - HEADER_BYTES);
+                       "%s: the header says %" PRId64 " tokens of %d bytes, the file has %" PRIu64 " bytes for them",
+                       tokens->path, count, width, tokens->file.size - HEADER_BYTES);
     return SL_OK;
 }
 
-static sl_status find_tokens(sl_tokens *tokens)
+static sl_status find_tokens(sl_tokens *tokens, sl_token_format format)
 {
     sl_status status = SL_OK;
-    size_t skipped = 0, width = (size_t)formats[tokens->format].width;
+    unsigned char header[HEADER_BYTES] = { 0 };
+    uint64_t size = tokens->file.size;
 
+    SL_TRY(sl_file_read_at(&tokens->file, header, size < HEADER_BYTES ? (size_t)size : HEADER_BYTES, 0));
+    tokens->format = format == SL_TOKENS_AUTO ? detect(size, header) : format;
+    uint64_t width = (uint64_t)formats[tokens->format].width;
     if (formats[tokens->format].magic) {
-        SL_TRY(check_header(tokens));
-        skipped = HEADER_BYTES;
+        SL_TRY(check_header(tokens, header));
+        tokens->first = HEADER_BYTES;
     }
-    if (tokens->map.size % width != 0)
-        return sl_fail(SL_ERR_FORMAT, "%s: %zu bytes are no whole number of %zu-byte tokens", tokens->path,
-                       tokens->map.size, width);
-    tokens->count = (int64_t)((tokens->map.size - skipped) / width);
+    if (size % width != 0)
+        return sl_fail(SL_ERR_FORMAT, "%s: %" PRIu64 " bytes are no whole number of %" PRIu64 "-byte tokens",
+                       tokens->path, size, width);
+    tokens->count = (int64_t)((size - tokens->first) / width);
     if (tokens->count == 0)
         return sl_fail(SL_ERR_FORMAT, "%s has no tokens", tokens->path);
-    tokens->data = tokens->map.data + skipped;
 done:
     return status;
 }
@@ -115,10 +118,10 @@ sl_status sl_tokens_open(const char *path, sl_token_format format, sl_tokens **o
     if ((unsigned)format >= FORMAT_COUNT || format == SL_TOKENS_TEXT)
         return sl_fail(SL_ERR_ARGUMENT, "there is no token format %d for files", (int)format);
     SL_TRY(SL_NEW(tokens));
+    tokens->file.fd = -1;
     SL_TRY(sl_strdup(path, &tokens->path));
-    SL_TRY(sl_file_map_open(path, &tokens->map));
-    tokens->format = format == SL_TOKENS_AUTO ? detect(&tokens->map) : format;
-    SL_TRY(find_tokens(tokens));
+    SL_TRY(sl_file_open(path, &tokens->file));
+    SL_TRY(find_tokens(tokens, format));
     *out = tokens;
     tokens = NULL;
 done:
@@ -130,11 +133,12 @@ sl_status sl_tokens_encode(const char *path, sl_tokenizer *tokenizer, sl_tokens 
 {
     sl_status status = SL_OK;
     sl_tokens *tokens = NULL;
-    sl_file_map text = { 0 };
+    sl_file_bytes text = { .data = NULL };
 
     SL_TRY(SL_NEW(tokens));
+    tokens->file.fd = -1;
     SL_TRY(sl_strdup(path, &tokens->path));
-    SL_TRY(sl_file_map_open(path, &text));
+    SL_TRY(sl_file_read(path, &text));
     tokens->format = SL_TOKENS_TEXT;
     if (text.size > 0)
         status = sl_tokenizer_encode(tokenizer, text.data, text.size, false, &tokens->encoded, &tokens->count);
@@ -142,11 +146,10 @@ sl_status sl_tokens_encode(const char *path, sl_tokenizer *tokenizer, sl_tokens 
         SL_TRY(sl_fail_context(status, "encode %s", path));
     if (tokens->count == 0)
         SL_TRY(sl_fail(SL_ERR_FORMAT, "%s has no tokens: it is empty", path));
-    tokens->data = (const unsigned char *)tokens->encoded;
     *out = tokens;
     tokens = NULL;
 done:
-    sl_file_map_close(&text);
+    sl_file_bytes_free(&text);
     sl_tokens_close(tokens);
     return status;
 }
@@ -155,7 +158,7 @@ void sl_tokens_close(sl_tokens *tokens)
 {
     if (!tokens)
         return;
-    sl_file_map_close(&tokens->map);
+    sl_file_close(&tokens->file);
     sl_free(tokens->encoded);
     sl_free(tokens->path);
     sl_free(tokens);
@@ -176,34 +179,30 @@ const char *sl_tokens_path(const sl_tokens *tokens)
     return tokens->path;
 }
 
-/* Token at an index. The data is aligned: a map begins on a page and the header has 1024 bytes. */
-static uint32_t token_at(const sl_tokens *tokens, int64_t index)
+/* Up to BLOCK tokens of a range that lies in the file. */
+static sl_status read_block(const sl_tokens *tokens, int64_t first, int64_t count, int32_t *out)
 {
-    switch (formats[tokens->format].width) {
-    case 1:
-        return tokens->data[index];
-    case 2:
-        return ((const uint16_t *)(const void *)tokens->data)[index];
-    default:
-        return ((const uint32_t *)(const void *)tokens->data)[index];
+    uint64_t width = (uint64_t)formats[tokens->format].width;
+    if (tokens->encoded) {
+        memcpy(out, tokens->encoded + first, (size_t)count * sizeof *out);
+        return SL_OK;
     }
-}
-
-static uint32_t max_of(const sl_tokens *tokens, int64_t first, int64_t count)
-{
-    uint32_t most = 0;
-    if (formats[tokens->format].width == 2) { /* the common case, in a form that compilers vectorise */
-        const uint16_t *data = (const uint16_t *)(const void *)tokens->data + first;
-        uint16_t most16 = 0;
-        for (int64_t i = 0; i < count; i++)
-            most16 = data[i] > most16 ? data[i] : most16;
-        return most16;
-    }
-    for (int64_t i = 0; i < count; i++) {
-        uint32_t token = token_at(tokens, first + i);
-        most = token > most ? token : most;
-    }
-    return most;
+    union {
+        uint8_t bytes[BLOCK];
+        uint16_t halves[BLOCK];
+        uint32_t words[BLOCK];
+    } block;
+    sl_status status =
+        sl_file_read_at(&tokens->file, &block, (size_t)count * width, tokens->first + (uint64_t)first * width);
+    if (status != SL_OK)
+        return status;
+    for (int64_t i = 0; width == 1 && i < count; i++)
+        out[i] = block.bytes[i];
+    for (int64_t i = 0; width == 2 && i < count; i++)
+        out[i] = block.halves[i];
+    for (int64_t i = 0; width == 4 && i < count; i++)
+        out[i] = (int32_t)block.words[i];
+    return SL_OK;
 }
 
 static sl_status check_range(const sl_tokens *tokens, int64_t first, int64_t count)
@@ -214,46 +213,97 @@ static sl_status check_range(const sl_tokens *tokens, int64_t first, int64_t cou
     return SL_OK;
 }
 
-static sl_status fail_past_vocab(const sl_tokens *tokens, int64_t index, int64_t vocab)
+/* Largest token of a block, as a number without sign. */
+static uint32_t max_of(const int32_t *tokens, int64_t count)
 {
-    char place[64] = "";
-    if (!tokens->encoded)
-        snprintf(place, sizeof place, " (byte offset %" PRId64 ")",
-                 tokens->data - tokens->map.data + index * formats[tokens->format].width);
-    return sl_fail(SL_ERR_FORMAT, "%s: token %" PRId64 "%s is %" PRIu32 ", past the vocabulary of %" PRId64,
-                   tokens->path, index, place, token_at(tokens, index), vocab);
+    uint32_t most = 0;
+    for (int64_t i = 0; i < count; i++)
+        most = (uint32_t)tokens[i] > most ? (uint32_t)tokens[i] : most;
+    return most;
+}
+
+static sl_status fail_at(const sl_tokens *tokens, int64_t index, uint32_t token, int64_t vocab)
+{
+    int64_t offset = (int64_t)tokens->first + index * formats[tokens->format].width;
+    return sl_fail(SL_ERR_FORMAT,
+                   "%s: token %" PRId64 " (byte offset %" PRId64 ") is %" PRIu32 ", past the vocabulary of %" PRId64,
+                   tokens->path, index, offset, token, vocab);
 }
 
 sl_status sl_tokens_check(const sl_tokens *tokens, int64_t first, int64_t count, int64_t vocab)
 {
+    int32_t block[BLOCK];
     sl_status status = check_range(tokens, first, count);
-    if (status != SL_OK)
-        return status;
-    for (int64_t done = 0; done < count; done += CHECK_BLOCK) {
-        int64_t length = count - done < CHECK_BLOCK ? count - done : CHECK_BLOCK;
-        if ((int64_t)max_of(tokens, first + done, length) < vocab)
+    for (int64_t done = 0, n; status == SL_OK && done < count; done += n) {
+        n = count - done < BLOCK ? count - done : BLOCK;
+        status = read_block(tokens, first + done, n, block);
+        if (status != SL_OK || (int64_t)max_of(block, n) < vocab)
             continue;
-        int64_t index = first + done;
-        while ((int64_t)token_at(tokens, index) < vocab)
-            index++;
-        return fail_past_vocab(tokens, index, vocab);
+        int64_t bad = 0;
+        while ((int64_t)(uint32_t)block[bad] < vocab)
+            bad++;
+        return fail_at(tokens, first + done + bad, (uint32_t)block[bad], vocab);
     }
-    return SL_OK;
+    return status;
 }
 
-int64_t sl_tokens_max(const sl_tokens *tokens)
+sl_status sl_tokens_max(const sl_tokens *tokens, int64_t *out)
 {
-    return max_of(tokens, 0, tokens->count);
+    int32_t block[BLOCK];
+    sl_status status = SL_OK;
+    uint32_t most = 0;
+    for (int64_t done = 0, n; done < tokens->count; done += n) {
+        n = tokens->count - done < BLOCK ? tokens->count - done : BLOCK;
+        SL_TRY(read_block(tokens, done, n, block));
+        most = max_of(block, n) > most ? max_of(block, n) : most;
+    }
+    *out = most;
+done:
+    return status;
 }
 
 sl_status sl_tokens_read(const sl_tokens *tokens, int64_t first, int64_t count, int32_t *out)
 {
     sl_status status = check_range(tokens, first, count);
-    if (status != SL_OK)
-        return status;
-    for (int64_t i = 0; i < count; i++)
-        out[i] = (int32_t)token_at(tokens, first + i);
-    return SL_OK;
+    for (int64_t done = 0, n; status == SL_OK && done < count; done += n) {
+        n = count - done < BLOCK ? count - done : BLOCK;
+        status = read_block(tokens, first + done, n, out + done);
+    }
+    return status;
+}
+
+/* ---- Identity -------------------------------------------------------------------------------- */
+
+/* Up to so many bytes are hashed whole; of larger files as many, in pieces that lie evenly over the file. */
+enum { HASHED = 1 << 30, PIECE = 1 << 16 };
+
+sl_status sl_tokens_hash(const sl_tokens *tokens, uint64_t *out)
+{
+    sl_status status = SL_OK;
+    if (tokens->encoded) {
+        *out = XXH3_64bits(tokens->encoded, (size_t)tokens->count * sizeof *tokens->encoded);
+        return SL_OK;
+    }
+    uint64_t size = tokens->file.size, pieces = (size + PIECE - 1) / PIECE, most = HASHED / PIECE;
+    uint64_t taken = pieces < most ? pieces : most;
+    unsigned char *piece = NULL;
+    XXH3_state_t *state = XXH3_createState();
+    if (!state || XXH3_64bits_reset(state) != XXH_OK)
+        SL_TRY(sl_fail(SL_ERR_MEMORY, "%s: no memory for its hash", tokens->path));
+    SL_TRY(SL_NEW_ARRAY(piece, PIECE));
+    XXH3_64bits_update(state, &size, sizeof size);
+    for (uint64_t i = 0; i < taken; i++) {
+        uint64_t at =
+            taken == pieces ? i * PIECE : (uint64_t)((double)(pieces - 1) * (double)i / (double)(taken - 1)) * PIECE;
+        size_t bytes = size - at < PIECE ? (size_t)(size - at) : PIECE;
+        SL_TRY(sl_file_read_at(&tokens->file, piece, bytes, at));
+        XXH3_64bits_update(state, piece, bytes);
+    }
+    *out = XXH3_64bits_digest(state);
+done:
+    sl_free(piece);
+    XXH3_freeState(state);
+    return status;
 }
 
 /* ---- Writing --------------------------------------------------------------------------------- */

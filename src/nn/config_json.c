@@ -139,13 +139,13 @@ sl_status sl_model_load_config(const char *folder, sl_model *out)
 {
     sl_status status = SL_OK;
     char *path = NULL;
-    sl_file_map map = { 0 };
+    sl_file_bytes file = { 0 };
 
     SL_TRY(sl_path_join(folder, CONFIG_NAME, &path));
-    SL_TRY(sl_file_map_open(path, &map));
-    SL_TRY(sl_model_parse_config(path, map.size ? (const char *)map.data : "", map.size, out));
+    SL_TRY(sl_file_read(path, &file));
+    SL_TRY(sl_model_parse_config(path, file.size ? (const char *)file.data : "", file.size, out));
 done:
-    sl_file_map_close(&map);
+    sl_file_bytes_free(&file);
     sl_free(path);
     return status;
 }

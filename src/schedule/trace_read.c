@@ -50,11 +50,11 @@ done:
 sl_status sl_trace_read(const char *path, sl_ran_list *list)
 {
     sl_status status = SL_OK;
-    sl_file_map map = { 0 };
+    sl_file_bytes file = { 0 };
     json_error_t error;
     json_t *root = NULL;
-    SL_TRY(sl_file_map_open(path, &map));
-    root = json_loadb(map.data ? (const char *)map.data : "", map.size, 0, &error);
+    SL_TRY(sl_file_read(path, &file));
+    root = json_loadb(file.data ? (const char *)file.data : "", file.size, 0, &error);
     if (!root)
         SL_TRY(sl_fail(SL_ERR_FORMAT, "%s:%d: %s", path, error.line, error.text));
     const json_t *events = json_is_array(root) ? root : json_object_get(root, "traceEvents");
@@ -65,7 +65,7 @@ sl_status sl_trace_read(const char *path, sl_ran_list *list)
     qsort(list->items, list->count, sizeof *list->items, by_rank_then_time);
 done:
     json_decref(root);
-    sl_file_map_close(&map);
+    sl_file_bytes_free(&file);
     return status;
 }
 

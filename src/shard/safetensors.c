@@ -13,8 +13,9 @@
 #include <string.h>
 
 struct sl_safetensors {
-    sl_arena *arena; /* names and metadata */
-    sl_file_map map; /* empty where the bytes are the caller's */
+    sl_arena *arena;              /* names and metadata */
+    char *path;                   /* NULL if the bytes are the caller's */
+    uint64_t size, device, inode; /* of the file when it was opened */
     sl_tensor_entry *entries;
     int *by_name; /* indices into entries, sorted by name */
     int count;
@@ -25,8 +26,9 @@ struct sl_safetensors {
 /* What is being read: for messages and for the bounds. */
 typedef struct source {
     const char *label;
-    const unsigned char *data; /* the tensors' bytes, after the header */
-    size_t data_size;
+    const unsigned char *bytes; /* the whole file if it is in memory; else NULL */
+    uint64_t data_offset;       /* where the tensors' bytes begin: after the header */
+    uint64_t data_size;
 } source;
 
 static const struct {
@@ -86,8 +88,8 @@ static sl_status parse_offsets(const source *from, const char *name, const json_
         return sl_fail(SL_ERR_FORMAT, "%s: tensor '%s': data_offsets [%" PRId64 ", %" PRId64 "] are no range",
                        from->label, name, (int64_t)b, (int64_t)e);
     if ((uint64_t)e > from->data_size)
-        return sl_fail(SL_ERR_FORMAT, "%s: tensor '%s' ends at byte %" PRId64 " of data, the file has %zu", from->label,
-                       name, (int64_t)e, from->data_size);
+        return sl_fail(SL_ERR_FORMAT, "%s: tensor '%s' ends at byte %" PRId64 " of data, the file has %" PRIu64,
+                       from->label, name, (int64_t)e, from->data_size);
     *begin = (size_t)b;
     *end = (size_t)e;
     return SL_OK;
@@ -113,7 +115,8 @@ static sl_status parse_entry(const source *from, const char *name, const json_t 
         return sl_fail(SL_ERR_FORMAT, "%s: tensor '%s': %s%s does not fit its %zu bytes", from->label, name,
                        sl_dtype_name(entry.dtype), sl_shape_text(&entry.shape, text, sizeof text), entry.bytes);
     }
-    entry.data = from->data + begin;
+    entry.offset = from->data_offset + begin;
+    entry.data = from->bytes ? from->bytes + entry.offset : NULL;
     *out = entry;
 done:
     return status;
@@ -122,9 +125,8 @@ done:
 static int compare_data(const void *a, const void *b)
 {
     const sl_tensor_entry *x = a, *y = b;
-    uintptr_t p = (uintptr_t)x->data, q = (uintptr_t)y->data;
-    if (p != q)
-        return p < q ? -1 : 1;
+    if (x->offset != y->offset)
+        return x->offset < y->offset ? -1 : 1;
     if (x->bytes != y->bytes) /* an empty tensor stands before the one that begins at the same byte */
         return x->bytes < y->bytes ? -1 : 1;
     return strcmp(x->name, y->name);
@@ -139,23 +141,23 @@ static int compare_name(const void *a, const void *b, void *entries)
 /* The data must be covered exactly once: no gap, no overlap, nothing left over. Entries are in data order. */
 static sl_status check_cover(const source *from, const sl_safetensors *file)
 {
-    size_t expected = 0;
+    uint64_t expected = 0;
     for (int i = 0; i < file->count; i++) {
         const sl_tensor_entry *entry = &file->entries[i];
-        size_t begin = (size_t)((const unsigned char *)entry->data - from->data);
+        uint64_t begin = entry->offset - from->data_offset;
         if (begin < expected)
-            return sl_fail(SL_ERR_FORMAT, "%s: tensors '%s' and '%s' overlap at byte %zu of data", from->label,
+            return sl_fail(SL_ERR_FORMAT, "%s: tensors '%s' and '%s' overlap at byte %" PRIu64 " of data", from->label,
                            file->entries[i - 1].name, entry->name, begin);
         if (begin > expected && expected == 0)
-            return sl_fail(SL_ERR_FORMAT, "%s: the first tensor '%s' begins at byte %zu of data, not at 0", from->label,
-                           entry->name, begin);
+            return sl_fail(SL_ERR_FORMAT, "%s: the first tensor '%s' begins at byte %" PRIu64 " of data, not at 0",
+                           from->label, entry->name, begin);
         if (begin > expected)
-            return sl_fail(SL_ERR_FORMAT, "%s: a gap of %zu bytes before tensor '%s'", from->label, begin - expected,
-                           entry->name);
+            return sl_fail(SL_ERR_FORMAT, "%s: a gap of %" PRIu64 " bytes before tensor '%s'", from->label,
+                           begin - expected, entry->name);
         expected = begin + entry->bytes;
     }
     if (expected != from->data_size)
-        return sl_fail(SL_ERR_FORMAT, "%s: %zu bytes are left over after the last tensor", from->label,
+        return sl_fail(SL_ERR_FORMAT, "%s: %" PRIu64 " bytes are left over after the last tensor", from->label,
                        from->data_size - expected);
     return SL_OK;
 }
@@ -212,46 +214,34 @@ done:
     return status;
 }
 
-/* Finds the header's text and the data in the bytes. */
-static sl_status find_parts(const unsigned char *bytes, size_t size, source *from, const char **text, size_t *length)
+/* Length of the header of a file of `size` bytes that begins with `first` (the length and one byte of JSON). */
+static sl_status header_length(const char *label, const unsigned char *first, uint64_t size, size_t *out)
 {
     uint64_t header = 0;
     if (size < 8)
-        return sl_fail(SL_ERR_FORMAT, "%s: %zu bytes are too few for a safetensors file", from->label, size);
+        return sl_fail(SL_ERR_FORMAT, "%s: %" PRIu64 " bytes are too few for a safetensors file", label, size);
     for (int i = 0; i < 8; i++)
-        header |= (uint64_t)bytes[i] << (8 * i);
+        header |= (uint64_t)first[i] << (8 * i);
     if (header > SAFETENSORS_HEADER_MAX)
-        return sl_fail(SL_ERR_FORMAT, "%s: a header of %" PRIu64 " bytes; %d are allowed", from->label, header,
+        return sl_fail(SL_ERR_FORMAT, "%s: a header of %" PRIu64 " bytes; %d are allowed", label, header,
                        SAFETENSORS_HEADER_MAX);
     if (header > size - 8)
-        return sl_fail(SL_ERR_FORMAT, "%s: the header's %" PRIu64 " bytes reach past the end of the file", from->label,
+        return sl_fail(SL_ERR_FORMAT, "%s: the header's %" PRIu64 " bytes reach past the end of the file", label,
                        header);
-    if (header == 0 || bytes[8] != '{')
-        return sl_fail(SL_ERR_FORMAT, "%s: the header does not begin with '{'", from->label);
-    *text = (const char *)bytes + 8;
-    *length = (size_t)header;
-    from->data = bytes + 8 + header;
-    from->data_size = size - 8 - (size_t)header;
+    if (header == 0 || first[8] != '{')
+        return sl_fail(SL_ERR_FORMAT, "%s: the header does not begin with '{'", label);
+    *out = (size_t)header;
     return SL_OK;
 }
 
-static sl_status parse(const char *label, const unsigned char *bytes, size_t size, sl_safetensors *file)
+/* text: the header's JSON. */
+static sl_status parse(const source *from, const char *text, size_t length, sl_safetensors *file)
 {
-    sl_status status = SL_OK;
-    source from = { .label = label };
-    const char *text = NULL;
-    size_t length = 0;
-    json_t *header = NULL;
     json_error_t error;
-
-    SL_TRY(find_parts(bytes, size, &from, &text, &length));
-    header = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
-    if (!header) {
-        status = sl_fail(SL_ERR_FORMAT, "%s: header, byte %d: %s", label, error.position, error.text);
-        goto done;
-    }
-    SL_TRY(parse_header(&from, header, file));
-done:
+    json_t *header = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
+    if (!header)
+        return sl_fail(SL_ERR_FORMAT, "%s: header, byte %d: %s", from->label, error.position, error.text);
+    sl_status status = parse_header(from, header, file);
     json_decref(header);
     return status;
 }
@@ -260,10 +250,13 @@ sl_status sl_safetensors_open_memory(const char *label, const void *bytes, size_
 {
     sl_status status = SL_OK;
     sl_safetensors *file = NULL;
+    size_t length = 0;
 
     SL_TRY(SL_NEW(file));
     SL_TRY(sl_arena_create(&file->arena));
-    SL_TRY(parse(label, bytes, size, file));
+    SL_TRY(header_length(label, bytes, size, &length));
+    source from = { .label = label, .bytes = bytes, .data_offset = 8 + length, .data_size = size - 8 - length };
+    SL_TRY(parse(&from, (const char *)bytes + 8, length, file));
     *out = file;
     file = NULL;
 done:
@@ -271,19 +264,67 @@ done:
     return status;
 }
 
+/* The header's JSON from the file; the caller frees it. */
+static sl_status read_header(const sl_file_reader *reader, char **text, size_t *length)
+{
+    sl_status status = SL_OK;
+    unsigned char first[9] = { 0 };
+    char *header = NULL;
+    size_t bytes = 0;
+    SL_TRY(sl_file_read_at(reader, first, reader->size < sizeof first ? (size_t)reader->size : sizeof first, 0));
+    SL_TRY(header_length(reader->path, first, reader->size, &bytes));
+    SL_TRY(sl_alloc(bytes, 1, (void **)&header));
+    SL_TRY(sl_file_read_at(reader, header, bytes, 8));
+    *text = header;
+    *length = bytes;
+    header = NULL;
+done:
+    sl_free(header);
+    return status;
+}
+
 sl_status sl_safetensors_open(const char *path, sl_safetensors **out)
 {
     sl_status status = SL_OK;
-    sl_file_map map = { 0 };
+    sl_file_reader reader = { .fd = -1 };
     sl_safetensors *file = NULL;
+    char *text = NULL;
+    size_t length = 0;
 
-    SL_TRY(sl_file_map_open(path, &map));
-    SL_TRY(sl_safetensors_open_memory(path, map.data, map.size, &file));
-    file->map = map;
-    map = (sl_file_map){ 0 };
+    SL_TRY(SL_NEW(file));
+    SL_TRY(sl_arena_create(&file->arena));
+    SL_TRY(sl_file_open(path, &reader));
+    SL_TRY(sl_arena_strdup(file->arena, path, &file->path));
+    file->size = reader.size;
+    file->device = reader.device;
+    file->inode = reader.inode;
+    SL_TRY(read_header(&reader, &text, &length));
+    source from = { .label = path, .data_offset = 8 + length, .data_size = reader.size - 8 - length };
+    SL_TRY(parse(&from, text, length, file));
+    for (int i = 0; i < file->count; i++)
+        file->entries[i].file = file;
     *out = file;
+    file = NULL;
 done:
-    sl_file_map_close(&map);
+    sl_free(text);
+    sl_file_close(&reader);
+    sl_safetensors_close(file);
+    return status;
+}
+
+/* Opened for each read: a checkpoint may have more files than a process may have descriptors. */
+sl_status sl_safetensors_read(const sl_safetensors *file, uint64_t offset, size_t bytes, void *out)
+{
+    sl_status status = SL_OK;
+    sl_file_reader reader = { .fd = -1 };
+    if (!file)
+        return sl_fail(SL_ERR_ARGUMENT, "a tensor without data is in no file");
+    SL_TRY(sl_file_open(file->path, &reader));
+    if (reader.size != file->size || reader.device != file->device || reader.inode != file->inode)
+        SL_TRY(sl_fail(SL_ERR_IO, "read %s: another file has taken its place", file->path));
+    SL_TRY(sl_file_read_at(&reader, out, bytes, offset));
+done:
+    sl_file_close(&reader);
     return status;
 }
 
@@ -291,7 +332,6 @@ void sl_safetensors_close(sl_safetensors *file)
 {
     if (!file)
         return;
-    sl_file_map_close(&file->map);
     sl_arena_destroy(file->arena);
     sl_free(file);
 }

@@ -10,6 +10,16 @@ enum { SAFETENSORS_HEADER_MAX = 16 << 20 }; /* bytes; a hundred thousand tensors
 #define WEIGHTS_SINGLE "model.safetensors"
 #define WEIGHTS_INDEX "model.safetensors.index.json"
 
+bool sl_weights_is_file(const char *name); /* whether sl_weights_save may have written it */
+
 const char *sl_safetensors_dtype_name(sl_dtype dtype); /* "F32" */
+
+/* Bytes of the file, counted from its beginning; fails if the file is no longer the one that was opened. */
+SL_MUST_CHECK sl_status sl_safetensors_read(const sl_safetensors *file, uint64_t offset, size_t bytes, void *out);
+
+/* sl_safetensors_save that also gives the size and the XXH3 64 of the file, computed from the bytes in memory before
+ * they are written: what the disk makes of them later has another hash. */
+SL_MUST_CHECK sl_status sl_safetensors_save_hashed(const char *path, const sl_tensor_entry *entries, int count,
+                                                   const char *const *metadata, uint64_t *hash, int64_t *bytes);
 
 #endif

@@ -8,6 +8,7 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 typedef struct declared {
     const char *name;
@@ -25,9 +26,10 @@ struct sl_safetensors_writer {
     declared *tensors;
     size_t capacity;
     int count;
-    json_t *metadata;    /* NULL where none was given */
+    json_t *metadata;    /* NULL if none was given */
     bool begun;          /* the header is written, nothing more can be declared */
     size_t header_bytes; /* with the length before it */
+    XXH3_state_t *hash;  /* of the bytes so far, if they come in the order of the file; else NULL */
 };
 
 sl_status sl_safetensors_writer_create(const char *path, sl_safetensors_writer **out)
@@ -51,6 +53,7 @@ void sl_safetensors_writer_destroy(sl_safetensors_writer *writer)
     if (!writer)
         return;
     sl_file_destroy(writer->file);
+    XXH3_freeState(writer->hash);
     json_decref(writer->metadata);
     sl_free(writer->tensors);
     sl_arena_destroy(writer->arena);
@@ -160,6 +163,14 @@ done:
     return status;
 }
 
+/* The bytes are hashed before they leave this memory. */
+static sl_status write_bytes(sl_safetensors_writer *writer, const void *data, size_t bytes, uint64_t offset)
+{
+    if (writer->hash)
+        XXH3_64bits_update(writer->hash, data, bytes);
+    return sl_file_write_at(writer->file, data, bytes, offset);
+}
+
 static sl_status write_header(sl_safetensors_writer *writer)
 {
     sl_status status = SL_OK;
@@ -176,9 +187,9 @@ static sl_status write_header(sl_safetensors_writer *writer)
     }
     for (int i = 0; i < 8; i++)
         length[i] = (unsigned char)((uint64_t)padded >> (8 * i));
-    SL_TRY(sl_file_write_at(writer->file, length, sizeof length, 0));
-    SL_TRY(sl_file_write_at(writer->file, text, used, sizeof length));
-    SL_TRY(sl_file_write_at(writer->file, "       ", padded - used, sizeof length + used));
+    SL_TRY(write_bytes(writer, length, sizeof length, 0));
+    SL_TRY(write_bytes(writer, text, used, sizeof length));
+    SL_TRY(write_bytes(writer, "       ", padded - used, sizeof length + used));
     writer->header_bytes = sizeof length + padded;
     writer->begun = true;
 done:
@@ -199,7 +210,7 @@ sl_status sl_safetensors_writer_write(sl_safetensors_writer *writer, int index, 
                        bytes, tensor->name, tensor->bytes);
     if (!writer->begun)
         SL_TRY(write_header(writer));
-    SL_TRY(sl_file_write_at(writer->file, data, bytes, writer->header_bytes + tensor->begin + offset));
+    SL_TRY(write_bytes(writer, data, bytes, writer->header_bytes + tensor->begin + offset));
     tensor->written += bytes;
 done:
     return status;
@@ -224,21 +235,81 @@ done:
     return status;
 }
 
-sl_status sl_safetensors_save(const char *path, const sl_tensor_entry *entries, int count, const char *const *metadata)
+/* One tensor; from a file to a file in blocks. */
+static sl_status write_entry(sl_safetensors_writer *writer, int index, const sl_tensor_entry *entry)
+{
+    sl_status status = SL_OK;
+    enum { BLOCK = 1 << 20 };
+    size_t bytes = writer->tensors[index].bytes;
+    char *block = NULL;
+    if (entry->data || !entry->file)
+        return sl_safetensors_writer_write(writer, index, 0, entry->data, bytes);
+    SL_TRY(SL_NEW_ARRAY(block, BLOCK));
+    for (size_t at = 0; at < bytes; at += BLOCK) {
+        size_t piece = bytes - at < BLOCK ? bytes - at : BLOCK;
+        SL_TRY(sl_tensor_entry_read(entry, at, piece, block));
+        SL_TRY(sl_safetensors_writer_write(writer, index, at, block, piece));
+    }
+done:
+    sl_free(block);
+    return status;
+}
+
+/* In the order of the file, as lay_out has it. */
+static sl_status write_entries(sl_safetensors_writer *writer, const sl_tensor_entry *entries, int64_t *bytes)
+{
+    sl_status status = SL_OK;
+    size_t end = 0;
+    for (size_t size = 8; size > 0; size /= 2) {
+        for (int i = 0; i < writer->count; i++) {
+            const declared *tensor = &writer->tensors[i];
+            if (sl_dtype_size(tensor->dtype) != size)
+                continue;
+            SL_TRY(write_entry(writer, i, &entries[i]));
+            end = tensor->begin + tensor->bytes;
+        }
+    }
+    SL_TRY(sl_safetensors_writer_finish(writer));
+    *bytes = (int64_t)(writer->header_bytes + end);
+done:
+    return status;
+}
+
+static sl_status save(const char *path, const sl_tensor_entry *entries, int count, const char *const *metadata,
+                      uint64_t *hash, int64_t *bytes)
 {
     sl_status status = SL_OK;
     sl_safetensors_writer *writer = NULL;
+    int64_t written = 0;
     int index;
 
     SL_TRY(sl_safetensors_writer_create(path, &writer));
+    if (hash) {
+        writer->hash = XXH3_createState();
+        if (!writer->hash || XXH3_64bits_reset(writer->hash) != XXH_OK)
+            SL_TRY(sl_fail(SL_ERR_MEMORY, "%s: no memory for its hash", path));
+    }
     for (; metadata && metadata[0]; metadata += 2)
         SL_TRY(sl_safetensors_writer_metadata(writer, metadata[0], metadata[1]));
     for (int i = 0; i < count; i++)
         SL_TRY(sl_safetensors_writer_add(writer, entries[i].name, entries[i].dtype, &entries[i].shape, &index));
-    for (int i = 0; i < count; i++)
-        SL_TRY(sl_safetensors_writer_write(writer, i, 0, entries[i].data, writer->tensors[i].bytes));
-    SL_TRY(sl_safetensors_writer_finish(writer));
+    SL_TRY(write_entries(writer, entries, &written));
+    if (hash) {
+        *hash = XXH3_64bits_digest(writer->hash);
+        *bytes = written;
+    }
 done:
     sl_safetensors_writer_destroy(writer);
     return status;
+}
+
+sl_status sl_safetensors_save(const char *path, const sl_tensor_entry *entries, int count, const char *const *metadata)
+{
+    return save(path, entries, count, metadata, NULL, NULL);
+}
+
+sl_status sl_safetensors_save_hashed(const char *path, const sl_tensor_entry *entries, int count,
+                                     const char *const *metadata, uint64_t *hash, int64_t *bytes)
+{
+    return save(path, entries, count, metadata, hash, bytes);
 }

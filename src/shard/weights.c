@@ -57,7 +57,7 @@ const sl_tensor_entry *sl_weights_find(const sl_weights *weights, const char *na
     return found ? *found : NULL;
 }
 
-/* Index of the folder's file in weights->files, opened where it is new. */
+/* Index of the folder's file in weights->files, opened if it is new. */
 static sl_status open_file(sl_weights *weights, const char *folder, const char *name, int *out)
 {
     sl_status status = SL_OK;
@@ -137,10 +137,13 @@ static sl_status open_index(const char *folder, const char *index_path, sl_weigh
 {
     sl_status status = SL_OK;
     json_error_t error;
+    sl_file_bytes text = { .data = NULL };
+    json_t *index = NULL;
 
-    json_t *index = json_load_file(index_path, JSON_REJECT_DUPLICATES, &error);
+    SL_TRY(sl_file_read(index_path, &text));
+    index = json_loadb(text.data ? (const char *)text.data : "", text.size, JSON_REJECT_DUPLICATES, &error);
     if (!index)
-        return sl_fail(SL_ERR_FORMAT, "%s, line %d: %s", index_path, error.line, error.text);
+        SL_TRY(sl_fail(SL_ERR_FORMAT, "%s, line %d: %s", index_path, error.line, error.text));
     json_t *map = json_object_get(index, "weight_map");
     if (!json_is_object(map)) {
         status = sl_fail(SL_ERR_FORMAT, "%s has no object weight_map", index_path);
@@ -150,6 +153,7 @@ static sl_status open_index(const char *folder, const char *index_path, sl_weigh
     qsort(weights->entries, (size_t)weights->count, sizeof *weights->entries, compare_entry);
 done:
     json_decref(index);
+    sl_file_bytes_free(&text);
     return status;
 }
 

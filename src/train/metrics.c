@@ -29,13 +29,13 @@ static int64_t step_of(const char *line, size_t length)
 static sl_status keep_until(const char *path, int64_t step)
 {
     sl_status status = SL_OK;
-    sl_file_map map = { 0 };
+    sl_file_bytes old = { 0 };
     sl_file *kept = NULL;
     if (access(path, F_OK) != 0)
         return SL_OK;
-    SL_TRY(sl_file_map_open(path, &map));
+    SL_TRY(sl_file_read(path, &old));
     SL_TRY(sl_file_create(path, &kept));
-    const char *line = (const char *)map.data, *end = line + map.size;
+    const char *line = (const char *)old.data, *end = line + old.size;
     while (line < end) {
         const char *newline = memchr(line, '\n', (size_t)(end - line));
         if (!newline)
@@ -48,7 +48,7 @@ static sl_status keep_until(const char *path, int64_t step)
     SL_TRY(sl_file_commit(kept));
 done:
     sl_file_destroy(kept);
-    sl_file_map_close(&map);
+    sl_file_bytes_free(&old);
     return status;
 }
 

@@ -43,13 +43,15 @@ sl_status sl_plan_open_data(sl_train_plan *plan)
     return SL_OK;
 }
 
-static int64_t vocab_for(const sl_train_plan *plan)
+static sl_status find_vocab(const sl_train_plan *plan, int64_t *out)
 {
-    if (plan->config->model.vocab > 0)
-        return plan->config->model.vocab;
-    if (sl_tokens_format(plan->tokens) == SL_TOKENS_BYTES)
-        return 256;
-    return (sl_tokens_max(plan->tokens) + 64) / 64 * 64; /* a multiple of 64 suits the kernels */
+    int64_t largest = 255;
+    sl_status status = SL_OK;
+    if (plan->config->model.vocab == 0 && sl_tokens_format(plan->tokens) != SL_TOKENS_BYTES)
+        status = sl_tokens_max(plan->tokens, &largest);
+    int64_t rounded = (largest + 64) / 64 * 64; /* a multiple of 64 suits the kernels */
+    *out = plan->config->model.vocab > 0 ? plan->config->model.vocab : rounded;
+    return status;
 }
 
 /* The model as it is saved. */
@@ -57,9 +59,13 @@ static sl_status choose(sl_train_plan *plan)
 {
     const sl_train_config *config = plan->config;
     int64_t positions = config->model.n_positions ? config->model.n_positions : config->batch.seq;
+    int64_t vocab = 0;
+    sl_status status = config->model.init ? SL_OK : find_vocab(plan, &vocab);
+    if (status != SL_OK)
+        return status;
     if (!config->model.init)
-        return sl_config_model(config, vocab_for(plan), positions, &plan->model);
-    sl_status status = sl_model_load_config(config->model.init, &plan->model);
+        return sl_config_model(config, vocab, positions, &plan->model);
+    status = sl_model_load_config(config->model.init, &plan->model);
     if (status != SL_OK)
         return sl_train_config_context(config, "model.init", status);
     if (sl_train_config_given(config, "model.dropout") && !sl_nn_set(&plan->model, "dropout", config->model.dropout) &&

@@ -61,6 +61,23 @@ typedef struct tensor_source {
     const sl_tensor_entry *(*find)(const void *from, const char *name);
 } tensor_source;
 
+/* From the file to the view, past the staging buffer if the device's memory is the host's. */
+static sl_status read_tensor(sl_trainer *trainer, const char *label, const sl_tensor_entry *entry, const sl_view *view)
+{
+    sl_status status = SL_OK;
+    bool host = sl_device_is_host(trainer->device);
+    void *to = host ? view->data : (void *)trainer->staging;
+    SL_TRY(sl_tensor_entry_read(entry, 0, entry->bytes, to));
+    int64_t bad = sl_find_nonfinite(entry->dtype, to, entry->count);
+    if (bad >= 0)
+        SL_TRY(sl_fail(SL_ERR_NUMERIC, "%s: element %" PRId64 " of %s is infinite or not a number", label, bad,
+                       entry->name));
+    if (!host)
+        SL_TRY(write_view(trainer, view, to));
+done:
+    return status;
+}
+
 static sl_status load_tensor(sl_trainer *trainer, const tensor_source *source, const char *name, const sl_view *view)
 {
     char expected[128], given[128];
@@ -71,7 +88,7 @@ static sl_status load_tensor(sl_trainer *trainer, const tensor_source *source, c
         return sl_fail(SL_ERR_SHAPE, "%s: %s is %s %s, the model needs %s %s", source->label, name,
                        sl_dtype_name(entry->dtype), sl_shape_text(&entry->shape, given, sizeof given),
                        sl_dtype_name(view->meta.dtype), sl_shape_text(&view->meta.shape, expected, sizeof expected));
-    return write_view(trainer, view, entry->data);
+    return read_tensor(trainer, source->label, entry, view);
 }
 
 static sl_status load_tensors(sl_trainer *trainer, const tensor_source *source)

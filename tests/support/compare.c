@@ -25,35 +25,45 @@ static int unreadable(const char *what)
 
 /* ---- Tensors --------------------------------------------------------------------------------- */
 
-/* Norm of the difference over that of b; -1 where shapes or types differ. */
+/* All values of a tensor; the caller frees them. NULL if they cannot be read. */
+static float *values_of(const sl_tensor_entry *entry)
+{
+    float *values = malloc((size_t)entry->count * sizeof *values + 1);
+    if (values && sl_tensor_entry_read_f32(entry, 0, entry->count, values) == SL_OK)
+        return values;
+    free(values);
+    return NULL;
+}
+
+/* Norm of the difference over that of b; -1 if shapes or types differ. */
 static double relative_error(const sl_tensor_entry *a, const sl_tensor_entry *b)
 {
     if (a->dtype != SL_F32 || b->dtype != SL_F32 || !sl_shape_equal(&a->shape, &b->shape))
         return -1;
-    double difference = 0, size = 0;
-    for (int64_t i = 0; i < a->count; i++) {
-        float x, y;
-        memcpy(&x, (const char *)a->data + i * 4, 4);
-        memcpy(&y, (const char *)b->data + i * 4, 4);
-        difference += ((double)x - (double)y) * ((double)x - (double)y);
-        size += (double)y * (double)y;
+    float *x = values_of(a), *y = values_of(b);
+    double difference = x && y ? 0 : NAN, size = 0;
+    for (int64_t i = 0; x && y && i < a->count; i++) {
+        difference += ((double)x[i] - (double)y[i]) * ((double)x[i] - (double)y[i]);
+        size += (double)y[i] * (double)y[i];
     }
+    free(x);
+    free(y);
     return sqrt(difference) / (sqrt(size) > 0 ? sqrt(size) : 1);
 }
 
-/* The largest difference of two elements; -1 where shapes or types differ. */
+/* The largest difference of two elements; -1 if shapes or types differ. */
 static double largest_error(const sl_tensor_entry *a, const sl_tensor_entry *b)
 {
     if (a->dtype != SL_F32 || b->dtype != SL_F32 || !sl_shape_equal(&a->shape, &b->shape))
         return -1;
-    double largest = 0;
-    for (int64_t i = 0; i < a->count; i++) {
-        float x, y;
-        memcpy(&x, (const char *)a->data + i * 4, 4);
-        memcpy(&y, (const char *)b->data + i * 4, 4);
-        double difference = fabs((double)x - (double)y);
+    float *x = values_of(a), *y = values_of(b);
+    double largest = x && y ? 0 : NAN;
+    for (int64_t i = 0; x && y && i < a->count; i++) {
+        double difference = fabs((double)x[i] - (double)y[i]);
         largest = difference > largest || isnan(difference) ? difference : largest;
     }
+    free(x);
+    free(y);
     return largest;
 }
 
@@ -92,8 +102,8 @@ static int compare_tensors(const char *path_a, const char *path_b, double tolera
 
 static bool same_bits(const sl_tensor_entry *a, const sl_tensor_entry *b)
 {
-    return b && a->dtype == b->dtype && sl_shape_equal(&a->shape, &b->shape) && a->bytes == b->bytes &&
-           (a->bytes == 0 || memcmp(a->data, b->data, a->bytes) == 0);
+    bool same = false;
+    return b && sl_tensor_entry_compare(a, b, &same) == SL_OK && same;
 }
 
 static int compare_checkpoints(const char *path_a, const char *path_b)

@@ -48,11 +48,11 @@ static sl_status append(int32_t **ids, int64_t *count, int32_t id)
 static sl_status encode(const request *what, sl_tokenizer *tokenizer)
 {
     sl_status status = SL_OK;
-    sl_file_map text = { 0 };
+    sl_file_bytes text = { 0 };
     int32_t *ids = NULL;
     int64_t count = 0;
 
-    SL_TRY(sl_file_map_open(what->input, &text));
+    SL_TRY(sl_file_read(what->input, &text));
     SL_TRY(sl_tokenizer_encode(tokenizer, text.data ? (const void *)text.data : "", text.size, what->special, &ids,
                                &count));
     if (what->end) {
@@ -68,7 +68,7 @@ static sl_status encode(const request *what, sl_tokenizer *tokenizer)
            what->output);
 done:
     sl_free(ids);
-    sl_file_map_close(&text);
+    sl_file_bytes_free(&text);
     return status;
 }
 

@@ -205,13 +205,18 @@ done:
 
 /* ---- Data and schedules ---------------------------------------------------------------------- */
 
-static void describe_tokens(const char *kind, const sl_tokens *tokens, info_writer *out)
+static sl_status describe_tokens(const char *kind, const sl_tokens *tokens, info_writer *out)
 {
+    int64_t largest = 0;
+    sl_status status = sl_tokens_max(tokens, &largest);
+    if (status != SL_OK)
+        return status;
     info_text(out, "kind", kind);
     info_text(out, "path", sl_tokens_path(tokens));
     info_text(out, "format", sl_token_format_name(sl_tokens_format(tokens)));
     info_int(out, "tokens", sl_tokens_count(tokens));
-    info_int(out, "largest_token", sl_tokens_max(tokens));
+    info_int(out, "largest_token", largest);
+    return SL_OK;
 }
 
 sl_status info_text_file(const char *path, info_writer *out)

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sched.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char directory[64];
@@ -130,6 +132,81 @@ static void an_impossible_place_is_named(void **state)
     assert_non_null(strstr(sl_error_message(), "Is a directory"));
 }
 
+/* In a folder like /tmp, another user's link is a trap. Only root can make one for the test. */
+static void a_link_of_somebody_else_in_a_shared_folder_is_not_followed(void **state)
+{
+    (void)state;
+    if (geteuid() != 0)
+        skip();
+    char shared[160], link_path[192];
+    snprintf(shared, sizeof shared, "%s/shared", directory);
+    snprintf(link_path, sizeof link_path, "%s/link", shared);
+    assert_int_equal(mkdir(shared, 0777), 0);
+    assert_int_equal(chmod(shared, 01777), 0);
+    put(path, "old");
+    assert_int_equal(symlink(path, link_path), 0);
+    assert_int_equal(lchown(link_path, 65534, 65534), 0);
+    sl_file *file = NULL;
+    assert_int_equal(sl_file_create(link_path, &file), SL_ERR_IO);
+    assert_non_null(strstr(sl_error_message(), "another user's link"));
+    assert_content("old");
+    assert_int_equal(lchown(link_path, 0, 0), 0); /* our own is fine */
+    put(link_path, "new");
+    assert_content("new");
+    assert_int_equal(unlink(link_path), 0);
+    assert_int_equal(rmdir(shared), 0);
+}
+
+/* After a kill the next start may have the same process id: no name may come from it. */
+static void two_unfinished_files_never_share_a_name(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            sl_file *file = NULL;
+            unshare(CLONE_NEWPID); /* the child's child is process 1 in both rounds, if that is allowed */
+            pid_t inner = fork();
+            if (inner == 0)
+                _exit(sl_file_create(path, &file) == SL_OK ? 0 : 1); /* and dies without a word */
+            int code = 1;
+            waitpid(inner, &code, 0);
+            _exit(WEXITSTATUS(code));
+        }
+        int code = 1;
+        assert_int_equal(waitpid(child, &code, 0), child);
+        assert_int_equal(WEXITSTATUS(code), 0);
+    }
+    assert_int_equal(count_entries(), 2);
+    char command[128];
+    snprintf(command, sizeof command, "rm -f '%s'/*.tmp", directory);
+    assert_int_equal(system(command), 0);
+}
+
+static void reading_says_what_is_wrong_with_the_file(void **state)
+{
+    (void)state;
+    sl_file_bytes bytes = { .data = NULL };
+    sl_file_reader reader = { .fd = -1 };
+    char piece[8];
+    assert_int_equal(sl_file_read(path, &bytes), SL_ERR_IO);
+    assert_non_null(strstr(sl_error_message(), "out.txt: No such file"));
+    assert_int_equal(sl_file_read(directory, &bytes), SL_ERR_IO);
+    assert_non_null(strstr(sl_error_message(), "not a regular file"));
+    put(path, "0123456789");
+    assert_int_equal(sl_file_read(path, &bytes), SL_OK);
+    assert_int_equal(bytes.size, 10);
+    assert_memory_equal(bytes.data, "0123456789", 10);
+    sl_file_bytes_free(&bytes);
+    assert_int_equal(sl_file_open(path, &reader), SL_OK);
+    assert_int_equal(sl_file_read_at(&reader, piece, 4, 6), SL_OK);
+    assert_memory_equal(piece, "6789", 4);
+    assert_int_equal(truncate(path, 7), 0); /* a map would end the process here */
+    assert_int_equal(sl_file_read_at(&reader, piece, 4, 6), SL_ERR_IO);
+    assert_non_null(strstr(sl_error_message(), "out.txt: it had 10 bytes when it was opened, now it ends at byte 7"));
+    sl_file_close(&reader);
+}
+
 static void folders_are_made_with_their_parents(void **state)
 {
     (void)state;
@@ -156,6 +233,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(without_a_commit_the_old_file_stays, enter_directory, leave_directory),
         cmocka_unit_test_setup_teardown(a_link_is_followed, enter_directory, leave_directory),
         cmocka_unit_test_setup_teardown(an_impossible_place_is_named, enter_directory, leave_directory),
+        cmocka_unit_test_setup_teardown(a_link_of_somebody_else_in_a_shared_folder_is_not_followed, enter_directory,
+                                        leave_directory),
+        cmocka_unit_test_setup_teardown(two_unfinished_files_never_share_a_name, enter_directory, leave_directory),
+        cmocka_unit_test_setup_teardown(reading_says_what_is_wrong_with_the_file, enter_directory, leave_directory),
         cmocka_unit_test_setup_teardown(folders_are_made_with_their_parents, enter_directory, leave_directory),
         cmocka_unit_test(a_full_device_is_reported_and_stays_a_device),
     };
