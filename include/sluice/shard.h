@@ -10,23 +10,27 @@ extern "C" {
 
 /* ---- safetensors: reading ---------------------------------------------------------------------- */
 
-/* A named tensor of a file. Strings and data are borrowed from the file it came from. */
+typedef struct sl_safetensors sl_safetensors;
+
+/* A named tensor, in memory or in a file. The name of one that comes from a file is borrowed from that file. */
 typedef struct sl_tensor_entry {
     const char *name;
     sl_dtype dtype;
     sl_shape shape;
     int64_t count;    /* elements */
-    const void *data; /* little-endian, contiguous; may be misaligned in files of others: read it with memcpy or the
-                         functions below */
+    const void *data; /* little-endian, contiguous, maybe misaligned; NULL if the bytes are in a file: read them with
+                         sl_tensor_entry_read or sl_tensor_entry_read_f32 */
     size_t bytes;
+    const sl_safetensors *file; /* set by the reader: where the bytes are if data is NULL */
+    uint64_t offset;            /* of the first byte in that file */
 } sl_tensor_entry;
 
-/* One file, checked as a whole when it is opened; immutable, so threads may share it. */
-typedef struct sl_safetensors sl_safetensors;
-
-/* Maps the file; its pages are read when they are used. Refused, with the tensor or the offset named: a file shorter
- * than its header says, a header above 16 MiB or not a JSON object of UTF-8 text, a name given twice, unknown element
- * types, more than SL_MAX_DIMS dims, data with gaps, overlaps or left-over bytes, sizes that do not fit the shape. */
+/* sl_safetensors: one file, checked as a whole when it is opened; immutable, so threads may share it.
+ *
+ * Reads the header; the tensors are read when they are asked for. Refused, with the tensor or the offset named: a file
+ * shorter than its header says, a header above 16 MiB or not a JSON object of UTF-8 text, a name given twice, unknown
+ * element types, more than SL_MAX_DIMS dims, data with gaps, overlaps or left-over bytes, sizes that do not fit the
+ * shape. A file that is replaced or cut later is an error of the read. */
 SL_API SL_MUST_CHECK sl_status sl_safetensors_open(const char *path, sl_safetensors **out);
 /* The same for bytes in memory, which are borrowed until the close; label stands in messages for the path. */
 SL_API SL_MUST_CHECK sl_status sl_safetensors_open_memory(const char *label, const void *bytes, size_t size,
@@ -42,11 +46,19 @@ SL_API const char *sl_safetensors_metadata(const sl_safetensors *file, const cha
 
 /* ---- Elements ---------------------------------------------------------------------------------- */
 
+/* Bytes [offset, offset + bytes) of the tensor. Errors of the disk are SL_ERR_IO with the file's name. */
+SL_API SL_MUST_CHECK sl_status sl_tensor_entry_read(const sl_tensor_entry *entry, size_t offset, size_t bytes,
+                                                    void *out);
+/* Whether two tensors have the same type, shape and bits. */
+SL_API SL_MUST_CHECK sl_status sl_tensor_entry_compare(const sl_tensor_entry *a, const sl_tensor_entry *b, bool *same);
 /* Elements [first, first + count) as f32; from f32, bf16, f16 or f64. */
 SL_API SL_MUST_CHECK sl_status sl_tensor_entry_read_f32(const sl_tensor_entry *entry, int64_t first, int64_t count,
                                                         float *out);
 /* f32 to f32, bf16 or f16, rounded to nearest even; out need not be aligned. */
 SL_API SL_MUST_CHECK sl_status sl_f32_convert(const float *from, int64_t count, sl_dtype dtype, void *out);
+/* Index of the first element that is infinite or not a number; -1 if there is none. Types without such values have
+ * none. data may be misaligned. */
+SL_API int64_t sl_find_nonfinite(sl_dtype dtype, const void *data, int64_t count);
 
 /* ---- safetensors: writing ---------------------------------------------------------------------- */
 
@@ -58,7 +70,7 @@ SL_API SL_MUST_CHECK sl_status sl_safetensors_writer_create(const char *path, sl
 /* Before the first write. The last value of a key counts. */
 SL_API SL_MUST_CHECK sl_status sl_safetensors_writer_metadata(sl_safetensors_writer *writer, const char *key,
                                                               const char *value);
-/* *index stands for the tensor in later calls. Before the first write, which fails where a name was given twice. */
+/* *index stands for the tensor in later calls. Before the first write, which fails if a name was given twice. */
 SL_API SL_MUST_CHECK sl_status sl_safetensors_writer_add(sl_safetensors_writer *writer, const char *name,
                                                          sl_dtype dtype, const sl_shape *shape, int *index);
 /* Bytes [offset, offset + bytes) of the tensor's data. Each byte of a tensor is to be written once. */
@@ -85,22 +97,27 @@ SL_API int sl_weights_count(const sl_weights *weights);
 SL_API const sl_tensor_entry *sl_weights_at(const sl_weights *weights, int i);              /* sorted by name */
 SL_API const sl_tensor_entry *sl_weights_find(const sl_weights *weights, const char *name); /* or NULL */
 
-/* Writes model.safetensors into an existing folder; or, where the entries hold more than shard_bytes (0: no limit),
- * model-00001-of-0000N.safetensors … and the index. A tensor is never cut. Files of the other form are removed. */
+/* Writes model.safetensors into an existing folder; or, if the entries hold more than shard_bytes (0: no limit),
+ * model-00001-of-0000N.safetensors ... and the index. A tensor is never cut. What the folder held before stays readable
+ * until everything is written; whoever is killed in the middle leaves the old weights, the new ones or none, never a
+ * mixture. */
 SL_API SL_MUST_CHECK sl_status sl_weights_save(const char *folder, const sl_tensor_entry *entries, int count,
                                                size_t shard_bytes);
 
 /* ---- Checkpoints ------------------------------------------------------------------------------- */
 
-/* A checkpoint is FOLDER/step-NNNNNNNN: one safetensors file a writer, and manifest.json, which is renamed into place
- * when all else is on disk. A folder without one is what a crash left. Tensors are found by name, whichever writer had
+/* A checkpoint is FOLDER/step-NNNNNNNN: one safetensors file for each writer, and manifest.json with their hashes. It is
+ * written as step-NNNNNNNN.partial and gets its name when everything is on disk. Tensors are found by name, whoever wrote
  * them, so that any number of ranks can read what any other number wrote. */
 typedef struct sl_checkpoint sl_checkpoint; /* immutable; threads may share it */
 
-/* path is the folder with the manifest. Sizes are always compared with the manifest; verify hashes every file, too. */
+/* path is the folder with the manifest. Sizes are always compared with the manifest; verify hashes every file, too.
+ * SL_ERR_FORMAT: the checkpoint is damaged (bytes are missing, or not those that were written). Any other error says
+ * that it could not be read, now or by this version, and nothing about its bytes. */
 SL_API SL_MUST_CHECK sl_status sl_checkpoint_open(const char *path, bool verify, sl_checkpoint **out);
-/* The newest of folder that is whole (verified); damaged ones are reported with sl_log at SL_LOG_WARN. *out becomes
- * NULL where there is none, also where the folder does not exist. */
+/* The newest of folder that is whole (verified). Damaged ones are reported with sl_log at SL_LOG_WARN and passed over;
+ * it fails at the first one that cannot be read, and with SL_ERR_FORMAT if all are damaged. *out becomes NULL only if
+ * there is none, or no such folder. */
 SL_API SL_MUST_CHECK sl_status sl_checkpoint_open_newest(const char *folder, sl_checkpoint **out);
 SL_API void sl_checkpoint_close(sl_checkpoint *checkpoint); /* NULL is fine */
 
@@ -114,9 +131,9 @@ SL_API int sl_checkpoint_count(const sl_checkpoint *checkpoint);
 SL_API const sl_tensor_entry *sl_checkpoint_at(const sl_checkpoint *checkpoint, int i);              /* by file */
 SL_API const sl_tensor_entry *sl_checkpoint_find(const sl_checkpoint *checkpoint, const char *name); /* or NULL */
 
-/* Takes away what crashes left, so that nothing stands in the way of the steps that follow `step`: folders without a
- * manifest are removed, checkpoints of later steps (damaged, or they would have been used) are renamed to NAME.damaged.
- * A folder that does not exist is fine. */
+/* Clears the way for the steps that follow `step`. Folders NAME.partial, which a crash left, are removed. Checkpoints of
+ * later steps and those without a manifest are renamed to NAME.damaged (NAME.damaged-2, ...) and never removed. Links
+ * are not followed. A folder that does not exist is fine. */
 SL_API SL_MUST_CHECK sl_status sl_checkpoint_clean(const char *folder, int64_t step);
 
 /* Writes one rank's part in a thread of its own while training goes on. */
@@ -126,7 +143,7 @@ typedef struct sl_checkpoint_writer sl_checkpoint_writer;
 typedef struct sl_checkpoint_part {
     int64_t step;
     int64_t bytes;
-    uint64_t hash; /* XXH3 64 of the file */
+    uint64_t hash; /* XXH3 64 of the file, from the bytes in memory that were written */
     int32_t rank;
     int32_t done; /* 1 once the part is on disk */
 } sl_checkpoint_part;
@@ -136,15 +153,16 @@ SL_API SL_MUST_CHECK sl_status sl_checkpoint_writer_create(const char *folder, i
 SL_API void sl_checkpoint_writer_destroy(sl_checkpoint_writer *writer);
 SL_API size_t sl_checkpoint_writer_bytes(const sl_checkpoint_writer *writer); /* that the last snapshot takes */
 SL_API size_t sl_snapshot_bytes(size_t bytes); /* that a tensor of so many bytes takes in a snapshot */
-/* Copies the entries (host memory) and returns; the copy is written meanwhile. Waits first where the work before it is
- * still going on. */
+/* Copies the entries (host memory) and returns; the copy is written meanwhile. Waits first if the work before it is
+ * still going on. SL_ERR_NUMERIC if a value is infinite or not a number: nothing is written then. */
 SL_API SL_MUST_CHECK sl_status sl_checkpoint_writer_begin(sl_checkpoint_writer *writer, int64_t step,
                                                           const sl_tensor_entry *entries, int count);
-/* Where the work stands: *part is the last part begun. Returns the error of the thread where it failed. */
+/* How far the work is: *part is the last part begun. Returns the error of the thread if it failed. */
 SL_API SL_MUST_CHECK sl_status sl_checkpoint_writer_poll(sl_checkpoint_writer *writer, sl_checkpoint_part *part);
 SL_API SL_MUST_CHECK sl_status sl_checkpoint_writer_wait(sl_checkpoint_writer *writer, sl_checkpoint_part *part);
-/* On one rank, once the parts of all ranks are done: writes the manifest, then removes all but the newest `keep`
- * checkpoints; in the thread, too. attributes: pairs key, value, ..., NULL. Everything is copied. */
+/* On one rank, once the parts of all ranks are done: writes the manifest, gives the checkpoint its name, then removes
+ * all but the newest `keep` checkpoints; in the thread, too. attributes: pairs key, value, ..., NULL. Everything is
+ * copied. Refused: no parts, parts that are not done or of different steps. */
 SL_API SL_MUST_CHECK sl_status sl_checkpoint_writer_commit(sl_checkpoint_writer *writer,
                                                            const sl_checkpoint_part *parts, int part_count, int keep,
                                                            const char *const *attributes);

@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -48,7 +49,10 @@ static sl_status open_file(sl_checkpoint *checkpoint, const json_t *about, bool 
     if (name[0] == '\0' || name[0] == '.' || strchr(name, '/'))
         return sl_fail(SL_ERR_FORMAT, "%s/manifest.json: '%.100s' is not a plain file name", checkpoint->path, name);
     SL_TRY(sl_path_join(checkpoint->path, name, &path));
-    if (stat(path, &stat_now) == 0 && stat_now.st_size != json_integer_value(bytes))
+    int found = stat(path, &stat_now);
+    if (found != 0 && errno == ENOENT)
+        SL_TRY(sl_fail(SL_ERR_FORMAT, "%s is missing, the manifest names it", path));
+    if (found == 0 && stat_now.st_size != json_integer_value(bytes))
         SL_TRY(sl_fail(SL_ERR_FORMAT, "%s: %lld bytes, the manifest says %" JSON_INTEGER_FORMAT, path,
                        (long long)stat_now.st_size, json_integer_value(bytes)));
     if (verify)
@@ -99,29 +103,39 @@ done:
     return status;
 }
 
+/* Opens the checkpoint of a step. *out stays NULL if it is damaged, which is logged. */
+static sl_status try_step(const char *folder, int64_t step, sl_checkpoint **out)
+{
+    sl_status status = SL_OK;
+    char *path = NULL;
+    bool whole = false;
+    SL_TRY(sl_checkpoint_make_path(folder, step, NULL, &path));
+    SL_TRY(sl_checkpoint_has_manifest(folder, step, &whole));
+    sl_status opened = whole ? open_step(path, step, out) : sl_fail(SL_ERR_FORMAT, "it has no manifest");
+    if (opened == SL_ERR_FORMAT)
+        sl_log(SL_LOG_WARN, "the checkpoint %s is damaged and not used: %s", path, sl_error_message());
+    else if (opened != SL_OK)
+        SL_TRY(
+            sl_fail_context(opened, "the checkpoint %s cannot be read (to use the one before it, move it away)", path));
+done:
+    sl_free(path);
+    return status;
+}
+
 sl_status sl_checkpoint_open_newest(const char *folder, sl_checkpoint **out)
 {
     sl_status status = SL_OK;
     int64_t *steps = NULL;
-    char *path = NULL;
     int count = 0;
     sl_checkpoint *found = NULL;
     SL_TRY(sl_checkpoint_list(folder, &steps, &count));
-    for (int i = 0; i < count && !found; i++) {
-        sl_free(path);
-        path = NULL;
-        SL_TRY(sl_checkpoint_make_path(folder, steps[i], NULL, &path));
-        if (!sl_checkpoint_has_manifest(folder, steps[i]))
-            continue; /* what a crash left */
-        sl_status opened = open_step(path, steps[i], &found);
-        if (opened == SL_ERR_MEMORY)
-            SL_TRY(opened);
-        if (opened != SL_OK)
-            sl_log(SL_LOG_WARN, "the checkpoint %s is damaged and not used: %s", path, sl_error_message());
-    }
+    for (int i = 0; i < count && !found; i++)
+        SL_TRY(try_step(folder, steps[i], &found));
+    if (count > 0 && !found)
+        SL_TRY(sl_fail(SL_ERR_FORMAT, "%s: not one of its checkpoints (%d) is whole; move it away to start again",
+                       folder, count));
     *out = found;
 done:
-    sl_free(path);
     sl_free(steps);
     return status;
 }

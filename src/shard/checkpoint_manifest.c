@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <xxhash.h>
 
 /* ---- Seal ------------------------------------------------------------------------------------ */
@@ -52,7 +53,15 @@ static sl_status put_part(sl_json *json, const char *folder, const sl_checkpoint
     sl_status status = SL_OK;
     char *path = NULL, name[64], hash[32];
     sl_safetensors *tensors = NULL;
-    SL_TRY(sl_checkpoint_make_path(folder, part->step, sl_checkpoint_part_name(part->rank, name, sizeof name), &path));
+    struct stat about;
+    SL_TRY(sl_checkpoint_make_partial_path(folder, part->step, sl_checkpoint_part_name(part->rank, name, sizeof name),
+                                           &path));
+    if (stat(path, &about) != 0)
+        SL_TRY(
+            sl_fail(SL_ERR_IO, "%s: %s, although rank %" PRId32 " has written it", path, strerror(errno), part->rank));
+    if (about.st_size != part->bytes)
+        SL_TRY(sl_fail(SL_ERR_IO, "%s: rank %" PRId32 " wrote %" PRId64 " bytes, there are %lld", path, part->rank,
+                       part->bytes, (long long)about.st_size));
     SL_TRY(sl_safetensors_open(path, &tensors));
     snprintf(hash, sizeof hash, "%016" PRIx64, part->hash);
     sl_json_newline(json);
@@ -100,25 +109,25 @@ sl_status sl_checkpoint_write_manifest(const char *folder, const sl_checkpoint_p
                                        const char *const *attributes)
 {
     sl_status status = SL_OK;
-    char *path = NULL, *step_folder = NULL, *text = NULL;
+    char *path = NULL, *partial = NULL, *text = NULL;
     size_t length = 0;
     FILE *stream = NULL;
-    SL_TRY(sl_checkpoint_make_path(folder, parts[0].step, NULL, &step_folder));
-    SL_TRY(sl_checkpoint_make_path(folder, parts[0].step, "manifest.json", &path));
+    SL_TRY(sl_checkpoint_make_partial_path(folder, parts[0].step, NULL, &partial));
+    SL_TRY(sl_checkpoint_make_partial_path(folder, parts[0].step, "manifest.json", &path));
     stream = open_memstream(&text, &length);
     if (!stream)
         SL_TRY(sl_fail(SL_ERR_MEMORY, "write %s: %s", path, strerror(errno)));
     SL_TRY(put_manifest(stream, folder, parts, part_count, attributes));
     if (fflush(stream) != 0 || ferror(stream))
         SL_TRY(sl_fail(SL_ERR_MEMORY, "write %s: %s", path, strerror(errno)));
-    SL_TRY(sl_folder_sync(step_folder)); /* the parts' names are on disk before the manifest names them */
+    SL_TRY(sl_folder_sync(partial)); /* the parts' names are on disk before the manifest names them */
     SL_TRY(sl_checkpoint_seal(path, text, length));
-    SL_TRY(sl_folder_sync(folder));
+    SL_TRY(sl_checkpoint_publish(folder, parts[0].step));
 done:
     if (stream)
         fclose(stream);
     free(text);
-    sl_free(step_folder);
+    sl_free(partial);
     sl_free(path);
     return status;
 }
@@ -139,28 +148,35 @@ static sl_status check_head(const char *path, const json_t *manifest)
     return SL_OK;
 }
 
-sl_status sl_checkpoint_read_manifest(const char *step_folder, json_t **out)
+/* The seal comes first: with a wrong one nothing else in the file means anything, also not its version. */
+sl_status sl_checkpoint_parse_manifest(const char *label, const char *text, size_t length, json_t **out)
 {
     sl_status status = SL_OK;
-    char *path = NULL;
-    sl_file_map map = { 0 };
-    json_t *manifest = NULL;
     json_error_t error;
-    SL_TRY(sl_path_join(step_folder, "manifest.json", &path));
-    SL_TRY(sl_file_map_open(path, &map));
-    if (map.size == 0)
-        SL_TRY(sl_fail(SL_ERR_FORMAT, "%s: the file is empty", path));
-    manifest = json_loadb((const char *)map.data, map.size, JSON_REJECT_DUPLICATES, &error);
+    json_t *manifest = NULL;
+    if (!is_sealed(text, length))
+        SL_TRY(sl_fail(SL_ERR_FORMAT, "%s: it does not have the bytes that its own xxh3 says", label));
+    manifest = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
     if (!manifest)
-        SL_TRY(sl_fail(SL_ERR_FORMAT, "%s:%d: %s", path, error.line, error.text));
-    SL_TRY(check_head(path, manifest));
-    if (!is_sealed((const char *)map.data, map.size))
-        SL_TRY(sl_fail(SL_ERR_FORMAT, "%s: it does not have the bytes that its own xxh3 says", path));
+        SL_TRY(sl_fail(SL_ERR_FORMAT, "%s:%d: %s", label, error.line, error.text));
+    SL_TRY(check_head(label, manifest));
     *out = manifest;
     manifest = NULL;
 done:
     json_decref(manifest);
-    sl_file_map_close(&map);
+    return status;
+}
+
+sl_status sl_checkpoint_read_manifest(const char *step_folder, json_t **out)
+{
+    sl_status status = SL_OK;
+    char *path = NULL;
+    sl_file_bytes text = { .data = NULL };
+    SL_TRY(sl_path_join(step_folder, "manifest.json", &path));
+    SL_TRY(sl_file_read(path, &text));
+    SL_TRY(sl_checkpoint_parse_manifest(path, (const char *)text.data, text.size, out));
+done:
+    sl_file_bytes_free(&text);
     sl_free(path);
     return status;
 }

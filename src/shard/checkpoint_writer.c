@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/thread.h"
+#include "shard/safetensors.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -42,28 +43,21 @@ struct sl_checkpoint_writer {
 static sl_status write_part(sl_checkpoint_writer *writer, sl_checkpoint_part *part)
 {
     sl_status status = SL_OK;
-    char *step_folder = NULL, *path = NULL;
+    char *path = NULL, *partial = NULL;
     char name[64], rank[16], step[32];
     snprintf(rank, sizeof rank, "%d", writer->rank);
     snprintf(step, sizeof step, "%" PRId64, part->step);
     const char *const metadata[] = { "format", CHECKPOINT_FORMAT, "rank", rank, "step", step, NULL };
-    SL_TRY(sl_checkpoint_make_path(writer->folder, part->step, NULL, &step_folder));
-    SL_TRY(sl_checkpoint_make_path(writer->folder, part->step, sl_checkpoint_part_name(writer->rank, name, sizeof name),
-                                   &path));
-    SL_TRY(sl_folder_make(step_folder));
-    SL_TRY(sl_safetensors_save(path, writer->entries, writer->entry_count, metadata));
-    SL_TRY(sl_checkpoint_hash(path, &part->hash, &part->bytes));
+    SL_TRY(sl_checkpoint_make_partial_path(writer->folder, part->step, NULL, &partial));
+    SL_TRY(sl_checkpoint_make_partial_path(writer->folder, part->step,
+                                           sl_checkpoint_part_name(writer->rank, name, sizeof name), &path));
+    SL_TRY(sl_checkpoint_make_partial(writer->folder, part->step));
+    SL_TRY(sl_safetensors_save_hashed(path, writer->entries, writer->entry_count, metadata, &part->hash, &part->bytes));
 done:
-    /* Half a checkpoint is no use, and its bytes may be what the disk lacks. */
-    if (status != SL_OK && step_folder && !sl_checkpoint_has_manifest(writer->folder, part->step)) {
-        char message[1024];
-        snprintf(message, sizeof message, "%s", sl_error_message());
-        if (sl_checkpoint_remove(step_folder) != SL_OK)
-            sl_log(SL_LOG_WARN, "%s", sl_error_message());
-        sl_fail(status, "%s", message);
-    }
+    if (status != SL_OK) /* half a checkpoint is no use, and its bytes may be what the disk lacks */
+        sl_folder_discard(partial);
+    sl_free(partial);
     sl_free(path);
-    sl_free(step_folder);
     return status;
 }
 
@@ -183,7 +177,24 @@ size_t sl_checkpoint_writer_bytes(const sl_checkpoint_writer *writer)
     return writer->data_capacity;
 }
 
-static sl_status take_snapshot(sl_checkpoint_writer *writer, const sl_tensor_entry *entries, int count)
+/* One tensor into the snapshot. Copies a block and looks at it while it is in the cache, so that the check costs no
+ * second pass over memory. *bad: index of the first value that is not finite, or -1. */
+static void copy_into_snapshot(const sl_tensor_entry *entry, char *to, int64_t *bad)
+{
+    enum { BLOCK = 1 << 16 };
+    size_t size = sl_dtype_size(entry->dtype);
+    *bad = -1;
+    for (size_t at = 0; at < entry->bytes && *bad < 0; at += BLOCK) {
+        size_t bytes = entry->bytes - at < BLOCK ? entry->bytes - at : BLOCK;
+        memcpy(to + at, (const char *)entry->data + at, bytes);
+        int64_t found = sl_find_nonfinite(entry->dtype, to + at, (int64_t)(bytes / size));
+        if (found >= 0)
+            *bad = (int64_t)(at / size) + found;
+    }
+}
+
+/* Room for the copies of the entries. */
+static sl_status reserve_snapshot(sl_checkpoint_writer *writer, const sl_tensor_entry *entries, int count)
 {
     sl_status status = SL_OK;
     size_t name_bytes = 0, data_bytes = 0;
@@ -197,13 +208,26 @@ static sl_status take_snapshot(sl_checkpoint_writer *writer, const sl_tensor_ent
         SL_TRY(sl_realloc((void **)&writer->data, data_bytes, 1));
         writer->data_capacity = data_bytes;
     }
+done:
+    return status;
+}
+
+static sl_status take_snapshot(sl_checkpoint_writer *writer, int64_t step, const sl_tensor_entry *entries, int count)
+{
+    sl_status status = SL_OK;
+    SL_TRY(reserve_snapshot(writer, entries, count));
     char *name = writer->names, *data = writer->data;
     for (int i = 0; i < count; i++) {
+        int64_t bad = -1;
         writer->entries[i] = entries[i];
         writer->entries[i].name = strcpy(name, entries[i].name);
         writer->entries[i].data = data;
-        if (entries[i].bytes > 0)
-            memcpy(data, entries[i].data, entries[i].bytes);
+        copy_into_snapshot(&entries[i], data, &bad);
+        if (bad >= 0)
+            SL_TRY(sl_fail(SL_ERR_NUMERIC,
+                           "step %" PRId64 ": element %" PRId64 " of %s is infinite or not a number: this state is not "
+                           "saved",
+                           step, bad, entries[i].name));
         name += strlen(name) + 1;
         data += sl_snapshot_bytes(entries[i].bytes);
     }
@@ -218,7 +242,7 @@ sl_status sl_checkpoint_writer_begin(sl_checkpoint_writer *writer, int64_t step,
     sl_status status = SL_OK;
     lock_idle(writer);
     SL_TRY(failure_of(writer));
-    SL_TRY(take_snapshot(writer, entries, count));
+    SL_TRY(take_snapshot(writer, step, entries, count));
     writer->part = (sl_checkpoint_part){ .step = step, .rank = writer->rank };
     give(writer, JOB_PART);
 done:
@@ -260,10 +284,27 @@ done:
     return status;
 }
 
+static sl_status check_parts(const sl_checkpoint_part *parts, int part_count)
+{
+    if (part_count < 1 || !parts)
+        return sl_fail(SL_ERR_ARGUMENT, "a checkpoint without parts");
+    for (int i = 0; i < part_count; i++) {
+        if (!parts[i].done)
+            return sl_fail(SL_ERR_ARGUMENT, "the part of rank %" PRId32 " is not done", parts[i].rank);
+        if (parts[i].step != parts[0].step)
+            return sl_fail(SL_ERR_ARGUMENT,
+                           "the parts of ranks %" PRId32 " and %" PRId32 " are of steps %" PRId64 " and %" PRId64,
+                           parts[0].rank, parts[i].rank, parts[0].step, parts[i].step);
+    }
+    return SL_OK;
+}
+
 sl_status sl_checkpoint_writer_commit(sl_checkpoint_writer *writer, const sl_checkpoint_part *parts, int part_count,
                                       int keep, const char *const *attributes)
 {
-    sl_status status = SL_OK;
+    sl_status status = check_parts(parts, part_count);
+    if (status != SL_OK)
+        return status;
     lock_idle(writer);
     SL_TRY(failure_of(writer));
     SL_TRY(copy_attributes(writer, attributes));

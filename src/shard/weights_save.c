@@ -3,12 +3,10 @@
 #include "base/file.h"
 #include "shard/safetensors.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Hugging Face's loader asks for this key. */
 static const char *const metadata[] = { "format", "pt", NULL };
@@ -46,17 +44,12 @@ done:
     return status;
 }
 
-/* The other form must not be found beside the new one by the next reader. */
-static sl_status remove_stale(const char *folder, const char *name)
+bool sl_weights_is_file(const char *name)
 {
-    char *path = NULL;
-    sl_status status = sl_path_join(folder, name, &path);
-    if (status != SL_OK)
-        return status;
-    if (unlink(path) != 0 && errno != ENOENT)
-        status = sl_fail(SL_ERR_IO, "remove %s: %s", path, strerror(errno));
-    sl_free(path);
-    return status;
+    size_t length = strlen(name), end = sizeof ".safetensors" - 1;
+    bool shard = strncmp(name, "model-", 6) == 0 && strstr(name, "-of-") && length > end &&
+                 strcmp(name + length - end, ".safetensors") == 0;
+    return shard || strcmp(name, WEIGHTS_SINGLE) == 0 || strcmp(name, WEIGHTS_INDEX) == 0;
 }
 
 static sl_status save_file(const char *folder, const char *name, const sl_tensor_entry *entries, int count)
@@ -108,7 +101,7 @@ done:
     return status;
 }
 
-sl_status sl_weights_save(const char *folder, const sl_tensor_entry *entries, int count, size_t shard_bytes)
+static sl_status save_all(const char *folder, const sl_tensor_entry *entries, int count, size_t shard_bytes)
 {
     sl_status status = SL_OK;
     json_t *map = json_object();
@@ -120,14 +113,27 @@ sl_status sl_weights_save(const char *folder, const sl_tensor_entry *entries, in
     SL_TRY(cut(entries, count, shard_bytes, ends, &shards, &total));
     if (shards == 1) {
         SL_TRY(save_file(folder, WEIGHTS_SINGLE, entries, count));
-        SL_TRY(remove_stale(folder, WEIGHTS_INDEX));
         goto done;
     }
     SL_TRY(save_shards(folder, entries, ends, shards, map));
     SL_TRY(save_index(folder, map, total));
-    SL_TRY(remove_stale(folder, WEIGHTS_SINGLE));
 done:
     sl_free(ends);
     json_decref(map);
+    return status;
+}
+
+sl_status sl_weights_save(const char *folder, const sl_tensor_entry *entries, int count, size_t shard_bytes)
+{
+    static const char *const marks[] = { WEIGHTS_INDEX, WEIGHTS_SINGLE, NULL };
+    sl_status status = SL_OK;
+    char *draft = NULL;
+    SL_TRY(sl_draft_begin(folder, &draft));
+    SL_TRY(save_all(draft, entries, count, shard_bytes));
+    SL_TRY(sl_draft_publish(draft, folder, marks, sl_weights_is_file));
+done:
+    if (status != SL_OK)
+        sl_folder_discard(draft);
+    sl_free(draft);
     return status;
 }
