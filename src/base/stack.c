@@ -47,7 +47,7 @@ int sl_stack_capture(pthread_t thread, void *frames[SL_STACK_FRAMES])
 /* ---- Names ----------------------------------------------------------------------------------- */
 
 /* The function at that address of the file, from the symbol table that a linker leaves unless told to strip it. */
-static bool find_symbol(const sl_file_map *file, ElfW(Addr) address, char *name, size_t size)
+static bool find_symbol(const sl_file_bytes *file, ElfW(Addr) address, char *name, size_t size)
 {
     const ElfW(Ehdr) *header = (const void *)file->data;
     if (file->size < sizeof *header || memcmp(header->e_ident, ELFMAG, SELFMAG) != 0 ||
@@ -81,15 +81,15 @@ static void name_frame(void *frame, char *name, size_t size)
 {
     Dl_info info;
     struct link_map *module = NULL;
-    sl_file_map file = { 0 };
+    sl_file_bytes file = { .data = NULL };
     if (!dladdr1(frame, &info, (void **)&module, RTLD_DL_LINKMAP) || !module) {
         snprintf(name, size, "%p", frame);
         return;
     }
     const char *path = module->l_name[0] ? module->l_name : "/proc/self/exe"; /* the program's own has no name */
     ElfW(Addr) address = (ElfW(Addr))frame - module->l_addr;
-    bool found = sl_file_map_open(path, &file) == SL_OK && find_symbol(&file, address, name, size);
-    sl_file_map_close(&file);
+    bool found = sl_file_read(path, &file) == SL_OK && find_symbol(&file, address, name, size);
+    sl_file_bytes_free(&file);
     if (found)
         return;
     const char *slash = strrchr(info.dli_fname, '/');

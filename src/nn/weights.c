@@ -3,9 +3,12 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "shard/safetensors.h"
 
 #include <stdio.h>
 #include <string.h>
+
+#define CONFIG "config.json"
 
 struct sl_model_weights {
     sl_param_list *params;
@@ -83,17 +86,21 @@ static bool is_used(const sl_model *model, const sl_model_weights *weights, cons
 }
 
 /* A tied head may stand in the file a second time; then it should be what it is tied to. */
-static void check_tied(const sl_model *model, const char *folder, const sl_model_weights *weights,
-                       const sl_tensor_entry *head)
+static sl_status check_tied(const sl_model *model, const char *folder, const sl_model_weights *weights,
+                            const sl_tensor_entry *head)
 {
     const sl_tensor_entry *table = sl_model_weights_find(weights, model->family->embedding);
-    if (table && (head->bytes != table->bytes || memcmp(head->data, table->data, head->bytes) != 0))
+    bool same = true;
+    sl_status status = table ? sl_tensor_entry_compare(head, table, &same) : SL_OK;
+    if (status == SL_OK && !same)
         sl_log(SL_LOG_WARN, "%s: '%s' differs from '%s', which it is tied to; the latter is used", folder, head->name,
                table->name);
+    return status;
 }
 
 static sl_status check_superfluous(const sl_model *model, const char *folder, const sl_model_weights *weights)
 {
+    sl_status status = SL_OK;
     name_list superfluous = { .text = "" };
     const char *head = sl_nn_tied(model) ? model->family->head : NULL;
     for (int i = 0; i < sl_weights_count(weights->files); i++) {
@@ -101,11 +108,14 @@ static sl_status check_superfluous(const sl_model *model, const char *folder, co
         if (is_used(model, weights, entry) || is_ignored(model, entry->name))
             continue;
         if (head && strcmp(entry->name, head) == 0)
-            check_tied(model, folder, weights, entry);
+            SL_TRY(check_tied(model, folder, weights, entry));
         else
             name_add(&superfluous, entry->name);
     }
-    return superfluous.count ? name_fail(folder, "superfluous", &superfluous) : SL_OK;
+    if (superfluous.count)
+        status = name_fail(folder, "superfluous", &superfluous);
+done:
+    return status;
 }
 
 static sl_status check_shapes(const char *folder, const sl_model_weights *weights)
@@ -196,7 +206,24 @@ static sl_status arrange(const sl_param_list *params, const sl_tensor_entry *ent
     return missing.count ? name_fail("weights to save", "missing", &missing) : SL_OK;
 }
 
-/* Replaces the data of the entries by copies of another dtype in *buffer. */
+/* Elements of f32, from memory or from a file, as another dtype. */
+static sl_status convert_one(const sl_tensor_entry *entry, int64_t elements, sl_dtype dtype, char *to)
+{
+    sl_status status = SL_OK;
+    enum { BLOCK = 4096 };
+    float block[BLOCK];
+    if (entry->data || !entry->file)
+        return sl_f32_convert(entry->data, elements, dtype, to);
+    for (int64_t at = 0; at < elements; at += BLOCK) {
+        int64_t count = elements - at < BLOCK ? elements - at : BLOCK;
+        SL_TRY(sl_tensor_entry_read_f32(entry, at, count, block));
+        SL_TRY(sl_f32_convert(block, count, dtype, to + (size_t)at * sl_dtype_size(dtype)));
+    }
+done:
+    return status;
+}
+
+/* Replaces the entries by copies of another dtype in *buffer. */
 static sl_status convert(sl_tensor_entry *entries, int count, sl_dtype dtype, void **buffer)
 {
     sl_status status = SL_OK;
@@ -211,8 +238,9 @@ static sl_status convert(sl_tensor_entry *entries, int count, sl_dtype dtype, vo
     for (int i = 0; i < count; i++) {
         char *to = (char *)*buffer + at;
         SL_TRY(sl_shape_count(&entries[i].shape, &elements));
-        SL_TRY(sl_f32_convert(entries[i].data, elements, dtype, to));
+        SL_TRY(convert_one(&entries[i], elements, dtype, to));
         entries[i].data = to;
+        entries[i].file = NULL;
         entries[i].dtype = dtype;
         at += (size_t)elements * sl_dtype_size(dtype);
     }
@@ -220,13 +248,20 @@ done:
     return status;
 }
 
+static bool is_of_a_model(const char *name)
+{
+    return strcmp(name, CONFIG) == 0 || sl_weights_is_file(name);
+}
+
 sl_status sl_model_save(const sl_model *model, const sl_tensor_entry *entries, int count, sl_dtype dtype,
                         size_t shard_bytes, const char *folder)
 {
+    static const char *const marks[] = { WEIGHTS_INDEX, WEIGHTS_SINGLE, CONFIG, NULL };
     sl_status status = SL_OK;
     sl_param_list *params = NULL;
     sl_tensor_entry *sorted = NULL;
     void *buffer = NULL;
+    char *draft = NULL;
 
     SL_TRY(sl_model_params(model, &params));
     int param_count = sl_param_list_count(params);
@@ -235,9 +270,14 @@ sl_status sl_model_save(const sl_model *model, const sl_tensor_entry *entries, i
     if (dtype != SL_F32)
         SL_TRY(convert(sorted, param_count, dtype, &buffer));
     SL_TRY(sl_folder_make(folder));
-    SL_TRY(sl_model_save_config(model, dtype, folder));
-    SL_TRY(sl_weights_save(folder, sorted, param_count, shard_bytes));
+    SL_TRY(sl_draft_begin(folder, &draft));
+    SL_TRY(sl_model_save_config(model, dtype, draft));
+    SL_TRY(sl_weights_save(draft, sorted, param_count, shard_bytes));
+    SL_TRY(sl_draft_publish(draft, folder, marks, is_of_a_model));
 done:
+    if (status != SL_OK)
+        sl_folder_discard(draft);
+    sl_free(draft);
     sl_free(buffer);
     sl_free(sorted);
     sl_param_list_destroy(params);

@@ -56,14 +56,14 @@ done:
 sl_status sl_plan_load_costs(const char *path, sl_costs *costs, int *stage_count)
 {
     sl_status status = SL_OK;
-    sl_file_map map = { 0 };
+    sl_file_bytes file = { .data = NULL };
     json_error_t error;
     json_t *root = NULL;
     sl_stage_cost *stages = NULL;
     sl_costs changed = *costs;
 
-    SL_TRY(sl_file_map_open(path, &map));
-    root = json_loadb(map.data ? (const char *)map.data : "", map.size, 0, &error);
+    SL_TRY(sl_file_read(path, &file));
+    root = json_loadb(file.data ? (const char *)file.data : "", file.size, 0, &error);
     if (!root)
         SL_TRY(sl_fail(SL_ERR_FORMAT, "%s:%d: %s", path, error.line, error.text));
     const json_t *list = json_object_get(root, "stages");
@@ -86,7 +86,7 @@ sl_status sl_plan_load_costs(const char *path, sl_costs *costs, int *stage_count
 done:
     sl_free(stages);
     json_decref(root);
-    sl_file_map_close(&map);
+    sl_file_bytes_free(&file);
     return status;
 }
 

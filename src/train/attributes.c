@@ -17,7 +17,45 @@ static const char *tokenizer_of(const sl_train_plan *plan)
     return init && sl_tokenizer_files_exist(init) ? SL_TOKENIZER_OF_RUN : "";
 }
 
-sl_status sl_attributes_make(const sl_train_plan *plan, sl_attributes *out)
+/* Whether the microbatches whose weight gradients a stage adds come in the order of their numbers (way 1) or in the
+ * opposite one (way -1). */
+static bool stage_goes(const sl_schedule *schedule, int rank, int stage, int way)
+{
+    int64_t count = 0, last = -1;
+    const sl_action *actions = sl_schedule_actions(schedule, rank, &count);
+    for (int64_t i = 0; i < count; i++) {
+        sl_action parts[2];
+        int part_count = sl_action_parts(actions[i], parts);
+        for (int p = 0; p < part_count; p++) {
+            int microbatch = parts[p].microbatch;
+            if (parts[p].stage != stage || (parts[p].kind != SL_KIND_B && parts[p].kind != SL_KIND_W))
+                continue;
+            if (last >= 0 && (way > 0 ? microbatch < last : microbatch > last))
+                return false;
+            last = microbatch;
+        }
+    }
+    return true;
+}
+
+static bool all_go(const sl_schedule *schedule, int way)
+{
+    for (int rank = 0; rank < sl_schedule_ranks(schedule); rank++) {
+        for (int stage = 0; stage < sl_schedule_stages(schedule); stage++) {
+            if (!stage_goes(schedule, rank, stage, way))
+                return false;
+        }
+    }
+    return true;
+}
+
+/* Another order of additions gives other bits. */
+static const char *order_of(const sl_train_plan *plan)
+{
+    return all_go(plan->schedule, 1) ? "rising" : all_go(plan->schedule, -1) ? "falling" : "mixed";
+}
+
+sl_status sl_attributes_make(const sl_train_plan *plan, uint64_t data_hash, sl_attributes *out)
 {
     sl_status status = SL_OK;
     sl_attributes made = { .model = NULL };
@@ -30,10 +68,12 @@ sl_status sl_attributes_make(const sl_train_plan *plan, sl_attributes *out)
         SL_TRY(sl_config_text(plan->config, key, made.arena, &value));
         SL_TRY(sl_arena_printf(made.arena, &lines, "%s%s.%s=%s\n", lines, key->section, key->key, value));
     }
-    char *tokens = NULL;
+    char *tokens = NULL, *data = NULL;
     SL_TRY(sl_arena_printf(made.arena, &tokens, "%" PRId64, sl_tokens_count(plan->tokens)));
-    const char *const pairs[] = { "model", made.model,  "config",           lines,     "tokens",
-                                  tokens,  "tokenizer", tokenizer_of(plan), "version", sl_version() };
+    SL_TRY(sl_arena_printf(made.arena, &data, "%016" PRIx64, data_hash));
+    const char *const pairs[] = { "model",   made.model,  "config", lines,          "tokens",    tokens,
+                                  "data",    data,        "order",  order_of(plan), "tokenizer", tokenizer_of(plan),
+                                  "version", sl_version() };
     memcpy(made.pairs, pairs, sizeof pairs);
     *out = made;
     made = (sl_attributes){ .model = NULL };
@@ -91,7 +131,7 @@ sl_status sl_attributes_check(const sl_train_plan *plan, const sl_checkpoint *ch
 {
     sl_status status = SL_OK;
     sl_attributes own = { .model = NULL };
-    SL_TRY(sl_attributes_make(plan, &own));
+    SL_TRY(sl_attributes_make(plan, 0, &own));
     const char *model = sl_checkpoint_attribute(checkpoint, "model"), *path = sl_checkpoint_path(checkpoint);
     bool same_model = model && strcmp(model, own.model) == 0;
     for (const config_key *key = sl_config_keys; key->section; key++) {
@@ -127,7 +167,27 @@ static bool decides_the_run(const sl_train_config *config, const config_key *key
     return true;
 }
 
-sl_status sl_attributes_warn(const sl_train_plan *plan, const sl_checkpoint *checkpoint)
+/* What is not a key of the configuration. */
+static void warn_of_data(const sl_train_plan *plan, uint64_t data_hash, const sl_checkpoint *checkpoint)
+{
+    const char *tokens = sl_checkpoint_attribute(checkpoint, "tokens");
+    const char *data = sl_checkpoint_attribute(checkpoint, "data");
+    const char *order = sl_checkpoint_attribute(checkpoint, "order"), *path = sl_tokens_path(plan->tokens);
+    int64_t count = sl_tokens_count(plan->tokens);
+    if (tokens && strtoll(tokens, NULL, 10) != count)
+        sl_log(SL_LOG_WARN,
+               "%s has %" PRId64 " tokens, it had %s when the checkpoint was made: its rows are others now", path,
+               count, tokens);
+    else if (data && strtoull(data, NULL, 16) != data_hash)
+        sl_log(SL_LOG_WARN, "%s has changed since the checkpoint was made, although it has as many tokens", path);
+    if (order && strcmp(order, order_of(plan)) != 0)
+        sl_log(SL_LOG_WARN,
+               "resumed with the schedule %s, which adds the gradients of the microbatches in %s order; the checkpoint "
+               "was made with %s order: the bits will be others",
+               plan->config->parallel.schedule, order_of(plan), order);
+}
+
+sl_status sl_attributes_warn(const sl_train_plan *plan, uint64_t data_hash, const sl_checkpoint *checkpoint)
 {
     sl_status status = SL_OK;
     sl_arena *arena = NULL;
@@ -142,12 +202,7 @@ sl_status sl_attributes_warn(const sl_train_plan *plan, const sl_checkpoint *che
             sl_log(SL_LOG_WARN, "resumed with %s.%s=%s, the checkpoint was made with %s", key->section, key->key, now,
                    then);
     }
-    const char *tokens = sl_checkpoint_attribute(checkpoint, "tokens");
-    int64_t count = sl_tokens_count(plan->tokens);
-    if (tokens && strtoll(tokens, NULL, 10) != count)
-        sl_log(SL_LOG_WARN,
-               "%s has %" PRId64 " tokens, it had %s when the checkpoint was made: its rows are others now",
-               sl_tokens_path(plan->tokens), count, tokens);
+    warn_of_data(plan, data_hash, checkpoint);
 done:
     sl_arena_destroy(arena);
     return status;

@@ -62,6 +62,8 @@ static sl_status one_batch(evaluation *run, int64_t step, const sl_eval_options 
     SL_TRY(sl_infer_set(run->infer, "targets", run->targets));
     SL_TRY(sl_infer_run(run->infer, NULL));
     SL_TRY(sl_infer_get(run->infer, "loss", loss));
+    if (!isfinite(*loss))
+        SL_TRY(sl_fail(SL_ERR_NUMERIC, "the loss of batch %lld is %g", (long long)step + 1, (double)*loss));
 done:
     return status;
 }

@@ -11,11 +11,14 @@ typedef struct sl_output_folder {
     sl_tensorboard *tensorboard;
 } sl_output_folder;
 
-/* Makes the folder and locks it; waits a few seconds for ranks of a killed run to go. */
+/* Makes the folder and locks it; waits a few seconds for ranks of a killed run to go. Look at what is in the folder only
+ * after this: another run may have been at work until now. */
 SL_MUST_CHECK sl_status sl_output_lock(sl_output_folder *output, const sl_train_config *config);
+/* Fails if the folder holds checkpoints, whole or damaged. */
+SL_MUST_CHECK sl_status sl_output_check_unused(const sl_train_config *config);
 /* Collective over group, once rank 0 holds the lock: all ranks see the folder that rank 0 writes to, or the run fails. */
 SL_MUST_CHECK sl_status sl_output_check_shared(sl_group *group, const sl_train_config *config);
-/* Opens metrics.jsonl, which keeps the lines up to the step, and the event file where asked. */
+/* Opens metrics.jsonl, which keeps the lines up to the step, and the event file if asked for. */
 SL_MUST_CHECK sl_status sl_output_open(sl_output_folder *output, const sl_train_config *config, int64_t step);
 SL_MUST_CHECK sl_status sl_output_write(sl_output_folder *output, const sl_step_report *report);
 void sl_output_close(sl_output_folder *output);

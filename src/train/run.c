@@ -57,16 +57,18 @@ typedef struct start_point {
 /* The newest that looks whole; its files are not read. */
 static sl_status find_on_disk(const char *folder, int64_t *out)
 {
+    sl_status status = SL_OK;
     int64_t *steps = NULL;
-    int count = 0, i = 0;
-    sl_status status = sl_checkpoint_list(folder, &steps, &count);
-    if (status != SL_OK)
-        return status;
-    while (i < count && !sl_checkpoint_has_manifest(folder, steps[i]))
-        i++;
-    *out = i < count ? steps[i] : -1;
+    int count = 0;
+    bool found = false;
+    SL_TRY(sl_checkpoint_list(folder, &steps, &count));
+    for (int i = 0; i < count && !found; i++) {
+        SL_TRY(sl_checkpoint_has_manifest(folder, steps[i], &found));
+        *out = found ? steps[i] : -1;
+    }
+done:
     sl_free(steps);
-    return SL_OK;
+    return status;
 }
 
 /* Whether the launcher kept a snapshot that can be read and is as new as what is on disk. */
@@ -88,23 +90,26 @@ static bool is_kept(const train_run *run, int64_t on_disk, int64_t *step)
     return usable;
 }
 
+/* Nothing is changed before it is clear that the run can go on from it. */
 static sl_status choose_checkpoint(train_run *run, const char *folder, start_point *out)
 {
     sl_status status = SL_OK;
     sl_checkpoint *checkpoint = NULL;
     if (run->options->resume)
         SL_TRY(sl_checkpoint_open_newest(folder, &checkpoint));
-    SL_TRY(sl_checkpoint_clean(folder, checkpoint ? sl_checkpoint_step(checkpoint) : -1));
+    else
+        SL_TRY(sl_output_check_unused(run->config)); /* now that the folder is locked */
     if (checkpoint) {
         SL_TRY(sl_attributes_check(run->plan, checkpoint));
-        SL_TRY(sl_attributes_warn(run->plan, checkpoint));
+        SL_TRY(sl_attributes_warn(run->plan, run->trainer->data_hash, checkpoint));
         if (strlen(sl_checkpoint_path(checkpoint)) >= sizeof out->path)
             SL_TRY(sl_fail(SL_ERR_ARGUMENT, "%s: the path is too long", sl_checkpoint_path(checkpoint)));
         out->from = FROM_CHECKPOINT;
         strcpy(out->path, sl_checkpoint_path(checkpoint));
     } else if (run->options->resume) {
-        sl_log(SL_LOG_WARN, "%s holds no whole checkpoint: starting at the beginning", folder);
+        sl_log(SL_LOG_WARN, "%s holds no checkpoint: starting at the beginning", folder);
     }
+    SL_TRY(sl_checkpoint_clean(folder, checkpoint ? sl_checkpoint_step(checkpoint) : -1));
 done:
     sl_checkpoint_close(checkpoint);
     return status;
@@ -117,6 +122,7 @@ static sl_status choose_start(train_run *run, start_point *out)
     char *folder = NULL;
     int64_t kept = -1;
     SL_TRY(sl_output_lock(&run->output, run->config));
+    SL_TRY(sl_tokens_hash(run->plan->tokens, &run->trainer->data_hash));
     SL_TRY(sl_path_join(run->config->run.out, "checkpoints", &folder));
     SL_TRY(find_on_disk(folder, &out->on_disk));
     if (run->options->resume && is_kept(run, out->on_disk, &kept)) {

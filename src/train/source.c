@@ -93,7 +93,7 @@ const char *sl_model_source_tokenizer(const sl_model_source *source)
     return source->tokenizer;
 }
 
-sl_status sl_model_source_read(const sl_model_source *source, const char *param, int64_t count, float *out)
+static sl_status read_values(const sl_model_source *source, const char *param, int64_t count, float *out)
 {
     if (source->weights)
         return sl_model_weights_read(source->weights, param, 0, count, out);
@@ -104,4 +104,14 @@ sl_status sl_model_source_read(const sl_model_source *source, const char *param,
         return sl_fail(SL_ERR_SHAPE, "%s: %s has %" PRId64 " elements, the model needs %" PRId64, source->path, param,
                        entry->count, count);
     return sl_tensor_entry_read_f32(entry, 0, count, out);
+}
+
+sl_status sl_model_source_read(const sl_model_source *source, const char *param, int64_t count, float *out)
+{
+    sl_status status = read_values(source, param, count, out);
+    int64_t bad = status == SL_OK ? sl_find_nonfinite(SL_F32, out, count) : -1;
+    if (bad >= 0)
+        return sl_fail(SL_ERR_NUMERIC, "%s: element %" PRId64 " of %s is %g", source->path, bad, param,
+                       (double)out[bad]);
+    return status;
 }

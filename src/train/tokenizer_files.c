@@ -33,13 +33,13 @@ static sl_status copy_file(const char *from, const char *to, const char *name)
 {
     sl_status status = SL_OK;
     char *source = NULL, *target = NULL;
-    sl_file_map map = { 0 };
+    sl_file_bytes file = { .data = NULL };
     SL_TRY(sl_path_join(from, name, &source));
     SL_TRY(sl_path_join(to, name, &target));
-    SL_TRY(sl_file_map_open(source, &map));
-    SL_TRY(sl_file_replace(target, map.data, map.size));
+    SL_TRY(sl_file_read(source, &file));
+    SL_TRY(sl_file_replace(target, file.data, file.size));
 done:
-    sl_file_map_close(&map);
+    sl_file_bytes_free(&file);
     sl_free(source);
     sl_free(target);
     return status;

@@ -44,16 +44,17 @@ typedef struct sl_trainer {
     sl_tensor_entry *entries;     /* of a part: parameters, then state */
     char *entry_names;
     int entry_count;
-    char *checkpoints; /* folder */
-    int64_t pending;   /* step of the checkpoint that is written and not committed yet; -1: none */
-    int64_t committed; /* step of the last that was; -1: none */
-    int64_t step;      /* completed */
+    char *checkpoints;  /* folder */
+    uint64_t data_hash; /* of the tokens; rank 0 has it for what it commits */
+    int64_t pending;    /* step of the checkpoint that is written and not committed yet; -1: none */
+    int64_t committed;  /* step of the last that was; -1: none */
+    int64_t step;       /* completed */
 } sl_trainer;
 
 /* trainer.c. Collective over world. */
 SL_MUST_CHECK sl_status sl_trainer_create(const sl_train_plan *plan, sl_group *world, int trace_events,
                                           sl_trainer **out);
-void sl_trainer_destroy(sl_trainer *trainer); /* NULL is fine */
+void sl_trainer_destroy(sl_trainer *trainer);                /* NULL is fine */
 sl_plan_memory sl_trainer_memory(const sl_trainer *trainer); /* that this rank has taken */
 
 /* trainer_load.c: values of all parameters. */

@@ -39,6 +39,20 @@ run 1 "$SLUICE" eval --model "$scratch" --tokens "$models/gpt2-tiny/tokens.bin" 
 complains "$scratch: neither a Hugging Face folder"
 run 1 "$SLUICE" export --model "$models/gpt2-tiny" --output /proc/model
 
+# A model with a value that is not finite is not evaluated, nor exported.
+cp -r "$scratch/gpt2-tiny" "$scratch/nan"
+size=$(stat -c %s "$scratch/nan/model.safetensors")
+printf '\xff\xff\xff\xff' | dd of="$scratch/nan/model.safetensors" bs=1 seek=$((size - 8)) conv=notrunc status=none
+run 1 "$SLUICE" eval --model "$scratch/nan" --tokens "$models/gpt2-tiny/tokens.bin" --batch 8 --seq 32
+grep -qE 'nan: element [0-9]+ of .* is -?nan' "$err" || fail "the NaN is not named"
+run 1 "$SLUICE" export --model "$scratch/nan" --output "$scratch/nan2"
+
+# An export over an older one leaves nothing of it.
+run 0 "$SLUICE" export --model "$models/gpt2-tiny" --output "$scratch/twice" --shard-gb 0.0001
+touch "$scratch/twice/merges.txt" "$scratch/twice/README"
+run 0 "$SLUICE" export --model "$models/gpt2-tiny" --output "$scratch/twice" --overwrite
+[ "$(ls -A "$scratch/twice" | tr '\n' ' ')" = 'README config.json model.safetensors ' ] || fail "$(ls -A "$scratch/twice")"
+
 run 0 "$SLUICE" info "$models/gpt2-tiny"
 prints 'Hugging Face folder'
 prints 'parameters    128592'

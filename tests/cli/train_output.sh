@@ -40,6 +40,22 @@ else
     echo "SKIPPED: no script(1) to play the terminal" >&2
 fi
 
+# Several starts at once: the folder is looked at after it is locked, so that none takes another's checkpoints away.
+starts=()
+for i in 1 2 3; do
+    "$SLUICE" "${arguments[@]}" --run.steps=6 --checkpoint.every=2 --run.out=rush --log.progress=off 2>"rush$i.err" &
+    starts+=($!)
+    sleep 0.02
+done
+succeeded=0
+for pid in "${starts[@]}"; do
+    wait "$pid" && succeeded=$((succeeded + 1)) || true
+done
+[ $succeeded -eq 1 ] || fail "$succeeded of 3 starts in one folder succeeded: $(cat rush?.err)"
+[ -f rush/checkpoints/step-00000006/manifest.json ] || fail "the first one's checkpoint is gone"
+[ "$(ls rush/checkpoints | grep -vc '^step-[0-9]*$')" -eq 0 ] || fail "a checkpoint was set aside: $(ls rush/checkpoints)"
+[ "$(stat -c %a rush/lock)" = 600 ] || fail "others can open the lock, and so hold it"
+
 # The folder belongs to one run at a time.
 "$SLUICE" "${arguments[@]}" --run.steps=1000000 --run.out=busy --log.progress=off &
 pid=$!

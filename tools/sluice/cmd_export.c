@@ -50,7 +50,7 @@ int cmd_export(int argc, char **argv)
         { .name = "shard-gb",
           .value = "G",
           .real = &shard_gb,
-          .least = 0.001,
+          .least = 1e-6,
           .most = 1e6,
           .help = "Cut the weights into files of at most so many gigabytes." },
         { .name = NULL },
