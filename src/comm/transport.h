@@ -72,6 +72,7 @@ typedef struct sl_pause {
     bool armed;      /* the next pause may sleep */
     uint32_t ticket; /* the transport's */
     int spins;
+    bool yields;  /* the busy wait gives its core away */
     double until; /* end of the busy wait, in sl_now() */
     double slept; /* since when it sleeps; 0 before */
     bool warned;  /* that this takes long */

@@ -152,9 +152,70 @@ static void ranks_that_wait_leave_the_cores_to_those_that_work(void **state)
     assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
 }
 
+/* ---- Two ranks on one core, though there are enough ----------------------------------------- */
+
+enum { ROUNDS = 40, MESSAGES = 50 };
+
+static cpu_set_t first_core; /* of those that this process may use */
+
+/* Both ranks go to one core, unknown to the launcher, and send a message to and fro. */
+static sl_status play_on_one_core(sl_group *group, uint64_t seed)
+{
+    (void)seed;
+    sl_status status = SL_OK;
+    int me = sl_group_rank(group);
+    sl_channel_spec specs[2] = { { 0, 0, 1, 2, 64 }, { 1, 1, 0, 2, 64 } };
+    sl_channel *channels[2];
+    sched_setaffinity(0, sizeof first_core, &first_core);
+    SL_TRY(sl_group_open_channels(group, specs, 2, channels));
+    times->all[me] = 1;
+    for (int round = 0; round < ROUNDS; round++) {
+        SL_TRY(sl_group_barrier(group));
+        double start = sl_now();
+        for (int i = 0; i < MESSAGES; i++) {
+            sl_message message = { .step = i, .dtype = SL_U8, .shape = { 1, { 64 } } };
+            void *data = NULL;
+            for (int turn = 0; turn < 2; turn++) {
+                if (turn == me) {
+                    SL_TRY(sl_channel_reserve(channels[me], &message, &data));
+                    SL_TRY(sl_channel_commit(channels[me], data));
+                } else {
+                    SL_TRY(sl_channel_receive(channels[1 - me], &message, NULL, &data));
+                    SL_TRY(sl_channel_release(channels[1 - me], data));
+                }
+            }
+        }
+        double seconds = (sl_now() - start) / (2 * MESSAGES);
+        times->all[me] = seconds < times->all[me] ? seconds : times->all[me];
+    }
+    SL_TRY(sl_group_barrier(group));
+done:
+    return status;
+}
+
+static void ranks_on_one_core_do_not_wait_busily_for_each_other(void **state)
+{
+    (void)state;
+    cpu_set_t allowed;
+    assert_int_equal(sched_getaffinity(0, sizeof allowed, &allowed), 0);
+    for (size_t core = 0; core < CPU_SETSIZE && CPU_COUNT(&first_core) == 0; core++) {
+        if (CPU_ISSET(core, &allowed))
+            CPU_SET(core, &first_core);
+    }
+    if (suite_run_local(play_on_one_core, 2, NULL, 0) != SL_OK)
+        fail_msg("%s", sl_error_message());
+    print_message("%.1f us a message\n", times->all[0] * 1e6);
+#ifndef SUITE_SANITIZED
+    assert_true(times->all[0] < 15e-6); /* a busy wait takes 50 */
+#endif
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(ranks_that_wait_leave_the_cores_to_those_that_work) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_that_wait_leave_the_cores_to_those_that_work),
+        cmocka_unit_test(ranks_on_one_core_do_not_wait_busily_for_each_other),
+    };
     times = mmap(NULL, sizeof *times, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
 #include "comm/wait.h"
 
 #include <limits.h>
+#include <sched.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -11,7 +12,7 @@
 
 /* A sleeper looks again after this long, should a process have died between an event and its bell. */
 #define SLEEP_LIMIT_NS 250000000L
-#define SPINS_PER_CLOCK 16 /* a look at the clock costs as much as a few spins */
+#define SPINS_PER_LOOK 16 /* a look at the clock and the peer's core costs as much as a few spins */
 
 static void relax(void)
 {
@@ -48,6 +49,31 @@ static void warn_of_long_wait(const sl_shm_link *link, sl_pause *pause)
            sl_wait_text(&pause->wait, waiting, sizeof waiting), pause->wait.peer, doing);
 }
 
+/* Counted from 1. A load: glibc reads the number from memory that the kernel keeps up to date. */
+static uint32_t this_core(void)
+{
+    return (uint32_t)(sched_getcpu() + 1);
+}
+
+void sl_shm_note_core(sl_shm_rank *rank)
+{
+    uint32_t core = this_core();
+    if (atomic_load_explicit(&rank->core, memory_order_relaxed) != core)
+        atomic_store_explicit(&rank->core, core, memory_order_relaxed);
+}
+
+/* Whether this wait keeps the rank that it waits for from running: that one was last seen on this very core, or there are
+ * more ranks than cores and it may be waiting for any. */
+static bool must_yield(const sl_shm_link *link, const sl_wait *wait)
+{
+    const sl_shm_control *control = link->shm->control;
+    if (control->size > control->cores)
+        return true;
+    if (wait->peer < 0 || wait->peer >= (int)control->size || wait->peer == link->base.rank)
+        return false;
+    return atomic_load_explicit(&control->ranks[wait->peer].core, memory_order_relaxed) == this_core();
+}
+
 sl_status sl_shm_pause(sl_link *base, sl_pause *pause)
 {
     sl_shm_link *link = (sl_shm_link *)base;
@@ -60,14 +86,24 @@ sl_status sl_shm_pause(sl_link *base, sl_pause *pause)
         return SL_OK;
     }
     if (link->spin_seconds > 0) {
-        relax();
-        if (++pause->spins % SPINS_PER_CLOCK)
-            return SL_OK;
+        if (pause->spins++ == 0) {
+            sl_shm_note_core(me);
+            pause->yields = must_yield(link, &pause->wait);
+        }
+        if (!pause->yields) {
+            relax();
+            if (pause->spins % SPINS_PER_LOOK)
+                return SL_OK;
+        }
         double now = sl_now();
         if (pause->until <= 0)
             pause->until = now + link->spin_seconds;
-        if (now < pause->until)
+        if (now < pause->until) {
+            pause->yields = must_yield(link, &pause->wait);
+            if (pause->yields)
+                sched_yield();
             return SL_OK;
+        }
     }
     atomic_fetch_add(&base->waiting, 1);
     atomic_fetch_add(&me->sleepers, 1);

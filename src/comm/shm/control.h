@@ -19,6 +19,7 @@ typedef struct sl_shm_rank {
     /* Read by peers at each message: rung (incremented and woken) where the rank sleeps. */
     _Alignas(SL_SHM_LINE) _Atomic uint32_t bell;
     _Atomic uint32_t sleepers; /* threads of the rank that sleep or are about to */
+    _Atomic uint32_t core;     /* on which the rank was last seen, counted from 1; 0 while it is not known */
 
     _Alignas(SL_SHM_LINE) _Atomic uint32_t state; /* sl_shm_state */
     _Atomic uint32_t beat;                        /* grows while the rank's process runs */
@@ -86,6 +87,8 @@ void sl_shm_fail_hung(sl_shm *shm, int rank);
 void sl_shm_ring(sl_shm_rank *rank);
 void sl_shm_ring_all(sl_shm *shm);
 
+/* Tells the others on which core this rank, whose thread calls, runs. */
+void sl_shm_note_core(sl_shm_rank *rank);
 void sl_shm_set_note(sl_shm_rank *rank, const char *text);
 void sl_shm_set_wait(sl_shm_rank *rank, const sl_wait *wait);
 /* "2F3 of step 7, waiting to receive on channel 5 from rank 1": what the rank is or was last doing; returns text. */

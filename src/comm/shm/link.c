@@ -11,12 +11,6 @@
 /* A wake-up costs about 20 us: waiting busily about that long at most doubles the price of a sleep. */
 #define SPIN_SECONDS 50e-6
 
-/* With more ranks than cores a busy wait takes the core from the rank that it waits for. */
-static double default_spin(const sl_shm_control *control)
-{
-    return control->size <= control->cores ? SPIN_SECONDS : 0;
-}
-
 sl_status sl_shm_link_new(const sl_transport *transport, sl_shm *shm, int rank, const sl_group_options *options,
                           sl_shm_link **out)
 {
@@ -37,9 +31,7 @@ sl_status sl_shm_link_new(const sl_transport *transport, sl_shm *shm, int rank, 
     };
     link->shm = sl_shm_ref(shm);
     link->me = &shm->control->ranks[rank];
-    link->spin_seconds = options->spin_us > 0   ? options->spin_us * 1e-6
-                         : options->spin_us < 0 ? 0
-                                                : default_spin(shm->control);
+    link->spin_seconds = options->spin_us > 0 ? options->spin_us * 1e-6 : options->spin_us < 0 ? 0 : SPIN_SECONDS;
     *out = link;
     return SL_OK;
 }
@@ -69,7 +61,9 @@ void sl_shm_link_fail(sl_link *base, int rank, sl_status code, const char *text)
 
 void sl_shm_link_note(sl_link *base, const char *text)
 {
-    sl_shm_set_note(((sl_shm_link *)base)->me, text);
+    sl_shm_rank *me = ((sl_shm_link *)base)->me;
+    sl_shm_note_core(me);
+    sl_shm_set_note(me, text);
 }
 
 /* ---- self and threads ------------------------------------------------------------------------ */
