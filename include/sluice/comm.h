@@ -22,8 +22,7 @@ typedef struct SL_NAMED_FIELDS sl_group_options {
     const char *transport; /* "self", "local", "mpi"; NULL: SLUICE_TRANSPORT, else from how this process was started */
     double hang_timeout;   /* seconds without a sign of life before a rank counts as hung; 0: SLUICE_HANG_TIMEOUT, else
                               30; negative: never */
-    double spin_us;        /* longest busy wait before sleeping; 0: SLUICE_SPIN_US, else from ranks and cores;
-                              negative: sleep at once */
+    double spin_us;        /* longest busy wait before sleeping; 0: SLUICE_SPIN_US, else 50; negative: sleep at once */
     bool checksum;         /* messages of this rank carry an xxHash of their bytes, checked on arrival; also
                               SLUICE_CHECKSUM=1 */
 } sl_group_options;
@@ -203,7 +202,12 @@ SL_API void sl_blobs_destroy(sl_blobs *blobs); /* NULL is fine */
 
 /* ---- Launcher -------------------------------------------------------------------------------- */
 
-typedef enum sl_launch_bind { SL_BIND_NONE, SL_BIND_CORE } sl_launch_bind;
+typedef enum sl_launch_bind {
+    SL_BIND_AUTO, /* equal shares of the machine's cores, if they are no fewer than the ranks and this process may use all
+                     of them; else as SL_BIND_NONE */
+    SL_BIND_NONE, /* any core */
+    SL_BIND_CORE  /* rank r on the r-th core that this process may use, modulo their number */
+} sl_launch_bind;
 
 /* The exit code of a rank that lost its peers, or whatever else may be there the next time: worth another start
  * (EX_TEMPFAIL of sysexits.h). */
@@ -216,7 +220,7 @@ typedef struct SL_NAMED_FIELDS sl_launch_options {
     int (*run)(void *user, int rank); /* instead of argv: called in a fork of this process, which then calls exit() with
                                          what it returns */
     void *user;
-    sl_launch_bind bind; /* core: rank r on the r-th core this process may use, modulo their number */
+    sl_launch_bind bind;
     bool tag_output;     /* "[2] " before each line of output of rank 2 */
     double hang_timeout; /* as in sl_group_options */
     double grace; /* seconds from a forwarded signal to SIGKILL for what still runs; 0: 5. After a failure 5 at most */

@@ -33,6 +33,22 @@ run 0 "$SLUICE" launch -n 1 --bind core -- bash -c 'taskset -cp $$'
 cores=$(nproc)
 run 0 "$SLUICE" launch -n $((cores + 1)) --bind core --tag-output -- bash -c 'taskset -cp $$ | sed "s/.*: //"'
 [ "$(sed -n 's/^\[0\] //p' "$out")" = "$(sed -n "s/^\[$cores\] //p" "$out")" ] || fail "cores are not counted round"
+if [ "$cores" -gt 1 ]; then # each rank has its own share, unless somebody else has chosen among the cores
+    mask='taskset -cp $$ | sed "s/.*: //"'
+    run 0 "$SLUICE" launch -n "$cores" --tag-output -- bash -c "$mask"
+    [ "$(sed 's/.*\] //' "$out" | sort -u | wc -l)" -eq "$cores" ] || fail "ranks share cores"
+    all=$(taskset -cp $$ | sed 's/.*: //')
+    run 0 "$SLUICE" launch -n 1 -- bash -c "$mask"
+    prints "$all"
+    run 0 "$SLUICE" launch -n $((cores + 1)) -- bash -c "$mask"
+    [ "$(sort -u "$out")" = "$all" ] || fail "ranks are bound though there are too many"
+    run 0 "$SLUICE" launch -n 2 --bind none -- bash -c "$mask"
+    [ "$(sort -u "$out")" = "$all" ] || fail "ranks are bound though none shall be"
+    if [ "$cores" -gt 2 ]; then
+        run 0 taskset -c 0,1 "$SLUICE" launch -n 2 -- bash -c "$mask"
+        [ "$(sort -u "$out")" = "0,1" ] || fail "ranks are bound though somebody has chosen cores for them"
+    fi
+fi
 run 0 bash -c "ulimit -n 256; '$SLUICE' launch -n 100 -- true" # two descriptors a rank are enough
 
 run 3 env --ignore-signal=CHLD "$SLUICE" launch -n 2 -- sh -c 'exit 3' # where its caller ignores the end of children

@@ -27,7 +27,7 @@ int cmd_launch(int argc, char **argv)
 {
     sl_launch_options launch = { .ranks = 0 };
     sl_launch_result result;
-    int bind = SL_BIND_NONE;
+    int bind = SL_BIND_AUTO;
     const cli_option options[] = {
         { .name = "ranks",
           .letter = 'n',
@@ -38,10 +38,13 @@ int cmd_launch(int argc, char **argv)
           .required = true,
           .help = "Number of ranks." },
         { .name = "bind",
-          .value = "none|core",
-          .words = "none|core",
+          .value = "auto|none|core",
+          .words = "auto|none|core",
           .choice = &bind,
-          .help = "core keeps rank r on the r-th core that this command may use, counted round." },
+          .help =
+              "auto gives each rank an equal share of the machine's cores, if there are enough and this command may "
+              "use all of them. core keeps rank r on the r-th core that this command may use, counted round. none "
+              "leaves the ranks to the kernel." },
         { .name = "tag-output",
           .flag = &launch.tag_output,
           .help = "Write the ranks' output line by line, with \"[r] \" before the lines of rank r." },
@@ -81,7 +84,7 @@ int cmd_launch(int argc, char **argv)
     log_to_stderr("launch");
     argv[argc] = NULL; /* the options were before it */
     launch.argv = argv + 1;
-    launch.bind = bind == 1 ? SL_BIND_CORE : SL_BIND_NONE;
+    launch.bind = (sl_launch_bind)bind; /* in the order of the words */
     if (sl_launch(&launch, &result) != SL_OK)
         return failure("launch");
     if (result.rank >= 0)

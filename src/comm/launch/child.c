@@ -14,23 +14,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* To the rank-th core that this process may use, counted round. */
-static void bind_to_core(int rank)
-{
-    cpu_set_t cores, one;
-    if (sched_getaffinity(0, sizeof cores, &cores) != 0)
-        return;
-    int count = CPU_COUNT(&cores), wanted = rank % count;
-    for (size_t core = 0; core < CPU_SETSIZE; core++) {
-        if (CPU_ISSET(core, &cores) && wanted-- == 0) {
-            CPU_ZERO(&one);
-            CPU_SET(core, &one);
-            sched_setaffinity(0, sizeof one, &one);
-            return;
-        }
-    }
-}
-
 static void set_number(const char *name, int value)
 {
     char text[16];
@@ -119,8 +102,8 @@ _Noreturn static void run_child(sl_launcher *launcher, sl_launch_child *child, p
     set_input(child->rank);
     close_launchers(launcher);
     set_environment(launcher, child);
-    if (options->bind == SL_BIND_CORE)
-        bind_to_core(child->rank);
+    if (CPU_COUNT(&launcher->cores[child->rank]) > 0)
+        sched_setaffinity(0, sizeof(cpu_set_t), &launcher->cores[child->rank]);
     sigaction(SIGCHLD, &launcher->old_child_action, NULL);
     pthread_sigmask(SIG_SETMASK, &launcher->old_mask, NULL);
     if (options->run) {

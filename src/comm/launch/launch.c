@@ -45,6 +45,8 @@ static sl_status prepare(sl_launcher *launcher)
     SL_TRY(sl_shm_create(ranks, group.hang_timeout, &launcher->shm));
     SL_TRY(SL_NEW_ARRAY(launcher->polls, 3 + 3 * ranks));
     SL_TRY(SL_NEW_ARRAY(launcher->children, ranks));
+    SL_TRY(SL_NEW_ARRAY(launcher->cores, ranks));
+    sl_launch_choose_cores(launcher->options->bind, ranks, launcher->cores);
     for (int r = 0; r < ranks; r++) {
         sl_launch_child *child = &launcher->children[r];
         *child = (sl_launch_child){
@@ -83,6 +85,7 @@ static void clean_up(sl_launcher *launcher)
         sigaction(SIGCHLD, &launcher->old_child_action, NULL);
     }
     sl_free(launcher->children);
+    sl_free(launcher->cores);
     sl_free(launcher->polls);
     sl_shm_unref(launcher->shm);
 }

@@ -6,6 +6,7 @@
 #include "comm/launch/vault.h"
 #include "comm/shm/control.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <sys/types.h>
 
@@ -49,6 +50,7 @@ typedef struct sl_launcher {
     double grace;
     sl_shm *shm;
     sl_launch_child *children; /* (ranks) */
+    cpu_set_t *cores;          /* (ranks) that each rank runs on; empty: any */
     int signal_fd;
     sigset_t forwarded;                /* signals for the ranks, blocked here */
     sigset_t old_mask;                 /* the caller's */
@@ -75,6 +77,8 @@ void sl_launch_end_descendants(void);
 /* Starts the ranks once and waits for all of them. The caller has set caller_fd, page and the masks. */
 sl_status sl_launch_run(sl_launcher *launcher, sl_launch_result *out);
 
+/* Sets the cores of each rank; those of ranks that are not bound stay empty. */
+void sl_launch_choose_cores(sl_launch_bind bind, int ranks, cpu_set_t *masks);
 /* Starts the child: forks, binds, executes. Returns in the parent only. */
 sl_status sl_launch_start(sl_launcher *launcher, sl_launch_child *child);
 
