@@ -12,31 +12,37 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { MAX_LOCAL_STAGES = 8, MAX_CASES = 12, WORK_US = 100, WORK_MICROBATCHES = 1 };
+enum { MAX_LOCAL_STAGES = 8, MAX_CASES = 14, WORK_US = 100, WORK_MICROBATCHES = 1 };
 
 static const cli_usage usage = {
     .command = "bench overhead",
     .synopsis = "[OPTIONS]",
     .description =
         "Runs pipelines of stages that do nothing on local ranks and prints the time of a training step for "
-        "each microbatch and stage (of all ranks): what messages, waiting and book-keeping take, without and "
-        "with a trace; the best of several rounds. Then one microbatch through stages whose forward and backward take "
-        "100 us each: 'trace' says by what share the step takes longer because it is traced; the lower quartile of "
-        "ten times as many rounds. Rounds with and without a trace take turns.",
+        "each microbatch and stage (of all ranks): what messages, waiting and book-keeping take; the median and the "
+        "worst of many rounds, and the median with a trace. Then one microbatch through stages whose forward and "
+        "backward take 100 us each: 'trace' says by what share the step takes longer because it is traced; the lower "
+        "quartile of ten times as many rounds. Rounds with and without a trace take turns.",
     .examples = "sluice bench overhead --format json",
 };
+
+/* Microseconds per microbatch and stage, over all rounds. */
+typedef struct bench_times {
+    double quartile, median, worst;
+} bench_times;
 
 typedef struct bench_case {
     const char *schedule;
     int ranks;
     int stages_per_rank;
-    int work_us;  /* that a stage's forward or backward takes */
-    double us[2]; /* per microbatch and stage, the best round; without and with a trace */
+    int work_us; /* that a stage's forward or backward takes */
+    bench_times plain, traced;
 } bench_case;
 
 /* What the forked ranks work on; in memory that all share. */
 typedef struct overhead {
     int microbatches, steps, rounds;
+    sl_launch_bind bind;
     bench_case current;
     char error[512];
 } overhead;
@@ -130,6 +136,12 @@ static int by_size(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
+static bench_times summarize(double *us, int rounds)
+{
+    qsort(us, (size_t)rounds, sizeof *us, by_size);
+    return (bench_times){ .quartile = us[rounds / 4], .median = us[rounds / 2], .worst = us[rounds - 1] };
+}
+
 static sl_status time_rounds(overhead *shared, const overhead_rank *state)
 {
     sl_status status = SL_OK;
@@ -143,10 +155,9 @@ static sl_status time_rounds(overhead *shared, const overhead_rank *state)
         for (int traced = 0; traced < 2; traced++)
             SL_TRY(time_round(shared, state, traced, &us[traced][round]));
     }
-    for (int traced = 0; traced < 2; traced++) {
-        qsort(us[traced], (size_t)rounds, sizeof(double), by_size);
-        if (sl_group_rank(state->group) == 0)
-            shared->current.us[traced] = us[traced][shared->current.work_us ? rounds / 4 : 0]; /* luck is no measure */
+    if (sl_group_rank(state->group) == 0) {
+        shared->current.plain = summarize(us[0], rounds);
+        shared->current.traced = summarize(us[1], rounds);
     }
 done:
     sl_free(us[0]);
@@ -193,7 +204,7 @@ static int rank_main(void *user, int rank)
 static sl_status measure(overhead *shared, bench_case *each)
 {
     sl_status status = SL_OK;
-    sl_launch_options launch = { .ranks = each->ranks, .run = rank_main, .user = shared };
+    sl_launch_options launch = { .ranks = each->ranks, .run = rank_main, .user = shared, .bind = shared->bind };
     sl_launch_result result;
     shared->current = *each;
     SL_TRY(sl_launch(&launch, &result));
@@ -225,24 +236,35 @@ done:
     return status;
 }
 
-/* The three schedules with as many ranks as asked for, and with as many as there are cores where those are fewer. */
+/* All schedules with as many ranks as asked for, and with as many as there are cores if those are fewer. */
 static int list_cases(int ranks, bench_case *cases)
 {
+    static const struct {
+        const char *name;
+        int stages_per_rank;
+    } schedules[] = { { "GPipe", 1 },
+                      { "1F1B", 1 },
+                      { "LoopedBFS", 2 },
+                      { "Interleaved1F1B", 2 },
+                      { "InterleavedZeroBubble", 2 },
+                      { "ZBVZeroBubble", 2 },
+                      { "DualPipeV", 2 } };
     int count = 0, cores = core_count();
     for (int few = 0; few < 2; few++) {
         int each = few ? cores : ranks;
         if (few && (cores >= ranks || cores < 2))
             continue;
-        cases[count++] = (bench_case){ .schedule = "1F1B", .ranks = each, .stages_per_rank = 1 };
-        cases[count++] = (bench_case){ .schedule = "Interleaved1F1B", .ranks = each, .stages_per_rank = 2 };
-        cases[count++] = (bench_case){ .schedule = "InterleavedZeroBubble", .ranks = each, .stages_per_rank = 2 };
+        for (size_t i = 0; i < sizeof schedules / sizeof *schedules; i++)
+            cases[count++] = (bench_case){ .schedule = schedules[i].name,
+                                           .ranks = each,
+                                           .stages_per_rank = schedules[i].stages_per_rank };
     }
     return count;
 }
 
 static double trace_overhead(const bench_case *each)
 {
-    return each->us[1] / each->us[0] - 1;
+    return each->traced.quartile / each->plain.quartile - 1;
 }
 
 static void put_case(sl_json *json, const bench_case *each)
@@ -253,8 +275,9 @@ static void put_case(sl_json *json, const bench_case *each)
     sl_json_put_int(json, "stages_per_rank", each->stages_per_rank);
     if (each->work_us)
         sl_json_put_int(json, "stage_us", each->work_us);
-    sl_json_put_double(json, "us_per_microbatch_stage", each->us[0]);
-    sl_json_put_double(json, "traced_us_per_microbatch_stage", each->us[1]);
+    sl_json_put_double(json, "us_per_microbatch_stage", each->plain.median);
+    sl_json_put_double(json, "worst_us_per_microbatch_stage", each->plain.worst);
+    sl_json_put_double(json, "traced_us_per_microbatch_stage", each->traced.median);
     if (each->work_us)
         sl_json_put_double(json, "overhead", trace_overhead(each));
     sl_json_end(json, '}');
@@ -282,18 +305,22 @@ static void print_json(const bench_case *cases, int count, const bench_case *wor
 
 static void print_text(const bench_case *cases, int count, const bench_case *working)
 {
-    printf("%-24s %5s %11s %24s %10s\n", "schedule", "ranks", "stages/rank", "us/(microbatch, stage)", "traced");
-    for (int i = 0; i < count; i++)
-        printf("%-24s %5d %11d %24.2f %10.2f\n", cases[i].schedule, cases[i].ranks, cases[i].stages_per_rank,
-               cases[i].us[0], cases[i].us[1]);
-    printf("%-24s %5d %11d %24.2f %10.2f  forward and backward of %d us: tracing costs %.2f %%\n", working->schedule,
-           working->ranks, working->stages_per_rank, working->us[0], working->us[1], working->work_us,
-           100 * trace_overhead(working));
+    static const char row[] = "%-24s %5d %11d %10.2f %10.2f %10.2f";
+    printf("us per microbatch and stage\n%-24s %5s %11s %10s %10s %10s\n", "schedule", "ranks", "stages/rank", "median",
+           "worst", "traced");
+    for (int i = 0; i <= count; i++) {
+        const bench_case *each = i < count ? &cases[i] : working;
+        printf(row, each->schedule, each->ranks, each->stages_per_rank, each->plain.median, each->plain.worst,
+               each->traced.median);
+        if (each->work_us)
+            printf("  forward and backward of %d us: tracing costs %.2f %%", each->work_us, 100 * trace_overhead(each));
+        putchar('\n');
+    }
 }
 
 int bench_overhead(int argc, char **argv)
 {
-    int ranks = 4, microbatches = 32, steps = 10, rounds = 100, format = 0, code;
+    int ranks = 4, microbatches = 32, steps = 10, rounds = 100, bind = SL_BIND_NONE, format = 0, code;
     const cli_option options[] = {
         { .name = "ranks", .value = "P", .integer = &ranks, .min = 1, .max = 64, .help = "Number of ranks; 4." },
         { .name = "microbatches",
@@ -309,6 +336,11 @@ int bench_overhead(int argc, char **argv)
           .max = 1000000,
           .help = "Training steps of each round; 10." },
         { .name = "rounds", .value = "N", .integer = &rounds, .min = 1, .max = 1000, .help = "Rounds; 100." },
+        { .name = "bind",
+          .value = "auto|none|core",
+          .words = "auto|none|core",
+          .choice = &bind,
+          .help = "As for sluice launch; none." },
         FORMAT_OPTION_ROW(format),
         { .name = NULL },
     };
@@ -324,7 +356,8 @@ int bench_overhead(int argc, char **argv)
         sl_fail(SL_ERR_MEMORY, "no shared memory");
         return failure("bench overhead");
     }
-    *shared = (overhead){ .microbatches = microbatches, .steps = steps, .rounds = rounds };
+    *shared =
+        (overhead){ .microbatches = microbatches, .steps = steps, .rounds = rounds, .bind = (sl_launch_bind)bind };
     sl_status status = measure_all(shared, cases, count, &working);
     if (status == SL_OK && format == FORMAT_JSON)
         print_json(cases, count, &working, microbatches);

@@ -6,11 +6,17 @@ json_has() { "$SLUICE_SUPPORT/json_get" "$1" <"$out" >/dev/null || fail "stdout 
 
 run 0 "$SLUICE" bench overhead --ranks 2 --microbatches 4 --steps 2 --rounds 1 --format json
 silent
-json_is cases.0.schedule 1F1B
-json_is cases.0.ranks 2
-json_is cases.1.stages_per_rank 2
-json_has cases.2.us_per_microbatch_stage
-json_has cases.2.traced_us_per_microbatch_stage
+number=0
+for schedule in GPipe 1F1B LoopedBFS Interleaved1F1B InterleavedZeroBubble ZBVZeroBubble DualPipeV; do
+    json_is cases.$number.schedule $schedule
+    json_is cases.$number.ranks 2
+    json_has cases.$number.us_per_microbatch_stage
+    json_has cases.$number.worst_us_per_microbatch_stage
+    json_has cases.$number.traced_us_per_microbatch_stage
+    number=$((number + 1))
+done
+json_is cases.1.stages_per_rank 1
+json_is cases.2.stages_per_rank 2
 json_is trace.stage_us 100
 json_has trace.overhead
 
