@@ -146,7 +146,7 @@ typedef struct training {
 } training;
 
 /* What a configuration file would say; keys of the family are keys of the section `model`. */
-static sl_status load_config(const training *job, sl_train_config *out)
+static sl_status load_config(const training *job, sl_train_config **out)
 {
     char text[1024], folder[1024], ranks[32], steps[32];
     const char *const overrides[] = { text,
@@ -172,18 +172,18 @@ static sl_status load_config(const training *job, sl_train_config *out)
 static sl_status train(const training *job, sl_group *group)
 {
     sl_status status = SL_OK;
-    sl_train_config config = { .run = { .steps = 0 } };
+    sl_train_config *config = NULL;
     sl_train_plan *plan = NULL;
     sl_train_result result;
     SL_TRY(load_config(job, &config));
-    SL_TRY(sl_train_plan_create(&config, &plan));
+    SL_TRY(sl_train_plan_create(config, &plan));
     SL_TRY(sl_train_run(plan, group, &(sl_train_options){ .resume = job->resume }, &result));
     if (sl_group_rank(group) == 0)
         printf("steps %d to %d, loss %.6f to %.6f\n", (int)result.first_step, (int)result.last_step, result.first_loss,
                result.last_loss);
 done:
     sl_train_plan_destroy(plan);
-    sl_train_config_destroy(&config);
+    sl_train_config_destroy(config);
     return status;
 }
 

@@ -83,13 +83,13 @@ typedef struct sl_train_config {
         const char *out;
         int64_t seed;
     } run;
-    struct sl_config_own *own; /* strings, and where each value came from */
 } sl_train_config;
 
 /* Defaults, then the file (NULL: none), then the overrides "section.key=value" in order. Checks each value and that
- * they fit together. An error names file, line, column and key, or the override. The caller owns *out and destroys it. */
+ * they fit together. An error names file, line, column and key, or the override. The caller owns *out; a configuration
+ * that was not made here has no plan. */
 SL_API SL_MUST_CHECK sl_status sl_train_config_load(const char *path, const char *const *overrides, int override_count,
-                                                    sl_train_config *out);
+                                                    sl_train_config **out);
 SL_API void sl_train_config_destroy(sl_train_config *config); /* NULL is fine */
 
 /* The i-th key with its type, default and meaning, for help texts; false past the last. */

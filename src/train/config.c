@@ -58,7 +58,7 @@ static sl_status set_scalar(sl_train_config *config, const config_key *key, cons
     case CONFIG_WORD:
         return set_word(key, what, text, target);
     default:
-        return set_text(config->own->arena, what, text, target);
+        return set_text(sl_config_own(config)->arena, what, text, target);
     }
 }
 
@@ -67,7 +67,7 @@ sl_status sl_config_set(sl_train_config *config, const config_key *key, const ch
 {
     void *target = (char *)config + key->offset;
     if (key->type == CONFIG_TEXTS)
-        return set_texts(config->own->arena, what, texts, count, target);
+        return set_texts(sl_config_own(config)->arena, what, texts, count, target);
     if (key->type == CONFIG_PAIR) {
         double *pair = target;
         if (count != 2)
@@ -178,7 +178,7 @@ static sl_status set_defaults(sl_train_config *config)
 
 sl_status sl_config_extra(sl_train_config *config, const char *name, config_extra **out)
 {
-    struct sl_config_own *own = config->own;
+    struct sl_config_own *own = sl_config_own(config);
     int i = 0;
     while (i < own->extra_count && strcmp(own->extras[i].name, name) != 0)
         i++;
@@ -209,15 +209,15 @@ static sl_status set_override(sl_train_config *config, const char *override)
         return sl_fail(SL_ERR_ARGUMENT, "%s: a value is missing (%s=VALUE)", what, what);
     if (i >= 0) {
         SL_TRY(set_from_text(config, &sl_config_keys[i], what, override + whole + 1));
-        origin = &config->own->origins[i];
+        origin = &sl_config_own(config)->origins[i];
     } else {
         config_extra *extra = NULL;
         SL_TRY(sl_config_extra(config, what + 2, &extra));
-        SL_TRY(sl_arena_strdup(config->own->arena, override + whole + 1, (char **)(void *)&extra->text));
+        SL_TRY(sl_arena_strdup(sl_config_own(config)->arena, override + whole + 1, (char **)(void *)&extra->text));
         origin = &extra->origin;
     }
     *origin = (config_origin){ .given = true };
-    SL_TRY(sl_arena_strdup(config->own->arena, override, (char **)(void *)&origin->override));
+    SL_TRY(sl_arena_strdup(sl_config_own(config)->arena, override, (char **)(void *)&origin->override));
 done:
     return status;
 }
@@ -230,33 +230,45 @@ static void adapt_defaults(sl_train_config *config)
         config->batch.microbatches = rows;
 }
 
-sl_status sl_train_config_load(const char *path, const char *const *overrides, int override_count, sl_train_config *out)
+sl_status sl_config_new(sl_train_config **out)
 {
     sl_status status = SL_OK;
-    sl_train_config config = { .own = NULL };
-    SL_TRY(SL_NEW(config.own));
-    SL_TRY(sl_arena_create(&config.own->arena));
-    SL_TRY(set_defaults(&config));
-    if (path)
-        SL_TRY(sl_config_read_yaml(&config, path));
-    for (int i = 0; i < override_count; i++)
-        SL_TRY(set_override(&config, overrides[i]));
-    adapt_defaults(&config);
-    SL_TRY(sl_config_check(&config));
-    *out = config;
-    config.own = NULL;
+    struct sl_config_own *own = NULL;
+    SL_TRY(SL_NEW(own));
+    SL_TRY(sl_arena_create(&own->arena));
+    *out = &own->values;
+    return SL_OK;
 done:
-    sl_train_config_destroy(&config);
+    sl_free(own);
+    return status;
+}
+
+sl_status sl_train_config_load(const char *path, const char *const *overrides, int override_count,
+                               sl_train_config **out)
+{
+    sl_status status = SL_OK;
+    sl_train_config *config = NULL;
+    SL_TRY(sl_config_new(&config));
+    SL_TRY(set_defaults(config));
+    if (path)
+        SL_TRY(sl_config_read_yaml(config, path));
+    for (int i = 0; i < override_count; i++)
+        SL_TRY(set_override(config, overrides[i]));
+    adapt_defaults(config);
+    SL_TRY(sl_config_check(config));
+    *out = config;
+    config = NULL;
+done:
+    sl_train_config_destroy(config);
     return status;
 }
 
 void sl_train_config_destroy(sl_train_config *config)
 {
-    if (!config || !config->own)
+    if (!config)
         return;
-    sl_arena_destroy(config->own->arena);
-    sl_free(config->own);
-    config->own = NULL;
+    sl_arena_destroy(sl_config_own(config)->arena);
+    sl_free(sl_config_own(config));
 }
 
 /* ---- Where a value came from ----------------------------------------------------------------- */
@@ -266,16 +278,16 @@ static const config_origin *find_origin(const sl_train_config *config, const cha
 {
     size_t section = strcspn(key, ".");
     *value = NULL;
-    if (!config->own || key[section] != '.')
+    if (key[section] != '.')
         return NULL;
     int i = sl_config_find(key, section, key + section + 1, strlen(key + section + 1));
     if (i >= 0) {
         *value = sl_config_keys[i].default_value;
-        return &config->own->origins[i];
+        return &sl_config_own(config)->origins[i];
     }
-    for (i = 0; i < config->own->extra_count; i++) {
-        if (strcmp(config->own->extras[i].name, key) == 0)
-            return &config->own->extras[i].origin;
+    for (i = 0; i < sl_config_own(config)->extra_count; i++) {
+        if (strcmp(sl_config_own(config)->extras[i].name, key) == 0)
+            return &sl_config_own(config)->extras[i].origin;
     }
     return NULL;
 }
@@ -295,7 +307,7 @@ static const char *place_of(const sl_train_config *config, const char *key, char
     if (origin && origin->override)
         snprintf(place, size, "--%.300s", origin->override);
     else if (origin && origin->given)
-        snprintf(place, size, "%s:%d:%d: %s", config->own->path, origin->line, origin->column, key);
+        snprintf(place, size, "%s:%d:%d: %s", sl_config_own(config)->path, origin->line, origin->column, key);
     else if (value)
         snprintf(place, size, "%s (%s by default)", key, value);
     else

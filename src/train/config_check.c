@@ -13,8 +13,8 @@ static sl_status check_model(const sl_train_config *config)
                                          "model.n_positions", "model.tie",     "model.vocab" };
     enum { SIZES = sizeof sizes / sizeof *sizes };
     if (config->model.init) {
-        for (int i = 0; i < SIZES + config->own->extra_count; i++) {
-            const char *key = i < SIZES ? sizes[i] : config->own->extras[i - SIZES].name;
+        for (int i = 0; i < SIZES + sl_config_own(config)->extra_count; i++) {
+            const char *key = i < SIZES ? sizes[i] : sl_config_own(config)->extras[i - SIZES].name;
             if (sl_train_config_given(config, key))
                 return sl_train_config_fail(config, key, "this comes from model.init (%s); give only one of them",
                                             config->model.init);

@@ -44,13 +44,23 @@ typedef struct config_extra {
     config_origin origin;
 } config_extra;
 
+/* What a configuration consists of. The program sees the values alone. */
 struct sl_config_own {
-    sl_arena *arena;
-    const char *path; /* of the file, or NULL */
+    sl_train_config values; /* first: a pointer to it is a pointer to this */
+    sl_arena *arena;        /* of the texts */
+    const char *path;       /* of the file, or NULL */
     config_origin origins[CONFIG_KEY_LIMIT];
     config_extra extras[CONFIG_KEY_LIMIT];
     int extra_count;
 };
+
+static inline struct sl_config_own *sl_config_own(const sl_train_config *config)
+{
+    return (struct sl_config_own *)(void *)config;
+}
+
+/* An empty one, for sl_train_config_destroy. */
+SL_MUST_CHECK sl_status sl_config_new(sl_train_config **out);
 
 /* The extra of this name ("model.rms_norm_eps"): that which is there, or a new one. */
 SL_MUST_CHECK sl_status sl_config_extra(sl_train_config *config, const char *name, config_extra **out);

@@ -32,8 +32,8 @@ static sl_status fail_unknown(const sl_train_config *config, const sl_model_fami
 
 static sl_status set_extras(const sl_train_config *config, sl_model *model)
 {
-    for (int i = 0; i < config->own->extra_count; i++) {
-        const config_extra *extra = &config->own->extras[i];
+    for (int i = 0; i < sl_config_own(config)->extra_count; i++) {
+        const config_extra *extra = &sl_config_own(config)->extras[i];
         const char *key = extra->name + strlen("model.");
         const sl_model_field *field = model->family->fields;
         while (field->key && strcmp(field->key, key) != 0)

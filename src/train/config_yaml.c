@@ -94,7 +94,7 @@ static sl_status read_text(const yaml_reader *r, const config_key *key, const ch
         return fail_here(r, key->section, key->key, "one value is expected here, not a list or a mapping");
     if (strlen(scalar(r)) != r->event.data.scalar.length)
         return fail_here(r, key->section, key->key, "the text holds a zero byte");
-    return sl_arena_strdup(r->config->own->arena, scalar(r), (char **)(void *)out);
+    return sl_arena_strdup(sl_config_own(r->config)->arena, scalar(r), (char **)(void *)out);
 }
 
 /* The value at hand: a scalar, or a list of them for keys that take one. */
@@ -171,7 +171,7 @@ static sl_status read_section(yaml_reader *r, const char *section)
             return fail_here(r, section, scalar(r), "this is given a second time");
         r->seen[i] = true;
         SL_TRY(next_event(r));
-        SL_TRY(read_value(r, &sl_config_keys[i], &r->config->own->origins[i]));
+        SL_TRY(read_value(r, &sl_config_keys[i], &sl_config_own(r->config)->origins[i]));
     }
 done:
     return status;
@@ -254,7 +254,7 @@ sl_status sl_config_parse_yaml(sl_train_config *config, const char *path, const 
     yaml_reader r = { .config = config, .path = path, .text = text };
     if (!yaml_parser_initialize(&r.parser))
         return sl_fail(SL_ERR_MEMORY, "read %s: out of memory", path);
-    SL_TRY(sl_arena_strdup(config->own->arena, path, (char **)(void *)&config->own->path));
+    SL_TRY(sl_arena_strdup(sl_config_own(config)->arena, path, (char **)(void *)&sl_config_own(config)->path));
     yaml_parser_set_input_string(&r.parser, (const unsigned char *)text, length);
     SL_TRY(read_stream(&r));
 done:

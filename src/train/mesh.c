@@ -10,7 +10,7 @@
 /* Whether a plan can be made for the mesh. lines has room for two more overrides. */
 static bool can_plan(const char *path, const char **lines, int count, int64_t pp, int64_t dp)
 {
-    sl_train_config config;
+    sl_train_config *config = NULL;
     sl_train_plan *plan = NULL;
     char pp_line[48], dp_line[48];
     snprintf(pp_line, sizeof pp_line, "parallel.pp=%" PRId64, pp);
@@ -19,9 +19,9 @@ static bool can_plan(const char *path, const char **lines, int count, int64_t pp
     lines[count + 1] = dp_line;
     if (sl_train_config_load(path, lines, count + 2, &config) != SL_OK)
         return false;
-    bool possible = sl_train_plan_create(&config, &plan) == SL_OK;
+    bool possible = sl_train_plan_create(config, &plan) == SL_OK;
     sl_train_plan_destroy(plan);
-    sl_train_config_destroy(&config);
+    sl_train_config_destroy(config);
     return possible;
 }
 
@@ -29,13 +29,13 @@ sl_status sl_train_fit_mesh(const char *path, const char *const *overrides, int 
                             int *dp)
 {
     sl_status status = SL_OK;
-    sl_train_config config = { .own = NULL };
+    sl_train_config *config = NULL;
     const char **lines = NULL;
     SL_TRY(sl_train_config_load(path, overrides, override_count, &config));
     SL_TRY(SL_NEW_ARRAY(lines, override_count + 2));
     if (override_count > 0)
         memcpy(lines, overrides, (size_t)override_count * sizeof *lines);
-    for (int64_t replicas = config.parallel.dp; replicas > 0; replicas--) {
+    for (int64_t replicas = config->parallel.dp; replicas > 0; replicas--) {
         for (int64_t length = most / replicas; length > 0; length--) {
             if (!can_plan(path, lines, override_count, length, replicas))
                 continue;
@@ -47,6 +47,6 @@ sl_status sl_train_fit_mesh(const char *path, const char *const *overrides, int 
     status = sl_fail(SL_ERR_ARGUMENT, "the run has no plan for %d rank%s or fewer", most, most == 1 ? "" : "s");
 done:
     sl_free(lines);
-    sl_train_config_destroy(&config);
+    sl_train_config_destroy(config);
     return status;
 }

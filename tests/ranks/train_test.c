@@ -92,7 +92,7 @@ static void read_metrics(const char *name, run_outcome *out)
 
 static void run(const char *name, const sl_train_options *options, const char *const *more, run_outcome *out)
 {
-    sl_train_config config;
+    sl_train_config *config = NULL;
     sl_train_plan *plan = NULL;
     sl_group *groups[RANKS_MAX];
     pthread_t threads[RANKS_MAX];
@@ -112,7 +112,7 @@ static void run(const char *name, const sl_train_options *options, const char *c
     int count = 9;
     while (more && *more)
         overrides[count++] = *more++;
-    if (sl_train_config_load(NULL, overrides, count, &config) != SL_OK || sl_train_plan_create(&config, &plan) != SL_OK)
+    if (sl_train_config_load(NULL, overrides, count, &config) != SL_OK || sl_train_plan_create(config, &plan) != SL_OK)
         fail_msg("%s: %s", name, sl_error_message());
     int ranks = sl_train_plan_ranks(plan);
     assert_int_equal(sl_group_open_threads(ranks, NULL, groups), SL_OK);
@@ -129,10 +129,10 @@ static void run(const char *name, const sl_train_options *options, const char *c
         assert_int_equal(jobs[r].status == SL_OK, jobs[0].status == SL_OK); /* all ranks or none */
         sl_group_close(groups[r]);
     }
-    for (int r = 0; r < config.parallel.pp; r++)
+    for (int r = 0; r < config->parallel.pp; r++)
         out->planned_memory = fmax(out->planned_memory, (double)sl_train_plan_memory(plan, r).total);
     sl_train_plan_destroy(plan);
-    sl_train_config_destroy(&config);
+    sl_train_config_destroy(config);
     if (out->status == SL_OK)
         read_metrics(name, out);
 }

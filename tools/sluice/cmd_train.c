@@ -351,7 +351,7 @@ static int run(const train_arguments *arguments, const sl_train_config *config, 
     return code;
 }
 
-static sl_status load_keys(const train_arguments *arguments, sl_train_config *config)
+static sl_status load_keys(const train_arguments *arguments, sl_train_config **config)
 {
     return sl_train_config_load(arguments->config, (const char *const *)arguments->overrides, arguments->override_count,
                                 config);
@@ -359,11 +359,13 @@ static sl_status load_keys(const train_arguments *arguments, sl_train_config *co
 
 /* Without parallel.pp the pipelines have as many ranks as there are for a replica; beside it, -n and the ranks that
  * mpirun or srun started have to agree. */
-static int load_config(train_arguments *arguments, sl_train_config *config)
+static int load_config(train_arguments *arguments, sl_train_config **out)
 {
-    sl_status status = load_keys(arguments, config);
+    sl_train_config *config = NULL;
+    sl_status status = load_keys(arguments, &config);
     if (status != SL_OK)
         return refuse(status);
+    *out = config;
     int64_t dp = config->parallel.dp;
     bool started = ranks_started();
     int ranks = started ? ranks_size() : arguments->ranks;
@@ -378,14 +380,16 @@ static int load_config(train_arguments *arguments, sl_train_config *config)
             sl_fail(SL_ERR_ARGUMENT, "-n %d: the ranks are parallel.pp %" PRId64 " x parallel.dp %" PRId64, ranks,
                     config->parallel.pp, dp);
         sl_train_config_destroy(config);
+        *out = NULL;
         return refuse(SL_ERR_ARGUMENT);
     }
     char pp[32];
     snprintf(pp, sizeof pp, "%" PRId64, ranks / dp);
     sl_train_config_destroy(config);
+    *out = NULL;
     status = take_override("--parallel.pp", pp, arguments);
     if (status == SL_OK)
-        status = load_keys(arguments, config);
+        status = load_keys(arguments, out);
     return status == SL_OK ? EXIT_OK : refuse(status);
 }
 
@@ -394,7 +398,7 @@ int cmd_train(int argc, char **argv)
     static cli_option options[OPTION_LIMIT + 1];
     static char names[OPTION_LIMIT][48], helps[OPTION_LIMIT][256];
     static train_arguments arguments;
-    sl_train_config config;
+    sl_train_config *config = NULL;
     int code, full_argc = argc;
     char **line = NULL; /* options_parse moves argv's operands */
     if (SL_NEW_ARRAY(line, argc + 1) != SL_OK)
@@ -406,10 +410,10 @@ int cmd_train(int argc, char **argv)
         arguments.resume |= ranks_started_again();
         code = load_config(&arguments, &config);
         if (code == EXIT_OK) {
-            if (ranks_started_elsewhere() && config.log.progress == SL_PROGRESS_AUTO)
-                config.log.progress = SL_PROGRESS_PLAIN;
-            code = run(&arguments, &config, full_argc, line);
-            sl_train_config_destroy(&config);
+            if (ranks_started_elsewhere() && config->log.progress == SL_PROGRESS_AUTO)
+                config->log.progress = SL_PROGRESS_PLAIN;
+            code = run(&arguments, config, full_argc, line);
+            sl_train_config_destroy(config);
         }
     }
     for (int i = 0; i < arguments.override_count; i++)

@@ -106,10 +106,10 @@ void numbers_keep_their_point(const std::string &folder)
 void files_keep_their_point(const std::string &folder)
 {
     const char *overrides[] = { "data.text=/dev/null", "run.out=/tmp", "optimizer.lr=0.0125" };
-    sl_train_config config;
+    sl_train_config *config = nullptr;
     expect_ok(sl_train_config_load(nullptr, overrides, 3, &config), "overrides with points");
-    expect(config.optimizer.lr == 0.0125, "the learning rate");
-    sl_train_config_destroy(&config);
+    expect(config->optimizer.lr == 0.0125, "the learning rate");
+    sl_train_config_destroy(config);
 
     sl_model model = sl_model_default(&sl_model_gpt2), again;
     model.gpt2.layer_norm_epsilon = 0.000125;

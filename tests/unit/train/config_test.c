@@ -15,7 +15,7 @@
 #define DATA "data: {tokens: t.bin}\n"
 
 /* Loads the text as run.yaml in a folder of its own. */
-static sl_status load(const char *yaml, const char *const *overrides, int count, sl_train_config *out)
+static sl_status load(const char *yaml, const char *const *overrides, int count, sl_train_config **out)
 {
     char folder[] = "/tmp/sluice-config-XXXXXX", path[64];
     assert_non_null(mkdtemp(folder));
@@ -35,22 +35,22 @@ static sl_status load(const char *yaml, const char *const *overrides, int count,
 static void the_defaults_need_nothing_but_data(void **state)
 {
     (void)state;
-    sl_train_config config;
+    sl_train_config *config = NULL;
     assert_int_equal(load(DATA, NULL, 0, &config), SL_OK);
-    assert_string_equal(config.data.tokens, "t.bin");
-    assert_null(config.data.text);
-    assert_string_equal(config.model.family, "gpt2");
-    assert_int_equal(config.parallel.pp, 1);
-    assert_string_equal(config.parallel.schedule, "1F1B");
-    assert_true(config.optimizer.betas[1] == 0.95);
-    assert_int_equal(config.parallel.split.count, 0);
-    sl_train_config_destroy(&config);
+    assert_string_equal(config->data.tokens, "t.bin");
+    assert_null(config->data.text);
+    assert_string_equal(config->model.family, "gpt2");
+    assert_int_equal(config->parallel.pp, 1);
+    assert_string_equal(config->parallel.schedule, "1F1B");
+    assert_true(config->optimizer.betas[1] == 0.95);
+    assert_int_equal(config->parallel.split.count, 0);
+    sl_train_config_destroy(config);
 }
 
 static void the_file_and_then_the_overrides_count(void **state)
 {
     (void)state;
-    sl_train_config config;
+    sl_train_config *config = NULL;
     const char *const overrides[] = { "optimizer.betas=0.8,0.9", "parallel.split=[h.1, h.2,h.3]", "run.steps=7",
                                       "run.steps=8" };
     assert_int_equal(
@@ -58,19 +58,19 @@ static void the_file_and_then_the_overrides_count(void **state)
              "optimizer: {betas: [0.5, 0.6], lr: 1e-3}\nparallel: {pp: 4}\nlog:\nrun: {steps: 3}\n",
              overrides, 4, &config),
         SL_OK);
-    assert_string_equal(config.model.family, "llama");
-    assert_int_equal(config.model.n_layer, 6);
-    assert_false(config.model.tie);
-    assert_string_equal(config.data.text, "a b.txt");
-    assert_int_equal(config.data.order, SL_ORDER_SHUFFLED);
-    assert_true(config.optimizer.lr == 1e-3);
-    assert_true(config.optimizer.betas[0] == 0.8 && config.optimizer.betas[1] == 0.9);
-    assert_int_equal(config.parallel.split.count, 3);
-    assert_string_equal(config.parallel.split.items[1], "h.2");
-    assert_int_equal(config.run.steps, 8);
-    assert_true(sl_train_config_given(&config, "run.steps"));
-    assert_false(sl_train_config_given(&config, "run.seed"));
-    sl_train_config_destroy(&config);
+    assert_string_equal(config->model.family, "llama");
+    assert_int_equal(config->model.n_layer, 6);
+    assert_false(config->model.tie);
+    assert_string_equal(config->data.text, "a b.txt");
+    assert_int_equal(config->data.order, SL_ORDER_SHUFFLED);
+    assert_true(config->optimizer.lr == 1e-3);
+    assert_true(config->optimizer.betas[0] == 0.8 && config->optimizer.betas[1] == 0.9);
+    assert_int_equal(config->parallel.split.count, 3);
+    assert_string_equal(config->parallel.split.items[1], "h.2");
+    assert_int_equal(config->run.steps, 8);
+    assert_true(sl_train_config_given(config, "run.steps"));
+    assert_false(sl_train_config_given(config, "run.seed"));
+    sl_train_config_destroy(config);
 }
 
 static void nothing_and_null_leave_the_default(void **state)
@@ -79,18 +79,18 @@ static void nothing_and_null_leave_the_default(void **state)
     static const char *const texts[] = { DATA, "---\n" DATA "...\n", DATA "run:\nmodel: ~\nlog: {}\n",
                                          DATA "run:\n  steps:\n  out: null\n  seed: ~\nparallel: {split: NULL}\n" };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        sl_train_config config;
+        sl_train_config *config = NULL;
         assert_int_equal(load(texts[i], NULL, 0, &config), SL_OK);
-        assert_int_equal(config.run.steps, 100);
-        assert_string_equal(config.run.out, "out");
-        assert_false(sl_train_config_given(&config, "run.steps"));
-        assert_int_equal(config.parallel.split.count, 0);
-        sl_train_config_destroy(&config);
+        assert_int_equal(config->run.steps, 100);
+        assert_string_equal(config->run.out, "out");
+        assert_false(sl_train_config_given(config, "run.steps"));
+        assert_int_equal(config->parallel.split.count, 0);
+        sl_train_config_destroy(config);
     }
-    sl_train_config config; /* in quotes it is a text like any other */
+    sl_train_config *config = NULL; /* in quotes it is a text like any other */
     assert_int_equal(load(DATA "run: {out: 'null'}\n", NULL, 0, &config), SL_OK);
-    assert_string_equal(config.run.out, "null");
-    sl_train_config_destroy(&config);
+    assert_string_equal(config->run.out, "null");
+    sl_train_config_destroy(config);
 }
 
 static void errors_of_the_file_name_line_column_and_key(void **state)
@@ -143,7 +143,7 @@ static void errors_of_the_file_name_line_column_and_key(void **state)
         { "? [run]\n: 1\n", "run.yaml:1:3: a key must be a plain word" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        sl_train_config config;
+        sl_train_config *config = NULL;
         assert_int_not_equal(load(cases[i].yaml, NULL, 0, &config), SL_OK);
         assert_string_equal(sl_error_message(), cases[i].message);
     }
@@ -179,7 +179,7 @@ static void impossible_combinations_name_place_and_key(void **state)
           "batch.seq (128 by default): 128 tokens do not fit model.n_positions 64" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        sl_train_config config;
+        sl_train_config *config = NULL;
         assert_int_not_equal(load(cases[i].yaml, NULL, 0, &config), SL_OK);
         assert_string_equal(sl_error_message(), cases[i].message);
     }
@@ -188,13 +188,13 @@ static void impossible_combinations_name_place_and_key(void **state)
 static void keys_of_the_family_reach_the_model(void **state)
 {
     (void)state;
-    sl_train_config config;
+    sl_train_config *config = NULL;
     sl_model model;
     const char *const overrides[] = { "model.eos_token_id=7,8", "model.rms_norm_eps=0.25" };
     assert_int_equal(
         load(DATA "model:\n  rms_norm_eps: 0.5\n  attention_bias: true\n  family: Llama\n", overrides, 2, &config),
         SL_OK);
-    assert_int_equal(sl_config_model(&config, 100, 64, &model), SL_OK);
+    assert_int_equal(sl_config_model(config, 100, 64, &model), SL_OK);
     assert_ptr_equal(model.family, &sl_model_llama);
     assert_true(model.llama.rms_norm_eps == 0.25 && model.llama.attention_bias);
     assert_int_equal(model.llama.eos_token_id.count, 2);
@@ -203,7 +203,7 @@ static void keys_of_the_family_reach_the_model(void **state)
     assert_int_equal(model.llama.max_position_embeddings, 64);
     assert_int_equal(model.llama.intermediate_size, 352);
     assert_int_equal(model.llama.num_key_value_heads, 4);
-    sl_train_config_destroy(&config);
+    sl_train_config_destroy(config);
 }
 
 static void errors_of_overrides_name_the_override(void **state)
@@ -226,7 +226,7 @@ static void errors_of_overrides_name_the_override(void **state)
                                     "(batch.size / parallel.dp)" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        sl_train_config config;
+        sl_train_config *config = NULL;
         assert_int_not_equal(load(DATA, &cases[i].override, 1, &config), SL_OK);
         assert_string_equal(sl_error_message(), cases[i].message);
     }
@@ -235,7 +235,7 @@ static void errors_of_overrides_name_the_override(void **state)
 static void a_missing_or_huge_file_is_an_error(void **state)
 {
     (void)state;
-    sl_train_config config;
+    sl_train_config *config = NULL;
     assert_int_equal(sl_train_config_load("/nowhere/run.yaml", NULL, 0, &config), SL_ERR_IO);
     assert_string_equal(sl_error_message(), "open /nowhere/run.yaml: No such file or directory");
     assert_int_equal(sl_train_config_load("/", NULL, 0, &config), SL_ERR_IO);
@@ -249,14 +249,14 @@ static void every_key_has_a_help_text_and_a_default_that_it_accepts(void **state
     int count = 0;
     for (; sl_train_config_key(count, &info); count++) {
         char override[256];
-        sl_train_config config;
+        sl_train_config *config = NULL;
         const char *const overrides[] = { override };
         assert_true(strlen(info.help) > 0 && strlen(info.type) > 0);
         if (info.default_value[0] == '\0' || strcmp(info.key, "momentum") == 0)
             continue;
         snprintf(override, sizeof override, "%s.%s=%s", info.section, info.key, info.default_value);
         assert_int_equal(load(DATA, overrides, 1, &config), SL_OK);
-        sl_train_config_destroy(&config);
+        sl_train_config_destroy(config);
     }
     assert_true(count > 30);
 }
@@ -266,12 +266,12 @@ static void running_out_of_memory_is_an_error(void **state)
     (void)state;
     sl_status status = SL_ERR_MEMORY;
     for (int64_t n = 0; status != SL_OK && n < 1000; n++) {
-        sl_train_config config;
+        sl_train_config *config = NULL;
         sl_alloc_fail_after(n);
         status = load("data: {tokens: t.bin}\nparallel: {split: [a, b]}\n", NULL, 0, &config);
         sl_alloc_fail_after(-1);
         if (status == SL_OK)
-            sl_train_config_destroy(&config);
+            sl_train_config_destroy(config);
         else
             assert_int_equal(status, SL_ERR_MEMORY);
     }

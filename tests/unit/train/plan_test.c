@@ -12,7 +12,7 @@
 
 enum { LAYERS = 4, WIDTH = 32, SEQ = 16, ROWS = 8 };
 
-static void make(const char *const *more, int count, sl_train_config *config, sl_train_plan **plan)
+static void make(const char *const *more, int count, sl_train_config **config, sl_train_plan **plan)
 {
     char text[300], out[300];
     const char *overrides[16] = { text,
@@ -30,13 +30,13 @@ static void make(const char *const *more, int count, sl_train_config *config, sl
     for (int i = 0; i < count; i++)
         overrides[8 + i] = more[i];
     assert_int_equal(sl_train_config_load(NULL, overrides, 8 + count, config), SL_OK);
-    assert_int_equal(sl_train_plan_create(config, plan), SL_OK);
+    assert_int_equal(sl_train_plan_create(*config, plan), SL_OK);
 }
 
 static void stages_are_the_whole_model_on_the_ranks_of_the_schedule(void **state)
 {
     (void)state;
-    sl_train_config config;
+    sl_train_config *config = NULL;
     sl_train_plan *plan = NULL;
     const char *more[] = { "parallel.pp=2", "parallel.dp=2", "parallel.schedule=Interleaved1F1B",
                            "parallel.stages_per_rank=2" };
@@ -61,13 +61,13 @@ static void stages_are_the_whole_model_on_the_ranks_of_the_schedule(void **state
     assert_true(sl_train_plan_step_seconds(plan) > 0);
     assert_true(sl_train_plan_bubble(plan) > 0 && sl_train_plan_bubble(plan) < 1);
     sl_train_plan_destroy(plan);
-    sl_train_config_destroy(&config);
+    sl_train_config_destroy(config);
 }
 
 static void memory_is_the_sum_of_its_parts(void **state)
 {
     (void)state;
-    sl_train_config config;
+    sl_train_config *config = NULL;
     sl_train_plan *plan = NULL;
     const char *more[] = { "parallel.pp=2" };
     make(more, 1, &config, &plan);
@@ -79,7 +79,7 @@ static void memory_is_the_sum_of_its_parts(void **state)
                                            memory.messages + memory.checkpoint);
     }
     sl_train_plan_destroy(plan);
-    sl_train_config_destroy(&config);
+    sl_train_config_destroy(config);
 }
 
 int main(void)
