@@ -61,6 +61,8 @@ violations() {
             } else
                 next # the system
             if (!(to in known)) complain("DESIGN.md does not know the layer " to)
+            else if (from == "tools" && quoted && to != "base" && !(file ~ /\/ranks\.c$/ && to == "comm"))
+                complain("the program is written on public headers")
             else if (!((from, to) in allowed)) complain(from " may not include " to)
         }'
 }
@@ -80,7 +82,9 @@ echo '#include "base/alloc.h"' >src/novel/new.c
 echo '#include "elsewhere/x.h"' >src/device/unknown.c
 touch src/comm/comm.h src/schedule/grid.h tools/sluice/command.h
 printf '#include "base/alloc.h"\n#include <stdio.h>\n#include <sluice/base.h>\n#include "schedule/grid.h"\n' >src/schedule/good.c
-printf '#include "command.h"\n#include <sluice/sluice.h>\n#include "schedule/grid.h"\n' >tools/sluice/good.c
+printf '#include "command.h"\n#include <sluice/sluice.h>\n#include "base/alloc.h"\n' >tools/sluice/good.c
+echo '#include "comm/comm.h"' >tools/sluice/ranks.c
+echo '#include "schedule/grid.h"' >tools/sluice/private.c
 printf '#include "tools/sluice/command.h"\n#include "schedule/grid.h"\n' >bench/good.c
 echo '#include "bench/bench.h"' >tools/sluice/up.c
 cat >"$scratch/expected" <<'EOF'
@@ -91,7 +95,8 @@ src/device/dots.c:1: #include "../base/alloc.h": write the path from src/
 src/device/unknown.c:1: #include "elsewhere/x.h": DESIGN.md does not know the layer elsewhere
 src/novel/new.c:1: #include "base/alloc.h": DESIGN.md does not know the layer novel
 src/schedule/sideways.c:1: #  include "comm/comm.h": schedule may not include comm
-tools/sluice/up.c:1: #include "bench/bench.h": tools may not include bench
+tools/sluice/private.c:1: #include "schedule/grid.h": the program is written on public headers
+tools/sluice/up.c:1: #include "bench/bench.h": the program is written on public headers
 EOF
 violations "$scratch/bad" "$scratch/layers" | sort >"$out"
 diff "$scratch/expected" "$out" >"$err" || fail "the offences of the sample tree are not the expected ones"
