@@ -60,3 +60,15 @@ sl_clock_scale sl_clock_measure(const sl_clock *clock)
         scale.rate = (scale.seconds - clock->seconds) / (double)(scale.ticks - clock->ticks);
     return scale;
 }
+
+double sl_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+const char *sl_version(void)
+{
+    return SLUICE_VERSION;
+}

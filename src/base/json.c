@@ -1,8 +1,7 @@
 /* The streaming JSON writer. */
 #include "base/json.h"
 
-#include "base/locale.h"
-#include "base/utf8.h"
+#include "base/text.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -106,7 +105,7 @@ void sl_json_double(sl_json *json, double value)
     fputs(sl_double_text(value, text, sizeof text), json->file);
 }
 
-void sl_json_bool(sl_json *json, bool value)
+static void put_bool(sl_json *json, bool value)
 {
     separate(json);
     fputs(value ? "true" : "false", json->file);
@@ -138,5 +137,5 @@ void sl_json_put_double(sl_json *json, const char *key, double value)
 void sl_json_put_bool(sl_json *json, const char *key, bool value)
 {
     sl_json_key(json, key);
-    sl_json_bool(json, value);
+    put_bool(json, value);
 }

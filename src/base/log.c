@@ -1,8 +1,7 @@
 /* Log lines go to the program's callback, or to stderr where SLUICE_LOG asks for it. */
 #include <sluice/base.h>
 
-#include "base/locale.h"
-#include "base/utf8.h"
+#include "base/text.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

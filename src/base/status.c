@@ -1,8 +1,7 @@
 /* Status names and the message of this thread's last failure. */
 #include <sluice/base.h>
 
-#include "base/locale.h"
-#include "base/utf8.h"
+#include "base/text.h"
 #include "base/status.h"
 
 #include <stdio.h>

@@ -5,7 +5,8 @@
 #include <string.h>
 #include <xxhash.h>
 
-sl_status sl_channel_message_bytes(const sl_channel *channel, const sl_message *message, size_t *out)
+/* Bytes of a message; fails if its shape or dtype makes no sense or it is larger than the channel allows. */
+static sl_status message_bytes(const sl_channel *channel, const sl_message *message, size_t *out)
 {
     int64_t count = 0;
     size_t bytes;
@@ -250,7 +251,7 @@ static sl_status reserve(sl_channel *channel, const sl_message *message, bool bl
     size_t bytes = 0;
     sl_envelope *envelope = NULL;
     SL_TRY(check_end(channel, false));
-    SL_TRY(sl_channel_message_bytes(channel, message, &bytes));
+    SL_TRY(message_bytes(channel, message, &bytes));
     SL_TRY(sl_channel_reserve_bytes(channel, message, bytes, block, &envelope));
     *data = envelope ? sl_envelope_payload(envelope) : NULL;
 done:
@@ -264,7 +265,7 @@ static sl_status receive(sl_channel *channel, const sl_message *expected, bool b
     sl_envelope *envelope = NULL;
     SL_TRY(check_end(channel, true));
     if (expected)
-        SL_TRY(sl_channel_message_bytes(channel, expected, &bytes));
+        SL_TRY(message_bytes(channel, expected, &bytes));
     SL_TRY(sl_channel_receive_bytes(channel, expected, bytes, block, &envelope));
     if (envelope && got)
         read_envelope(envelope, got);

@@ -72,9 +72,6 @@ sl_status sl_channel_commit_envelope(sl_channel *channel, sl_envelope *envelope)
 sl_status sl_channel_receive_bytes(sl_channel *channel, const sl_message *expected, size_t bytes, bool block,
                                    sl_envelope **out);
 
-/* Bytes of a message; fails if its shape or dtype makes no sense or it is larger than the channel allows. */
-sl_status sl_channel_message_bytes(const sl_channel *channel, const sl_message *message, size_t *out);
-
 /* Commits or releases the slot once the stream has passed this point; at once if stream is NULL or its device is the
  * host. */
 sl_status sl_channel_hand_over(sl_channel *channel, sl_envelope *envelope, sl_handoff_kind kind, sl_stream *stream);

@@ -1,9 +1,8 @@
 /* GPT-2's printable alphabet. */
-#include "data/alphabet.h"
+#include "data/tokenizer.h"
 
-#include "base/utf8.h"
+#include "base/text.h"
 
-#include <stdint.h>
 #include <string.h>
 
 /* Bytes that stand for themselves: printable in Latin-1. The others are numbered from 256 in their order. */

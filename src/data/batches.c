@@ -3,10 +3,43 @@
 #include <sluice/data.h>
 
 #include "base/alloc.h"
-#include "data/permute.h"
 
 #include <inttypes.h>
 #include <string.h>
+
+/* ---- A permutation of [0, size) without a table ------------------------------------------------ */
+
+enum { ROUNDS = 6 };
+
+/* splitmix64's finalizer: every bit of the result depends on every bit of x. */
+static uint64_t mix(uint64_t x)
+{
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+/* Where index goes: a Feistel network over the next power of four, walked until it lands below size. */
+static uint64_t permute(uint64_t index, uint64_t size, uint64_t seed, uint64_t round)
+{
+    int half = 1; /* bits of one side */
+    while (half < 32 && (size - 1) >> (2 * half) != 0)
+        half++;
+    uint64_t mask = ((uint64_t)1 << half) - 1, key = mix(mix(seed) + round);
+    do { /* each step is a bijection of [0, 4^half); the orbit of an index below size comes back below size */
+        uint64_t left = index >> half, right = index & mask;
+        for (int i = 0; i < ROUNDS; i++) {
+            uint64_t next = left ^ (mix(key + (uint64_t)i * 0x632be59bd9b4e019u + right) & mask);
+            left = right;
+            right = next;
+        }
+        index = left << half | right;
+    } while (index >= size);
+    return index;
+}
+
+/* ---- Batches --------------------------------------------------------------------------------- */
 
 struct sl_batches {
     const sl_tokens *tokens;
@@ -68,8 +101,8 @@ int64_t sl_batches_start(const sl_batches *batches, int64_t step, int64_t row)
     uint64_t windows = (uint64_t)batches->windows, epoch = number / windows, window = number % windows;
     uint64_t seed = batches->options.seed, shift = 0;
     if (batches->options.shuffled) {
-        window = sl_permute_index(window, windows, seed, epoch);
-        shift = sl_permute_index(0, (uint64_t)batches->shifts, ~seed, epoch);
+        window = permute(window, windows, seed, epoch);
+        shift = permute(0, (uint64_t)batches->shifts, ~seed, epoch);
     }
     return (int64_t)(window * (uint64_t)batches->options.seq + shift);
 }

@@ -1,4 +1,4 @@
-/* Byte-pair merging with a heap of candidate pairs: n log n in the length of the piece, whatever the text. */
+/* Byte-pair merging with a heap of merge_candidate pairs: n log n in the length of the piece, whatever the text. */
 #include "data/bpe.h"
 
 #include "base/alloc.h"
@@ -9,12 +9,12 @@ typedef struct merge_slot {
 } merge_slot;
 
 /* A pair that may be merged. Stale where one of its sides has changed since. */
-typedef struct candidate {
+typedef struct merge_candidate {
     int32_t rank;
     uint32_t at; /* place of the left side */
     uint64_t pair;
     int32_t merged;
-} candidate;
+} merge_candidate;
 
 /* A token of the piece, linked so that merged ones drop out. */
 typedef struct symbol {
@@ -29,7 +29,7 @@ enum { GONE = -1 };
 struct bpe {
     merge_slot *slots; /* open addressing; a power of two */
     size_t slot_count, used;
-    candidate *heap;
+    merge_candidate *heap;
     size_t heap_capacity, heap_count;
     symbol *symbols;
     size_t symbol_capacity;
@@ -109,12 +109,12 @@ done:
 
 /* ---- Heap ------------------------------------------------------------------------------------ */
 
-static bool earlier(const candidate *a, const candidate *b)
+static bool earlier(const merge_candidate *a, const merge_candidate *b)
 {
     return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
 }
 
-static sl_status heap_push(bpe *merges, candidate item)
+static sl_status heap_push(bpe *merges, merge_candidate item)
 {
     sl_status status = SL_GROW(merges->heap, &merges->heap_capacity, merges->heap_count + 1);
     if (status != SL_OK)
@@ -128,9 +128,9 @@ static sl_status heap_push(bpe *merges, candidate item)
     return SL_OK;
 }
 
-static candidate heap_pop(bpe *merges)
+static merge_candidate heap_pop(bpe *merges)
 {
-    candidate *heap = merges->heap, top = heap[0], last = heap[--merges->heap_count];
+    merge_candidate *heap = merges->heap, top = heap[0], last = heap[--merges->heap_count];
     size_t at = 0;
     for (;;) {
         size_t child = 2 * at + 1;
@@ -159,17 +159,17 @@ static sl_status offer(bpe *merges, uint32_t at)
     const merge_slot *slot = &merges->slots[slot_of(merges, pair)];
     if (slot->pair == EMPTY)
         return SL_OK;
-    return heap_push(merges, (candidate){ slot->rank, at, pair, slot->merged });
+    return heap_push(merges, (merge_candidate){ slot->rank, at, pair, slot->merged });
 }
 
 /* Whether the pair is still there: both sides as they were when it was offered. */
-static bool is_current(const bpe *merges, const candidate *item)
+static bool is_current(const bpe *merges, const merge_candidate *item)
 {
     const symbol *left = &merges->symbols[item->at];
     return left->id != GONE && left->after != NONE && pair_of(left->id, merges->symbols[left->after].id) == item->pair;
 }
 
-static sl_status apply(bpe *merges, const candidate *item)
+static sl_status apply(bpe *merges, const merge_candidate *item)
 {
     sl_status status = SL_OK;
     symbol *left = &merges->symbols[item->at], *right = &merges->symbols[left->after];
@@ -199,7 +199,7 @@ sl_status sl_bpe_merge(bpe *merges, int32_t *ids, size_t count, size_t *out)
     for (size_t i = 0; i + 1 < count; i++)
         SL_TRY(offer(merges, (uint32_t)i));
     while (merges->heap_count > 0) {
-        candidate item = heap_pop(merges);
+        merge_candidate item = heap_pop(merges);
         if (is_current(merges, &item))
             SL_TRY(apply(merges, &item));
     }

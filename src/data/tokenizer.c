@@ -3,7 +3,6 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "data/alphabet.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

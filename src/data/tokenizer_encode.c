@@ -2,7 +2,7 @@
 #include "data/tokenizer.h"
 
 #include "base/alloc.h"
-#include "base/utf8.h"
+#include "base/text.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* The registry of families, and the values of a model's configuration by their keys. */
 #include "nn/family.h"
 
-#include "base/locale.h"
+#include "base/text.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -38,7 +38,7 @@ void sl_nn_rope_fill(const sl_rope_config *config, int64_t head_dim, int64_t pla
 /* "gpt2, llama": the families that have a config.json. */
 char *sl_nn_family_names(char *text, size_t size);
 
-/* ---- Building (build.c) ---------------------------------------------------------------------- */
+/* ---- Building (blocks.c) -------------------------------------------------------------------- */
 
 /* A graph under construction. B = batch, T = seq, S = cache. */
 typedef struct builder {

@@ -2,7 +2,7 @@
 #include "plan/heuristics.h"
 #include "plan/result.h"
 
-#include "base/locale.h"
+#include "base/text.h"
 
 #include <string.h>
 

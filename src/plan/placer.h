@@ -130,8 +130,6 @@ typedef struct sl_wave {
     double fill_first, fill_last;
 } sl_wave;
 
-void sl_wave_run(sl_placer *placer, const sl_wave *wave);
-
 /* Looks for the best wave until `effort` operations have been placed or the value is at most `bound`; keeps the best
  * order in *best. */
 SL_MUST_CHECK sl_status sl_wave_search(sl_placer *placer, int64_t effort, double bound, sl_order *best);

@@ -72,7 +72,7 @@ static bool advance(sl_placer *placer, const sl_wave *wave, int rank, int *top)
     return true;
 }
 
-void sl_wave_run(sl_placer *placer, const sl_wave *wave)
+static void run_wave(sl_placer *placer, const sl_wave *wave)
 {
     int ranks = placer->instance->ranks, top = 0;
     sl_placer_reset(placer);
@@ -133,7 +133,7 @@ static void try_wave(wave_search *self)
     sl_placer *placer = self->placer;
     placer->stop = self->value * (1 + 1e-12);
     placer->placed += placer->instance->ranks; /* a wave that ends at once costs something, too */
-    sl_wave_run(placer, &self->tried);
+    run_wave(placer, &self->tried);
     placer->stop = INFINITY;
     if (!(placer->order.value <= self->value * (1 + 1e-12)))
         return;

@@ -1,7 +1,7 @@
 /* Costs of the simulator: defaults, text form, range. */
 #include "schedule/timeline.h"
 
-#include "base/locale.h"
+#include "base/text.h"
 
 #include <math.h>
 #include <string.h>

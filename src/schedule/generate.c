@@ -1,7 +1,7 @@
 /* Generators by name: the list of them, what they accept, placements. */
 #include "schedule/generate.h"
 
-#include "base/locale.h"
+#include "base/text.h"
 
 #include <inttypes.h>
 

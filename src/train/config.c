@@ -3,7 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/arena.h"
-#include "base/locale.h"
+#include "base/text.h"
 
 #include <inttypes.h>
 #include <stdio.h>

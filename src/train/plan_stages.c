@@ -2,7 +2,7 @@
 #include "train/plan.h"
 
 #include "base/alloc.h"
-#include "base/locale.h"
+#include "base/text.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 #include "options.h"
 
 #include "base/file.h"
-#include "base/utf8.h"
+#include "base/text.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #include "info.h"
 
 #include "base/alloc.h"
-#include "base/utf8.h"
+#include "base/text.h"
 
 #include <inttypes.h>
 #include <stdio.h>

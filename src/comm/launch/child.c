@@ -1,6 +1,6 @@
 /* Starting one rank: what happens between fork and the program. */
 #include "comm/launch/launch.h"
-#include "base/locale.h"
+#include "base/text.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -3,7 +3,7 @@
 #include "kernel/cpu/blas.h"
 
 #include "base/alloc.h"
-#include "base/locale.h"
+#include "base/text.h"
 #include "kernel/cpu/isa.h"
 
 #include <dlfcn.h>

@@ -3,8 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "base/locale.h"
-#include "base/utf8.h"
+#include "base/text.h"
 
 #include <errno.h>
 #include <float.h>
@@ -53,45 +52,6 @@ sl_action sl_drawing_in_step(const sl_drawing *drawing, sl_action action, int *s
     if (action.b_microbatch >= 0)
         action.b_microbatch %= drawing->step_microbatches;
     return action;
-}
-
-sl_status sl_timeline_write(const sl_timeline *timeline, sl_view_format format, const sl_view_options *options,
-                            FILE *file)
-{
-    static const sl_view_options defaults;
-    options = options ? options : &defaults;
-    if ((size_t)format >= sizeof writers / sizeof *writers)
-        return sl_fail(SL_ERR_ARGUMENT, "there is no view format %d", (int)format);
-    sl_drawing drawing;
-    sl_status status = sl_drawing_init(&drawing, timeline, options->title);
-    if (status != SL_OK)
-        return status;
-    drawing.rows = options->rows;
-    count_steps(&drawing, options->step_microbatches);
-    locale_t previous = sl_locale_begin(); /* a picture with commas in its numbers is none */
-    errno = 0;
-    status = writers[format](&drawing, options, file);
-    sl_locale_end(previous);
-    if (status == SL_OK && (fflush(file) != 0 || ferror(file)))
-        status = sl_fail(SL_ERR_IO, "write the view: %s", errno ? strerror(errno) : "an earlier write failed");
-    sl_drawing_clear(&drawing);
-    return status;
-}
-
-sl_status sl_timeline_save(const sl_timeline *timeline, sl_view_format format, const sl_view_options *options,
-                           const char *path)
-{
-    sl_file *file = NULL;
-    sl_status status = sl_file_create(path, &file);
-    if (status != SL_OK)
-        return status;
-    status = sl_timeline_write(timeline, format, options, sl_file_stream(file));
-    if (status == SL_OK)
-        status = sl_file_commit(file);
-    else if (status == SL_ERR_IO)
-        sl_fail_context(status, "%s", path);
-    sl_file_destroy(file);
-    return status;
 }
 
 /* Numbers each rank's stages in rising order. */
@@ -164,7 +124,13 @@ static char *copy_clean(const char *from, char *text, size_t size)
     return text;
 }
 
-sl_status sl_drawing_init(sl_drawing *drawing, const sl_timeline *timeline, const char *title)
+static void clear_drawing(sl_drawing *drawing)
+{
+    sl_free(drawing->chunks);
+    drawing->chunks = NULL;
+}
+
+static sl_status init_drawing(sl_drawing *drawing, const sl_timeline *timeline, const char *title)
 {
     const sl_schedule *schedule = sl_timeline_schedule(timeline);
     *drawing = (sl_drawing){
@@ -178,17 +144,50 @@ sl_status sl_drawing_init(sl_drawing *drawing, const sl_timeline *timeline, cons
     copy_clean(title ? title : "schedule", drawing->title, sizeof drawing->title);
     sl_status status = number_chunks(drawing);
     if (status != SL_OK) {
-        sl_drawing_clear(drawing);
+        clear_drawing(drawing);
         return status;
     }
     measure(drawing);
     return SL_OK;
 }
 
-void sl_drawing_clear(sl_drawing *drawing)
+sl_status sl_timeline_write(const sl_timeline *timeline, sl_view_format format, const sl_view_options *options,
+                            FILE *file)
 {
-    sl_free(drawing->chunks);
-    drawing->chunks = NULL;
+    static const sl_view_options defaults;
+    options = options ? options : &defaults;
+    if ((size_t)format >= sizeof writers / sizeof *writers)
+        return sl_fail(SL_ERR_ARGUMENT, "there is no view format %d", (int)format);
+    sl_drawing drawing;
+    sl_status status = init_drawing(&drawing, timeline, options->title);
+    if (status != SL_OK)
+        return status;
+    drawing.rows = options->rows;
+    count_steps(&drawing, options->step_microbatches);
+    locale_t previous = sl_locale_begin(); /* a picture with commas in its numbers is none */
+    errno = 0;
+    status = writers[format](&drawing, options, file);
+    sl_locale_end(previous);
+    if (status == SL_OK && (fflush(file) != 0 || ferror(file)))
+        status = sl_fail(SL_ERR_IO, "write the view: %s", errno ? strerror(errno) : "an earlier write failed");
+    clear_drawing(&drawing);
+    return status;
+}
+
+sl_status sl_timeline_save(const sl_timeline *timeline, sl_view_format format, const sl_view_options *options,
+                           const char *path)
+{
+    sl_file *file = NULL;
+    sl_status status = sl_file_create(path, &file);
+    if (status != SL_OK)
+        return status;
+    status = sl_timeline_write(timeline, format, options, sl_file_stream(file));
+    if (status == SL_OK)
+        status = sl_file_commit(file);
+    else if (status == SL_ERR_IO)
+        sl_fail_context(status, "%s", path);
+    sl_file_destroy(file);
+    return status;
 }
 
 char *sl_drawing_row(const sl_drawing *drawing, int rank, char *text, size_t size)

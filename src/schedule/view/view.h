@@ -29,9 +29,6 @@ typedef struct sl_drawing {
     int steps;
 } sl_drawing;
 
-SL_MUST_CHECK sl_status sl_drawing_init(sl_drawing *drawing, const sl_timeline *timeline, const char *title);
-void sl_drawing_clear(sl_drawing *drawing);
-
 /* Colours tell kinds apart also for colour-blind eyes; the lightness tells the stages of one rank apart. */
 sl_rgb sl_drawing_color(const sl_drawing *drawing, sl_kind kind, int stage); /* stage -1: the darkest */
 sl_rgb sl_drawing_chunk_color(const sl_drawing *drawing, sl_kind kind, int chunk);

@@ -3,7 +3,6 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "data/alphabet.h"
 
 #include <jansson.h>
 #include <stdlib.h>
