@@ -353,12 +353,16 @@ sl_status sl_group_check(sl_group *group)
     return sl_link_has_failed(group->link) ? sl_link_failure(group->link, NULL) : SL_OK;
 }
 
-bool sl_group_has_lost(const sl_group *group)
+sl_status sl_group_failure_code(const sl_group *group)
 {
     const sl_failure *failure = group->link->failure;
-    if (atomic_load(&failure->state) != SL_FAILURE_SET)
-        return false;
-    return failure->code == SL_ERR_PEER || failure->code == SL_ERR_TIMEOUT || failure->code == SL_ERR_COMM;
+    return atomic_load(&failure->state) == SL_FAILURE_SET ? (sl_status)failure->code : SL_OK;
+}
+
+bool sl_group_has_lost(const sl_group *group)
+{
+    sl_status code = sl_group_failure_code(group);
+    return code == SL_ERR_PEER || code == SL_ERR_TIMEOUT || code == SL_ERR_COMM;
 }
 
 bool sl_group_claim_report(sl_group *group, sl_status status)

@@ -50,6 +50,8 @@ struct sl_group {
  * own, and rank 0 for those that died. */
 bool sl_group_claim_report(sl_group *group, sl_status status);
 
+/* The code with which the run has failed on the rank that failed first; SL_OK if it has not. */
+sl_status sl_group_failure_code(const sl_group *group);
 /* Whether the run has failed because a rank died, hangs or cannot be reached, and not by an error that a rank decided:
  * another start may go well. */
 bool sl_group_has_lost(const sl_group *group);

@@ -39,10 +39,10 @@ int ranks_size(void)
 
 int ranks_failure(const char *command_name, sl_group *group, sl_status status)
 {
-    int code = status == SL_ERR_ARGUMENT ? EXIT_USAGE : EXIT_FAILED;
+    bool refused = status == SL_ERR_ARGUMENT || sl_group_failure_code(group) == SL_ERR_ARGUMENT;
     if (sl_group_claim_report(group, status))
-        code = refusal(command_name, status);
-    return sl_group_has_lost(group) ? SL_EXIT_AGAIN : code;
+        refusal(command_name, status);
+    return sl_group_has_lost(group) ? SL_EXIT_AGAIN : refused ? EXIT_USAGE : EXIT_FAILED;
 }
 
 /* The path of this program, so that the ranks have its name in a list of processes. */

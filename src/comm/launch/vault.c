@@ -159,6 +159,9 @@ static sl_status serve_one(sl_vault *vault, const vault_message *message, int *f
         status = give(vault, fds[0]);
     else if (message->word == VAULT_PUT && count == 1)
         status = take(vault, message, fds[--count]);
+    else if (message->word == VAULT_PUT)
+        status = sl_fail(SL_ERR_IO, "part %d of step %" PRId64 " came without its memory (ulimit -n may be too low)",
+                         message->part, message->step);
     else
         status = sl_fail(SL_ERR_FORMAT, "a message of another program");
     close_all(fds, count);

@@ -194,6 +194,13 @@ static bool wait_for_all(mpi_link *link)
     }
 }
 
+/* A rank that was lost may be there at the next start; an error that a rank decided would come again. */
+static int exit_code(const mpi_link *link)
+{
+    int code = link->failure.code;
+    return code == SL_ERR_PEER || code == SL_ERR_TIMEOUT || code == SL_ERR_COMM ? SL_EXIT_AGAIN : 1;
+}
+
 static void mpi_close(sl_link *base)
 {
     mpi_link *link = (mpi_link *)base;
@@ -202,7 +209,7 @@ static void mpi_close(sl_link *base)
     if (!together) {
         /* The last chance to say why: the process ends here. */
         fprintf(stderr, "rank %d: %s\n", base->rank, link->failure.text);
-        MPI_Abort(MPI_COMM_WORLD, 1);
+        MPI_Abort(MPI_COMM_WORLD, exit_code(link));
     }
     MPI_Comm_free(&link->comm);
     if (link->finalize)

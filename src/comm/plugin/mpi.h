@@ -19,8 +19,9 @@ typedef struct mpi_failure {
     char text[SL_FAILURE_TEXT];
 } mpi_failure;
 
-/* A sign of life, with what the rank is doing. */
+/* A sign of life, with where the rank is and what it is doing. */
 typedef struct mpi_beat {
+    char host[64];
     char note[SL_NOTE_BYTES];
     sl_wait wait;
 } mpi_beat;

@@ -111,10 +111,11 @@ static void report_hang(mpi_link *link, int rank)
 {
     char text[512], waiting[256] = "";
     link->last.note[SL_NOTE_BYTES - 1] = 0;
+    link->last.host[sizeof link->last.host - 1] = 0;
     if (link->last.wait.kind != SL_WAIT_NOTHING)
         mpi_host->wait_text(&link->last.wait, waiting, sizeof waiting);
-    snprintf(text, sizeof text, "rank %d gave no sign of life for %g s; last doing: rank %d: %s%s%s", rank,
-             link->hang_timeout, rank,
+    snprintf(text, sizeof text, "rank %d%s%s gave no sign of life for %g s; last doing: rank %d: %s%s%s", rank,
+             link->last.host[0] ? " on " : "", link->last.host, link->hang_timeout, rank,
              link->last.note[0] ? link->last.note
              : waiting[0]       ? ""
                                 : "nothing noted",
@@ -169,6 +170,8 @@ sl_status mpi_monitor_start(mpi_link *link)
     for (int r = 0; r < size; r++)
         link->failure_sends[r] = MPI_REQUEST_NULL;
     link->beat_send = link->beat_receive = MPI_REQUEST_NULL;
+    if (link->base.local_size < size) /* on one machine its name says nothing */
+        gethostname(link->own.host, sizeof link->own.host - 1);
     SL_TRY(mpi_check(MPI_Irecv(&link->failure_in, sizeof link->failure_in, MPI_BYTE, MPI_ANY_SOURCE, TAG_FAILURE,
                                link->comm, &link->failure_receive),
                      "MPI_Irecv"));
