@@ -2,9 +2,40 @@
 #include "ranks/support/pipeline.h"
 
 #include "base/alloc.h"
+#include "support/device/test_device.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+/* A value of the device as the host sees it; the caller frees it. */
+static float *fetch(const sl_runtime *runtime, const sl_view *view)
+{
+    sl_stream *stream = sl_runtime_stream(runtime);
+    float *host = malloc(sl_meta_bytes(&view->meta) + 1);
+    if (sl_stream_copy(stream, SL_COPY_DEVICE_TO_HOST, host, view->data, sl_meta_bytes(&view->meta)) != SL_OK ||
+        sl_stream_synchronize(stream) != SL_OK)
+        abort();
+    return host;
+}
+
+static sl_status store(const sl_runtime *runtime, const sl_view *view, const float *host)
+{
+    sl_status status = SL_OK;
+    sl_stream *stream = sl_runtime_stream(runtime);
+    SL_TRY(sl_stream_copy(stream, SL_COPY_HOST_TO_DEVICE, view->data, host, sl_meta_bytes(&view->meta)));
+    SL_TRY(sl_stream_synchronize(stream));
+done:
+    return status;
+}
+
+static uint64_t hash_view(const sl_runtime *runtime, const sl_view *view)
+{
+    float *host = fetch(runtime, view);
+    uint64_t hash = hash_of(host, sl_meta_count(&view->meta));
+    free(host);
+    return hash;
+}
 
 static void take_params(const sl_runtime *runtime, int rank, const sl_param_list *list, bool grads, uint64_t *out)
 {
@@ -14,7 +45,7 @@ static void take_params(const sl_runtime *runtime, int rank, const sl_param_list
         const sl_view *view = grads ? &params[i].grad : &params[i].data;
         int place = sl_param_list_find(list, params[i].name);
         if (params[i].owner == rank)
-            out[place] = hash_of(view->data, sl_meta_count(&view->meta));
+            out[place] = hash_view(runtime, view);
     }
 }
 
@@ -27,8 +58,8 @@ static void check_copies(const sl_runtime *runtime, int rank, const sl_param_lis
         int place = sl_param_list_find(list, params[i].name);
         if (params[i].owner == rank)
             continue;
-        if (hash_of(params[i].data.data, sl_meta_count(&params[i].data.meta)) != result->weights[place] ||
-            hash_of(params[i].grad.data, sl_meta_count(&params[i].grad.meta)) != result->last_grads[place])
+        if (hash_view(runtime, &params[i].data) != result->weights[place] ||
+            hash_view(runtime, &params[i].grad) != result->last_grads[place])
             __atomic_fetch_add(&result->copies_differ, 1, __ATOMIC_SEQ_CST);
     }
 }
@@ -38,13 +69,18 @@ static sl_status set_weights(sl_runtime *runtime, const run_config *config, cons
 {
     sl_status status = SL_OK;
     sl_model_weights *weights = NULL;
+    float *host = NULL;
     int count = 0;
     const sl_param *params = sl_runtime_params(runtime, &count);
     SL_TRY(open_weights(config->model, model, &weights));
-    for (int i = 0; i < count; i++)
-        SL_TRY(first_weight(weights, sl_param_list_at(list, sl_param_list_find(list, params[i].name)),
-                            (float *)params[i].data.data));
+    for (int i = 0; i < count; i++) {
+        free(host);
+        host = malloc(sl_meta_bytes(&params[i].data.meta) + 1);
+        SL_TRY(first_weight(weights, sl_param_list_at(list, sl_param_list_find(list, params[i].name)), host));
+        SL_TRY(store(runtime, &params[i].data, host));
+    }
 done:
+    free(host);
     sl_model_weights_close(weights);
     return status;
 }
@@ -68,9 +104,14 @@ static sl_status train(sl_runtime *runtime, sl_group *group, const run_config *c
             memcpy(result->losses[step], losses.losses, (size_t)config->microbatches * sizeof(float));
         if (step == 0)
             take_params(runtime, rank, list, true, result->first_grads);
-        for (int i = 0; i < count; i++)
-            descend((float *)params[i].data.data, (const float *)params[i].grad.data,
-                    sl_meta_count(&params[i].data.meta));
+        for (int i = 0; i < count; i++) {
+            float *w = fetch(runtime, &params[i].data), *g = fetch(runtime, &params[i].grad);
+            descend(w, g, sl_meta_count(&params[i].data.meta));
+            status = store(runtime, &params[i].data, w);
+            free(w);
+            free(g);
+            SL_TRY(status);
+        }
     }
     take_params(runtime, rank, list, true, result->last_grads);
     take_params(runtime, rank, list, false, result->weights);
@@ -96,7 +137,7 @@ sl_status run_pipelined(sl_group *group, const run_config *config, run_result *r
     SL_TRY(model_of(config->model, &model));
     SL_TRY(sl_model_params(&model, &list));
     SL_TRY(cut_model(&model, sl_schedule_stages(schedule), config->microbatches, partitions, &sizes));
-    SL_TRY(sl_device_open("cpu", NULL, &device));
+    SL_TRY(sl_device_open(test_device_spec(), NULL, &device));
     SL_TRY(read_batch(config->model, 0, &shapes));
     for (int s = 0; s < sl_schedule_stages(schedule); s++) {
         if (sl_schedule_rank_of(schedule, s) != sl_group_rank(group))
