@@ -170,8 +170,7 @@ SL_API SL_MUST_CHECK sl_status sl_group_all_reduce(sl_group *group, void *data, 
  *
  * stream NULL: the data is host memory and stays busy until the request is done. Else it is memory of the stream's
  * device, read and written in the order of the stream: it is read after all that the stream was given before, and work
- * given to the stream once the request is done finds the result. The stream itself is never waited for. The group is
- * closed before the device. */
+ * given to the stream once the request is done finds the result. The stream itself is never waited for. */
 SL_API SL_MUST_CHECK sl_status sl_group_broadcast_post(sl_group *group, int root, void *data, size_t bytes,
                                                        sl_stream *stream, sl_request **out);
 SL_API SL_MUST_CHECK sl_status sl_group_all_gather_post(sl_group *group, const void *send, size_t bytes, void *recv,

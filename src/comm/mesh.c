@@ -2,8 +2,11 @@
 #include "comm/mesh.h"
 #include "comm/group.h"
 #include "base/alloc.h"
+#include "device/backend.h"
 
 enum { MAX_PEERS = 36 }; /* ring, parent and up to 31 children; more than SL_MESH_DIRECT */
+
+_Static_assert(SL_STREAM_STAGING >= 256 << 10, "a piece fits into a stream's staging");
 
 size_t sl_mesh_bytes(int size)
 {

@@ -16,18 +16,6 @@ static sl_request *find_spare(sl_group *group)
     return request;
 }
 
-/* Host memory for one piece of a sum on a device; kept with the request. */
-static sl_status prepare_staging(sl_request *request, sl_device *device)
-{
-    if (request->staging && request->staging_device == device)
-        return SL_OK;
-    if (request->staging)
-        sl_device_free_host(request->staging_device, request->staging);
-    request->staging = NULL;
-    request->staging_device = device;
-    return sl_device_alloc_host(device, request->piece, (void **)&request->staging);
-}
-
 sl_status sl_request_take(sl_group *group, sl_collective which, sl_dtype dtype, int64_t count, sl_stream *stream,
                           sl_request **out)
 {
@@ -60,7 +48,7 @@ sl_status sl_request_take(sl_group *group, sl_collective which, sl_dtype dtype, 
     request->round = 0;
     request->message = (sl_message){ .microbatch = (int)which, .dtype = dtype, .shape = { 2, { count, 0 } } };
     if (stream)
-        status = prepare_staging(request, sl_stream_device(stream));
+        status = sl_stream_get_staging(stream, (void **)&request->staging);
     if (status == SL_OK)
         *out = request;
     else
@@ -296,8 +284,6 @@ void sl_requests_free(sl_group *group)
         next = request->next_request;
         while (atomic_load_explicit(&request->in_stream, memory_order_acquire))
             sched_yield();
-        if (request->staging)
-            sl_device_free_host(request->staging_device, request->staging);
         sl_free(request);
     }
     group->requests = NULL;

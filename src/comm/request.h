@@ -10,6 +10,7 @@
 
 #include "comm/group.h"
 #include "comm/mesh.h"
+#include "device/backend.h"
 
 /* Up to this much, sending everything to everyone is quicker than two rounds of parts. Such sums pass through the
  * request's own memory. */
@@ -90,8 +91,7 @@ struct sl_request {
     sl_stream *stream;    /* NULL: the memory is the host's */
     bool asked_host;      /* TO_HOST has been given to the stream */
     _Atomic bool at_host; /* and is through */
-    sl_device *staging_device;
-    char *staging; /* host memory for one piece */
+    char *staging;        /* the stream's, for one piece */
     sl_reduction reductions[SL_MESH_SLOTS];
     int reduction;
     _Alignas(64) char small[SL_SMALL_BYTES];

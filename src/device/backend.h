@@ -18,6 +18,7 @@ struct sl_device {
 
 struct sl_stream {
     sl_device *device;
+    void *staging; /* kept by sl_stream_get_staging */
 };
 
 struct sl_event {
@@ -65,6 +66,11 @@ extern const sl_device_backend sl_device_cpu;
 /* One more backend than those of the list, under its own name; NULL takes it away. For tests: it lives as long as the
  * process, and no device is open when it changes. */
 void sl_device_set_extra_backend(const sl_device_backend *backend);
+
+/* SL_STREAM_STAGING bytes of host memory for copies, to be used in the order of the stream alone: work that is given
+ * later may overwrite it. It lives as long as the stream. */
+enum { SL_STREAM_STAGING = 256 << 10 };
+SL_MUST_CHECK sl_status sl_stream_get_staging(sl_stream *stream, void **out);
 
 void sl_device_count_bytes(sl_device *device, size_t taken, size_t given);
 

@@ -135,8 +135,22 @@ sl_status sl_stream_create(sl_device *device, sl_stream **out)
 
 void sl_stream_destroy(sl_stream *stream)
 {
-    if (stream)
-        stream->device->backend->stream_destroy(stream);
+    if (!stream)
+        return;
+    sl_device *device = stream->device;
+    void *staging = stream->staging;
+    device->backend->stream_destroy(stream);
+    sl_device_free_host(device, staging);
+}
+
+sl_status sl_stream_get_staging(sl_stream *stream, void **out)
+{
+    sl_status status = SL_OK;
+    if (!stream->staging)
+        SL_TRY(sl_device_alloc_host(stream->device, SL_STREAM_STAGING, &stream->staging));
+    *out = stream->staging;
+done:
+    return status;
 }
 
 sl_device *sl_stream_device(const sl_stream *stream)

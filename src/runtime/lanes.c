@@ -243,10 +243,14 @@ sl_status sl_lanes_create(sl_runtime *runtime)
     int train_events = 0, eval_events = 0;
     for (int lane = 0; lane < SL_LANE_COUNT; lane++)
         lanes->streams[lane] = runtime->stream;
+    lanes->posted = runtime->stream;
     SL_TRY(make_staging(runtime));
     if (runtime->host)
         return SL_OK;
-    lanes->streams[SL_LANE_IN] = lanes->streams[SL_LANE_OUT] = NULL;
+    lanes->streams[SL_LANE_IN] = lanes->streams[SL_LANE_OUT] = lanes->posted = NULL;
+    SL_TRY(sl_stream_create(runtime->device, &lanes->posted));
+    SL_TRY(sl_event_create(runtime->device, &lanes->grads_made));
+    SL_TRY(sl_event_create(runtime->device, &lanes->grads_summed));
     SL_TRY(sl_stream_create(runtime->device, &lanes->streams[SL_LANE_IN]));
     SL_TRY(sl_stream_create(runtime->device, &lanes->streams[SL_LANE_OUT]));
     if (runtime->pipeline->training)
@@ -265,12 +269,18 @@ done:
 void sl_lanes_destroy(sl_runtime *runtime)
 {
     sl_lanes *lanes = &runtime->lanes;
+    while (runtime->request_count > 0) /* of a step that failed, and with it the run: none waits for long */
+        (void)!sl_request_wait(runtime->requests[--runtime->request_count]);
     if (runtime->stream)
         (void)!sl_stream_synchronize(runtime->stream); /* the lanes may wait for it */
     for (int lane = SL_LANE_IN; lane < SL_LANE_COUNT; lane++) {
         if (lanes->streams[lane] != runtime->stream)
             sl_stream_destroy(lanes->streams[lane]);
     }
+    if (lanes->posted != runtime->stream)
+        sl_stream_destroy(lanes->posted);
+    sl_event_destroy(lanes->grads_made);
+    sl_event_destroy(lanes->grads_summed);
     for (int i = 0; i < lanes->event_count; i++)
         sl_event_destroy(lanes->events[i]);
     sl_free(lanes->events);

@@ -179,21 +179,18 @@ static sl_status make_tables(sl_runtime *runtime)
 {
     sl_status status = SL_OK;
     int outputs = 0, count = runtime->wiring->microbatches;
-    size_t largest = 0;
+    int weights = 0;
     SL_TRY(SL_NEW_ARRAY(runtime->weights, count));
     SL_TRY(SL_NEW_ARRAY(runtime->losses, count));
     SL_TRY(SL_NEW_ARRAY(runtime->first_output, runtime->wiring->stage_count));
     for (int k = 0; k < runtime->stage_count; k++) {
         runtime->first_output[runtime->stages[k]->index] = outputs;
         outputs += runtime->stages[k]->output_count;
-        for (int i = 0; i < runtime->stages[k]->weight_count; i++) {
-            size_t bytes = sl_meta_bytes(&runtime->stages[k]->weights[i].meta);
-            largest = bytes > largest ? bytes : largest;
-        }
+        weights += runtime->stages[k]->weight_count;
     }
     SL_TRY(SL_NEW_ARRAY(runtime->outputs, outputs));
-    if (runtime->replicas && !runtime->host)
-        SL_TRY(sl_alloc(1, largest, &runtime->host_copy));
+    if (runtime->replicas)
+        SL_TRY(SL_NEW_ARRAY(runtime->requests, weights));
 done:
     return status;
 }
@@ -235,7 +232,7 @@ void sl_runtime_free_memory(sl_runtime *runtime)
     sl_free(runtime->losses);
     sl_free(runtime->first_output);
     sl_free(runtime->outputs);
-    sl_free(runtime->host_copy);
+    sl_free(runtime->requests);
 }
 
 /* ---- Parameters ------------------------------------------------------------------------------ */

@@ -48,7 +48,9 @@ struct sl_runtime {
     sl_tie *ties;
     int tie_count;
     sl_root_use *roots; /* one a root input of the wiring */
-    void *host_copy;    /* of the largest gradient, where replicas are summed and the host cannot reach it */
+
+    sl_request **requests; /* sums over replicas, posted in this step */
+    int request_count;
 
     sl_loss_mean mean;
     bool watch_loss, local_loss;
@@ -87,6 +89,8 @@ SL_MUST_CHECK sl_status sl_runtime_execute(sl_runtime *runtime, const sl_program
 SL_MUST_CHECK sl_status sl_runtime_zero_stage(sl_runtime *runtime, int k);
 /* What REDUCE_GRAD does: the mean over replicas of the stage's gradients. */
 SL_MUST_CHECK sl_status sl_runtime_reduce_stage(sl_runtime *runtime, int stage);
+/* Work given to the runtime's stream from now on finds the sums. */
+SL_MUST_CHECK sl_status sl_runtime_finish_reduce(sl_runtime *runtime);
 /* Hands output `index` of the frame's microbatch to whoever asked. */
 SL_MUST_CHECK sl_status sl_runtime_deliver(sl_runtime *runtime, const sl_instr *instr);
 

@@ -200,11 +200,12 @@ static sl_status finish(sl_runtime *runtime, const sl_program *program, bool tra
 {
     sl_status status = SL_OK;
     uint64_t start = runtime->trace.capacity ? sl_trace_start(&runtime->trace) : 0;
+    SL_TRY(sl_runtime_finish_reduce(runtime));
+    if (training && !runtime->grads_partial)
+        SL_TRY(sl_ties_sum(runtime, sl_runtime_step_label(runtime)));
     SL_TRY(fetch_losses(runtime));
     SL_TRY(sl_lanes_finish(runtime, program));
     SL_TRY(sl_trace_resolve(&runtime->trace, runtime->stream));
-    if (training && !runtime->grads_partial)
-        SL_TRY(sl_ties_sum(runtime, sl_runtime_step_label(runtime)));
     SL_TRY(share_losses(runtime, result));
     if (runtime->trace.capacity)
         sl_trace_add(

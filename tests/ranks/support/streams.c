@@ -15,7 +15,7 @@ typedef struct place {
     size_t bytes;
 } place;
 
-/* Collective: with a group of its own, which must go before its device. */
+/* Collective: with a group of its own. */
 static sl_status open_place(sl_group *world, size_t bytes, place *at, sl_group **group)
 {
     sl_status status = SL_OK;
@@ -117,8 +117,8 @@ static sl_status sums_on_a_device_have_the_same_bits(sl_group *world, uint64_t s
     }
     SL_TRY(sl_group_barrier(group));
 done:
-    sl_group_close(group);
     close_place(&at);
+    sl_group_close(group);
     return status;
 }
 
@@ -146,8 +146,8 @@ static sl_status bytes_on_a_device_reach_everybody(sl_group *world, uint64_t see
     CHECK(suite_is_filled(at.near + whole, bytes, seed + 100 + (uint64_t)root));
     SL_TRY(sl_group_barrier(group));
 done:
-    sl_group_close(group);
     close_place(&at);
+    sl_group_close(group);
     return status;
 }
 
@@ -208,8 +208,8 @@ static sl_status messages_are_handed_over_in_stream_order(sl_group *world, uint6
     sl_channel_close(channels[0]);
     sl_channel_close(channels[1]);
 done:
-    sl_group_close(group);
     close_place(&at);
+    sl_group_close(group);
     return status;
 }
 
