@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -213,6 +214,82 @@ static void ranks_that_disagree_on_their_number_are_refused(void **state)
     assert_non_null(strstr(outcomes[0].message, "rank 0 has 3 ranks, another process is rank 2 of 4"));
 }
 
+/* ---- The place where they meet --------------------------------------------------------------- */
+
+static char place[64]; /* a folder for this test's folders */
+
+static void make_place(void)
+{
+    snprintf(place, sizeof place, "/tmp/rendezvous-test-XXXXXX");
+    if (!mkdtemp(place))
+        abort();
+    setenv("TMPDIR", place, 1);
+    setenv("HOME", place, 1);
+    unsetenv("XDG_RUNTIME_DIR");
+}
+
+static bool other_users_see_a_name(void)
+{
+    char line[512];
+    bool found = false;
+    FILE *file = fopen("/proc/net/unix", "r");
+    while (fgets(line, sizeof line, file))
+        found |= strstr(line, "@sluice") != NULL;
+    fclose(file);
+    return found;
+}
+
+static void no_other_user_can_take_the_name_of_a_run(void **state)
+{
+    (void)state;
+    char own[96];
+    struct stat info;
+    snprintf(own, sizeof own, "%s/sluice-%u", place, (unsigned)geteuid());
+    memset(outcomes, 0, RANKS * sizeof *outcomes);
+    pid_t first = fork();
+    if (first == 0) {
+        as_torchrun(0, RANKS);
+        _exit(be_rank(0, suite_patterns[0].run));
+    }
+    for (int i = 0; i < 1000 && stat(own, &info) != 0; i++)
+        usleep(5000);
+    usleep(50000); /* it waits for the others */
+    bool seen = other_users_see_a_name();
+    bool is_private = stat(own, &info) == 0 && (info.st_mode & 0777) == 0700 && info.st_uid == geteuid();
+    kill(first, SIGKILL);
+    waitpid(first, NULL, 0);
+    assert_false(seen);
+    assert_true(is_private);
+    run_ranks(as_torchrun, RANKS, 0, suite_patterns[0].run); /* what the killed one left is in nobody's way */
+    check_all_well();
+    assert_int_equal(stat(own, &info), -1); /* and nothing is left */
+}
+
+static void a_folder_that_others_can_write_to_is_not_used(void **state)
+{
+    (void)state;
+    char own[96], home[96];
+    struct stat info;
+    snprintf(own, sizeof own, "%s/sluice-%u", place, (unsigned)geteuid());
+    snprintf(home, sizeof home, "%s/.sluice", place);
+    assert_int_equal(mkdir(own, 0777), 0);
+    assert_int_equal(chmod(own, 0777), 0);
+    run_ranks(as_torchrun, RANKS, 0, suite_patterns[0].run);
+    check_all_well();
+    assert_int_equal(rmdir(own), 0);         /* nothing was put into it */
+    assert_int_equal(stat(home, &info), -1); /* the other one has gone */
+
+    assert_int_equal(mkdir(home, 0755), 0); /* nowhere to meet */
+    assert_int_equal(mkdir(own, 0755), 0);
+    run_ranks(as_torchrun, RANKS, 0, suite_patterns[0].run);
+    rmdir(home);
+    rmdir(own);
+    for (int r = 0; r < RANKS; r++) {
+        assert_int_equal(outcomes[r].status, SL_ERR_COMM);
+        assert_non_null(strstr(outcomes[r].message, "is a folder that belongs to this user alone"));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -223,10 +300,15 @@ int main(void)
         cmocka_unit_test(a_rank_that_never_comes_is_named),
         cmocka_unit_test(a_death_before_all_have_come_is_heard_of),
         cmocka_unit_test(ranks_that_disagree_on_their_number_are_refused),
+        cmocka_unit_test(no_other_user_can_take_the_name_of_a_run),
+        cmocka_unit_test(a_folder_that_others_can_write_to_is_not_used),
     };
     char *memory = mmap(NULL, 65536, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     outcomes = (struct outcome *)memory;
     killed_at = (double *)(memory + 32768);
     stopped = (pid_t *)(memory + 40960);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    make_place();
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    rmdir(place);
+    return failed;
 }

@@ -1,17 +1,16 @@
-/* Rendezvous over an abstract Unix socket: no file is left, no port is opened, and the kernel vouches for the user. */
+/* Rendezvous over a Unix socket in a folder of the user's own: no port is opened, nobody else can take its name, and the
+ * kernel vouches for the user. */
 #include "comm/shm/rendezvous.h"
+#include "comm/shm/meeting.h"
 #include "base/alloc.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #define MAGIC 0x736c7264u
 
@@ -19,14 +18,6 @@ struct hello {
     uint32_t magic;
     int32_t rank, size;
 };
-
-static socklen_t make_address(const char *key, struct sockaddr_un *address)
-{
-    *address = (struct sockaddr_un){ .sun_family = AF_UNIX };
-    int used = snprintf(address->sun_path + 1, sizeof address->sun_path - 1, "sluice-%u-%016llx", (unsigned)getuid(),
-                        (unsigned long long)XXH3_64bits(key, strlen(key)));
-    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)used);
-}
 
 static bool same_user(int fd)
 {
@@ -76,31 +67,6 @@ static sl_status receive_descriptor(int fd, int *out)
 }
 
 /* ---- Rank 0 ---------------------------------------------------------------------------------- */
-
-static sl_status listen_at(const char *key, double until, int *out)
-{
-    struct sockaddr_un address;
-    socklen_t length = make_address(key, &address);
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return sl_fail(SL_ERR_IO, "rendezvous: %s", strerror(errno));
-    while (bind(fd, (struct sockaddr *)&address, length) != 0) {
-        if (errno != EADDRINUSE || sl_now() > until) {
-            sl_status status = sl_fail(SL_ERR_COMM, "rendezvous as rank 0: %s%s", strerror(errno),
-                                       errno == EADDRINUSE ? " (another run has the same job and port)" : "");
-            close(fd);
-            return status;
-        }
-        usleep(20000); /* a run that just failed may not be gone yet */
-    }
-    if (listen(fd, 128) != 0) {
-        sl_status status = sl_fail(SL_ERR_IO, "rendezvous: listen: %s", strerror(errno));
-        close(fd);
-        return status;
-    }
-    *out = fd;
-    return SL_OK;
-}
 
 /* One connection that greets as it should becomes the watch of its rank; others are closed. */
 static sl_status admit(int fd, int size, sl_shm *shm, sl_watch *watches, int *count)
@@ -168,7 +134,8 @@ static sl_status serve(const char *key, int size, double wait, sl_shm *shm, sl_w
     sl_status status = SL_OK;
     double until = sl_now() + wait;
     int listener = -1;
-    SL_TRY(listen_at(key, until, &listener));
+    sl_meeting meeting;
+    SL_TRY(sl_meeting_listen(key, until, &meeting, &listener));
     while (*count < size - 1) {
         struct pollfd poll_listener = { .fd = listener, .events = POLLIN };
         if (poll(&poll_listener, 1, 100) > 0) {
@@ -190,8 +157,10 @@ done:
         sl_shm_fail(shm, 0, status, sl_error_message()); /* for those that have come */
     if (status != SL_OK && listener >= 0)
         turn_away(listener, size - 1 - *count);
-    if (listener >= 0)
+    if (listener >= 0) {
+        sl_meeting_end(&meeting);
         close(listener);
+    }
     return status;
 }
 
@@ -199,26 +168,16 @@ done:
 
 static sl_status connect_to(const char *key, double wait, int *out)
 {
-    struct sockaddr_un address;
-    socklen_t length = make_address(key, &address);
-    double until = sl_now() + wait;
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return sl_fail(SL_ERR_IO, "rendezvous: %s", strerror(errno));
-    while (connect(fd, (struct sockaddr *)&address, length) != 0) {
-        if ((errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR) || sl_now() > until) {
-            sl_status status = sl_fail(SL_ERR_TIMEOUT, "rendezvous with rank 0 on this machine: %s", strerror(errno));
-            close(fd);
-            return status;
-        }
-        usleep(10000);
-    }
+    sl_status status = SL_OK;
+    int fd = -1;
+    SL_TRY(sl_meeting_connect(key, sl_now() + wait, &fd));
     if (!same_user(fd)) {
         close(fd);
-        return sl_fail(SL_ERR_COMM, "rendezvous: another user has taken the name of this run");
+        return sl_fail(SL_ERR_COMM, "rendezvous: another user answers in the place of rank 0");
     }
     *out = fd;
-    return SL_OK;
+done:
+    return status;
 }
 
 static sl_status ask(const char *key, int rank, int size, double wait, sl_shm **shm, sl_watch *watch)
