@@ -9,6 +9,8 @@
 #include <cmocka.h>
 #include <stdlib.h>
 
+enum { RANKS = 2 };
+
 /* ---- The comparison -------------------------------------------------------------------------------- */
 
 typedef struct tally {
@@ -145,7 +147,7 @@ static void alter_cells(const program *given, int stages, int microbatches, tall
 
 static program program_of(const sl_schedule *schedule)
 {
-    program made;
+    program made = { .ranks = RANKS };
     for (int rank = 0; rank < RANKS; rank++) {
         int64_t count;
         const sl_action *actions = sl_schedule_actions(schedule, rank, &count);

@@ -1,4 +1,4 @@
-/* What a schedule of two ranks means, by trying every interleaving of them. Written to be obvious, not fast; shares
+/* What a schedule of a few ranks means, by trying every interleaving of them. Written to be obvious, not fast; shares
  * nothing with the checker that is held against it. Neighbour edges. */
 #ifndef SCHEDULE_MODEL_H
 #define SCHEDULE_MODEL_H
@@ -7,11 +7,12 @@
 
 #include <string.h>
 
-enum { RANKS = 2, LENGTH = 64, STAGES = 6, MICROBATCHES = 5, UNLIMITED = -1 };
+enum { MOST_RANKS = 4, LENGTH = 64, STAGES = 10, MICROBATCHES = 6, UNLIMITED = -1 };
 
 typedef struct program {
-    sl_action actions[RANKS][LENGTH];
-    int count[RANKS];
+    int ranks;
+    sl_action actions[MOST_RANKS][LENGTH];
+    int count[MOST_RANKS];
 } program;
 
 /* ---- The model: what must be there at all --------------------------------------------------------- */
@@ -21,7 +22,7 @@ typedef struct census {
     int stages, microbatches;
     int count[SL_KIND_COUNT][STAGES][MICROBATCHES]; /* microbatch 0 for the kinds without */
     int rank_of[STAGES];
-    bool split; /* some stage is on both ranks */
+    bool split; /* some stage is on several ranks */
     bool has[SL_KIND_COUNT];
 } census;
 
@@ -42,7 +43,7 @@ static census take_census(const program *given)
     census all = { 0 };
     for (int s = 0; s < STAGES; s++)
         all.rank_of[s] = -1;
-    for (int r = 0; r < RANKS; r++) {
+    for (int r = 0; r < given->ranks; r++) {
         for (int i = 0; i < given->count[r]; i++) {
             sl_action parts[2] = { given->actions[r][i] };
             int count = sl_action_parts(given->actions[r][i], parts);
@@ -137,9 +138,9 @@ typedef struct world {
     const census *all;
     int capacity;
     bool messages;
-    past past[RANKS][LENGTH + 1];
+    past past[MOST_RANKS][LENGTH + 1];
     int sent[2][STAGES][LENGTH]; /* F, B: microbatches in the order in which the stage sends them */
-    bool seen[LENGTH + 1][LENGTH + 1];
+    uint8_t seen[(LENGTH + 1) * (LENGTH + 1) * (LENGTH + 1) * (LENGTH + 1)]; /* by place_of() */
 } world;
 
 static void write_past(world *w, int rank)
@@ -170,7 +171,8 @@ static void write_past(world *w, int rank)
 typedef enum step { CAN_RUN, MUST_WAIT, IS_WRONG } step;
 
 /* Whether the rank holds the value that F or the backward of the stage takes from its neighbour. */
-static step has_value(const world *w, const int at[RANKS], int rank, int stage, int neighbour, int m, bool backward)
+static step has_value(const world *w, const int at[MOST_RANKS], int rank, int stage, int neighbour, int m,
+                      bool backward)
 {
     sl_kind made_by = backward ? SL_KIND_I : SL_KIND_F;
     if (neighbour < 0 || neighbour >= w->all->stages)
@@ -183,7 +185,7 @@ static step has_value(const world *w, const int at[RANKS], int rank, int stage, 
     return w->past[home][at[home]].did[made_by][neighbour][m] ? CAN_RUN : MUST_WAIT;
 }
 
-static step compute_step(const world *w, const int at[RANKS], int rank, sl_action part)
+static step compute_step(const world *w, const int at[MOST_RANKS], int rank, sl_action part)
 {
     const past *mine = &w->past[rank][at[rank]];
     int s = part.stage;
@@ -198,7 +200,7 @@ static step compute_step(const world *w, const int at[RANKS], int rank, sl_actio
 }
 
 /* A send or receive over a link that holds messages. Waiting: sent and not yet received. */
-static step message_step(const world *w, const int at[RANKS], int rank, sl_action action)
+static step message_step(const world *w, const int at[MOST_RANKS], int rank, sl_action action)
 {
     bool backward = action.kind == SL_KIND_SEND_B || action.kind == SL_KIND_RECV_B;
     bool send = action.kind == SL_KIND_SEND_F || action.kind == SL_KIND_SEND_B;
@@ -218,26 +220,29 @@ static step message_step(const world *w, const int at[RANKS], int rank, sl_actio
     return w->sent[backward][from][receives] == action.microbatch ? CAN_RUN : IS_WRONG;
 }
 
-/* Links of capacity 0: whether the two ranks stand at the two ends of one message. */
-static step meeting_step(const world *w, const int at[RANKS], int sender)
+/* Links of capacity 0: whether the rank and *receiver stand at the two ends of one message. */
+static step meeting_step(const world *w, const int at[MOST_RANKS], int sender, int *receiver_out)
 {
-    int receiver = 1 - sender;
-    if (at[sender] == w->given->count[sender] || at[receiver] == w->given->count[receiver])
+    if (at[sender] == w->given->count[sender])
         return MUST_WAIT;
     sl_action send = w->given->actions[sender][at[sender]];
-    sl_action receive = w->given->actions[receiver][at[receiver]];
     bool backward = send.kind == SL_KIND_SEND_B;
     if (send.kind != SL_KIND_SEND_F && send.kind != SL_KIND_SEND_B)
         return MUST_WAIT;
+    int receiver = w->all->rank_of[send.stage + (backward ? -1 : 1)];
+    *receiver_out = receiver;
     if (!w->past[sender][at[sender]].did[backward ? SL_KIND_I : SL_KIND_F][send.stage][send.microbatch])
         return IS_WRONG;
+    if (at[receiver] == w->given->count[receiver])
+        return MUST_WAIT;
+    sl_action receive = w->given->actions[receiver][at[receiver]];
     if (receive.kind != (backward ? SL_KIND_RECV_B : SL_KIND_RECV_F) ||
         receive.stage != send.stage + (backward ? -1 : 1))
         return MUST_WAIT;
     return receive.microbatch == send.microbatch ? CAN_RUN : IS_WRONG;
 }
 
-static step rank_step(const world *w, const int at[RANKS], int rank)
+static step rank_step(const world *w, const int at[MOST_RANKS], int rank)
 {
     if (at[rank] == w->given->count[rank])
         return MUST_WAIT;
@@ -256,26 +261,41 @@ static step rank_step(const world *w, const int at[RANKS], int rank)
     return all;
 }
 
-/* True where every way to go on from here ends well. */
-static bool all_ways_end_well(world *w, int at0, int at1)
+/* A number for where all ranks stand; `count` itself: one past the last of them. */
+static size_t place_of(const program *given, const int at[MOST_RANKS])
 {
-    int at[RANKS] = { at0, at1 };
-    if (at0 == w->given->count[0] && at1 == w->given->count[1])
+    size_t place = 0;
+    for (int rank = 0; rank < given->ranks; rank++)
+        place = place * (size_t)(given->count[rank] + 1) + (size_t)at[rank];
+    return place;
+}
+
+/* True if every way to go on from here ends well. */
+static bool all_ways_end_well(world *w, int at[MOST_RANKS])
+{
+    size_t place = place_of(w->given, at);
+    if (place == place_of(w->given, w->given->count))
         return true;
-    if (w->seen[at0][at1])
+    if (w->seen[place])
         return true; /* looked at already, or being looked at */
-    w->seen[at0][at1] = true;
+    w->seen[place] = true;
     bool moved = false;
-    for (int rank = 0; rank < RANKS; rank++) {
+    for (int rank = 0; rank < w->given->ranks; rank++) {
+        int receiver = -1;
         step alone = rank_step(w, at, rank);
-        step together = w->capacity == 0 ? meeting_step(w, at, rank) : MUST_WAIT;
+        step together = w->capacity == 0 ? meeting_step(w, at, rank, &receiver) : MUST_WAIT;
         if (alone == IS_WRONG || together == IS_WRONG)
             return false;
-        if (alone == CAN_RUN && !all_ways_end_well(w, at0 + (rank == 0), at1 + (rank == 1)))
+        if (alone != CAN_RUN && together != CAN_RUN)
+            continue;
+        moved = true;
+        at[rank]++;
+        at[receiver >= 0 ? receiver : rank] += receiver >= 0 && together == CAN_RUN;
+        bool well = all_ways_end_well(w, at);
+        at[rank]--;
+        at[receiver >= 0 ? receiver : rank] -= receiver >= 0 && together == CAN_RUN;
+        if (!well)
             return false;
-        if (together == CAN_RUN && !all_ways_end_well(w, at0 + 1, at1 + 1))
-            return false;
-        moved = moved || alone == CAN_RUN || together == CAN_RUN;
     }
     return moved;
 }
@@ -284,20 +304,21 @@ static bool model_accepts(const program *given, int capacity)
 {
     static world w; /* large */
     census all = take_census(given);
-    if (given->count[0] == 0 || given->count[1] == 0 || !is_complete(&all))
+    int start[MOST_RANKS] = { 0 };
+    if (!is_complete(&all))
         return false;
-    for (int rank = 0; rank < RANKS; rank++) {
-        if (!weights_are_right(given, &all, rank))
+    for (int rank = 0; rank < given->ranks; rank++) {
+        if (given->count[rank] == 0 || !weights_are_right(given, &all, rank))
             return false;
     }
     w.given = given;
     w.all = &all;
     w.capacity = capacity;
     w.messages = all.has[SL_KIND_SEND_F] || all.has[SL_KIND_RECV_F];
-    memset(w.seen, 0, sizeof w.seen);
-    for (int rank = 0; rank < RANKS; rank++)
+    memset(w.seen, 0, place_of(given, given->count) + 1);
+    for (int rank = 0; rank < given->ranks; rank++)
         write_past(&w, rank);
-    return all_ways_end_well(&w, 0, 0);
+    return all_ways_end_well(&w, start);
 }
 
 #endif
