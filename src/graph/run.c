@@ -1,6 +1,8 @@
 /* Running a phase: pointers resolved from the bindings, one kernel call after another. Allocates nothing. */
 #include "graph/program.h"
 
+#include "kernel/call.h"
+
 /* Base address of a place; NULL where the owner gave none. */
 static char *resolve(const sl_stage_program *program, const sl_bindings *bindings, const sl_program_place *place)
 {
@@ -75,7 +77,7 @@ static sl_status run_step(const sl_stage_program *program, const sl_program_plac
     if (bindings->overwrite_grads)
         call.accumulate &= ~step->starts;
     call.rng = bindings->rng;
-    SL_TRY(sl_kernel_run(stream, &call));
+    SL_TRY(sl_kernel_run_checked(stream, &call)); /* the plan has asked for its scratch */
 done:
     return status;
 }

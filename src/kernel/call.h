@@ -33,6 +33,9 @@ static inline int64_t sl_stride_from_last(const sl_meta *meta, int place)
     return place <= meta->shape.rank ? meta->strides[meta->shape.rank - place] : 0;
 }
 
+/* sl_kernel_run for a call that sl_kernel_scratch has accepted with the same metadata: it is not checked again. */
+SL_MUST_CHECK sl_status sl_kernel_run_checked(sl_stream *stream, const sl_kernel_call *call);
+
 /* Elements in the leading dims, all but the last `inner`. */
 int64_t sl_row_count(const sl_meta *meta, int inner);
 

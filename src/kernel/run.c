@@ -56,13 +56,15 @@ done:
 
 sl_status sl_kernel_run(sl_stream *stream, const sl_kernel_call *call)
 {
-    sl_status status = SL_OK;
+    sl_status status = check_call(call);
+    return status == SL_OK ? sl_kernel_run_checked(stream, call) : status;
+}
+
+sl_status sl_kernel_run_checked(sl_stream *stream, const sl_kernel_call *call)
+{
     const sl_kernel_table *table = NULL;
-    SL_TRY(find_table(sl_stream_device(stream), &table));
-    SL_TRY(check_call(call));
-    SL_TRY(table->run(stream, call));
-done:
-    return status;
+    sl_status status = find_table(sl_stream_device(stream), &table);
+    return status == SL_OK ? table->run(stream, call) : status;
 }
 
 char *sl_kernel_describe(sl_device *device, char *text, size_t size)

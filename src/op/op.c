@@ -20,18 +20,6 @@ const char *sl_op_name(sl_op op)
     return info ? info->name : "?";
 }
 
-/* How many arguments are listed; *least counts those up to the last that is not optional. */
-static int count_args(const sl_op_arg *args, int *least)
-{
-    int count = 0;
-    *least = 0;
-    for (; args[count].name; count++) {
-        if (!(args[count].flags & SL_ARG_OPTIONAL))
-            *least = count + 1;
-    }
-    return count;
-}
-
 const sl_op_arg *sl_op_input_arg(const sl_op_info *info, int input)
 {
     int i = 0;
@@ -42,19 +30,17 @@ const sl_op_arg *sl_op_input_arg(const sl_op_info *info, int input)
 
 int sl_op_output_count(const sl_op_info *info)
 {
-    int least;
-    return count_args(info->outputs, &least);
-}
-
-static bool is_floating_kind(sl_arg_kind kind)
-{
-    return kind != SL_ARG_INDEX && kind != SL_ARG_POSITION;
+    int count = 0;
+    while (info->outputs[count].name)
+        count++;
+    return count;
 }
 
 bool sl_op_is_differentiable(const sl_op_info *info, int input)
 {
     const sl_op_arg *arg = sl_op_input_arg(info, input);
-    return info->gradient && is_floating_kind(arg->kind) && !(arg->flags & SL_ARG_CONSTANT);
+    bool index = arg->kind == SL_ARG_INDEX || arg->kind == SL_ARG_POSITION;
+    return info->gradient && !index && !(arg->flags & SL_ARG_CONSTANT);
 }
 
 bool sl_dtype_is_floating(sl_dtype dtype)
@@ -66,7 +52,7 @@ bool sl_dtype_is_floating(sl_dtype dtype)
 
 static const sl_meta absent = { .shape = { .rank = -1 } };
 
-static const sl_meta *meta_at(const sl_meta_list *list, int i)
+static inline const sl_meta *meta_at(const sl_meta_list *list, int i)
 {
     if (!list->first || i >= list->count)
         return &absent;
@@ -155,28 +141,23 @@ sl_status sl_use_needs_output(const sl_op_use *use, int i)
 
 /* ---- Checks ---------------------------------------------------------------------------------- */
 
-static sl_status check_counts(const sl_op_use *use, const sl_op_info *info)
-{
-    int least, most = count_args(info->inputs, &least), count = use->inputs.count, least_outputs;
-    bool list = most > 0 && (info->inputs[most - 1].flags & SL_ARG_LIST);
-    int outputs = count_args(info->outputs, &least_outputs);
-    const char *name = use->name ? use->name : info->name;
-    if (count < least && list)
-        return sl_fail(SL_ERR_ARGUMENT, "%s: takes at least %d input, given %d", name, least, count);
-    if (count < least || (count > most && !list))
-        return sl_fail(SL_ERR_ARGUMENT, "%s: takes %d to %d inputs, given %d", name, least, most, count);
-    if (use->outputs.first && (use->outputs.count < 1 || use->outputs.count > outputs))
-        return sl_fail(SL_ERR_ARGUMENT, "%s: has %d outputs, given %d", info->name, outputs, use->outputs.count);
-    for (int i = 0; i < count; i++) {
-        if (!sl_use_has(use, i) && !(sl_op_input_arg(info, i)->flags & SL_ARG_OPTIONAL))
-            return sl_use_refuse(use, "%s is missing", sl_op_input_arg(info, i)->name);
-    }
-    for (int i = 0; i < least_outputs && use->outputs.first; i++) {
-        if (SL_OUT(i)->rank < 0 && !(info->outputs[i].flags & SL_ARG_OPTIONAL))
-            return sl_use_refuse(use, "%s is missing", info->outputs[i].name);
-    }
-    return SL_OK;
-}
+#define BIT(dtype) (1u << SL_##dtype)
+enum {
+    FLOATING = BIT(F32) | BIT(BF16) | BIT(F16) | BIT(F64),
+    EVERY = (1u << SL_DTYPE_COUNT) - 1,
+};
+
+/* The element types of each kind of argument, as bits. */
+static const uint32_t allowed[] = {
+    [SL_ARG_DATA] = FLOATING,
+    [SL_ARG_FLOAT] = FLOATING,
+    [SL_ARG_STATISTIC] = FLOATING,
+    [SL_ARG_F64] = BIT(F64),
+    [SL_ARG_INDEX] = BIT(I32) | BIT(I64),
+    [SL_ARG_POSITION] = BIT(I32),
+    [SL_ARG_MOVED] = EVERY,
+    [SL_ARG_ANY] = EVERY,
+};
 
 static const char *expected_dtype(sl_arg_kind kind)
 {
@@ -192,35 +173,59 @@ static const char *expected_dtype(sl_arg_kind kind)
     }
 }
 
-static bool dtype_suits(sl_arg_kind kind, sl_dtype dtype)
+/* The dtype that DATA or MOVED arguments of a use share, and the name of the first of them. */
+typedef struct shared_dtype {
+    sl_dtype dtype; /* SL_DTYPE_COUNT: none was met yet */
+    const char *name;
+} shared_dtype;
+
+static sl_status check_argument(const sl_op_use *use, const sl_op_arg *arg, const sl_meta *meta,
+                                const shared_dtype *shared)
 {
-    switch (kind) {
-    case SL_ARG_INDEX:
-        return dtype == SL_I32 || dtype == SL_I64;
-    case SL_ARG_POSITION:
-        return dtype == SL_I32;
-    case SL_ARG_F64:
-        return dtype == SL_F64;
-    case SL_ARG_MOVED:
-    case SL_ARG_ANY:
-        return sl_dtype_size(dtype) > 0;
-    default:
-        return sl_dtype_is_floating(dtype);
-    }
+    if (meta->shape.rank < 0)
+        return arg->flags & SL_ARG_OPTIONAL ? SL_OK : sl_use_refuse(use, "%s is missing", arg->name);
+    if ((unsigned)meta->dtype >= SL_DTYPE_COUNT || !(allowed[arg->kind] >> meta->dtype & 1u))
+        return sl_use_refuse(use, "%s must be %s", arg->name, expected_dtype(arg->kind));
+    if (shared && shared->dtype != SL_DTYPE_COUNT && meta->dtype != shared->dtype)
+        return sl_use_refuse(use, "%s must be %s like %s", arg->name, sl_dtype_name(shared->dtype), shared->name);
+    return SL_OK;
 }
 
-/* The dtype that DATA or MOVED arguments of the use share: that of the first such input. *name is its name. */
-static sl_dtype shared_dtype(const sl_op_use *use, const sl_op_info *info, const char **name)
+static sl_status wrong_count(const sl_op_use *use, const sl_op_info *info)
 {
+    int most = 0, least = 0;
+    bool list = false;
+    for (const sl_op_arg *arg = info->inputs; arg->name; arg++) {
+        most++;
+        least = arg->flags & SL_ARG_OPTIONAL ? least : most;
+        list = arg->flags & SL_ARG_LIST;
+    }
+    const char *name = use->name ? use->name : info->name;
+    if (list)
+        return sl_fail(SL_ERR_ARGUMENT, "%s: takes at least %d input, given %d", name, least, use->inputs.count);
+    return sl_fail(SL_ERR_ARGUMENT, "%s: takes %d to %d inputs, given %d", name, least, most, use->inputs.count);
+}
+
+static sl_status check_inputs(const sl_op_use *use, const sl_op_info *info, shared_dtype *shared)
+{
+    sl_status status = SL_OK;
     const sl_op_arg *arg = info->inputs;
     for (int i = 0; i < use->inputs.count; i++) {
-        if ((arg->kind == SL_ARG_DATA || arg->kind == SL_ARG_MOVED) && sl_use_has(use, i)) {
-            *name = arg->name;
-            return sl_use_input(use, i)->dtype;
-        }
+        const sl_meta *meta = meta_at(&use->inputs, i);
+        bool shares = arg->kind == SL_ARG_DATA || arg->kind == SL_ARG_MOVED;
+        if (!arg->name)
+            return wrong_count(use, info);
+        SL_TRY(check_argument(use, arg, meta, shares ? shared : NULL));
+        if (shares && meta->shape.rank >= 0 && shared->dtype == SL_DTYPE_COUNT)
+            *shared = (shared_dtype){ meta->dtype, arg->name };
         arg += !(arg->flags & SL_ARG_LIST);
     }
-    return SL_DTYPE_COUNT;
+    for (; arg->name && !(arg->flags & SL_ARG_LIST && use->inputs.count > 0); arg++) {
+        if (!(arg->flags & SL_ARG_OPTIONAL))
+            return wrong_count(use, info);
+    }
+done:
+    return status;
 }
 
 static sl_dtype result_dtype(sl_arg_kind kind, sl_dtype data, sl_dtype asked)
@@ -237,36 +242,32 @@ static sl_dtype result_dtype(sl_arg_kind kind, sl_dtype data, sl_dtype asked)
     }
 }
 
-static sl_status check_dtype(const sl_op_use *use, const sl_op_arg *arg, sl_dtype dtype, sl_dtype shared,
-                             const char *like)
+/* A stretched tensor can be read, not written. */
+static bool has_one_address_each(const sl_meta *meta)
 {
-    if (!dtype_suits(arg->kind, dtype))
-        return sl_use_refuse(use, "%s must be %s", arg->name, expected_dtype(arg->kind));
-    if (shared != SL_DTYPE_COUNT && dtype != shared)
-        return sl_use_refuse(use, "%s must be %s like %s", arg->name, sl_dtype_name(shared), like);
-    return SL_OK;
+    for (int d = 0; d < meta->shape.rank; d++) {
+        if (meta->shape.dims[d] > 1 && meta->strides[d] == 0)
+            return false;
+    }
+    return true;
 }
 
-static sl_status check_dtypes(sl_op_use *use, const sl_op_info *info)
+static sl_status check_outputs(sl_op_use *use, const sl_op_info *info, const shared_dtype *shared)
 {
     sl_status status = SL_OK;
-    const char *like = NULL;
-    const sl_dtype shared = shared_dtype(use, info, &like);
-    const sl_op_arg *arg = info->inputs;
-    for (int i = 0; i < use->inputs.count; i++) {
-        bool shares = arg->kind == SL_ARG_DATA || arg->kind == SL_ARG_MOVED;
-        if (sl_use_has(use, i))
-            SL_TRY(check_dtype(use, arg, sl_use_input(use, i)->dtype, shares ? shared : SL_DTYPE_COUNT, like));
-        arg += !(arg->flags & SL_ARG_LIST);
+    int count = 0;
+    for (const sl_op_arg *arg = info->outputs; arg->name; arg++, count++) {
+        const sl_meta *meta = meta_at(&use->outputs, count);
+        if (!use->outputs.first) {
+            use->dtypes[count] = result_dtype(arg->kind, shared->dtype, use->dtypes[count]);
+            continue;
+        }
+        SL_TRY(check_argument(use, arg, meta, arg->kind == SL_ARG_MOVED ? shared : NULL));
+        if (!has_one_address_each(meta))
+            return sl_use_refuse(use, "%s has several elements at one address", arg->name);
     }
-    for (int i = 0; info->outputs[i].name; i++) {
-        const sl_op_arg *out = &info->outputs[i];
-        if (!use->outputs.first)
-            use->dtypes[i] = result_dtype(out->kind, shared, use->dtypes[i]);
-        else if (SL_OUT(i)->rank >= 0)
-            SL_TRY(check_dtype(use, out, sl_use_output(use, i)->dtype,
-                               out->kind == SL_ARG_MOVED ? shared : SL_DTYPE_COUNT, like));
-    }
+    if (use->outputs.count > count)
+        return sl_fail(SL_ERR_ARGUMENT, "%s: has %d outputs, given %d", info->name, count, use->outputs.count);
 done:
     return status;
 }
@@ -286,29 +287,16 @@ done:
     return status;
 }
 
-/* A stretched tensor can be read, not written. */
-static sl_status check_strides(const sl_op_use *use)
-{
-    for (int i = 0; i < use->outputs.count && use->outputs.first; i++) {
-        const sl_meta *meta = sl_use_output(use, i);
-        for (int d = 0; d < meta->shape.rank; d++) {
-            if (meta->shape.dims[d] > 1 && meta->strides[d] == 0)
-                return sl_use_refuse(use, "%s has several elements at one address", infos[use->op]->outputs[i].name);
-        }
-    }
-    return SL_OK;
-}
-
 sl_status sl_op_check(sl_op_use *use)
 {
     sl_status status = SL_OK;
     const sl_op_info *info = sl_op_get_info(use->op);
+    shared_dtype shared = { .dtype = SL_DTYPE_COUNT };
     if (!info)
         return sl_fail(SL_ERR_ARGUMENT, "there is no op %d", (int)use->op);
-    SL_TRY(check_counts(use, info));
-    SL_TRY(check_dtypes(use, info));
+    SL_TRY(check_inputs(use, info, &shared));
+    SL_TRY(check_outputs(use, info, &shared));
     SL_TRY(info->shapes ? info->shapes(use) : check_same_shapes(use));
-    SL_TRY(check_strides(use));
     if ((info->attrs & SL_ATTR_DROPOUT) && !(use->attrs->p >= 0 && use->attrs->p < 1))
         return sl_use_refuse(use, "p is %g, not in [0, 1)", use->attrs->p);
 done:
