@@ -56,6 +56,9 @@ sl_status sl_tokenizer_add_special(sl_tokenizer *tokenizer, const char *text, in
     size_t length = strlen(text);
     void *bytes;
 
+    if (length > SPECIAL_LENGTH_MAX)
+        return sl_fail(SL_ERR_FORMAT, "special token '%.40s...' has %zu bytes; %d are possible", text, length,
+                       SPECIAL_LENGTH_MAX);
     SL_TRY(take_id(tokenizer, text, id, &entry));
     SL_TRY(sl_arena_copy(tokenizer->arena, text, length + 1, &bytes));
     SL_TRY(SL_GROW(tokenizer->special, &tokenizer->special_capacity, tokenizer->special_count + 1));
@@ -88,7 +91,9 @@ static int compare_bytes(const void *a, const void *b, void *tokens)
     const token *x = &((const token *)tokens)[*(const int32_t *)a], *y = &((const token *)tokens)[*(const int32_t *)b];
     size_t shorter = x->length < y->length ? x->length : y->length;
     int order = memcmp(x->bytes, y->bytes, shorter);
-    return order ? order : (x->length > y->length) - (x->length < y->length);
+    if (order == 0)
+        order = (x->length > y->length) - (x->length < y->length);
+    return order ? order : (*(const int32_t *)a > *(const int32_t *)b) - (*(const int32_t *)a < *(const int32_t *)b);
 }
 
 static sl_status sort_tokens(sl_tokenizer *tokenizer)
@@ -155,6 +160,9 @@ sl_status sl_tokenizer_open(const char *path, sl_tokenizer **out)
     SL_TRY(sl_arena_create(&tokenizer->arena));
     SL_TRY(sl_bpe_create(&tokenizer->merges));
     SL_TRY(read_files(tokenizer));
+    if (tokenizer->special_count > 1)
+        qsort_r(tokenizer->special, (size_t)tokenizer->special_count, sizeof *tokenizer->special, compare_bytes,
+                tokenizer->tokens);
     if (tokenizer->whole_pieces)
         SL_TRY(sort_tokens(tokenizer));
     *out = tokenizer;

@@ -10,7 +10,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-enum { TOKEN_ID_MAX = 1 << 24, NO_TOKEN = -1 };
+enum { TOKEN_ID_MAX = 1 << 24, SPECIAL_LENGTH_MAX = 1024, NO_TOKEN = -1 };
 
 typedef struct token {
     const unsigned char *bytes; /* NULL if the id is not used */
@@ -28,7 +28,7 @@ struct sl_tokenizer {
     bpe *merges;
     int32_t *by_bytes; /* ids of all tokens sorted by their bytes; for whole_pieces, else NULL */
     int64_t by_bytes_count;
-    int32_t *special; /* ids */
+    int32_t *special; /* ids, sorted by their bytes */
     size_t special_capacity;
     int special_count;
     bool special_first[256]; /* bytes that some special token begins with */

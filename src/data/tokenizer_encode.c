@@ -98,17 +98,36 @@ done:
     return status;
 }
 
-/* The longest special token that begins here, or NO_TOKEN. */
+/* The first of the special tokens [low, high) whose byte `at` is not below the value. They are sorted, and equal before
+ * that byte. */
+static int first_not_below(const sl_tokenizer *tokenizer, int low, int high, size_t at, unsigned value)
+{
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        if (tokenizer->tokens[tokenizer->special[middle]].bytes[at] < value)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* The longest special token that begins here, or NO_TOKEN. Byte after byte fewer of them are left, so that their number
+ * hardly matters. */
 static int32_t special_at(const sl_tokenizer *tokenizer, const unsigned char *text, size_t size)
 {
     int32_t best = NO_TOKEN;
-    uint32_t best_length = 0;
-    for (int i = 0; i < tokenizer->special_count; i++) {
-        const token *entry = &tokenizer->tokens[tokenizer->special[i]];
-        if (entry->length > best_length && entry->length <= size && memcmp(text, entry->bytes, entry->length) == 0) {
-            best = tokenizer->special[i];
-            best_length = entry->length;
+    int low = 0, high = tokenizer->special_count;
+    for (size_t at = 0; low < high; at++) {
+        while (low < high && tokenizer->tokens[tokenizer->special[low]].length == at) {
+            if (at > 0 && (best == NO_TOKEN || tokenizer->tokens[best].length < at))
+                best = tokenizer->special[low];
+            low++;
         }
+        if (at == size)
+            break;
+        low = first_not_below(tokenizer, low, high, at, text[at]);
+        high = first_not_below(tokenizer, low, high, at, text[at] + 1u);
     }
     return best;
 }

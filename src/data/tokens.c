@@ -29,7 +29,7 @@ struct sl_tokens {
     char *path;
     sl_file_reader file; /* closed for TEXT */
     int32_t *encoded;    /* TEXT: the tokens */
-    uint64_t first; /* byte at which the first token begins */
+    uint64_t first;      /* byte at which the first token begins */
     int64_t count;
     sl_token_format format;
 };

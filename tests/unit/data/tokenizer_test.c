@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <string.h>
+#include <time.h>
 #include <sys/stat.h>
 
 static void ok(sl_status status)
@@ -193,6 +194,46 @@ static void special_tokens_are_found_only_when_asked(void **state)
     tokenizer = open_tokenizer(json_file("", BYTE_LEVEL, ""));
     encodes(tokenizer, "<|endoftext|><|end", true, IDS(END_OF_TEXT, 300)); /* the longest counts */
     sl_tokenizer_close(tokenizer);
+}
+
+/* Seconds of processor time to encode blanks and beginnings of special tokens, with so many special tokens. */
+static double seconds_with(int specials)
+{
+    enum { TEXT = 100000 };
+    static char extra[1 << 20], text[TEXT];
+    size_t used = 0;
+    for (int i = 0; i < specials; i++)
+        used += (size_t)snprintf(extra + used, sizeof extra - used,
+                                 ",{\"id\":%d,\"content\":\"<s%d>\",\"special\":true}", 400 + i, i);
+    const char *path = scratch_path("many.json");
+    static char json[1 << 16];
+    FILE *from = fopen(json_file("", BYTE_LEVEL, ""), "r"), *to = fopen(path, "w");
+    assert_true(from && to);
+    size_t length = fread(json, 1, sizeof json, from);
+    assert_memory_equal(json + length - 2, "]}", 2); /* the end of the list and of the file */
+    fwrite(json, 1, length - 2, to);
+    fprintf(to, "%s]}", extra);
+    fclose(from);
+    fclose(to);
+    for (int i = 0; i < TEXT; i++)
+        text[i] = "<s "[i % 3];
+    sl_tokenizer *tokenizer = open_tokenizer(path);
+    int32_t *ids = NULL;
+    int64_t count = 0;
+    clock_t start = clock();
+    ok(sl_tokenizer_encode(tokenizer, text, sizeof text, true, &ids, &count));
+    double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
+    sl_free(ids);
+    sl_tokenizer_close(tokenizer);
+    return seconds;
+}
+
+static void many_special_tokens_cost_no_more_than_a_few(void **state)
+{
+    (void)state;
+    double few = seconds_with(20), many = seconds_with(15000);
+    print_message("20 special tokens: %.3f s, 15000: %.3f s\n", few, many);
+    assert_true(many < 5 * few + 0.05);
 }
 
 static void any_bytes_come_back(void **state)
@@ -424,6 +465,7 @@ int main(void)
         cmocka_unit_test(merges_follow_their_rank),
         cmocka_unit_test(pieces_are_those_of_the_pattern),
         cmocka_unit_test(special_tokens_are_found_only_when_asked),
+        cmocka_unit_test(many_special_tokens_cost_no_more_than_a_few),
         cmocka_unit_test(any_bytes_come_back),
         cmocka_unit_test(merging_agrees_with_its_definition),
         cmocka_unit_test(a_long_text_without_breaks_takes_no_quadratic_time),
