@@ -438,6 +438,34 @@ static void any_byte_of_a_manifest_that_changes_is_noticed(void **state)
     assert_non_null(strstr(sl_error_message(), "manifest.json: it does not have the bytes"));
 }
 
+/* Every bit of every file: whatever flips, the checkpoint is damaged, never another one. */
+static void any_bit_that_flips_is_noticed(void **state)
+{
+    (void)state;
+    static const char *const files[] = { "manifest.json", "rank-00000.safetensors", "rank-00001.safetensors" };
+    write_checkpoint(2, 1, 9);
+    for (int f = 0; f < 3; f++) {
+        struct stat about;
+        sl_checkpoint *checkpoint = NULL;
+        FILE *file = fopen(path_of(1, files[f]), "r+");
+        assert_non_null(file);
+        assert_int_equal(fstat(fileno(file), &about), 0);
+        for (long at = 0; at < about.st_size; at++) {
+            unsigned char byte;
+            assert_int_equal(pread(fileno(file), &byte, 1, at), 1);
+            for (int bit = 0; bit < 8; bit++) {
+                unsigned char flipped = byte ^ (unsigned char)(1 << bit);
+                assert_int_equal(pwrite(fileno(file), &flipped, 1, at), 1);
+                if (sl_checkpoint_open(path_of(1, NULL), true, &checkpoint) != SL_ERR_FORMAT)
+                    fail_msg("%s: bit %d of byte %ld: %s", files[f], bit, at, sl_error_message());
+            }
+            assert_int_equal(pwrite(fileno(file), &byte, 1, at), 1);
+        }
+        fclose(file);
+    }
+    assert_int_equal(newest_step(), 1);
+}
+
 static void a_checkpoint_under_another_step_is_not_used(void **state)
 {
     (void)state;
@@ -483,6 +511,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(an_error_of_the_thread_reaches_the_next_call, enter, leave),
         cmocka_unit_test_setup_teardown(hostile_manifests_are_refused, enter, leave),
         cmocka_unit_test_setup_teardown(any_byte_of_a_manifest_that_changes_is_noticed, enter, leave),
+        cmocka_unit_test_setup_teardown(any_bit_that_flips_is_noticed, enter, leave),
         cmocka_unit_test_setup_teardown(a_checkpoint_under_another_step_is_not_used, enter, leave),
         cmocka_unit_test_setup_teardown(what_somebody_put_into_a_checkpoint_ends_no_run, enter, leave),
     };
