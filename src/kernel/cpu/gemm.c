@@ -99,12 +99,14 @@ typedef struct tiling {
 
 static tiling tile(const sl_gemm *g)
 {
-    tiling t = { .rows = g->m >= g->n || g->m >= 8 * TILE_ROWS };
+    tiling t = { .rows = g->m >= g->n || g->m >= (int64_t)8 * TILE_ROWS };
     int64_t size = t.rows ? g->m : g->n, least = t.rows ? TILE_ROWS : TILE_COLUMNS;
     int64_t count = size / least < MOST_TILES ? size / least : MOST_TILES;
     double work = (double)g->m * (double)g->n * (double)g->k;
     if (count < 2)
-        count = work >= 4e6 && size >= 2 * TILE_UNIT ? 2 : 1; /* worth two threads, though a little slower on one */
+        count = work >= 4e6 && size >= (int64_t)2 * TILE_UNIT
+                    ? 2
+                    : 1; /* worth two threads, though a little slower on one */
     t.size = ((size + count - 1) / count + TILE_UNIT - 1) / TILE_UNIT * TILE_UNIT;
     t.count = size > 0 ? (int)((size + t.size - 1) / t.size) : 1;
     return t;
