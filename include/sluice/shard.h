@@ -2,6 +2,7 @@
 #ifndef SLUICE_SHARD_H
 #define SLUICE_SHARD_H
 
+#include <sluice/device.h>
 #include <sluice/tensor.h>
 
 #ifdef __cplusplus
@@ -157,6 +158,11 @@ SL_API size_t sl_snapshot_bytes(size_t bytes); /* that a tensor of so many bytes
  * still going on. SL_ERR_NUMERIC if a value is infinite or not a number: nothing is written then. */
 SL_API SL_MUST_CHECK sl_status sl_checkpoint_writer_begin(sl_checkpoint_writer *writer, int64_t step,
                                                           const sl_tensor_entry *entries, int count);
+/* The same with memory of the stream's device: it is copied in the order of the stream, without waiting for it, and work
+ * given to the stream afterwards may change it. Values that are not finite are an error of the work, not of this call. */
+SL_API SL_MUST_CHECK sl_status sl_checkpoint_writer_begin_after(sl_checkpoint_writer *writer, int64_t step,
+                                                                const sl_tensor_entry *entries, int count,
+                                                                sl_stream *stream);
 /* How far the work is: *part is the last part begun. Returns the error of the thread if it failed. */
 SL_API SL_MUST_CHECK sl_status sl_checkpoint_writer_poll(sl_checkpoint_writer *writer, sl_checkpoint_part *part);
 SL_API SL_MUST_CHECK sl_status sl_checkpoint_writer_wait(sl_checkpoint_writer *writer, sl_checkpoint_part *part);

@@ -193,6 +193,7 @@ typedef struct SL_NAMED_FIELDS sl_train_options {
     int64_t trace_steps;    /* steps whose timeline goes to run.out/trace.json and trace.svg */
     const char *save_grads; /* file for the gradients of the first step, summed over replicas, before clipping */
     FILE *console;          /* where rank 0 shows progress; NULL: nowhere */
+    const char *device;     /* as sl_device_open takes it; NULL: "cpu" */
     /* Looked at after every step: once any rank's is not 0, all ranks write a checkpoint and stop. May be NULL. */
     const volatile sig_atomic_t *stop;
 } sl_train_options;

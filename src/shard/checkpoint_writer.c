@@ -10,7 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef enum writer_job { JOB_NONE, JOB_PART, JOB_COMMIT, JOB_QUIT } writer_job;
+/* SNAPSHOT: a stream is copying it, and gives the thread its part then. */
+typedef enum writer_job { JOB_NONE, JOB_SNAPSHOT, JOB_PART, JOB_COMMIT, JOB_QUIT } writer_job;
 
 struct sl_checkpoint_writer {
     char *folder;
@@ -28,6 +29,7 @@ struct sl_checkpoint_writer {
     sl_tensor_entry *entries; /* their names and data are ours */
     size_t entry_capacity;
     int entry_count;
+    bool unchecked; /* nobody has looked for values that are not finite */
     char *names, *data;
     size_t names_capacity, data_capacity;
 
@@ -40,11 +42,31 @@ struct sl_checkpoint_writer {
 
 /* ---- The thread ------------------------------------------------------------------------------ */
 
+static sl_status fail_nonfinite(int64_t step, const char *name, int64_t element)
+{
+    return sl_fail(SL_ERR_NUMERIC,
+                   "step %" PRId64 ": element %" PRId64 " of %s is infinite or not a number: this state is not saved",
+                   step, element, name);
+}
+
+/* Of a snapshot that a stream has copied. */
+static sl_status check_snapshot(const sl_checkpoint_writer *writer, int64_t step)
+{
+    for (int i = 0; writer->unchecked && i < writer->entry_count; i++) {
+        const sl_tensor_entry *entry = &writer->entries[i];
+        int64_t bad = sl_find_nonfinite(entry->dtype, entry->data, entry->count);
+        if (bad >= 0)
+            return fail_nonfinite(step, entry->name, bad);
+    }
+    return SL_OK;
+}
+
 static sl_status write_part(sl_checkpoint_writer *writer, sl_checkpoint_part *part)
 {
     sl_status status = SL_OK;
     char *path = NULL, *partial = NULL;
     char name[64], rank[16], step[32];
+    SL_TRY(check_snapshot(writer, part->step));
     snprintf(rank, sizeof rank, "%d", writer->rank);
     snprintf(step, sizeof step, "%" PRId64, part->step);
     const char *const metadata[] = { "format", CHECKPOINT_FORMAT, "rank", rank, "step", step, NULL };
@@ -73,7 +95,7 @@ static void *writer_main(void *argument)
     sl_checkpoint_writer *writer = argument;
     pthread_mutex_lock(&writer->lock);
     while (writer->job != JOB_QUIT) {
-        if (writer->job == JOB_NONE) {
+        if (writer->job == JOB_NONE || writer->job == JOB_SNAPSHOT) {
             pthread_cond_wait(&writer->changed, &writer->lock);
             continue;
         }
@@ -212,7 +234,9 @@ done:
     return status;
 }
 
-static sl_status take_snapshot(sl_checkpoint_writer *writer, int64_t step, const sl_tensor_entry *entries, int count)
+/* The entries are memory of the stream's device, or the host's if it is NULL. */
+static sl_status take_snapshot(sl_checkpoint_writer *writer, int64_t step, const sl_tensor_entry *entries, int count,
+                               sl_stream *stream)
 {
     sl_status status = SL_OK;
     SL_TRY(reserve_snapshot(writer, entries, count));
@@ -222,31 +246,56 @@ static sl_status take_snapshot(sl_checkpoint_writer *writer, int64_t step, const
         writer->entries[i] = entries[i];
         writer->entries[i].name = strcpy(name, entries[i].name);
         writer->entries[i].data = data;
-        copy_into_snapshot(&entries[i], data, &bad);
+        if (stream)
+            SL_TRY(sl_stream_copy(stream, SL_COPY_DEVICE_TO_HOST, data, entries[i].data, entries[i].bytes));
+        else
+            copy_into_snapshot(&entries[i], data, &bad);
         if (bad >= 0)
-            SL_TRY(sl_fail(SL_ERR_NUMERIC,
-                           "step %" PRId64 ": element %" PRId64 " of %s is infinite or not a number: this state is not "
-                           "saved",
-                           step, bad, entries[i].name));
+            SL_TRY(fail_nonfinite(step, entries[i].name, bad));
         name += strlen(name) + 1;
         data += sl_snapshot_bytes(entries[i].bytes);
     }
     writer->entry_count = count;
+    writer->unchecked = stream != NULL;
 done:
     return status;
+}
+
+/* A host function: the stream has copied the snapshot. */
+static void begin_part(void *arg)
+{
+    sl_checkpoint_writer *writer = arg;
+    pthread_mutex_lock(&writer->lock);
+    give(writer, JOB_PART);
+    pthread_mutex_unlock(&writer->lock);
 }
 
 sl_status sl_checkpoint_writer_begin(sl_checkpoint_writer *writer, int64_t step, const sl_tensor_entry *entries,
                                      int count)
 {
+    return sl_checkpoint_writer_begin_after(writer, step, entries, count, NULL);
+}
+
+sl_status sl_checkpoint_writer_begin_after(sl_checkpoint_writer *writer, int64_t step, const sl_tensor_entry *entries,
+                                           int count, sl_stream *stream)
+{
     sl_status status = SL_OK;
+    if (stream && sl_device_is_host(sl_stream_device(stream))) {
+        SL_TRY(sl_stream_synchronize(stream));
+        stream = NULL;
+    }
     lock_idle(writer);
-    SL_TRY(failure_of(writer));
-    SL_TRY(take_snapshot(writer, step, entries, count));
-    writer->part = (sl_checkpoint_part){ .step = step, .rank = writer->rank };
-    give(writer, JOB_PART);
-done:
+    status = failure_of(writer);
+    if (status == SL_OK)
+        status = take_snapshot(writer, step, entries, count, stream);
+    if (status == SL_OK) {
+        writer->part = (sl_checkpoint_part){ .step = step, .rank = writer->rank };
+        give(writer, stream ? JOB_SNAPSHOT : JOB_PART);
+    }
     pthread_mutex_unlock(&writer->lock);
+    if (status == SL_OK && stream)
+        status = sl_stream_call(stream, begin_part, writer);
+done:
     return status;
 }
 

@@ -175,7 +175,8 @@ sl_status sl_trainer_begin_checkpoint(sl_trainer *trainer)
     sl_status status = SL_OK;
     SL_TRY(complete_pending(trainer));
     if (trainer->writer)
-        SL_TRY(sl_checkpoint_writer_begin(trainer->writer, trainer->step, trainer->entries, trainer->entry_count));
+        SL_TRY(sl_checkpoint_writer_begin_after(trainer->writer, trainer->step, trainer->entries, trainer->entry_count,
+                                                sl_runtime_stream(trainer->runtime)));
     trainer->pending = trainer->step;
 done:
     return status;

@@ -1,5 +1,7 @@
 /* The training loop as a library, its ranks as threads of this process: the same bits however the model is cut, replicas
  * that agree, memory as planned, a stop that leaves a checkpoint, failures that reach all ranks. */
+#include "support/device/test_device.h"
+
 #include <sluice/train.h>
 
 #include <jansson.h>
@@ -114,10 +116,12 @@ static void run(const char *name, const sl_train_options *options, const char *c
         overrides[count++] = *more++;
     if (sl_train_config_load(NULL, overrides, count, &config) != SL_OK || sl_train_plan_create(config, &plan) != SL_OK)
         fail_msg("%s: %s", name, sl_error_message());
+    sl_train_options own = options ? *options : (sl_train_options){ .resume = false };
+    own.device = test_device_spec();
     int ranks = sl_train_plan_ranks(plan);
     assert_int_equal(sl_group_open_threads(ranks, NULL, groups), SL_OK);
     for (int r = 0; r < ranks; r++) {
-        jobs[r] = (rank_job){ .plan = plan, .group = groups[r], .options = options };
+        jobs[r] = (rank_job){ .plan = plan, .group = groups[r], .options = &own };
         assert_int_equal(pthread_create(&threads[r], NULL, run_rank, &jobs[r]), 0);
     }
     for (int r = 0; r < ranks; r++)
