@@ -61,6 +61,18 @@ complains "stack: never_returns < cblas_sgemm < "
 [ "$(grep -c "has been in one action" "$err")" -eq 1 ] || fail "it is said more than once"
 pgrep -f "$scratch" >/dev/null && fail "a rank is left"
 
+# With restarts the ranks are started again: those after them do not hang, and the run goes on where it was.
+"${train[@]}" --parallel.pp=2 --run.out=again --run.steps=400 --restarts=1 --checkpoint.memory=1 >"$out" 2>"$err" &
+launcher=$!
+for _ in $(seq 600); do [ ! -s again/metrics.jsonl ] || break; sleep 0.02; done
+touch hang
+for _ in $(seq 600); do ! grep -q 'starting again' "$err" || break; sleep 0.02; done
+rm hang
+wait $launcher || fail "the run did not come back"
+complains "rank 1 has been in one action for more than 1 s"
+complains "starting again with 2 ranks (restart 1 of 1)"
+complains "from the snapshot in memory"
+
 # Nobody of ours started the ranks.
 as_torchrun() { exec env RANK="$1" WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$$ "${train[@]}" --parallel.pp=2 --run.out=three; }
 (as_torchrun 0) >"$out" 2>"$err" &

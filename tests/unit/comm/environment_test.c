@@ -43,6 +43,33 @@ static void a_process_on_its_own_is_one_rank(void **state)
     check(SL_STARTED_ALONE, 0, 1, 1, "self");
 }
 
+static void check_restart(int restart, int vault_fd)
+{
+    sl_environment environment;
+    assert_int_equal(sl_environment_read(&environment), SL_OK);
+    assert_int_equal(environment.restart, restart);
+    assert_int_equal(environment.vault_fd, vault_fd);
+}
+
+static void starts_are_counted(void **state)
+{
+    (void)state;
+    ONLY("SLUICE_RESTART", "3", "SLUICE_VAULT_FD", "9"); /* not of a rank */
+    check_restart(0, -1);
+    ONLY("SLUICE_RANK", "1", "SLUICE_SIZE", "3", "SLUICE_RUN_FDS", "5,6");
+    check_restart(0, -1);
+    ONLY("SLUICE_RANK", "1", "SLUICE_SIZE", "3", "SLUICE_RUN_FDS", "5,6", "SLUICE_RESTART", "3", "SLUICE_VAULT_FD",
+         "9");
+    check_restart(3, 9);
+    ONLY("RANK", "3", "WORLD_SIZE", "4", "TORCHELASTIC_RESTART_COUNT", "2");
+    check_restart(2, -1);
+    ONLY("SLURM_PROCID", "2", "SLURM_STEP_NUM_TASKS", "4", "SLURM_STEP_ID", "0", "SLURM_RESTART_COUNT", "1");
+    check_restart(1, -1);
+    sl_environment environment;
+    ONLY("RANK", "3", "WORLD_SIZE", "4", "TORCHELASTIC_RESTART_COUNT", "-1");
+    assert_int_equal(sl_environment_read(&environment), SL_ERR_ARGUMENT);
+}
+
 static void launchers_are_recognized(void **state)
 {
     (void)state;
@@ -116,6 +143,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_process_on_its_own_is_one_rank),
         cmocka_unit_test(launchers_are_recognized),
+        cmocka_unit_test(starts_are_counted),
         cmocka_unit_test(the_innermost_launcher_counts),
         cmocka_unit_test(nonsense_is_refused_by_name),
         cmocka_unit_test(srun_with_pmi_is_srun),

@@ -100,7 +100,7 @@ static void no_change_of_a_byte_leads_outside(void **state)
     (void)state;
     size_t bytes;
     char *data = map(make(0, 3), &bytes);
-    volatile unsigned sum = 0;
+    unsigned sum = 0;
     for (size_t at = 0; at < bytes; at++) {
         for (int bit = 0; bit < 8; bit++) {
             sl_snapshot *snapshot = NULL;
@@ -116,6 +116,7 @@ static void no_change_of_a_byte_leads_outside(void **state)
             data[at] ^= (char)(1 << bit);
         }
     }
+    assert_true(sum > 0); /* most changes are to the values themselves */
     munmap(data, bytes);
 }
 
