@@ -82,9 +82,48 @@ static void memory_is_the_sum_of_its_parts(void **state)
     sl_train_config_destroy(config);
 }
 
+/* A run that goes on with fewer ranks keeps its replicas, on which its bits depend, as long as it can. */
+static void fewer_ranks_shorten_the_pipeline_before_replicas_go(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *pp, *dp, *schedule;
+        int most, pp_left, dp_left;
+    } cases[] = {
+        { "parallel.pp=4", "parallel.dp=1", "parallel.schedule=1F1B", 3, 3, 1 },
+        { "parallel.pp=4", "parallel.dp=2", "parallel.schedule=1F1B", 7, 3, 2 },
+        { "parallel.pp=2", "parallel.dp=2", "parallel.schedule=1F1B", 3, 1, 2 },
+        { "parallel.pp=1", "parallel.dp=4", "parallel.schedule=1F1B", 3, 1, 2 }, /* 8 rows do not go into three */
+        { "parallel.pp=1", "parallel.dp=2", "parallel.schedule=1F1B", 1, 1, 1 },
+    };
+    char text[300], out[300];
+    scratch_write(scratch_path("tale.txt"), "There was a well, and nobody knew how deep it was.\n", 51);
+    snprintf(text, sizeof text, "data.text=%s", scratch_path("tale.txt"));
+    snprintf(out, sizeof out, "run.out=%s", scratch_path("out"));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *overrides[] = { text,
+                                    out,
+                                    "model.n_layer=4",
+                                    "model.n_head=2",
+                                    "model.n_embd=32",
+                                    "batch.seq=16",
+                                    "batch.size=8",
+                                    "batch.microbatches=2",
+                                    cases[i].pp,
+                                    cases[i].dp,
+                                    cases[i].schedule };
+        int pp = 0, dp = 0;
+        assert_int_equal(sl_train_fit_mesh(NULL, overrides, 11, cases[i].most, &pp, &dp), SL_OK);
+        assert_int_equal(pp, cases[i].pp_left);
+        assert_int_equal(dp, cases[i].dp_left);
+        assert_int_equal(sl_train_fit_mesh(NULL, overrides, 11, 0, &pp, &dp), SL_ERR_ARGUMENT);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fewer_ranks_shorten_the_pipeline_before_replicas_go),
         cmocka_unit_test(stages_are_the_whole_model_on_the_ranks_of_the_schedule),
         cmocka_unit_test(memory_is_the_sum_of_its_parts),
     };
