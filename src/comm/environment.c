@@ -38,7 +38,7 @@ static sl_status read_place(const char *rank_name, const char *size_name, sl_env
     SL_TRY(read_number(size_name, 1, INT_MAX, &out->size));
     SL_TRY(read_number(rank_name, 0, INT_MAX, &out->rank));
     if (out->rank >= out->size)
-        status = sl_fail(SL_ERR_ARGUMENT, "%s is %d where %s is %d", rank_name, out->rank, size_name, out->size);
+        status = sl_fail(SL_ERR_ARGUMENT, "%s is %d, but %s is %d", rank_name, out->rank, size_name, out->size);
 done:
     return status;
 }
@@ -48,8 +48,7 @@ static sl_status read_sluice(sl_environment *out)
     int used = 0;
     if (sscanf(value_of("SLUICE_RUN_FDS"), "%d,%d%n", &out->memory_fd, &out->launcher_fd, &used) != 2 ||
         value_of("SLUICE_RUN_FDS")[used] || out->memory_fd < 0 || out->launcher_fd < 0)
-        return sl_fail(SL_ERR_ARGUMENT, "SLUICE_RUN_FDS is '%s' where two descriptors belong",
-                       value_of("SLUICE_RUN_FDS"));
+        return sl_fail(SL_ERR_ARGUMENT, "SLUICE_RUN_FDS is '%s' and not two descriptors", value_of("SLUICE_RUN_FDS"));
     sl_status status = SL_OK;
     SL_TRY(read_place("SLUICE_RANK", "SLUICE_SIZE", out));
     SL_TRY(read_optional("SLUICE_VAULT_FD", 0, &out->vault_fd));
@@ -165,7 +164,7 @@ sl_status sl_environment_transport(const char **out)
     case SL_STARTED_BY_SLUICE:
         *out = "local";
         break;
-    case SL_STARTED_BY_TORCHRUN: /* local says what to do where there are several machines */
+    case SL_STARTED_BY_TORCHRUN: /* local says what to do if there are several machines */
         *out = environment.size == 1 ? "self" : "local";
         break;
     case SL_STARTED_BY_SLURM:

@@ -131,7 +131,7 @@ sl_status sl_plugin_load_mpi(const sl_transport **out)
         status =
             sl_fail(SL_ERR_UNSUPPORTED,
                     "transport mpi: libsluice_mpi_%s.so is neither in SLUICE_PLUGIN_PATH nor beside the program nor "
-                    "in its lib/sluice; it is built where %s is installed (on one machine `sluice launch` needs no "
+                    "in its lib/sluice; it is built if %s is installed (on one machine `sluice launch` needs no "
                     "MPI)",
                     flavours[0], flavours[0]);
         goto done;

@@ -20,7 +20,7 @@ typedef struct SL_NAMED_FIELDS sl_plugin_host {
 /* Grows with every change of sl_transport or sl_plugin_host. */
 #define SL_PLUGIN_VERSION 2u
 
-/* The one symbol of a plugin; NULL where the host's version is not its own. The table lives as long as the process. */
+/* The one symbol of a plugin; NULL if the host's version is not its own. The table lives as long as the process. */
 #define SL_PLUGIN_SYMBOL "sluice_plugin_transport"
 typedef const sl_transport *sl_plugin_function(const sl_plugin_host *host);
 

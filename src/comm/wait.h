@@ -21,7 +21,7 @@ typedef enum sl_collective {
         SL_COLLECTIVE_COUNT
 } sl_collective;
 
-const char *sl_collective_name(int collective); /* "?" where there is none of that number */
+const char *sl_collective_name(int collective); /* "?" if there is none of that number */
 
 /* "to receive on channel 5 from rank 1 (step 3, microbatch 2)"; returns text. */
 char *sl_wait_text(const sl_wait *wait, char *text, size_t size);

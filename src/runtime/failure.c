@@ -60,7 +60,7 @@ static void keep_message(sl_runtime *runtime, const char *message)
     snprintf(runtime->failure.message, sizeof runtime->failure.message, "%.*s", length, start);
 }
 
-/* Member of the group that is `world` in the whole run; -1 where none is. */
+/* Member of the group that is `world` in the whole run; -1 if none is. */
 static int find_member(const sl_runtime *runtime, int world)
 {
     for (int rank = 0; rank < runtime->wiring->rank_count; rank++) {

@@ -98,7 +98,7 @@ static bool has_failed(const sl_launcher *launcher)
 }
 
 /* Tells the other ranks of one that ended before it should have, or badly. */
-static void judge(sl_launcher *launcher, sl_launch_child *child)
+static void check_end(sl_launcher *launcher, sl_launch_child *child)
 {
     char text[SL_FAILURE_TEXT], end[128], doing[320];
     sl_shm_rank *rank = &launcher->shm->control->ranks[child->rank];
@@ -134,7 +134,7 @@ static void reap(sl_launcher *launcher, sl_launch_child *child)
     child->ended_at = sl_now();
     close(child->pidfd);
     child->pidfd = -1;
-    judge(launcher, child);
+    check_end(launcher, child);
 }
 
 /* Processes that a rank started and left behind come to the keeper; those that end must not stay as zombies. */

@@ -23,13 +23,13 @@ typedef struct sl_launch_child {
     pid_t pid; /* also its process group; 0 before it starts */
     int pidfd;
     int socket[2];  /* the launcher's end, the rank's end */
-    double stopped; /* seconds for which it is known to be stopped; 0 where it runs */
+    double stopped; /* seconds for which it is known to be stopped; 0 if it runs */
     bool is_stopped;
     bool ended;
     int wait_status; /* as waitpid gives it, once ended */
     double ended_at;
     bool is_cause;               /* its end is the run's failure */
-    sl_launch_stream streams[2]; /* stdout, stderr, where output is tagged */
+    sl_launch_stream streams[2]; /* stdout, stderr, if output is tagged */
 } sl_launch_child;
 
 /* Memory that the caller of sl_launch and the keeper share. */

@@ -24,7 +24,7 @@ sl_status sl_launch_streams_open(sl_launch_child *child, int write_ends[2])
     return SL_OK;
 }
 
-/* False where nobody can read it any more. */
+/* False if nobody can read it any more. */
 static bool write_all(int fd, const char *data, size_t bytes)
 {
     while (bytes > 0) {

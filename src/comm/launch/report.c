@@ -21,7 +21,7 @@ static int exit_code(int wait_status)
     return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
 }
 
-/* The rank that the run's failure is about, where it ended badly itself; else the first that did; -1 for none. */
+/* The rank that the run's failure is about, if it ended badly itself; else the first that did; -1 for none. */
 static int first_to_fail(const sl_launcher *launcher)
 {
     const sl_failure *failure = &launcher->shm->control->failure;

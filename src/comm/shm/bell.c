@@ -1,5 +1,5 @@
 /* Waiting in shared memory: a bounded busy wait, then sleep on the rank's bell, a futex that every event for the rank
- * rings where the rank sleeps. */
+ * rings if the rank sleeps. */
 #include "comm/shm/link.h"
 #include "comm/wait.h"
 
@@ -35,7 +35,7 @@ void sl_shm_ring_all(sl_shm *shm)
         sl_shm_ring(&shm->control->ranks[r]);
 }
 
-/* A rank may compute for hours, or be caught in a loop: only people can tell. */
+/* Only a warning: the rank it waits for may compute for hours. If that one is caught in a loop, its own watchdog ends it. */
 static void warn_of_long_wait(const sl_shm_link *link, sl_pause *pause)
 {
     const sl_shm_control *control = link->shm->control;

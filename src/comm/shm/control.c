@@ -16,7 +16,7 @@
 
 #define MAGIC 0x534c554943453031u /* "SLUICE01" */
 #define VERSION 1u
-#define FILE_BYTES ((uint64_t)1 << 44) /* room for offsets, where no limit is set; only what is touched takes memory */
+#define FILE_BYTES ((uint64_t)1 << 44) /* room for offsets, if no limit is set; only what is touched takes memory */
 #define NOEXEC_SEAL 8u                 /* MFD_NOEXEC_SEAL, newer than some headers */
 #define PAGE ((uint64_t)4096)
 
@@ -72,7 +72,7 @@ static uint32_t count_cores(void)
     return sched_getaffinity(0, sizeof cores, &cores) == 0 ? (uint32_t)CPU_COUNT(&cores) : 1;
 }
 
-/* Data and no program, where the kernel knows the difference: some allow no other. */
+/* Data and no program, if the kernel knows the difference: some allow no other. */
 static int create_file(void)
 {
     const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;

@@ -16,7 +16,7 @@ typedef enum sl_shm_state { SL_SHM_ABSENT, SL_SHM_JOINED, SL_SHM_CLOSED, SL_SHM_
 
 /* One rank, seen by all. */
 typedef struct sl_shm_rank {
-    /* Read by peers at each message: rung (incremented and woken) where the rank sleeps. */
+    /* Read by peers at each message: rung (incremented and woken) if the rank sleeps. */
     _Alignas(SL_SHM_LINE) _Atomic uint32_t bell;
     _Atomic uint32_t sleepers; /* threads of the rank that sleep or are about to */
     _Atomic uint32_t core;     /* on which the rank was last seen, counted from 1; 0 while it is not known */
@@ -83,7 +83,7 @@ uint64_t sl_shm_mesh_offset(int size);
 bool sl_shm_fail(sl_shm *shm, int rank, sl_status code, const char *text);
 /* The failure of a rank that has given no sign of life for the hang timeout: names what all ranks were last doing. */
 void sl_shm_fail_hung(sl_shm *shm, int rank);
-/* Wakes the rank where it sleeps. */
+/* Wakes the rank if it sleeps. */
 void sl_shm_ring(sl_shm_rank *rank);
 void sl_shm_ring_all(sl_shm *shm);
 

@@ -119,7 +119,7 @@ static void nonsense_is_refused_by_name(void **state)
     sl_environment environment;
     ONLY("RANK", "4", "WORLD_SIZE", "4");
     assert_int_not_equal(sl_environment_read(&environment), SL_OK);
-    assert_non_null(strstr(sl_error_message(), "RANK is 4 where WORLD_SIZE is 4"));
+    assert_non_null(strstr(sl_error_message(), "RANK is 4, but WORLD_SIZE is 4"));
     ONLY("OMPI_COMM_WORLD_RANK", "x", "OMPI_COMM_WORLD_SIZE", "4");
     assert_int_not_equal(sl_environment_read(&environment), SL_OK);
     assert_non_null(strstr(sl_error_message(), "OMPI_COMM_WORLD_RANK"));
