@@ -11,6 +11,7 @@
     X(comm, "Times messages between two ranks beside memcpy")                                                          \
     X(schedule, "Times generating, lowering, checking and simulating a large schedule")                                \
     X(compile, "Times compiling a large pipeline, all ranks, before anything runs")                                    \
+    X(plan, "Times the planner, and says how near its plans come to the bound")                                        \
     X(overhead, "Times pipelines whose stages do nothing, and what a trace costs")                                     \
     X(pipeline, "Trains a GPT under every schedule, beside one process and the simulator")                             \
     X(step, "Times a training step against its matrix products alone")                                                 \

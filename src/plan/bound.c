@@ -217,12 +217,13 @@ static double idle_of(const prelude *rank, double trip)
 }
 
 /* (f) Can all ranks keep to `least`? An F takes all its time or none, so a rank may have to wait for its first I, or to
- * make it wait; then those of all ranks before it come later, too: their trips contain this one. */
-static bool can_start(const prelude *ranks, int count, double least, bool makespan)
+ * make it wait; then those of the ranks that its gradients go to come later, too: on a loop from the last rank up, on a
+ * V from the first down. */
+static bool can_start(const prelude *ranks, int count, bool upward, double least, bool makespan)
 {
     double delay = 0;
-    for (int rank = count - 1; rank >= 0; rank--) {
-        const prelude *own = &ranks[rank];
+    for (int n = 0; n < count; n++) {
+        const prelude *own = &ranks[upward ? count - 1 - n : n];
         double allowed = least - (makespan ? own->without.makespan : own->without.stage_time);
         double trip = own->trip + delay, rounding = 1e-12 * least;
         if (idle_of(own, trip) <= allowed + rounding)
@@ -235,10 +236,10 @@ static bool can_start(const prelude *ranks, int count, double least, bool makesp
     return true;
 }
 
-static double least_by_first_i(const prelude *ranks, int count, bool makespan, double known)
+static double least_by_first_i(const prelude *ranks, int count, bool upward, bool makespan, double known)
 {
     double low = known, high = known;
-    if (can_start(ranks, count, known, makespan))
+    if (can_start(ranks, count, upward, known, makespan))
         return known;
     for (int rank = 0; rank < count; rank++) {
         const sl_plan_bound *without = &ranks[rank].without;
@@ -246,7 +247,7 @@ static double least_by_first_i(const prelude *ranks, int count, bool makespan, d
     }
     for (int n = 0; n < 60; n++) {
         double middle = (low + high) / 2;
-        if (can_start(ranks, count, middle, makespan))
+        if (can_start(ranks, count, upward, middle, makespan))
             high = middle;
         else
             low = middle;
@@ -309,6 +310,8 @@ sl_status sl_instance_bounds(const sl_instance *instance, sl_plan_bound *out)
     flight_times flight = { 0 };
     sl_plan_bound found = { 0 };
     prelude *preludes = NULL;
+    double *forward = NULL;
+    SL_TRY(SL_NEW_ARRAY(forward, instance->ranks));
     SL_TRY(SL_NEW_ARRAY(preludes, instance->ranks));
     SL_TRY(SL_NEW_ARRAY(flight.f, instance->stages));
     SL_TRY(SL_NEW_ARRAY(flight.i, instance->stages));
@@ -316,12 +319,20 @@ sl_status sl_instance_bounds(const sl_instance *instance, sl_plan_bound *out)
     fly(instance, &flight);
     for (int rank = 0; rank < instance->ranks; rank++) {
         rank_view view = view_rank(instance, &flight, rank);
+        forward[rank] = most_forward(&view);
         bound_rank(&view, &preludes[rank], &found);
     }
-    out->makespan = least_by_first_i(preludes, instance->ranks, true, found.makespan);
-    out->stage_time = least_by_first_i(preludes, instance->ranks, false, found.stage_time);
+    sl_plan_bound together;
+    SL_TRY(sl_unrolled_bound(instance, flight.tail, forward, &together));
+    found.makespan = larger(found.makespan, together.makespan);
+    found.stage_time = larger(found.stage_time, together.stage_time);
+    bool upward = instance->placement == SL_PLACEMENT_LOOP;
+    out->makespan = least_by_first_i(preludes, instance->ranks, upward, true, found.makespan);
+    out->stage_time =
+        upward ? least_by_first_i(preludes, instance->ranks, true, false, found.stage_time) : found.stage_time;
 done:
     sl_free(preludes);
+    sl_free(forward);
     sl_free(flight.f);
     sl_free(flight.i);
     sl_free(flight.tail);

@@ -5,18 +5,18 @@
  * chunks as well. So the oldest microbatch in flight can always go on; those before it have freed what they held. */
 #include "plan/placer.h"
 
-typedef struct candidate {
+typedef struct next_operation {
     double start; /* infinity: none */
     int chunk;
     sl_operation_kind kind;
     double room; /* memory that W have to make first */
-} candidate;
+} next_operation;
 
 typedef struct greedy {
     sl_placer *placer;
     const sl_greedy_choice *choice;
-    candidate *next; /* (ranks) */
-    double *tree;    /* a tournament of the ranks' starts: node n has the smaller of 2n and 2n + 1; ranks at `leaves` */
+    next_operation *next; /* (ranks) */
+    double *tree; /* a tournament of the ranks' starts: node n has the smaller of 2n and 2n + 1; ranks at `leaves` */
     int leaves;
 } greedy;
 
@@ -26,10 +26,10 @@ static double later(double a, double b)
 }
 
 /* The chunk that has gone furthest goes first if several can start. */
-static candidate best_backward(const greedy *self, int rank)
+static next_operation best_backward(const greedy *self, int rank)
 {
     const sl_placer *placer = self->placer;
-    candidate best = { .start = INFINITY, .kind = SL_OPERATION_I };
+    next_operation best = { .start = INFINITY, .kind = SL_OPERATION_I };
     for (int chunk = placer->instance->chunks - 1; chunk >= 0; chunk--) {
         int stage = sl_instance_stage(placer->instance, rank, chunk);
         if (placer->done_i[stage] >= placer->done_f[stage])
@@ -68,12 +68,12 @@ static double time_of_room(const sl_placer *placer, int rank, double room)
     return now;
 }
 
-static candidate best_forward(const greedy *self, int rank)
+static next_operation best_forward(const greedy *self, int rank)
 {
     const sl_placer *placer = self->placer;
     const sl_instance *instance = placer->instance;
     const sl_greedy_choice *choice = self->choice;
-    candidate best = { .start = INFINITY, .kind = SL_OPERATION_F };
+    next_operation best = { .start = INFINITY, .kind = SL_OPERATION_F };
     for (int n = 0; n < instance->chunks; n++) {
         int chunk = choice->deep_first ? instance->chunks - 1 - n : n;
         int stage = sl_instance_stage(instance, rank, chunk);
@@ -101,7 +101,7 @@ static candidate best_forward(const greedy *self, int rank)
 
 static void decide(greedy *self, int rank)
 {
-    candidate backward = best_backward(self, rank), forward = best_forward(self, rank);
+    next_operation backward = best_backward(self, rank), forward = best_forward(self, rank);
     double f = sl_instance_load(self->placer->instance, rank, forward.chunk)->f;
     bool go_forward = forward.start + self->choice->patience * f < backward.start ||
                       (self->choice->forward_first && forward.start <= backward.start);
@@ -128,7 +128,7 @@ static void place(greedy *self, int rank)
     sl_placer *placer = self->placer;
     const sl_instance *instance = placer->instance;
     const sl_greedy_choice *choice = self->choice;
-    candidate next = self->next[rank];
+    next_operation next = self->next[rank];
     if (next.kind == SL_OPERATION_F)
         (void)sl_placer_make_room(placer, rank, next.room); /* time_of_room() has seen that there are enough */
     double place = instance->ranks > 1 ? (double)rank / (instance->ranks - 1) : 0;

@@ -43,4 +43,9 @@ static inline const sl_stage_load *sl_instance_load(const sl_instance *instance,
 
 SL_MUST_CHECK sl_status sl_instance_bounds(const sl_instance *instance, sl_plan_bound *out);
 
+/* A part of it: all ranks together. tail: (stages) from the end of I to the end of all that must follow; most_forward:
+ * (ranks) how long F can run before the first I. */
+SL_MUST_CHECK sl_status sl_unrolled_bound(const sl_instance *instance, const double *tail, const double *most_forward,
+                                          sl_plan_bound *out);
+
 #endif

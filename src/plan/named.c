@@ -14,7 +14,8 @@ typedef struct named {
     sl_placement placement;
     /* The memory it is made for, in microbatches. */
     int (*limit)(int ranks);
-    bool pattern; /* made for equal costs; else for those given */
+    bool pattern;          /* made for equal costs; else for those given */
+    const char *generator; /* NULL, or the generator whose order it has */
 } named;
 
 static int limit_p(int ranks)
@@ -47,7 +48,7 @@ static const named names[] = {
     { .name = "ZB-H2", .placement = SL_PLACEMENT_LOOP, .limit = limit_h2, .pattern = true },
     { .name = "ZB-1p", .placement = SL_PLACEMENT_LOOP, .limit = limit_p },
     { .name = "ZB-2p", .placement = SL_PLACEMENT_LOOP, .limit = limit_2p },
-    { .name = "V-ZB", .placement = SL_PLACEMENT_V, .limit = limit_p, .pattern = true },
+    { .name = "V-ZB", .placement = SL_PLACEMENT_V, .generator = "ZBVZeroBubble" },
     { .name = "V-Half", .placement = SL_PLACEMENT_V, .limit = limit_half, .pattern = true },
     { .name = "V-Min", .placement = SL_PLACEMENT_V, .limit = limit_third, .pattern = true },
 };
@@ -179,9 +180,12 @@ sl_status sl_plan_make(const sl_plan_problem *problem, const char *name, sl_sche
                                     .stages_per_rank = problem->stages_per_rank };
     if (!found)
         return sl_schedule_generate(&options, out);
+    options.name = found->generator;
     if (problem->stages_per_rank && problem->stages_per_rank != stages_of(found))
         return sl_fail(SL_ERR_ARGUMENT, "%s: %d stages a rank: it needs exactly %d", found->name,
                        problem->stages_per_rank, stages_of(found));
+    if (found->generator)
+        return sl_schedule_generate(&options, out);
     return found->pattern ? make_pattern(found, problem, out) : make_rounds(found, problem, out);
 }
 

@@ -161,7 +161,10 @@ void sl_placer_put(sl_placer *placer, int rank, int chunk, sl_operation_kind kin
         placer->done_w[stage]++;
         placer->memory[rank] -= load->keep;
     }
-    placer->order.operations[rank * placer->order.length + placer->count[rank]++] = sl_operation_make(chunk, kind);
+    int64_t place = rank * placer->order.length + placer->count[rank]++;
+    placer->order.operations[place] = sl_operation_make(chunk, kind);
+    if (placer->starts)
+        placer->starts[place] = start;
     placer->now[rank] = end;
     placer->left[rank] -= time;
     placer->placed++;
@@ -225,7 +228,7 @@ void sl_placer_fill_gap(sl_placer *placer, int rank, double until, double share)
 void sl_placer_finish(sl_placer *placer)
 {
     const sl_instance *instance = placer->instance;
-    double makespan = 0, stage_time = 0;
+    double makespan = 0, stage_time = 0, ends = 0;
     placer->order.value = INFINITY;
     for (int rank = 0; rank < instance->ranks; rank++) {
         sl_placer_flush_w(placer, rank);
@@ -234,6 +237,8 @@ void sl_placer_finish(sl_placer *placer)
         double span = placer->now[rank] - placer->first[rank];
         makespan = placer->now[rank] > makespan ? placer->now[rank] : makespan;
         stage_time = span > stage_time ? span : stage_time;
+        ends += instance->objective == SL_OBJECTIVE_MAKESPAN ? placer->now[rank] : span;
     }
+    placer->mean_end = ends / instance->ranks;
     placer->order.value = instance->objective == SL_OBJECTIVE_MAKESPAN ? makespan : stage_time;
 }

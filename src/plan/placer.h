@@ -40,6 +40,7 @@ typedef struct sl_placer {
     sl_order order;                /* being made */
     double *ready_f, *ready_i;     /* (stages, microbatches) when the inputs are there; negative: not yet known */
     int *done_f, *done_i, *done_w; /* (stages) */
+    double *starts;                /* NULL, or (ranks, operations) the start of each; the owner's to free */
     int64_t *count;                /* (ranks) operations placed */
     double *now;                   /* (ranks) end of the last operation */
     double *first;                 /* (ranks) start of the first operation; negative: none yet */
@@ -47,6 +48,7 @@ typedef struct sl_placer {
     double *memory;                /* (ranks) held now */
     double *left;                  /* (ranks) time of the operations not yet placed */
     double most_idle;              /* of all ranks */
+    double mean_end;               /* of a finished order: what the objective takes the largest of, mean over ranks */
     double stop;                   /* an order is given up when it cannot be better than this */
     int64_t placed;                /* operations placed since the placer was made: what a search costs */
     int *pending;                  /* (ranks) room for the heuristics: a stack, and who is on it */

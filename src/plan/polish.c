@@ -1,6 +1,6 @@
 /* Local search on the order itself: single F and I move, W follow. It mends what a wave cannot have: a start and an end
  * that differ from the middle. */
-#include "plan/placer.h"
+#include "plan/polish.h"
 
 #include <string.h>
 
@@ -11,7 +11,8 @@ typedef struct polish {
     int length;          /* of a rank */
     double *fill;        /* (ranks) share of a W that a gap must have */
     int *at;             /* (ranks) the next step */
-    double value;        /* of the steps */
+    sl_critical critical;
+    double cost; /* of the steps */
     int64_t until;
     double bound;
     uint64_t random;
@@ -76,42 +77,96 @@ static void run_steps(polish *self)
     sl_placer_finish(placer);
 }
 
+/* Runs the steps; true if they are no worse than those before. Of two orders with the same value the one whose ranks end
+ * earlier is better: that is what leads on. */
 static bool try_steps(polish *self)
 {
     sl_placer *placer = self->placer;
-    placer->stop = self->value * (1 + 1e-12);
-    placer->placed += placer->instance->ranks;
+    placer->stop = self->cost * (1 + 1e-12);
+    placer->placed += placer->instance->ranks; /* an order that ends at once costs something, too */
     run_steps(self);
     placer->stop = INFINITY;
-    if (!(placer->order.value <= self->value * (1 + 1e-12)))
+    double cost = placer->order.value + 0.05 * placer->mean_end;
+    if (isinf(placer->order.value) || cost > self->cost * (1 + 1e-12))
         return false;
-    self->value = placer->order.value;
+    self->cost = cost;
     sl_order_keep_better(placer, "polish", self->best);
+    sl_critical_find(placer, &self->critical);
     return true;
 }
 
-/* Moves a step a few places forward or back; half of the time near the start or the end of the rank. */
-static void move_step(polish *self)
+static void shift(sl_operation *steps, int length, int from, int to)
 {
-    int rank = (int)(draw(self) * self->placer->instance->ranks);
-    sl_operation *steps = self->steps + (int64_t)rank * self->length;
-    double part = draw(self);
-    int from = (int)(draw(self) * self->length);
-    int near = self->length / 4;
-    if (part < 0.3)
-        from = (int)(draw(self) * near);
-    else if (part < 0.6)
-        from = self->length - 1 - (int)(draw(self) * near);
-    int distance = 1 + (int)(draw(self) * draw(self) * 8);
-    int to = draw(self) < 0.5 ? from - distance : from + distance;
-    to = to < 0 ? 0 : to >= self->length ? self->length - 1 : to;
+    to = to < 0 ? 0 : to >= length ? length - 1 : to;
     sl_operation moved = steps[from];
     if (to < from)
         memmove(steps + to + 1, steps + to, (size_t)(from - to) * sizeof *steps);
     else
         memmove(steps + from, steps + from + 1, (size_t)(to - from) * sizeof *steps);
     steps[to] = moved;
-    /* Undone by the caller if it is of no use. */
+}
+
+/* Moves a step a few places forward or back; most often one on the critical path. */
+static void move_step(polish *self)
+{
+    const sl_critical_step *critical = &self->critical.steps[(int)(draw(self) * self->critical.count)];
+    bool any = self->critical.count == 0 || draw(self) < 0.3;
+    int rank = any ? (int)(draw(self) * self->placer->instance->ranks) : critical->rank;
+    int from = any ? (int)(draw(self) * self->length) : critical->step;
+    sl_operation *steps = self->steps + (int64_t)rank * self->length;
+    int distance = 1 + (int)(draw(self) * draw(self) * 8);
+    shift(steps, self->length, from, draw(self) < 0.5 ? from - distance : from + distance);
+}
+
+/* Moves the same operation of one microbatch a few places on several ranks in a row. */
+static void move_microbatch(polish *self)
+{
+    const sl_instance *instance = self->placer->instance;
+    int chunk = (int)(draw(self) * instance->chunks), microbatch = (int)(draw(self) * instance->microbatches);
+    sl_operation operation = sl_operation_make(chunk, draw(self) < 0.5 ? SL_OPERATION_F : SL_OPERATION_I);
+    int first = (int)(draw(self) * instance->ranks), last = (int)(draw(self) * instance->ranks);
+    if (first > last) {
+        int other = first;
+        first = last;
+        last = other;
+    }
+    int distance = 1 + (int)(draw(self) * 3);
+    bool back = draw(self) < 0.5;
+    int span = draw(self) < 0.7 ? 1 : 1 + (int)(draw(self) * 4);
+    for (int rank = first; rank <= last; rank++) {
+        for (int each = 0; each < span; each++) {
+            int wanted = microbatch + (back ? each : span - 1 - each);
+            if (wanted >= instance->microbatches)
+                continue;
+            sl_operation *steps = self->steps + (int64_t)rank * self->length;
+            int at = 0;
+            for (int seen = 0; at < self->length; at++) {
+                if (steps[at] == operation && seen++ == wanted)
+                    break;
+            }
+            int to = back ? at - distance : at + distance;
+            shift(steps, self->length, at, to);
+        }
+    }
+}
+
+/* The shares with which the order is best, from the first rank to the last. */
+static void choose_fill(polish *self)
+{
+    static const double fills[] = { 1, 0.5, 0.001 };
+    int ranks = self->placer->instance->ranks, best = 0;
+    double least = INFINITY;
+    for (int n = 0; n <= 9; n++) {
+        int pair = n < 9 ? n : best; /* the best once more, to end with it */
+        double first = fills[pair % 3], last = fills[pair / 3];
+        for (int rank = 0; rank < ranks; rank++)
+            self->fill[rank] = first + (last - first) * rank / (ranks > 1 ? ranks - 1 : 1);
+        self->cost = INFINITY;
+        if (try_steps(self) && self->cost < least) {
+            least = self->cost;
+            best = n;
+        }
+    }
 }
 
 static sl_status run(polish *self, sl_operation *saved, double *saved_fill)
@@ -124,9 +179,11 @@ static sl_status run(polish *self, sl_operation *saved, double *saved_fill)
         static const double fills[] = { 1, 0.75, 0.5, 0.25, 0.001 };
         if (draw(self) < 0.15)
             self->fill[(int)(draw(self) * instance->ranks)] = fills[(int)(draw(self) * 5)];
+        else if (draw(self) < 0.5)
+            move_microbatch(self);
         else
             move_step(self);
-        while (draw(self) < 0.4)
+        while (draw(self) < 0.3)
             move_step(self);
         if (!try_steps(self)) {
             memcpy(self->steps, saved, bytes);
@@ -143,7 +200,7 @@ sl_status sl_polish(sl_placer *placer, int64_t effort, double bound, sl_order *b
     polish self = { .placer = placer,
                     .best = best,
                     .length = 2 * instance->chunks * instance->microbatches,
-                    .value = INFINITY,
+                    .cost = INFINITY,
                     .until = placer->placed + effort,
                     .bound = bound,
                     .random = 0x2545f4914f6cdd1d };
@@ -155,29 +212,20 @@ sl_status sl_polish(sl_placer *placer, int64_t effort, double bound, sl_order *b
     SL_TRY(SL_NEW_ARRAY(self.fill, instance->ranks));
     SL_TRY(SL_NEW_ARRAY(saved_fill, instance->ranks));
     SL_TRY(SL_NEW_ARRAY(self.at, instance->ranks));
+    int64_t cells = (int64_t)instance->stages * instance->microbatches, operations = best->length * instance->ranks;
+    self.critical.capacity = (int)operations;
+    SL_TRY(SL_NEW_ARRAY(self.critical.steps, operations));
+    SL_TRY(SL_NEW_ARRAY(self.critical.place_f, cells));
+    SL_TRY(SL_NEW_ARRAY(self.critical.place_i, cells));
+    SL_TRY(SL_NEW_ARRAY(self.critical.step_of, operations));
+    SL_TRY(SL_NEW_ARRAY(self.critical.seen, 3 * instance->chunks));
+    SL_TRY(SL_NEW_ARRAY(placer->starts, operations));
     int64_t count = 0;
     for (int64_t n = 0; n < best->length * instance->ranks; n++) {
         if (sl_operation_kind_of(best->operations[n]) != SL_OPERATION_W)
             self.steps[count++] = best->operations[n];
     }
-    static const double fills[] = { 1, 0.5, 0.001 };
-    double best_start = INFINITY;
-    int chosen = 0;
-    for (int n = 0; n < 9; n++) {
-        for (int rank = 0; rank < instance->ranks; rank++)
-            self.fill[rank] =
-                fills[n % 3] + (fills[n / 3] - fills[n % 3]) * rank / (instance->ranks > 1 ? instance->ranks - 1 : 1);
-        self.value = INFINITY;
-        try_steps(&self);
-        if (self.value < best_start) {
-            best_start = self.value;
-            chosen = n;
-        }
-    }
-    for (int rank = 0; rank < instance->ranks; rank++)
-        self.fill[rank] = fills[chosen % 3] + (fills[chosen / 3] - fills[chosen % 3]) * rank /
-                                                  (instance->ranks > 1 ? instance->ranks - 1 : 1);
-    self.value = best_start;
+    choose_fill(&self);
     SL_TRY(run(&self, saved, saved_fill));
 done:
     sl_free(self.steps);
@@ -185,5 +233,12 @@ done:
     sl_free(self.fill);
     sl_free(saved_fill);
     sl_free(self.at);
+    sl_free(self.critical.steps);
+    sl_free(self.critical.place_f);
+    sl_free(self.critical.place_i);
+    sl_free(self.critical.step_of);
+    sl_free(self.critical.seen);
+    sl_free(placer->starts);
+    placer->starts = NULL;
     return status;
 }

@@ -3,7 +3,7 @@
 #include "plan/result.h"
 
 /* Operations that the search places in a second, about. */
-#define EFFORT_PER_SECOND 20e6
+#define EFFORT_PER_SECOND 25e6
 
 void sl_run_rounds(sl_placer *placer, double bound, sl_order *best)
 {
@@ -54,11 +54,11 @@ sl_status sl_find_order(const sl_instance *instance, double budget_seconds, sl_o
     if (instance->chunks == 1)
         sl_run_rounds(&placer, bound, best);
     if (best->value > bound * (1 + 1e-12))
-        SL_TRY(run_greedy(&placer, bound, effort / 5, best));
+        SL_TRY(run_greedy(&placer, bound, effort / 20, best));
     if (best->value > bound * (1 + 1e-12))
-        SL_TRY(sl_wave_search(&placer, effort / 2, bound, best));
+        SL_TRY(sl_wave_search(&placer, effort * 7 / 20, bound, best));
     if (best->value > bound * (1 + 1e-12))
-        SL_TRY(sl_polish(&placer, effort * 3 / 10, bound, best));
+        SL_TRY(sl_polish(&placer, effort * 12 / 20, bound, best));
 done:
     sl_placer_destroy(&placer);
     return status;

@@ -220,7 +220,7 @@ static int check_args(const plan_args *args)
 
 int cmd_plan(int argc, char **argv)
 {
-    plan_args args = { .placement = PLACEMENT_OF_SCHEDULE, .format = REPORT_NONE, .release = NAN, .budget = 0.5 };
+    plan_args args = { .placement = PLACEMENT_OF_SCHEDULE, .format = REPORT_NONE, .release = NAN, .budget = SL_PLAN_BUDGET };
     sl_costs_init(&args.costs);
     args.costs.stage.activation = NAN; /* not given */
     const cli_option options[] = {
@@ -273,7 +273,7 @@ int cmd_plan(int argc, char **argv)
           .real = &args.budget,
           .least = 0,
           .most = 1e6,
-          .help = "How long --auto may search after its heuristics, about; 0.5 by default. It is counted in steps, so "
+          .help = "How long --auto may search after its heuristics, about; 0.9 by default. It is counted in steps, so "
                   "equal problems give equal plans." },
         { .name = "lower", .flag = &args.lower, .help = "Add the communication." },
         { .name = "output",
