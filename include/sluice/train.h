@@ -190,6 +190,7 @@ typedef struct sl_step_report {
 /* Zero is the default of every field. */
 typedef struct SL_NAMED_FIELDS sl_train_options {
     bool resume;            /* from the newest whole checkpoint of run.out; from the start where there is none */
+    bool overwrite;         /* if it does not resume: a run that is in run.out is removed, else it is an error */
     int64_t trace_steps;    /* steps whose timeline goes to run.out/trace.json and trace.svg */
     const char *save_grads; /* file for the gradients of the first step, summed over replicas, before clipping */
     FILE *console;          /* where rank 0 shows progress; NULL: nowhere */
@@ -209,9 +210,9 @@ typedef struct sl_train_result {
     char checkpoint[1024]; /* folder of the last checkpoint; empty where none was written */
 } sl_train_result;
 
-/* Looks at run.out before anything starts: it can be written, and it holds no checkpoint unless the run resumes; then
- * the newest is one of the same model and optimizer. */
-SL_API SL_MUST_CHECK sl_status sl_train_check_output(const sl_train_plan *plan, bool resume);
+/* Looks at run.out before anything starts: it can be written, and it holds no checkpoint unless the run resumes or
+ * overwrites; if it resumes, the newest is one of the same model and optimizer. options NULL means all defaults. */
+SL_API SL_MUST_CHECK sl_status sl_train_check_output(const sl_train_plan *plan, const sl_train_options *options);
 
 /* Collective over group, which has sl_train_plan_ranks() ranks: trains until run.steps are completed. A failure on one
  * rank is a failure on all. options NULL means all defaults; result may be NULL. */

@@ -35,7 +35,8 @@ sl_status sl_output_check_unused(const sl_train_config *config)
     if (status == SL_OK && count > 0)
         status = sl_train_config_fail(config, "run.out",
                                       "%s holds a run (checkpoint of step %" PRId64
-                                      "): continue it with --resume, or choose another folder",
+                                      "): continue it with --resume, replace it with --overwrite, or choose another "
+                                      "folder",
                                       config->run.out, steps[0]);
     sl_free(steps);
     return status;
@@ -64,7 +65,7 @@ done:
     return status;
 }
 
-sl_status sl_train_check_output(const sl_train_plan *plan, bool resume)
+sl_status sl_train_check_output(const sl_train_plan *plan, const sl_train_options *options)
 {
     const sl_train_config *config = plan->config;
     sl_status status = sl_folder_make(config->run.out);
@@ -73,7 +74,35 @@ sl_status sl_train_check_output(const sl_train_plan *plan, bool resume)
     if (access(config->run.out, W_OK | X_OK) != 0)
         return sl_train_config_context(
             config, "run.out", sl_fail(SL_ERR_IO, "%s cannot be written: %s", config->run.out, strerror(errno)));
-    return resume ? check_newest(plan) : sl_output_check_unused(config);
+    if (options && options->resume)
+        return check_newest(plan);
+    return options && options->overwrite ? SL_OK : sl_output_check_unused(config);
+}
+
+sl_status sl_output_clear(const sl_train_config *config)
+{
+    static const char *const files[] = { "trace.json", "trace.svg", "plan.json", "metrics.jsonl" };
+    static const char *const folders[] = { "tokenizer", "tensorboard" };
+    sl_status status = SL_OK;
+    char *path = NULL;
+    SL_TRY(sl_path_join(config->run.out, "checkpoints", &path));
+    SL_TRY(sl_checkpoint_prune(path, 0));
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        sl_free(path);
+        path = NULL;
+        SL_TRY(sl_path_join(config->run.out, files[i], &path));
+        if (unlink(path) != 0 && errno != ENOENT)
+            SL_TRY(sl_fail(SL_ERR_IO, "remove %s: %s", path, strerror(errno)));
+    }
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        sl_free(path);
+        path = NULL;
+        SL_TRY(sl_path_join(config->run.out, folders[i], &path));
+        SL_TRY(sl_folder_remove(path));
+    }
+done:
+    sl_free(path);
+    return status;
 }
 
 /* ---- The lock -------------------------------------------------------------------------------- */

@@ -16,6 +16,9 @@ typedef struct sl_output_folder {
 SL_MUST_CHECK sl_status sl_output_lock(sl_output_folder *output, const sl_train_config *config);
 /* Fails if the folder holds checkpoints, whole or damaged. */
 SL_MUST_CHECK sl_status sl_output_check_unused(const sl_train_config *config);
+/* Removes what a run left in the folder: whole checkpoints, metrics, timeline, tokenizer. What was set aside, and what is
+ * not a run's, stays. */
+SL_MUST_CHECK sl_status sl_output_clear(const sl_train_config *config);
 /* Collective over group, once rank 0 holds the lock: all ranks see the folder that rank 0 writes to, or the run fails. */
 SL_MUST_CHECK sl_status sl_output_check_shared(sl_group *group, const sl_train_config *config);
 /* Opens metrics.jsonl, which keeps the lines up to the step, and the event file if asked for. */

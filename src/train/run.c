@@ -97,7 +97,9 @@ static sl_status choose_checkpoint(train_run *run, const char *folder, start_poi
     sl_checkpoint *checkpoint = NULL;
     if (run->options->resume)
         SL_TRY(sl_checkpoint_open_newest(folder, &checkpoint));
-    else
+    else if (run->options->overwrite)
+        SL_TRY(sl_output_clear(run->config));
+    if (!run->options->resume)
         SL_TRY(sl_output_check_unused(run->config)); /* now that the folder is locked */
     if (checkpoint) {
         SL_TRY(sl_attributes_check(run->plan, checkpoint));

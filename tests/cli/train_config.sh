@@ -121,7 +121,21 @@ eval "set -- $(sed -n 's/^to run it: //p' "$out")"
 # A folder that holds a run is not overwritten.
 run 0 "$SLUICE" train -c run.yaml --run.steps=1 --run.out=first
 run 2 "$SLUICE" train -c run.yaml --run.steps=1 --run.out=first
-complains '--run.out=first: first holds a run (checkpoint of step 1): continue it with --resume'
+complains '--run.out=first: first holds a run (checkpoint of step 1): continue it with --resume, replace it with --overwrite'
+run 2 "$SLUICE" train -c run.yaml --run.steps=1 --run.out=first --overwrite --resume
+complains 'either --resume or --overwrite'
+
+# Unless it is asked for: then nothing of the old run is left, and what is not of a run stays.
+touch first/notes.txt first/trace.json
+mkdir first/checkpoints/step-00000007.damaged first/tokenizer
+touch first/tokenizer/vocab.json
+run 0 "$SLUICE" train -c run.yaml --run.steps=2 --run.out=first --overwrite -n 2
+prints 'done after step 2'
+grep -q '^resumed' "$out" && fail "it resumed"
+[ "$(ls first/checkpoints | xargs)" = "step-00000002 step-00000007.damaged" ] || fail "left: $(ls first/checkpoints | xargs)"
+[ "$(grep -c '"loss"' first/metrics.jsonl)" -eq 2 ] || fail "metrics of the old run are left"
+[ -e first/notes.txt ] && [ ! -e first/trace.json ] && [ ! -e first/tokenizer ] || fail "left: $(ls first | xargs)"
+run 0 "$SLUICE" train -c run.yaml --run.steps=1 --run.out=fresh --overwrite
 
 # Nor does a run start whose gradients could not be written; they may lie in its own folder.
 run 1 "$SLUICE" train -c run.yaml --run.steps=1 --run.out=second --save-grads nowhere/grads

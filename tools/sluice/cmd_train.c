@@ -21,7 +21,7 @@
 
 static const cli_usage usage = {
     .command = NAME,
-    .synopsis = "[-c FILE] [--SECTION.KEY=VALUE ...] [-n RANKS] [--dry-run] [--resume] [--restarts N] "
+    .synopsis = "[-c FILE] [--SECTION.KEY=VALUE ...] [-n RANKS] [--dry-run] [--resume | --overwrite] [--restarts N] "
                 "[--trace N] [--save-grads FILE]",
     .description =
         "Trains a language model from a text or token file, cut into pipeline stages. Everything of a run lies in the "
@@ -37,13 +37,13 @@ static const cli_usage usage = {
                 "mpirun -n 4 sluice train -c run.yaml --parallel.pp=4",
 };
 
-enum { OPTION_LIMIT = 256, OVERRIDE_LIMIT = 256, OWN_OPTIONS = 11 };
+enum { OPTION_LIMIT = 256, OVERRIDE_LIMIT = 256, OWN_OPTIONS = 12 };
 
 /* The command line as it was read. */
 typedef struct train_arguments {
     const char *config, *save_grads;
     int ranks, trace, restarts, min_ranks;
-    bool dry_run, resume;
+    bool dry_run, resume, overwrite;
     double hang_timeout;
     int format; /* of --dry-run */
     char *overrides[OVERRIDE_LIMIT];
@@ -93,6 +93,9 @@ static void fill_options(train_arguments *arguments, cli_option *options, char n
           .help =
               "Continue from the newest whole checkpoint in run.out; start anew where there is none. The numbers of "
               "ranks and stages and the schedule may be others than before." },
+        { .name = "overwrite",
+          .flag = &arguments->overwrite,
+          .help = "Start anew in a run.out that holds a run, and remove that run." },
         { .name = "restarts",
           .value = "N",
           .integer = &arguments->restarts,
@@ -215,6 +218,7 @@ static int run_rank(const sl_train_plan *plan, const sl_train_config *config, co
     sl_group *group = NULL;
     sl_train_result result;
     const sl_train_options options = { .resume = arguments->resume,
+                                       .overwrite = arguments->overwrite,
                                        .trace_steps = arguments->trace,
                                        .save_grads = arguments->save_grads,
                                        .console = stdout,
@@ -334,11 +338,12 @@ static int run(const train_arguments *arguments, const sl_train_config *config, 
     sl_status status = sl_train_plan_create(config, &plan);
     if (status != SL_OK)
         return refuse(status);
+    const sl_train_options output = { .resume = arguments->resume, .overwrite = arguments->overwrite };
     int code = EXIT_OK, ranks = sl_train_plan_ranks(plan);
     if (arguments->dry_run) {
         code = print_plan(plan, arguments, argc, argv);
     } else if ((status = sl_train_plan_check_memory(plan)) != SL_OK ||
-               (status = sl_train_check_output(plan, arguments->resume)) != SL_OK ||
+               (status = sl_train_check_output(plan, &output)) != SL_OK ||
                (status = check_writable(arguments->save_grads)) != SL_OK) {
         code = refuse(status);
     } else if (starts) {
@@ -407,8 +412,11 @@ int cmd_train(int argc, char **argv)
     fill_options(&arguments, options, names, helps);
     log_to_stderr(NAME);
     if (options_parse(&usage, options, &argc, argv, &code)) {
+        if (arguments.resume && arguments.overwrite)
+            code = usage_error(NAME, "either --resume or --overwrite, not both");
         arguments.resume |= ranks_started_again();
-        code = load_config(&arguments, &config);
+        if (code == EXIT_OK)
+            code = load_config(&arguments, &config);
         if (code == EXIT_OK) {
             if (ranks_started_elsewhere() && config->log.progress == SL_PROGRESS_AUTO)
                 config->log.progress = SL_PROGRESS_PLAIN;
