@@ -40,7 +40,7 @@ SL_API void sl_graph_pop(sl_graph *graph);
 
 /* Fixes the graph: reports the first error, an empty graph, a graph without outputs, a scope left open. */
 SL_API SL_MUST_CHECK sl_status sl_graph_finish(sl_graph *graph);
-/* The first error so far, SL_OK where there is none; for builders that want to stop early. */
+/* The first error so far, SL_OK if there is none; for builders that want to stop early. */
 SL_API sl_status sl_graph_status(const sl_graph *graph);
 
 /* A tensor that the user hands in for every microbatch (tokens, targets). Its name does not take the scope's prefix. */
@@ -80,7 +80,7 @@ SL_API sl_dtype sl_value_dtype(const sl_graph *graph, sl_value value); /* SL_DTY
 
 /* ---- Operations ------------------------------------------------------------------------------ */
 
-/* A node is named for its scope and op ("h.3.mlp.gelu_tanh"), with _2, _3 where the name is taken. Shapes are the
+/* A node is named for its scope and op ("h.3.mlp.gelu_tanh"), with _2, _3 if the name is taken. Shapes are the
  * kernels' (kernel.h). Negative dims count from the end. */
 
 SL_API sl_value sl_linear(sl_graph *g, sl_value x, sl_value w, sl_value b); /* x[..,K] w[N,K] b?[N] -> [..,N] */
@@ -130,7 +130,7 @@ SL_API sl_value sl_max(sl_graph *g, sl_value x, const int *dims, int dim_count, 
 SL_API sl_value sl_concat(sl_graph *g, const sl_value *values, int count, int dim);
 SL_API sl_value sl_copy(sl_graph *g, sl_value x);
 
-/* Views: they cost nothing where the strides allow it (a reshape that they forbid becomes a copy). */
+/* Views: they cost nothing if the strides allow it (a reshape that they forbid becomes a copy). */
 SL_API sl_value sl_reshape(sl_graph *g, sl_value x, int rank, const int64_t *dims); /* one dim may be -1 */
 SL_API sl_value sl_permute(sl_graph *g, sl_value x, const int *order);              /* as many as x has dims */
 SL_API sl_value sl_transpose(sl_graph *g, sl_value x, int dim_a, int dim_b);
@@ -195,7 +195,7 @@ typedef struct SL_NAMED_FIELDS sl_split_spec {
 
 typedef struct sl_partition sl_partition; /* opaque, immutable */
 
-/* A value that one stage makes and another uses. A differentiable value with several users is handed on from user to
+/* A value that one stage makes and another uses. A differentiable value with several users is passed from user to
  * user in stage order (s -> t -> u), so that its gradient adds up along the way back in the order of the uncut graph:
  * an output has at most one differentiable edge, and nobody sums gradients between stages. Users from which no gradient
  * comes back get the value from the nearest stage before them that has it, by further edges of that output. */
@@ -222,12 +222,12 @@ typedef struct sl_root_input {
     sl_dtype dtype;
     sl_shape shape;
     const int *stages;
-    int stage_count; /* 0 where nothing uses it */
+    int stage_count; /* 0 if nothing uses it */
     bool differentiable;
 } sl_root_input;
 
-/* The result does not borrow from the graph. Fails with the module or node named where a point does not exist, where a
- * stage would be empty, or where nothing is left to cut. */
+/* The result does not borrow from the graph. Fails, naming the module or node, if a point does not exist, if a stage
+ * would be empty, or if nothing is left to cut. */
 SL_API SL_MUST_CHECK sl_status sl_graph_partition(const sl_graph *graph, const sl_split_spec *spec, sl_partition **out);
 SL_API void sl_partition_destroy(sl_partition *partition); /* NULL is fine; programs made from it do not need it */
 
@@ -262,13 +262,13 @@ typedef struct SL_NAMED_FIELDS sl_program_options {
     const sl_dtype *grad_dtype;
 } sl_program_options;
 
-/* A buffer outside the program: contiguous, on a SL_DEVICE_ALIGNMENT boundary where large. */
+/* A buffer outside the program: contiguous, on a SL_DEVICE_ALIGNMENT boundary if it is large. */
 typedef struct sl_port {
     const char *name; /* of the value, parameter, input or output */
     sl_dtype dtype;
     sl_shape shape;
     size_t bytes;
-    /* Its last reader or writer: the owner keeps it until that phase has run (until B where B runs in place of I and
+    /* Its last reader or writer: the owner keeps it until that phase has run (until B if B runs in place of I and
      * W). params, grads: W. */
     sl_phase last_use;
     /* input: input_grads[i] is written, its gradient; output: output_grads[i] is read. Elsewhere the pointer is not
@@ -291,7 +291,7 @@ typedef struct sl_program_info {
     int input_count;
     const sl_port *outputs;
     int output_count;
-    int loss; /* index of the output that is the loss; -1 where it is elsewhere */
+    int loss; /* index of the output that is the loss; -1 if it is in another stage */
     const sl_port *states;
     int state_count;
 
@@ -361,7 +361,7 @@ SL_API SL_MUST_CHECK sl_status sl_runner_create(const sl_partition *partition, s
                                                 const sl_runner_options *options, sl_runner **out);
 SL_API void sl_runner_destroy(sl_runner *runner); /* NULL is fine */
 
-/* Device memory, by name; none where there is no such. A parameter tied across stages is one; its gradient is the sum
+/* Device memory, by name; none if there is no such. A parameter tied across stages is one; its gradient is the sum
  * over the stages, in stage order. Inputs and seeds stay what they were in the step before; seeds start as 1. */
 SL_API sl_view sl_runner_param(const sl_runner *runner, const char *name);
 SL_API sl_view sl_runner_grad(const sl_runner *runner, const char *name);

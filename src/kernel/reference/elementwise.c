@@ -29,41 +29,6 @@ static double gelu_erf_slope(double x)
     return 0.5 * (1 + erf(x * M_SQRT1_2)) + x * exp(-0.5 * x * x) / sqrt(2 * M_PI);
 }
 
-/* a is x (or y for RELU_GRAD and TANH_GRAD), dy is 0 where the op has none. */
-static double apply(const sl_kernel_call *call, double a, double dy)
-{
-    switch (call->op) {
-    case SL_OP_GELU_TANH:
-        return gelu_tanh(a);
-    case SL_OP_GELU_TANH_GRAD:
-        return dy * gelu_tanh_slope(a);
-    case SL_OP_GELU_ERF:
-        return gelu_erf(a);
-    case SL_OP_GELU_ERF_GRAD:
-        return dy * gelu_erf_slope(a);
-    case SL_OP_SILU:
-        return a * sigmoid(a);
-    case SL_OP_SILU_GRAD:
-        return dy * sigmoid(a) * (1 + a * (1 - sigmoid(a)));
-    case SL_OP_RELU:
-        return a > 0 ? a : a != a ? a : 0;
-    case SL_OP_RELU_GRAD:
-        return a > 0 ? dy : 0;
-    case SL_OP_TANH:
-        return tanh(a);
-    case SL_OP_TANH_GRAD:
-        return dy * (1 - a * a);
-    case SL_OP_EXP:
-        return exp(a);
-    case SL_OP_LOG:
-        return log(a);
-    case SL_OP_NEG:
-        return -a;
-    default: /* SL_OP_SCALE */
-        return call->attrs.alpha * a + call->attrs.beta;
-    }
-}
-
 static double element(const sl_view *view, int64_t index)
 {
     return sl_get(view, sl_row_offset(&view->meta, index, 0));
@@ -75,13 +40,38 @@ static void put_element(const sl_kernel_call *call, int output, int64_t index, d
     sl_put(view, sl_row_offset(&view->meta, index, 0), value, sl_call_accumulates(call, output));
 }
 
-sl_status sl_reference_unary(const sl_kernel_call *call)
-{
-    const sl_view *a = sl_call_input(call, 0), *dy = sl_call_input(call, 1);
-    for (int64_t i = 0; i < sl_meta_count(&a->meta); i++)
-        put_element(call, 0, i, apply(call, element(a, i), sl_view_is_none(dy) ? 0 : element(dy, i)));
-    return SL_OK;
-}
+/* ---- One argument ---------------------------------------------------------------------------- */
+
+/* The kernel of an op as a formula of a, its first input, and of dy, its second (0 if it has one alone). */
+#define UNARY(op, formula)                                                                                             \
+    sl_status sl_reference_##op(const sl_kernel_call *call)                                                            \
+    {                                                                                                                  \
+        const sl_view *first = sl_call_input(call, 0), *second = sl_call_input(call, 1);                               \
+        const sl_op_attrs *attrs = &call->attrs;                                                                       \
+        (void)attrs;                                                                                                   \
+        for (int64_t i = 0; i < sl_meta_count(&first->meta); i++) {                                                    \
+            double a = element(first, i), dy = sl_view_is_none(second) ? 0 : element(second, i);                       \
+            (void)dy;                                                                                                  \
+            put_element(call, 0, i, formula);                                                                          \
+        }                                                                                                              \
+        return SL_OK;                                                                                                  \
+    }
+UNARY(gelu_tanh, gelu_tanh(a))
+UNARY(gelu_tanh_grad, gelu_tanh_slope(a) * dy)
+UNARY(gelu_erf, gelu_erf(a))
+UNARY(gelu_erf_grad, gelu_erf_slope(a) * dy)
+UNARY(silu, sigmoid(a) * a)
+UNARY(silu_grad, sigmoid(a) * dy * (1 + a * (1 - sigmoid(a))))
+UNARY(relu, a > 0 ? a : a != a ? a : 0)
+UNARY(relu_grad, a > 0 ? dy : 0) /* a is y */
+UNARY(tanh, tanh(a))
+UNARY(tanh_grad, (1 - a * a) * dy) /* a is y */
+UNARY(exp, exp(a))
+UNARY(log, log(a))
+UNARY(neg, -a)
+UNARY(scale, attrs->beta + attrs->alpha * a)
+
+/* ---- Two and three arguments ----------------------------------------------------------------- */
 
 sl_status sl_reference_swiglu(const sl_kernel_call *call)
 {
@@ -105,19 +95,21 @@ sl_status sl_reference_swiglu_grad(const sl_kernel_call *call)
     return SL_OK;
 }
 
-sl_status sl_reference_binary(const sl_kernel_call *call)
-{
-    const sl_view *c = sl_call_output(call, 0);
-    sl_view a = *sl_call_input(call, 0), b = *sl_call_input(call, 1);
-    a.meta = sl_meta_stretched(&a.meta, &c->meta.shape);
-    b.meta = sl_meta_stretched(&b.meta, &c->meta.shape);
-    for (int64_t i = 0; i < sl_meta_count(&c->meta); i++) {
-        double x = element(&a, i), y = element(&b, i);
-        double value = call->op == SL_OP_ADD   ? x + y
-                       : call->op == SL_OP_SUB ? x - y
-                       : call->op == SL_OP_MUL ? x * y
-                                               : x / y;
-        put_element(call, 0, i, value);
+/* Likewise for a and b, which broadcast to the shape of the result. */
+#define BINARY(op, formula)                                                                                            \
+    sl_status sl_reference_##op(const sl_kernel_call *call)                                                            \
+    {                                                                                                                  \
+        const sl_view *result = sl_call_output(call, 0);                                                               \
+        sl_view first = *sl_call_input(call, 0), second = *sl_call_input(call, 1);                                     \
+        first.meta = sl_meta_stretched(&first.meta, &result->meta.shape);                                              \
+        second.meta = sl_meta_stretched(&second.meta, &result->meta.shape);                                            \
+        for (int64_t i = 0; i < sl_meta_count(&result->meta); i++) {                                                   \
+            double a = element(&first, i), b = element(&second, i);                                                    \
+            put_element(call, 0, i, formula);                                                                          \
+        }                                                                                                              \
+        return SL_OK;                                                                                                  \
     }
-    return SL_OK;
-}
+BINARY(add, a + b)
+BINARY(sub, a - b)
+BINARY(mul, (a) * (b))
+BINARY(div, a / b)

@@ -57,13 +57,21 @@ sl_status sl_reference_sum_to(const sl_kernel_call *call)
     return SL_OK;
 }
 
-sl_status sl_reference_reduce(const sl_kernel_call *call)
+sl_status sl_reference_sum(const sl_kernel_call *call)
+{
+    sum_over(call, call->attrs.dims, false);
+    return SL_OK;
+}
+
+sl_status sl_reference_mean(const sl_kernel_call *call)
+{
+    sum_over(call, call->attrs.dims, true);
+    return SL_OK;
+}
+
+sl_status sl_reference_max(const sl_kernel_call *call)
 {
     const sl_view *x = sl_call_input(call, 0), *y = sl_call_output(call, 0);
-    if (call->op != SL_OP_MAX) {
-        sum_over(call, call->attrs.dims, call->op == SL_OP_MEAN);
-        return SL_OK;
-    }
     grouped g = group(&x->meta, call->attrs.dims);
     for (int64_t outer = 0; outer < sl_meta_count(&g.kept); outer++) {
         double max = -INFINITY;

@@ -12,41 +12,10 @@ sl_reference_kernel sl_reference_get(sl_op op);
 /* Bytes of scratch that it needs. */
 size_t sl_reference_scratch(const sl_kernel_call *call);
 
-sl_status sl_reference_linear(const sl_kernel_call *call);
-sl_status sl_reference_linear_grad_x(const sl_kernel_call *call);
-sl_status sl_reference_linear_grad_w(const sl_kernel_call *call);
-sl_status sl_reference_matmul(const sl_kernel_call *call);
-sl_status sl_reference_layernorm(const sl_kernel_call *call);
-sl_status sl_reference_layernorm_grad_x(const sl_kernel_call *call);
-sl_status sl_reference_layernorm_grad_w(const sl_kernel_call *call);
-sl_status sl_reference_rmsnorm(const sl_kernel_call *call);
-sl_status sl_reference_rmsnorm_grad_x(const sl_kernel_call *call);
-sl_status sl_reference_rmsnorm_grad_w(const sl_kernel_call *call);
-sl_status sl_reference_unary(const sl_kernel_call *call); /* and their gradients, SCALE */
-sl_status sl_reference_swiglu(const sl_kernel_call *call);
-sl_status sl_reference_swiglu_grad(const sl_kernel_call *call);
-sl_status sl_reference_softmax(const sl_kernel_call *call);
-sl_status sl_reference_softmax_grad(const sl_kernel_call *call);
-sl_status sl_reference_attention(const sl_kernel_call *call);
-sl_status sl_reference_attention_grad(const sl_kernel_call *call);
-sl_status sl_reference_attention_cached(const sl_kernel_call *call);
-sl_status sl_reference_rope(const sl_kernel_call *call);
-sl_status sl_reference_embedding(const sl_kernel_call *call);
-sl_status sl_reference_embedding_grad(const sl_kernel_call *call);
-sl_status sl_reference_cross_entropy(const sl_kernel_call *call);
-sl_status sl_reference_cross_entropy_grad(const sl_kernel_call *call);
-sl_status sl_reference_binary(const sl_kernel_call *call); /* ADD SUB MUL DIV */
-sl_status sl_reference_sum_to(const sl_kernel_call *call);
-sl_status sl_reference_reduce(const sl_kernel_call *call); /* SUM MEAN MAX */
-sl_status sl_reference_max_grad(const sl_kernel_call *call);
-sl_status sl_reference_concat(const sl_kernel_call *call);
-sl_status sl_reference_copy(const sl_kernel_call *call);
-sl_status sl_reference_fill(const sl_kernel_call *call);
-sl_status sl_reference_cast(const sl_kernel_call *call);
-sl_status sl_reference_dropout(const sl_kernel_call *call);
-sl_status sl_reference_adamw(const sl_kernel_call *call);
-sl_status sl_reference_sgd(const sl_kernel_call *call);
-sl_status sl_reference_square_sum(const sl_kernel_call *call);
+/* Every op has one: sl_reference_linear, .. */
+#define SL_REFERENCE_DECLARE(name, description) sl_status sl_reference_##description(const sl_kernel_call *call);
+SL_OP_LIST(SL_REFERENCE_DECLARE)
+#undef SL_REFERENCE_DECLARE
 
 /* Element `offset` of a view as a number, and back; put adds where `add`. */
 double sl_get(const sl_view *view, int64_t offset);
