@@ -9,17 +9,44 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <ucontext.h>
 #include <unistd.h>
 
-enum { OWN_FRAMES = 2 }; /* the handler and what the kernel returns to from it */
+/* Of the handler and what the kernel returns to from it; a sanitizer adds its own. */
+enum { OWN_FRAMES = 2, MORE_FRAMES = 8 };
 
-static void *captured[SL_STACK_FRAMES + OWN_FRAMES];
+static void *captured[SL_STACK_FRAMES + MORE_FRAMES];
+static void *interrupted;         /* where the thread was */
 static atomic_int captured_count; /* -1 while nothing has been captured */
 
-static void note_frames(int signal)
+static void *place_of(const ucontext_t *context)
+{
+#if defined(__x86_64__)
+    return (void *)(uintptr_t)context->uc_mcontext.gregs[REG_RIP];
+#elif defined(__aarch64__)
+    return (void *)(uintptr_t)context->uc_mcontext.pc;
+#else
+    (void)context;
+    return NULL;
+#endif
+}
+
+static void note_frames(int signal, siginfo_t *info, void *context)
 {
     (void)signal;
-    atomic_store(&captured_count, backtrace(captured, SL_STACK_FRAMES + OWN_FRAMES));
+    (void)info;
+    interrupted = place_of(context);
+    atomic_store(&captured_count, backtrace(captured, SL_STACK_FRAMES + MORE_FRAMES));
+}
+
+/* The first frame that is the thread's own. */
+static int first_frame(int count)
+{
+    for (int i = 0; i < count && i <= MORE_FRAMES; i++) {
+        if (captured[i] == interrupted)
+            return i;
+    }
+    return OWN_FRAMES;
 }
 
 void sl_stack_prepare(void)
@@ -30,17 +57,18 @@ void sl_stack_prepare(void)
 
 int sl_stack_capture(pthread_t thread, void *frames[SL_STACK_FRAMES])
 {
-    struct sigaction action = { .sa_handler = note_frames, .sa_flags = SA_RESTART };
+    struct sigaction action = { .sa_sigaction = note_frames, .sa_flags = SA_RESTART | SA_SIGINFO };
     sigemptyset(&action.sa_mask);
     atomic_store(&captured_count, -1);
     if (sigaction(SIGPROF, &action, NULL) != 0 || pthread_kill(thread, SIGPROF) != 0)
         return 0;
     for (int i = 0; i < 1000 && atomic_load(&captured_count) < 0; i++)
         usleep(1000);
-    int count = atomic_load(&captured_count) - OWN_FRAMES;
+    int found = atomic_load(&captured_count), first = first_frame(found), count = found - first;
     if (count <= 0)
         return 0;
-    memcpy(frames, captured + OWN_FRAMES, (size_t)count * sizeof *frames);
+    count = count < SL_STACK_FRAMES ? count : SL_STACK_FRAMES;
+    memcpy(frames, captured + first, (size_t)count * sizeof *frames);
     return count;
 }
 
