@@ -15,7 +15,7 @@ typedef enum sl_token_format {
     SL_TOKENS_NANOGPT,  /* raw uint16 */
     SL_TOKENS_LLMC,     /* 256 int32 of header (20240520, 1, count), uint16 */
     SL_TOKENS_LLMC_U32, /* 256 int32 of header (20240801, 7, count), uint32 */
-    SL_TOKENS_BYTES,    /* plain text: a token a byte */
+    SL_TOKENS_BYTES,    /* plain text: each byte is a token */
     SL_TOKENS_TEXT      /* plain text through a tokenizer: what sl_tokens_encode gives, no form of a token file */
 } sl_token_format;
 
@@ -26,7 +26,7 @@ SL_API SL_MUST_CHECK sl_status sl_token_format_parse(const char *text, sl_token_
 typedef struct sl_tokens sl_tokens; /* a file's tokens; immutable, so threads may share it */
 typedef struct sl_tokenizer sl_tokenizer;
 
-/* Refuses an empty file, a header that does not fit the file's size, half a token at the end. */
+/* Refuses an empty file, a header that does not fit the size of the file, and half a token at the end. */
 SL_API SL_MUST_CHECK sl_status sl_tokens_open(const char *path, sl_token_format format, sl_tokens **out);
 /* A text file's tokens, encoded now and kept in memory; texts of special tokens are text like any other. */
 SL_API SL_MUST_CHECK sl_status sl_tokens_encode(const char *path, sl_tokenizer *tokenizer, sl_tokens **out);
@@ -41,8 +41,8 @@ SL_API SL_MUST_CHECK sl_status sl_tokens_read(const sl_tokens *tokens, int64_t f
 SL_API SL_MUST_CHECK sl_status sl_tokens_check(const sl_tokens *tokens, int64_t first, int64_t count, int64_t vocab);
 /* The largest token; reads the whole file. */
 SL_API SL_MUST_CHECK sl_status sl_tokens_max(const sl_tokens *tokens, int64_t *out);
-/* A number that another content gives another of: the XXH3 64 of size and bytes, of a file above 1 GiB that of 1 GiB in
- * pieces that lie evenly over it. */
+/* A hash of the content: XXH3 64 of its size and bytes. Of a file above 1 GiB only 1 GiB counts, in pieces that are
+ * spread evenly over it. */
 SL_API SL_MUST_CHECK sl_status sl_tokens_hash(const sl_tokens *tokens, uint64_t *out);
 
 /* Writes a token file of any format but AUTO and TEXT, atomically. Fails at the first token that the format cannot hold. */
@@ -53,9 +53,9 @@ SL_API SL_MUST_CHECK sl_status sl_tokens_save(const char *path, sl_token_format 
 
 /* The file is cut into windows of seq tokens (and the one after them, the last target): window w starts at token
  * w * seq, and there are (count - 1) / seq of them. Row r of step s reads window number s * batch + r; past the last
- * window a new epoch begins at the first. Shuffled, every epoch visits its windows once, in an order of its own and
- * from a first token of its own (below seq; there may be one window less for that), which seed decides. Nothing is
- * remembered between reads: the step is the position. */
+ * window a new epoch begins at the first. If shuffled, every epoch visits its windows once, in an order and from a
+ * first token (below seq) that depend on seed and epoch; it may then have one window less. Nothing is remembered
+ * between reads: the step is the position. */
 typedef struct SL_NAMED_FIELDS sl_batch_options {
     int64_t batch, seq;
     bool shuffled;
@@ -65,12 +65,12 @@ typedef struct SL_NAMED_FIELDS sl_batch_options {
 
 typedef struct sl_batches sl_batches; /* immutable; threads may share it */
 
-/* tokens must outlive it. Fails where the file has fewer than seq + 1 tokens. */
+/* tokens must outlive it. Fails if the file has fewer than seq + 1 tokens. */
 SL_API SL_MUST_CHECK sl_status sl_batches_create(const sl_tokens *tokens, const sl_batch_options *options,
                                                  sl_batches **out);
 SL_API void sl_batches_destroy(sl_batches *batches);          /* NULL is fine */
-SL_API int64_t sl_batches_windows(const sl_batches *batches); /* an epoch's */
-/* First token of row `row` in step `step`. */
+SL_API int64_t sl_batches_windows(const sl_batches *batches); /* in an epoch */
+/* The first token of a row in a step. */
 SL_API int64_t sl_batches_start(const sl_batches *batches, int64_t step, int64_t row);
 
 /* Rows [row, row + rows) of the step's batch: inputs and targets are [rows, seq] each, targets one token later. Each
@@ -82,18 +82,18 @@ SL_API SL_MUST_CHECK sl_status sl_batches_check(const sl_batches *batches, int64
 
 /* ---- Tokenizer ------------------------------------------------------------------------------- */
 
-/* An sl_tokenizer is byte-level byte-pair encoding as in GPT-2 and Llama 3, from Hugging Face's files. Immutable, but
- * for one thread at a time. */
+/* An sl_tokenizer does byte-level byte-pair encoding as GPT-2 and Llama 3 do, with Hugging Face's files. It does not
+ * change, but only one thread may use it at a time. */
 
 /* path: a folder with tokenizer.json, or with vocab.json and merges.txt; or a tokenizer.json. */
 SL_API SL_MUST_CHECK sl_status sl_tokenizer_open(const char *path, sl_tokenizer **out);
 SL_API void sl_tokenizer_close(sl_tokenizer *tokenizer);          /* NULL is fine */
 SL_API int64_t sl_tokenizer_vocab(const sl_tokenizer *tokenizer); /* the largest id + 1 */
-/* Id of a special token such as "<|endoftext|>"; -1 where there is none. */
+/* Id of a special token such as "<|endoftext|>"; -1 if there is none. */
 SL_API int32_t sl_tokenizer_special(const sl_tokenizer *tokenizer, const char *text);
 
-/* Any bytes; what is not UTF-8 is encoded byte by byte. special: texts of special tokens become those tokens, else they
- * are text like any other. The caller frees *out with sl_free. Fails where a byte has no token. */
+/* Any bytes; what is not UTF-8 is encoded byte by byte. special: texts of special tokens become those tokens, otherwise
+ * they are text like any other. The caller frees *out with sl_free. Fails if a byte has no token. */
 SL_API SL_MUST_CHECK sl_status sl_tokenizer_encode(sl_tokenizer *tokenizer, const void *text, size_t bytes,
                                                    bool special, int32_t **out, int64_t *count);
 /* The bytes of the tokens, and a NUL after them that *bytes does not count. Fails at an id that is not in the

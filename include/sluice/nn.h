@@ -202,7 +202,7 @@ SL_API SL_MUST_CHECK sl_status sl_model_build(const sl_model *model, sl_model_mo
                                               sl_graph **out);
 
 /* The full path of a module or node: "h.3" becomes "transformer.h.3", "layers.3" "model.layers.3"; full paths stay.
- * Whether there is such a module shows when the graph is cut. */
+ * It is not checked here that there is such a module. */
 SL_API SL_MUST_CHECK sl_status sl_model_module(const sl_model *model, const char *name, char *text, size_t size);
 
 /* ---- Parameters ------------------------------------------------------------------------------ */
@@ -214,11 +214,11 @@ SL_API SL_MUST_CHECK sl_status sl_model_params(const sl_model *model, sl_param_l
 SL_API void sl_param_list_destroy(sl_param_list *list); /* NULL is fine */
 SL_API int sl_param_list_count(const sl_param_list *list);
 SL_API const sl_param_info *sl_param_list_at(const sl_param_list *list, int i); /* borrowed */
-SL_API int sl_param_list_find(const sl_param_list *list, const char *name);     /* -1 where it is not there */
+SL_API int sl_param_list_find(const sl_param_list *list, const char *name);     /* -1 if there is none */
 SL_API int64_t sl_param_list_elements(const sl_param_list *list);               /* of all together */
 
-/* Elements [first, first + count) of a parameter's initial value. They depend on seed, name and place alone, so that
- * every partition begins with the same bits. */
+/* Elements [first, first + count) of a parameter's initial value. They depend on seed, name and place alone, so
+ * that every partition starts with the same bits. */
 SL_API void sl_param_init(const sl_param_info *param, uint64_t seed, int64_t first, int64_t count, float *out);
 
 /* ---- Weights in files ------------------------------------------------------------------------ */
@@ -235,7 +235,7 @@ SL_API SL_MUST_CHECK sl_status sl_model_weights_read(const sl_model_weights *wei
 /* The parameter as it is in the file, or NULL. */
 SL_API const sl_tensor_entry *sl_model_weights_find(const sl_model_weights *weights, const char *param);
 
-/* Writes a Hugging Face folder, made with its parents where it does not exist: config.json and the weights. entries are
+/* Writes a Hugging Face folder: config.json and the weights. The folder and its parents are made if needed. entries are
  * all parameters of the model, in any order, f32 in host memory; they are written as dtype (f32, bf16 or f16). */
 SL_API SL_MUST_CHECK sl_status sl_model_save(const sl_model *model, const sl_tensor_entry *entries, int count,
                                              sl_dtype dtype, size_t shard_bytes, const char *folder);

@@ -1,4 +1,4 @@
-/* Optimizers: AdamW and SGD on the device, learning rate over time, the global gradient norm. */
+/* Optimizers: AdamW and SGD on the device, the learning rate over time, and the global gradient norm. */
 #ifndef SLUICE_OPTIM_H
 #define SLUICE_OPTIM_H
 
@@ -26,12 +26,13 @@ SL_API double sl_lr_at(const sl_lr_schedule *schedule, int64_t step);
 
 /* ---- Gradient norm --------------------------------------------------------------------------- */
 
-/* Root of the sum, added in the order given. With one sum a tensor (sl_optimizer_square_sums), collected in the order
- * of the whole model's parameters and each tensor counted once, the norm has the same bits however the model is cut. */
+/* The root of the sum, added in the given order. If there is one sum per tensor (sl_optimizer_square_sums), each tensor
+ * counts once, and they are in the order of the whole model's parameters, then the norm has the same bits however the
+ * model is cut. */
 SL_API double sl_grad_norm(const double *square_sums, int count);
 
-/* What gradients are multiplied by so that their norm is at most clip, as PyTorch does it: clip / (norm + 1e-6), at
- * most 1. clip <= 0 means no clipping. */
+/* The factor for gradients that makes their norm at most clip, as in PyTorch: clip / (norm + 1e-6), at most 1.
+ * clip <= 0 means no clipping. */
 SL_API double sl_clip_scale(double norm, double clip);
 
 /* ---- Optimizer ------------------------------------------------------------------------------- */
@@ -91,7 +92,7 @@ SL_API sl_optim_state sl_optimizer_state_at(const sl_optimizer *optimizer, int i
 /* Bytes of state for a parameter of this dtype and `count` elements, for plans. */
 SL_API size_t sl_optim_state_bytes(const sl_optim_options *options, sl_dtype dtype, int64_t count);
 #define SL_OPTIM_MAX_STATES 3
-/* The same of each tensor of state; returns how many there are. */
+/* The bytes of each tensor of that state; returns how many there are. */
 SL_API int sl_optim_state_sizes(const sl_optim_options *options, sl_dtype dtype, int64_t count,
                                 size_t sizes[SL_OPTIM_MAX_STATES]);
 /* Device memory that an optimizer of these parameters with these gradients will take, to the byte. */

@@ -45,7 +45,7 @@ typedef enum sl_kind {
 /* One cell of a schedule; a plain value of 16 bytes. An OVERLAP_F_B is the F of stage and microbatch together with the
  * B of b_stage and b_microbatch; all other kinds have b_stage 0 and b_microbatch -1. */
 typedef struct sl_action {
-    int32_t microbatch; /* -1 where the kind carries none */
+    int32_t microbatch; /* -1 if the kind carries none */
     int32_t b_microbatch;
     uint16_t stage;
     uint16_t b_stage;
@@ -69,18 +69,18 @@ SL_API bool sl_action_equal(sl_action a, sl_action b);
  * Returns how many were written into parts: 0 (not a compute action), 1 or 2. */
 SL_API int sl_action_parts(sl_action action, sl_action parts[2]);
 
-/* Writes "2F0", "1UNSHARD" or "(0F3;3B1)OVERLAP_F_B" into text and returns it; cut where it does not fit
- * (SL_ACTION_TEXT_SIZE always does). */
+/* Writes "2F0", "1UNSHARD" or "(0F3;3B1)OVERLAP_F_B" into text and returns it; cut if it does not fit
+ * (SL_ACTION_TEXT_SIZE is always enough). */
 SL_API char *sl_action_text(sl_action action, char *text, size_t size);
 
-/* Reads the text form of one action; text need not end in NUL. Nothing may stand before, inside or after it, and the
- * microbatch must be there exactly where the kind carries one. */
+/* Reads the text form of one action; text need not end in NUL. All of it must be the action. There must be a
+ * microbatch if the kind carries one, and none otherwise. */
 SL_API SL_MUST_CHECK sl_status sl_action_parse(const char *text, size_t length, sl_action *out);
 
 /* ---- Schedules ------------------------------------------------------------------------------- */
 
 /* For each rank the ordered list of its actions. Opaque and immutable once made, so any number of threads may read it.
- * It need not be correct: sl_schedule_check() tells. */
+ * It need not be correct; sl_schedule_check() proves whether it is. */
 typedef struct sl_schedule sl_schedule;
 
 SL_API void sl_schedule_destroy(sl_schedule *schedule); /* NULL is fine */
@@ -112,15 +112,15 @@ SL_API SL_MUST_CHECK sl_status sl_schedule_builder_add(sl_schedule_builder *buil
 /* Makes the schedule and leaves the builder with empty lists. */
 SL_API SL_MUST_CHECK sl_status sl_schedule_builder_finish(sl_schedule_builder *builder, sl_schedule **out);
 
-/* What is wrong with a schedule, and where. */
+/* What is wrong with a schedule, and at which place. */
 typedef struct sl_violation {
-    int rank;                       /* -1 where no rank is at fault */
-    int64_t cell;                   /* position in that rank's list, from 0; its length where an action is missing */
+    int rank;     /* -1 if no rank is at fault */
+    int64_t cell; /* position in that rank's list, from 0; the length of the list if an action is missing */
     char text[SL_ACTION_TEXT_SIZE]; /* the cell, or the missing action, as text; may be empty */
     char reason[256];
 } sl_violation;
 
-/* ---- Files: PyTorch's CSV, one line a rank, one cell an action, an empty cell is idle ------------ */
+/* ---- Files: PyTorch's CSV, one line per rank, one cell per action, an empty cell is idle --------- */
 
 /* Idle cells, blanks around a cell, CRLF, and blank lines at the end are dropped. Everything else that is not an action
  * is an error that names the file, the rank (the line, from 0) and the cell (the column, from 0, idle ones counted); so
@@ -128,7 +128,7 @@ typedef struct sl_violation {
 SL_API SL_MUST_CHECK sl_status sl_schedule_load_csv(const char *path, sl_schedule **out);
 /* From an open stream, to its end; name stands for the file in messages. */
 SL_API SL_MUST_CHECK sl_status sl_schedule_read_csv(FILE *file, const char *name, sl_schedule **out);
-/* The same; where it fails *violation (may be NULL) says which cell is wrong, with rank -1 where none is. */
+/* The same. On failure *violation (may be NULL) says which cell is wrong; its rank is -1 if the error is in no cell. */
 SL_API SL_MUST_CHECK sl_status sl_schedule_read_csv_at(FILE *file, const char *name, sl_violation *violation,
                                                        sl_schedule **out);
 /* From memory; text need not end in NUL. */
@@ -178,11 +178,11 @@ typedef struct sl_edge {
  *
  * Each pass makes a new schedule from `in` and leaves `in` as it is; on success the caller owns *out. */
 
-/* Joins I and W of the same stage and microbatch into B where W follows I at once. */
+/* Joins an I and the W of the same stage and microbatch into B if W follows I immediately. */
 SL_API SL_MUST_CHECK sl_status sl_schedule_merge_backward(const sl_schedule *in, sl_schedule **out);
 
 /* Adds UNSHARD before and RESHARD after the use of each stage, so that at most max_active (0: 3) stages of a rank are
- * unsharded at once (2 at least where an OVERLAP_F_B needs two): always those that are used next. */
+ * unsharded at once, always those that are used next. An OVERLAP_F_B of two stages needs 2. */
 SL_API SL_MUST_CHECK sl_status sl_schedule_add_unshard(const sl_schedule *in, int max_active, sl_schedule **out);
 
 /* Adds REDUCE_GRAD after the last W or B of each stage. */
@@ -191,14 +191,15 @@ SL_API SL_MUST_CHECK sl_status sl_schedule_add_reduce_grad(const sl_schedule *in
 /* Adds SEND after the compute action that makes the values and RECV before the one that needs them, both at the moment
  * the message is made if F, I and W take one unit of time: all ranks follow one order of events. So with edges that
  * give each stage at most one message in and one out (as neighbour edges do) the result cannot deadlock over links of
- * any capacity, 0 included; with other edges it cannot over unlimited links, and sl_schedule_check() tells about the
- * rest. Fails where `in` already has messages, where its compute order cannot run, and where one stage is fed by stages
- * that run their microbatches in different orders. */
+ * any capacity, 0 included. With other edges it cannot deadlock over unlimited links; for limited ones ask
+ * sl_schedule_check(). Fails if `in` already has messages, if its compute order cannot run, or if one stage is fed by
+ * stages that run their microbatches in different orders. */
 SL_API SL_MUST_CHECK sl_status sl_schedule_add_messages(const sl_schedule *in, const sl_edge *edges, int edge_count,
                                                         sl_schedule **out);
 
 /* Moves each RECV as late and each SEND as early as is safe: past computation, but never past another message. The
- * order of a rank's messages alone decides about deadlocks, so what could run over links of some capacity still can. */
+ * order of a rank's messages alone decides whether there is a deadlock, so a schedule that could run over links of some
+ * capacity still can. */
 SL_API SL_MUST_CHECK sl_status sl_schedule_tighten_messages(const sl_schedule *in, const sl_edge *edges, int edge_count,
                                                             sl_schedule **out);
 
@@ -220,7 +221,7 @@ SL_API SL_MUST_CHECK sl_status sl_schedule_lower(const sl_schedule *in, const sl
 typedef struct SL_NAMED_FIELDS sl_check_options {
     const sl_edge *edges;
     int edge_count;
-    bool limit_links;  /* false: a send never blocks, and link_capacity is not looked at */
+    bool limit_links;  /* false: a send never blocks, and link_capacity is ignored */
     int link_capacity; /* messages that may wait on one edge in one direction; 0: a send waits for its receive */
 } sl_check_options;
 
@@ -229,9 +230,9 @@ typedef struct SL_NAMED_FIELDS sl_check_options {
 SL_API SL_MUST_CHECK sl_status sl_schedule_check(const sl_schedule *schedule, const sl_check_options *options,
                                                  sl_violation *violation);
 
-/* Slots: microbatches resident at once, from F to W or B, read off the order of a valid schedule. per_rank (one int a
- * rank, summed over its stages at the same moment) and per_stage (one int a stage) are the caller's; either may be
- * NULL. A forward-only schedule needs one slot a stage. */
+/* Slots: microbatches resident at once, from F to W or B, counted from the order of a valid schedule. The caller
+ * provides per_rank (one int per rank: the sum over its stages at the same moment) and per_stage (one int per stage);
+ * either may be NULL. A forward-only schedule needs one slot per stage. */
 SL_API SL_MUST_CHECK sl_status sl_schedule_count_slots(const sl_schedule *schedule, int *per_rank, int *per_stage);
 
 /* ---- Simulator ------------------------------------------------------------------------------- */
@@ -245,10 +246,10 @@ typedef struct sl_stage_cost {
 
 typedef struct SL_NAMED_FIELDS sl_costs {
     sl_stage_cost stage;         /* of every stage */
-    const sl_stage_cost *stages; /* NULL, or one a stage in place of `stage`; borrowed */
+    const sl_stage_cost *stages; /* NULL, or one per stage instead of `stage`; borrowed */
     double latency;              /* of a message */
     double message_size;         /* of every edge */
-    const double *edge_sizes; /* NULL, or one an edge (in the order of the list) in place of message_size; borrowed */
+    const double *edge_sizes; /* NULL, or one per edge, in the order of the list, instead of message_size; borrowed */
     double bandwidth;         /* size per time; 0: unlimited */
     double unshard, reshard, reduce_grad;
     double overlap; /* share (0 to 1) of the shorter part that OVERLAP_F_B hides */
@@ -265,8 +266,8 @@ typedef struct sl_timeline sl_timeline;
 
 /* Runs the schedule in time: compute in order on each rank, messages and weight actions beside it. A compute action
  * starts when the rank's previous one has ended, its inputs have arrived and its stage is unsharded. A schedule without
- * messages gets the transfers that its edges imply. A send never blocks. Fails with SL_ERR_SCHEDULE where the
- * order cannot run; costs NULL means the defaults. */
+ * messages gets the transfers that its edges imply. A send never blocks. Fails with SL_ERR_SCHEDULE if the
+ * order cannot run. costs NULL means the defaults. */
 SL_API SL_MUST_CHECK sl_status sl_schedule_simulate(const sl_schedule *schedule, const sl_costs *costs,
                                                     const sl_edge *edges, int edge_count, sl_timeline **out);
 SL_API void sl_timeline_destroy(sl_timeline *timeline); /* NULL is fine */
@@ -277,7 +278,7 @@ typedef struct sl_span {
 
 SL_API const sl_schedule *sl_timeline_schedule(const sl_timeline *timeline); /* borrowed */
 /* Of each action of the rank, in the order of sl_schedule_actions(); borrowed from the timeline. A SEND lasts until its
- * last message has arrived, a RECV from where it is posted until all has arrived. */
+ * last message has arrived, a RECV from when it is posted until everything has arrived. */
 SL_API const sl_span *sl_timeline_spans(const sl_timeline *timeline, int rank);
 SL_API double sl_timeline_makespan(const sl_timeline *timeline);
 SL_API double sl_timeline_bubble(const sl_timeline *timeline, int rank); /* idle share of the makespan; -1: all ranks */
@@ -300,15 +301,15 @@ SL_API void sl_timeline_usage(const sl_timeline *timeline, int rank, bool (*call
  * every action is there once. *schedule must outlive *out; the caller destroys both. */
 SL_API SL_MUST_CHECK sl_status sl_timeline_load_trace(const char *path, sl_schedule **schedule, sl_timeline **out);
 
-/* One step of a trace, measured beside simulated. Of row 2r and row 2r + 1 of *schedule and *out the first is what rank
- * r did, the second what it would do if every action took its stage's mean time in the trace and messages no time. */
+/* One step of a trace, measured and simulated. Row 2r of *schedule and *out is what rank r did. Row 2r + 1 is what it
+ * would have done if every action had taken its stage's mean time in the trace, and messages no time. */
 typedef struct sl_comparison {
     int64_t step;
     double measured, simulated; /* milliseconds of the step's compute, from its first to its last action */
     double measured_bubble, simulated_bubble; /* of all ranks */
 } sl_comparison;
 
-/* step -1: the last that is whole in the file. *schedule must outlive *out; the caller destroys both. figures may be
+/* step -1: the last one that is complete in the file. *schedule must outlive *out; the caller destroys both. figures may be
  * NULL. */
 SL_API SL_MUST_CHECK sl_status sl_timeline_compare_trace(const char *path, int64_t step, sl_schedule **schedule,
                                                          sl_timeline **out, sl_comparison *figures);
@@ -317,7 +318,7 @@ SL_API SL_MUST_CHECK sl_status sl_timeline_compare_trace(const char *path, int64
 
 /* enum, ending of the file name */
 #define SL_VIEW_LIST(X)                                                                                                \
-    X(TEXT, ".txt")   /* a grid: time goes right, a line a rank; compute actions */                                    \
+    X(TEXT, ".txt")   /* a grid of compute actions: one line per rank, time to the right */                            \
     X(TRACE, ".json") /* Chrome/Perfetto trace; one unit of time is shown as one microsecond */                        \
     X(SVG, ".svg")                                                                                                     \
     X(PNG, ".png")                                                                                                     \
@@ -335,8 +336,8 @@ typedef struct SL_NAMED_FIELDS sl_view_options {
     const char *title;       /* NULL: "schedule" */
     const char *const *rows; /* names of the ranks, one each; NULL: "rank 0", .. */
     int columns;             /* TEXT: the longest line; 0: as long as it takes */
-    bool condense;           /* TEXT: what takes many bands of `columns` is drawn as one, a letter a stretch of time */
-    bool color;              /* TEXT: ANSI colours */
+    bool condense; /* TEXT: instead of many bands of `columns` draw one, with one letter per stretch of time */
+    bool color;    /* TEXT: ANSI colors */
     /* Pictures: microbatches of a step in a timeline of several, as sl_timeline_load_trace gives it; labels and figures
      * count within a step, and a line divides the steps. 0: it is one step. */
     int step_microbatches;

@@ -1,4 +1,4 @@
-/* Training as a library: the configuration of a run, its plan, the loop. `sluice train` only parses and prints. */
+/* Training as a library: the configuration of a run, its plan, the loop. `sluice train` only parses options and prints. */
 #ifndef SLUICE_TRAIN_H
 #define SLUICE_TRAIN_H
 
@@ -96,7 +96,7 @@ SL_API void sl_train_config_destroy(sl_train_config *config); /* NULL is fine */
 typedef struct sl_config_key_info {
     const char *section, *key;
     const char *type;          /* "whole number", "number", "true|false", "adamw|sgd", "text", "list" */
-    const char *default_value; /* as text; "" where there is none */
+    const char *default_value; /* as text; "" if there is none */
     const char *help;
 } sl_config_key_info;
 SL_API bool sl_train_config_key(int i, sl_config_key_info *out);
@@ -170,7 +170,7 @@ SL_API void sl_train_plan_write_json(const sl_train_plan *plan, const sl_plan_me
 
 /* ---- Reports --------------------------------------------------------------------------------- */
 
-/* What one step tells; the keys of metrics.jsonl. */
+/* The figures of one step; the keys of metrics.jsonl. */
 typedef struct sl_step_report {
     int64_t step;     /* completed so far: 1 after the first */
     int64_t steps;    /* of the whole run */
@@ -189,25 +189,25 @@ typedef struct sl_step_report {
 
 /* Zero is the default of every field. */
 typedef struct SL_NAMED_FIELDS sl_train_options {
-    bool resume;            /* from the newest whole checkpoint of run.out; from the start where there is none */
+    bool resume;            /* from the newest whole checkpoint of run.out; from the start if there is none */
     bool overwrite;         /* if it does not resume: a run that is in run.out is removed, else it is an error */
     int64_t trace_steps;    /* steps whose timeline goes to run.out/trace.json and trace.svg */
     const char *save_grads; /* file for the gradients of the first step, summed over replicas, before clipping */
     FILE *console;          /* where rank 0 shows progress; NULL: nowhere */
     const char *device;     /* as sl_device_open takes it; NULL: "cpu" */
-    /* Looked at after every step: once any rank's is not 0, all ranks write a checkpoint and stop. May be NULL. */
+    /* Read after every step: once it is not 0 on any rank, all ranks write a checkpoint and stop. May be NULL. */
     const volatile sig_atomic_t *stop;
 } sl_train_options;
 
-/* The same on all ranks but for the bubble. */
+/* The same on all ranks, except the bubble. */
 typedef struct sl_train_result {
     int64_t first_step, last_step; /* steps completed before and after */
-    double first_loss, last_loss;  /* NAN where no step ran */
+    double first_loss, last_loss;  /* NAN if no step ran */
     double seconds;                /* of all steps */
     double peak_flops;             /* of a rank: what MFU relates to; NAN if it is not known */
     double bubble;         /* idle share that the traced steps had; NAN without a trace and on other ranks than 0 */
     bool stopped;          /* by options.stop */
-    char checkpoint[1024]; /* folder of the last checkpoint; empty where none was written */
+    char checkpoint[1024]; /* folder of the last checkpoint; empty if none was written */
 } sl_train_result;
 
 /* Looks at run.out before anything starts: it can be written, and it holds no checkpoint unless the run resumes or

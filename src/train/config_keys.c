@@ -51,10 +51,10 @@ const config_key sl_config_keys[] = {
     TEXT(data, text, NULL, "plain text file, in tokens of model.init's tokenizer; without one, one token a byte"),
     WORD(data, order, "sequential|shuffled", "sequential", "order of the rows; shuffled by run.seed"),
 
-    INT(batch, size, 1, MILLION, "8", "rows a step, over all replicas"),
-    INT(batch, seq, 1, 1 << 24, "128", "tokens a row"),
+    INT(batch, size, 1, MILLION, "8", "rows per step, over all replicas"),
+    INT(batch, seq, 1, 1 << 24, "128", "tokens per row"),
     INT(batch, microbatches, 1, MILLION, "4",
-        "parts into which a replica's rows are cut; by default no more than there are rows"),
+        "parts into which each replica's rows are split; by default at most as many as rows"),
 
     WORD(optimizer, name, "adamw|sgd", "adamw", "optimizer"),
     REAL(optimizer, lr, 0, 1e6, "3e-4", "learning rate after the warm-up"),
@@ -72,16 +72,16 @@ const config_key sl_config_keys[] = {
     INT(parallel, dp, 1, 4096, "1", "replicas of the pipeline"),
     TEXT(parallel, schedule, "1F1B",
          "GPipe, 1F1B, Interleaved1F1B, LoopedBFS, InterleavedZeroBubble, ZBVZeroBubble, DualPipeV, or a CSV file"),
-    INT(parallel, stages_per_rank, 0, 256, "0", "stages a rank; 0: what the schedule needs"),
+    INT(parallel, stages_per_rank, 0, 256, "0", "stages per rank; 0: what the schedule needs"),
     TEXTS(parallel, split, "modules before which a stage begins, such as h.2; none: cut by cost"),
     TEXTS(parallel, recompute, "modules whose activations are computed again in the backward pass, such as h.0"),
-    INT(parallel, threads, 1, 1024, "1", "threads a rank"),
+    INT(parallel, threads, 1, 1024, "1", "threads per rank"),
     REAL(parallel, memory_gb, 0, 1e6, "0", "memory a rank may use; 0: its share of the machine's"),
 
     WORD(precision, dtype, "f32|bf16|f16", "f32", "type of weights and activations"),
 
     INT(checkpoint, every, 0, 1e12, "1000", "steps between checkpoints; 0: only at the end"),
-    INT(checkpoint, keep, 1, MILLION, "2", "checkpoints that stay"),
+    INT(checkpoint, keep, 1, MILLION, "2", "checkpoints to keep"),
     INT(checkpoint, memory, 0, 1e12, "0",
         "steps between snapshots that the launcher keeps in memory for restarts; 0: none"),
 
