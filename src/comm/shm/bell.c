@@ -12,6 +12,7 @@
 
 /* A sleeper looks again after this long, should a process have died between an event and its bell. */
 #define SLEEP_LIMIT_NS 250000000L
+#define WAITS_PER_MOVE 64
 #define SPINS_PER_LOOK 16 /* a look at the clock and the peer's core costs as much as a few spins */
 
 static void relax(void)
@@ -74,6 +75,40 @@ static bool must_yield(const sl_shm_link *link, const sl_wait *wait)
     return atomic_load_explicit(&control->ranks[wait->peer].core, memory_order_relaxed) == this_core();
 }
 
+/* Two ranks that only yield to each other stay on their core until the kernel balances its load, some milliseconds. One
+ * that sleeps now and then wakes up on a core that is idle, if there is one. */
+static bool must_move(sl_shm_link *link, const sl_pause *pause)
+{
+    const sl_shm_control *control = link->shm->control;
+    return pause->yields && control->size <= control->cores &&
+           atomic_fetch_add_explicit(&link->crowded, 1, memory_order_relaxed) % WAITS_PER_MOVE == WAITS_PER_MOVE - 1;
+}
+
+/* Passes a moment of the busy wait; false once it is over. */
+static bool wait_busily(sl_shm_link *link, sl_pause *pause)
+{
+    if (pause->spins++ == 0) {
+        sl_shm_note_core(link->me);
+        pause->yields = must_yield(link, &pause->wait);
+        if (must_move(link, pause))
+            return false;
+    }
+    if (!pause->yields) {
+        relax();
+        if (pause->spins % SPINS_PER_LOOK)
+            return true;
+    }
+    double now = sl_now();
+    if (pause->until <= 0)
+        pause->until = now + link->spin_seconds;
+    if (now >= pause->until)
+        return false;
+    pause->yields = must_yield(link, &pause->wait);
+    if (pause->yields)
+        sched_yield();
+    return true;
+}
+
 sl_status sl_shm_pause(sl_link *base, sl_pause *pause)
 {
     sl_shm_link *link = (sl_shm_link *)base;
@@ -85,26 +120,8 @@ sl_status sl_shm_pause(sl_link *base, sl_pause *pause)
         warn_of_long_wait(link, pause);
         return SL_OK;
     }
-    if (link->spin_seconds > 0) {
-        if (pause->spins++ == 0) {
-            sl_shm_note_core(me);
-            pause->yields = must_yield(link, &pause->wait);
-        }
-        if (!pause->yields) {
-            relax();
-            if (pause->spins % SPINS_PER_LOOK)
-                return SL_OK;
-        }
-        double now = sl_now();
-        if (pause->until <= 0)
-            pause->until = now + link->spin_seconds;
-        if (now < pause->until) {
-            pause->yields = must_yield(link, &pause->wait);
-            if (pause->yields)
-                sched_yield();
-            return SL_OK;
-        }
-    }
+    if (link->spin_seconds > 0 && wait_busily(link, pause))
+        return SL_OK;
     atomic_fetch_add(&base->waiting, 1);
     atomic_fetch_add(&me->sleepers, 1);
     pause->ticket = atomic_load(&me->bell);

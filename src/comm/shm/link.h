@@ -9,6 +9,7 @@ typedef struct sl_shm_link {
     sl_shm *shm;
     sl_shm_rank *me;            /* in shm */
     double spin_seconds;        /* longest busy wait */
+    atomic_uint crowded;        /* waits for a rank on the same core, though there are cores enough */
     struct sl_monitor *monitor; /* local only */
 } sl_shm_link;
 
