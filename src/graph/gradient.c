@@ -41,7 +41,7 @@ static sl_op copy_op(const sl_operand *from, sl_dtype to)
 
 /* ---- Places ---------------------------------------------------------------------------------- */
 
-/* True where the gradient of a fixed value is a view of a parameter's, to which every term is added at once. */
+/* True if the gradient of a fixed value is a view of a parameter's, to which every term is added at once. */
 static bool lies_in_param(const sl_lowering *lowering, int value, sl_operand *out)
 {
     const sl_graph_value *v = &lowering->graph->values[value];
@@ -84,7 +84,7 @@ static bool suits_all_terms(const sl_lowering *lowering, int value, const sl_met
 
 static sl_status gradient_home(sl_lowering *lowering, int value, sl_operand *out);
 
-/* The gradient of a view's result can lie inside that of the view's argument where the view is the argument's only
+/* The gradient of a view's result can lie inside that of the view's argument if the view is the argument's only
  * term: then a call that writes the one writes the other. */
 static sl_status home_in_argument(sl_lowering *lowering, int value, bool *found, sl_operand *out)
 {

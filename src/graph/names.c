@@ -7,7 +7,7 @@
 #include <xxhash.h>
 
 struct sl_name_entry {
-    const char *key; /* NULL where free */
+    const char *key; /* NULL if free */
     uint64_t hash;
     int number;
 };

@@ -52,7 +52,7 @@ SL_MUST_CHECK sl_status sl_split_resolve(const sl_graph *graph, const sl_split_s
                                          int *count);
 /* SL_SPLIT_EQUAL. */
 SL_MUST_CHECK sl_status sl_split_balance(const sl_graph *graph, const sl_split_spec *spec, int *cuts);
-/* True where a kernel runs for the node in every microbatch: a stage without such nodes is empty. */
+/* True if a kernel runs for the node in every microbatch: a stage without such nodes is empty. */
 bool sl_node_has_work(const sl_graph_node *node);
 
 /* Whether a module path ("h.3") contains a scope ("h.3.mlp"). A component "*" of the path matches any one. */

@@ -35,7 +35,7 @@ static sl_status append_step(sl_device *device, sl_instruction step, sl_instruct
     sl_kernel_call call = sl_instruction_call(&step, views);
     size_t overwriting = 0;
     SL_TRY(sl_kernel_scratch(device, &call, &step.scratch_bytes));
-    call.accumulate = 0; /* where gradients are overwritten */
+    call.accumulate = 0; /* if gradients are overwritten */
     SL_TRY(sl_kernel_scratch(device, &call, &overwriting));
     step.scratch_bytes = overwriting > step.scratch_bytes ? overwriting : step.scratch_bytes;
     SL_TRY(sl_instruction_append(list, &step));

@@ -13,11 +13,11 @@ typedef struct sl_program_place {
 
 typedef struct sl_program_plan {
     sl_instruction_list phases[SL_PHASE_COUNT];
-    sl_program_place *split; /* of each storage, for F, I and W; home FREE where nothing uses it */
+    sl_program_place *split; /* of each storage, for F, I and W; home FREE if nothing uses it */
     sl_program_place *whole; /* likewise, for B */
     int storage_count;
     sl_phase *last_use; /* of each storage: F, I or W */
-    /* W and B: parameters whose gradient no instruction starts as a whole, to be zeroed where gradients are overwritten
+    /* W and B: parameters whose gradient no instruction starts as a whole, to be zeroed if gradients are overwritten
      * (instructions start the others). */
     int *unstarted[SL_PHASE_COUNT];
     int unstarted_count[SL_PHASE_COUNT];

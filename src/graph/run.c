@@ -3,7 +3,7 @@
 
 #include "kernel/call.h"
 
-/* Base address of a place; NULL where the owner gave none. */
+/* Base address of a place; NULL if the owner gave none. */
 static char *resolve(const sl_stage_program *program, const sl_bindings *bindings, const sl_program_place *place)
 {
     const void *base = NULL;

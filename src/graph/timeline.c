@@ -126,7 +126,7 @@ static void join_priors(sl_program_timeline *t, int i)
 }
 
 /* Output 0 takes the memory of an argument that nobody needs any more. Of several the one is best that has to stay in
- * memory as long as the result anyway: what F saved where W needs the result, else what I made. */
+ * memory as long as the result anyway: what F saved if W needs the result, else what I made. */
 static void join_in_place(sl_program_timeline *t, int i)
 {
     const sl_instruction *step = t->steps[i];

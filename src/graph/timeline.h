@@ -9,7 +9,7 @@ typedef struct sl_program_timeline {
     const sl_instruction **steps;
     int count;
     int forward_count; /* the first steps: F */
-    int i_count;       /* the next ones: I, or B where there is no W after */
+    int i_count;       /* the next ones: I, or B if there is no W after */
     /* Storages that share memory form a set; each set has one of them as its root. Indexed by the root: */
     int *parent;
     int *first, *last;  /* steps; last -1: never used */

@@ -83,7 +83,7 @@ static sl_status check_write(verify_walk *walk, const sl_program_place *places, 
     return SL_OK;
 }
 
-/* An output may share memory with an input only exactly and where the op allows it, and never with another output. */
+/* An output may share memory with an input only exactly and if the op allows it, and never with another output. */
 static sl_status check_sharing(const verify_walk *walk, const sl_program_place *places, const sl_instruction *step,
                                int output)
 {

@@ -33,7 +33,7 @@ typedef struct sl_dropout_stream {
     uint64_t first; /* global number of the call's element 0 */
     uint64_t step;
     uint32_t key0, key1;
-    uint32_t threshold; /* an element is dropped where its word is below */
+    uint32_t threshold; /* an element is dropped if its word is below */
     double keep;        /* 1 / (1 - p) */
 } sl_dropout_stream;
 
@@ -75,7 +75,7 @@ static inline sl_dropout_stream sl_dropout_of_weights(const sl_kernel_call *call
     return sl_dropout_start(call, (uint64_t)q[2] * (uint64_t)q[1] * (uint64_t)k[1]);
 }
 
-/* 0 where element `index` of the call is dropped, else value * keep. */
+/* 0 if element `index` of the call is dropped, else value * keep. */
 static inline double sl_dropout_apply(const sl_dropout_stream *stream, uint64_t index, double value)
 {
     uint64_t element = stream->first + index;

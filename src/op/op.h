@@ -82,7 +82,7 @@ typedef struct sl_op_info {
     sl_status (*shapes)(sl_op_use *use);
 
     /* Costs: operations on each element of the largest tensor; rough, since such ops are bound by memory. Or a function
-     * that sets flops, and corrects bytes where not all of every tensor is read and written. */
+     * that sets flops, and corrects bytes if not all of every tensor is read and written. */
     double flops_per_element;
     void (*cost)(const sl_op_use *use, sl_cost *cost);
     /* Work of the gradients, in forwards: for each large input that needs one, or (whole) for all together. 0: 1.5 for

@@ -48,7 +48,7 @@ static inline int64_t sl_least(int64_t a, int64_t b)
 typedef struct sl_attention {
     const sl_simd *simd;
     const sl_view *q, *k, *v;
-    sl_rows lse; /* data is NULL where not wanted */
+    sl_rows lse; /* data is NULL if not wanted */
     const sl_view *o;
     const sl_view *d_o, *dq, *dk, *dv; /* gradient */
     uint32_t add;                      /* gradient: bit i adds to dq, dk, dv */

@@ -10,7 +10,7 @@ typedef struct grad_heads {
     int64_t row;                /* of query 0 among all rows of lse and of the weights */
 } grad_heads;
 
-/* Weights of `count` queries against n keys from `key` on, and gradients of the scores: p and ds, 0 where not visible.
+/* Weights of `count` queries against n keys from `key` on, and gradients of the scores: p and ds, 0 if not visible.
  */
 static void weights_of(const sl_attention *j, const grad_heads *x, int64_t first, int64_t count, int64_t key, int64_t n,
                        const float *delta, float (*p)[SL_KEYS], float (*ds)[SL_KEYS])

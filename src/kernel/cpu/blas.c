@@ -33,7 +33,7 @@ static struct {
 
 enum { BUFFER_MIB = 136 }; /* 128 and some room around it, more than any build takes */
 
-/* Value for OPENBLAS_CORETYPE; NULL where its own detection will do. */
+/* Value for OPENBLAS_CORETYPE; NULL if its own detection will do. */
 static const char *core_for_this_machine(void)
 {
 #if defined(__x86_64__)
@@ -99,7 +99,7 @@ static bool find(void *library, const char *symbol, void *function)
     return address != NULL;
 }
 
-/* Sets the name and returns the core, or NULL where it is not OpenBLAS. */
+/* Sets the name and returns the core, or NULL if it is not OpenBLAS. */
 static const char *describe(void *library)
 {
     char *(*get_config)(void) = NULL, *(*get_core)(void) = NULL;

@@ -1,4 +1,4 @@
-/* Matrix products: through OpenBLAS where it is installed, else by our own packed product. */
+/* Matrix products: through OpenBLAS if it is installed, else by our own packed product. */
 #ifndef SL_KERNEL_CPU_BLAS_H
 #define SL_KERNEL_CPU_BLAS_H
 
@@ -17,7 +17,7 @@ typedef struct sl_gemm {
     bool add;
 } sl_gemm;
 
-/* Bytes of scratch that one thread needs for the product; 0 where BLAS takes it. Pointers may be NULL. */
+/* Bytes of scratch that one thread needs for the product; 0 if BLAS takes it. Pointers may be NULL. */
 size_t sl_gemm_scratch(const sl_simd *simd, const sl_gemm *g);
 
 /* On the calling thread alone. */
@@ -31,7 +31,7 @@ size_t sl_gemm_scratch_split(const sl_cpu *cpu, const sl_gemm *g);
 size_t sl_packed_gemm_scratch(const sl_simd *simd, const sl_gemm *g);
 void sl_packed_gemm_run(const sl_simd *simd, const sl_gemm *g, void *scratch);
 
-/* cblas_sgemm, found once a process; NULL where there is none or it was switched off.
+/* cblas_sgemm, found once a process; NULL if there is none or it was switched off.
  * SLUICE_BLAS names another library, or "none". */
 typedef void (*sl_cblas_sgemm)(int order, int transpose_a, int transpose_b, int m, int n, int k, float alpha,
                                const float *a, int lda, const float *b, int ldb, float beta, float *c, int ldc);

@@ -18,11 +18,11 @@ typedef struct sl_cpu {
  * on its dtypes and shapes alone: accepts() looks at nothing else, and f32 tensors that the kernel does not take as
  * they lie are copied into scratch (and results back) rather than given to other code. */
 typedef struct SL_NAMED_FIELDS sl_cpu_kernel {
-    bool (*accepts)(const sl_kernel_call *call); /* where false the reference kernel runs */
+    bool (*accepts)(const sl_kernel_call *call); /* if false the reference kernel runs */
     sl_status (*run)(const sl_cpu *cpu, const sl_kernel_call *call);
     /* Whether this tensor of the call can be used as it lies; NULL: any strides will do. */
     bool (*takes)(const sl_kernel_call *call, const sl_view *view);
-    /* Bytes of scratch of an accepted call; NULL where none is needed. */
+    /* Bytes of scratch of an accepted call; NULL if none is needed. */
     size_t (*scratch)(const sl_cpu *cpu, const sl_kernel_call *call);
 } sl_cpu_kernel;
 
@@ -79,7 +79,7 @@ typedef void (*sl_range_body)(void *context, int64_t begin, int64_t end);
  * count, the grain and the number of threads alone. */
 void sl_cpu_split(const sl_cpu *cpu, int64_t count, int64_t grain, sl_range_body body, void *context);
 
-/* Where part i of the scratch begins, each of which has `bytes`; NULL where none is needed. */
+/* Where part i of the scratch begins, each of which has `bytes`; NULL if none is needed. */
 static inline void *sl_scratch_part(void *scratch, int i, size_t bytes)
 {
     return bytes ? (char *)scratch + (size_t)i * bytes : NULL;

@@ -1,4 +1,4 @@
-/* One matrix product: to BLAS where its strides allow, else to the packed product; the split over threads. */
+/* One matrix product: to BLAS if its strides allow, else to the packed product; the split over threads. */
 #include "kernel/cpu/blas.h"
 
 #include <limits.h>

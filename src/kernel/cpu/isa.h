@@ -10,9 +10,9 @@ typedef enum sl_isa { SL_ISA_REFERENCE, SL_ISA_SCALAR, SL_ISA_AVX2, SL_ISA_AVX51
 const char *sl_isa_name(sl_isa isa); /* "avx2" */
 sl_isa sl_isa_best(void);            /* the best this machine can run */
 
-/* The one in use: the best, or what SLUICE_ISA names (reference, scalar, avx2, avx512) where the machine has it. */
+/* The one in use: the best, or what SLUICE_ISA names (reference, scalar, avx2, avx512) if the machine has it. */
 sl_isa sl_isa_get(void);
-/* For tests: use another from now on; false where the machine cannot. Not while kernels run. */
+/* For tests: use another from now on; false if the machine cannot. Not while kernels run. */
 bool sl_isa_set(sl_isa isa);
 
 /* The loops of the one in use; NULL for REFERENCE. */

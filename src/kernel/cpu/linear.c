@@ -177,7 +177,7 @@ static sl_status run_linear_grad_x(const sl_cpu *cpu, const sl_kernel_call *call
     return SL_OK;
 }
 
-/* dw = x^T dy, or its transpose dy^T x where w is [N,K]: rows of dw stay rows of C. */
+/* dw = x^T dy, or its transpose dy^T x if w is [N,K]: rows of dw stay rows of C. */
 static sl_gemm grad_w_gemm(const sl_kernel_call *call)
 {
     const sl_view *x = sl_call_input(call, 0), *dy = sl_call_input(call, 1), *dw = sl_call_output(call, 0);

@@ -54,7 +54,7 @@ static int take(const sl_meta *meta, uint32_t dims, bool reduced, int end, int64
     return end;
 }
 
-/* The pattern of the call with x lying as meta says; false where there is none. */
+/* The pattern of the call with x lying as meta says; false if there is none. */
 static bool find_pattern(const sl_kernel_call *call, const sl_meta *meta, pattern *p)
 {
     uint32_t dims = reduced_dims(call);
@@ -92,7 +92,7 @@ static bool accepts_max(const sl_kernel_call *call)
     return sl_cpu_is_f32(call) && packed_pattern(call, &p) && p.inner == 1;
 }
 
-/* x may have gaps between its rows where that leaves the pattern, and so the order of additions, as it is. */
+/* x may have gaps between its rows if that leaves the pattern, and so the order of additions, as it is. */
 static bool takes(const sl_kernel_call *call, const sl_view *view)
 {
     pattern own, packed;

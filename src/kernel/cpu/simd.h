@@ -66,7 +66,7 @@ typedef struct SL_NAMED_FIELDS sl_simd {
 
     void (*fill)(float *y, float value, int64_t n, bool add);
     float (*sum)(const float *x, int64_t n);
-    float (*highest)(const float *x, int64_t n); /* -infinity for none, NaN where there is one */
+    float (*highest)(const float *x, int64_t n); /* -infinity for none, NaN if there is one */
     float (*dot)(const float *x, const float *y, int64_t n);
     void (*axpy)(float alpha, const float *x, float *y, int64_t n); /* y += alpha * x */
     double (*square_sum)(const float *x, int64_t n);

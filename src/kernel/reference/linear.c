@@ -12,7 +12,7 @@ static double at(const matrix *m, int64_t row, int64_t column)
     return sl_get(m->view, m->start + row * m->row_stride + column * m->column_stride);
 }
 
-/* Matrix `row_block` of a tensor's last two dims, turned where asked. */
+/* Matrix `row_block` of a tensor's last two dims, transposed if asked. */
 static matrix last_dims(const sl_view *view, const sl_meta *meta, int64_t block, bool transpose)
 {
     int64_t rows = sl_stride_from_last(meta, 2), columns = sl_stride_from_last(meta, 1);

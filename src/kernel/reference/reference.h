@@ -17,7 +17,7 @@ size_t sl_reference_scratch(const sl_kernel_call *call);
 SL_OP_LIST(SL_REFERENCE_DECLARE)
 #undef SL_REFERENCE_DECLARE
 
-/* Element `offset` of a view as a number, and back; put adds where `add`. */
+/* Element `offset` of a view as a number, and back; put adds if `add`. */
 double sl_get(const sl_view *view, int64_t offset);
 void sl_put(const sl_view *view, int64_t offset, double value, bool add);
 int64_t sl_get_index(const sl_view *view, int64_t offset); /* exact for integers */

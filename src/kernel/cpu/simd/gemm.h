@@ -11,7 +11,7 @@ enum { ROWS = 4 };
 #endif
 
 /* C[rows, columns] (+)= A B for a constant number of rows <= ROWS and `vectors` <= 2 vectors of columns, of which the
- * last holds `part` columns where part > 0. */
+ * last holds `part` columns if part > 0. */
 V_INLINE void block(const int rows, const int vectors, int64_t part, const sl_small_gemm *g, const float *a,
                     const float *b, float *c)
 {

@@ -1,6 +1,6 @@
 /* Sums, maxima, dot products. Four accumulators hide the latency; their order of addition is fixed. */
 
-/* Sum over a run of f(x, y, bias); the tail lanes that do not exist contribute 0 where f maps zeros to 0. */
+/* Sum over a run of f(x, y, bias); the tail lanes that do not exist contribute 0 if f maps zeros to 0. */
 V_INLINE float fold(vf (*f)(vf sum, vf x, vf y), const float *x, const float *y, int64_t n)
 {
     vf s0 = v_set(0.0f), s1 = s0, s2 = s0, s3 = s0, zero = s0;

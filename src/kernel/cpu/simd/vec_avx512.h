@@ -73,7 +73,7 @@ static inline vf v_sqrt(vf a)
     return _mm512_sqrt_ps(a);
 }
 
-static inline vf v_max(vf a, vf b) /* b where either is NaN */
+static inline vf v_max(vf a, vf b) /* b if either is NaN */
 {
     return _mm512_max_ps(a, b);
 }
@@ -147,7 +147,7 @@ static inline void vi_multiply(vi a, vi b, vi *low, vi *high)
     *high = _mm512_mask_shuffle_epi32(odd, 0x5555, even, _MM_PERM_DDBB);
 }
 
-/* a where word >= limit as unsigned numbers, else 0. */
+/* a if word >= limit as unsigned numbers, else 0. */
 static inline vf v_keep(vf a, vi word, vi limit)
 {
     return _mm512_maskz_mov_ps(_mm512_cmpge_epu32_mask(word, limit), a);
