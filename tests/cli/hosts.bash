@@ -16,11 +16,11 @@ needs() { # needs COMMAND...: leaves the drill out if one is missing
 host_main() {
     local name=$1 path
     shift
+    mkdir -p "$scratch/$name.sys" "$scratch/$name.tmp"
     hostname "$name"
     mount --make-rprivate /
     mount -t proc proc /proc
-    mount -t sysfs sysfs /sys # shows the links of this network
-    mkdir -p "$scratch/$name.tmp"
+    mount -t sysfs sysfs "$scratch/$name.sys" # shows the links of this network
     mount -t tmpfs tmpfs "$scratch/$name.tmp"
     for path; do # what the host shares stays where it is
         case $path in /tmp/*)
@@ -89,7 +89,7 @@ hosts_down() {
 
 # Bytes that have gone through the veth pair so far, both ways.
 veth_bytes() {
-    local counters=/sys/class/net/veth0/statistics
+    local counters=$scratch/hosta.sys/class/net/veth0/statistics
     echo $(($(on hosta cat $counters/rx_bytes) + $(on hosta cat $counters/tx_bytes)))
 }
 

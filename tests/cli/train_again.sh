@@ -6,7 +6,7 @@ cd "$scratch"
 compare=$SLUICE_SUPPORT/compare
 head -c 20000 "$SLUICE_SOURCE/examples/demo/tales.txt" >text.txt
 train=("$SLUICE" train --data.text=text.txt --model.n_layer=4 --model.n_embd=32 --batch.seq=32 --batch.size=8
-       --batch.microbatches=2 --log.progress=off --checkpoint.every=5 --run.steps=200)
+       --batch.microbatches=2 --log.progress=off --checkpoint.every=5)
 
 # as LAUNCHER RANK RESTART COMMAND...: the command with the variables that this launcher gives to a rank of two.
 as() {
@@ -33,11 +33,10 @@ start() { # start LAUNCHER RESTART OPTIONS...
     done
 }
 
-run 0 "${train[@]}" --run.out=straight
 for launcher in torchrun srun; do
     for victim in 0 1; do
         folder=$launcher.$victim
-        start $launcher 0 --run.out=$folder --resume
+        start $launcher 0 --run.out=$folder --run.steps=1000000 --resume
         for _ in $(seq 600); do [ ! -e $folder/checkpoints/step-00000005/manifest.json ] || break; sleep 0.05; done
         kill -KILL "${pids[victim]}"
         for rank in 0 1; do
@@ -46,15 +45,18 @@ for launcher in torchrun srun; do
             [ $rank -eq $victim ] && wanted=137 || wanted=75
             [ $code -eq $wanted ] || fail "exit code $code of rank $rank instead of $wanted"
         done
-        start $launcher 1 --run.out=$folder --resume
+        steps=$(($(wc -l <$folder/metrics.jsonl) + 20))
+        start $launcher 1 --run.out=$folder --run.steps=$steps --resume
         for pid in "${pids[@]}"; do wait "$pid" || fail "the second start ended with $?"; done
         grep -q '"restart":1,"from":"checkpoint","ranks":2,"reason":""' $folder/metrics.jsonl || fail "the metrics do not tell of the restart"
-        run 0 "$compare" metrics straight/metrics.jsonl $folder/metrics.jsonl
-        run 0 "$compare" checkpoints straight/checkpoints/step-00000200 $folder/checkpoints/step-00000200
+        run 0 "${train[@]}" --run.out=$folder.straight --run.steps=$steps
+        step=$(printf 'step-%08d' $steps)
+        run 0 "$compare" metrics $folder.straight/metrics.jsonl $folder/metrics.jsonl
+        run 0 "$compare" checkpoints $folder.straight/checkpoints/$step $folder/checkpoints/$step
     done
 
     # What would come again is not worth another start: all ranks say so.
-    start $launcher 0 --run.out=$launcher.nan --optimizer.lr=1e6 --optimizer.clip=0
+    start $launcher 0 --run.out=$launcher.nan --run.steps=1000 --optimizer.lr=1e6 --optimizer.clip=0
     for pid in "${pids[@]}"; do
         code=0
         wait "$pid" 2>/dev/null || code=$?
