@@ -31,6 +31,14 @@ done:
     return status;
 }
 
+static sl_status fail_cut(const sl_file_reader *reader)
+{
+    struct stat now = { .st_size = 0 };
+    fstat(reader->fd, &now);
+    return sl_fail(SL_ERR_IO, "read %s: it had %llu bytes when it was opened, now it has %lld", reader->path,
+                   (unsigned long long)reader->size, (long long)now.st_size);
+}
+
 sl_status sl_file_read_at(const sl_file_reader *reader, void *out, size_t bytes, uint64_t offset)
 {
     char *to = out;
@@ -43,8 +51,7 @@ sl_status sl_file_read_at(const sl_file_reader *reader, void *out, size_t bytes,
             return sl_fail(SL_ERR_IO, "read %s at byte %llu: %s", reader->path, (unsigned long long)offset,
                            strerror(errno));
         if (got == 0)
-            return sl_fail(SL_ERR_IO, "read %s: it had %llu bytes when it was opened, now it ends at byte %llu",
-                           reader->path, (unsigned long long)reader->size, (unsigned long long)offset);
+            return fail_cut(reader);
         to += got;
         bytes -= (size_t)got;
         offset += (uint64_t)got;

@@ -19,6 +19,21 @@ fi
 run 1 train --run.out=/proc/run
 complains '--run.out=/proc/run: '
 
+# Data that is cut while a run reads it ends the run with its name. (Through a memory map it would be a signal.)
+cp text.txt cut.txt
+"$SLUICE" train --data.text=cut.txt --model.n_layer=2 --model.n_embd=32 --batch.seq=32 --run.steps=1000000 \
+    --run.out=cut --log.progress=off >"$out" 2>"$err" &
+pid=$!
+for _ in $(seq 600); do
+    [ -s cut/metrics.jsonl ] && break
+    sleep 0.1
+done
+truncate -s 100 cut.txt
+code=0
+wait $pid || code=$?
+[ $code -eq 1 ] || fail "exit code $code after the data was cut"
+complains 'read cut.txt: it had 20000 bytes when it was opened, now it has 100'
+
 # One checkpoint is about 2.7 MB, so that a few fit into the small file system and then no more.
 mkdir small
 if ! mount -t tmpfs -o size=10m none small 2>/dev/null; then

@@ -203,7 +203,7 @@ static void reading_says_what_is_wrong_with_the_file(void **state)
     assert_memory_equal(piece, "6789", 4);
     assert_int_equal(truncate(path, 7), 0); /* a map would end the process here */
     assert_int_equal(sl_file_read_at(&reader, piece, 4, 6), SL_ERR_IO);
-    assert_non_null(strstr(sl_error_message(), "out.txt: it had 10 bytes when it was opened, now it ends at byte 7"));
+    assert_non_null(strstr(sl_error_message(), "out.txt: it had 10 bytes when it was opened, now it has 7"));
     sl_file_close(&reader);
 }
 
