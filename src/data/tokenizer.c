@@ -49,6 +49,17 @@ done:
     return status;
 }
 
+/* Whether a token of the vocabulary has this text: special tokens may stand in both lists. */
+static bool has_text(const token *entry, const char *text)
+{
+    unsigned char decoded[SPECIAL_LENGTH_MAX];
+    size_t length = strlen(text);
+    if (entry->length == length && memcmp(entry->bytes, text, length) == 0)
+        return true;
+    return sl_alphabet_decode(text, decoded, &length) && entry->length == length &&
+           memcmp(entry->bytes, decoded, length) == 0;
+}
+
 sl_status sl_tokenizer_add_special(sl_tokenizer *tokenizer, const char *text, int64_t id)
 {
     sl_status status = SL_OK;
@@ -60,6 +71,8 @@ sl_status sl_tokenizer_add_special(sl_tokenizer *tokenizer, const char *text, in
         return sl_fail(SL_ERR_FORMAT, "special token '%.40s...' has %zu bytes; %d are possible", text, length,
                        SPECIAL_LENGTH_MAX);
     SL_TRY(take_id(tokenizer, text, id, &entry));
+    if (entry->bytes && !has_text(entry, text))
+        return sl_fail(SL_ERR_FORMAT, "special token '%.100s' has the id %" PRId64 " of another token", text, id);
     SL_TRY(sl_arena_copy(tokenizer->arena, text, length + 1, &bytes));
     SL_TRY(SL_GROW(tokenizer->special, &tokenizer->special_capacity, tokenizer->special_count + 1));
     *entry = (token){ .bytes = bytes, .length = (uint32_t)length, .special = true };

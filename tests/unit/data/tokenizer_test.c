@@ -228,6 +228,24 @@ static double seconds_with(int specials)
     return seconds;
 }
 
+/* It would be decoded to the other's text. */
+static void a_special_token_with_the_id_of_another_is_refused(void **state)
+{
+    (void)state;
+    static char json[1 << 16];
+    sl_tokenizer *tokenizer = NULL;
+    const char *path = json_file("", BYTE_LEVEL, "");
+    FILE *file = fopen(path, "r");
+    size_t length = fread(json, 1, sizeof json, file);
+    fclose(file);
+    file = fopen(path, "w");
+    fwrite(json, 1, length - 2, file);
+    fputs(",{\"id\":65,\"content\":\"<|a|>\",\"special\":true}]}", file);
+    fclose(file);
+    assert_int_equal(sl_tokenizer_open(path, &tokenizer), SL_ERR_FORMAT);
+    assert_non_null(strstr(sl_error_message(), "special token '<|a|>' has the id 65 of another token"));
+}
+
 static void many_special_tokens_cost_no_more_than_a_few(void **state)
 {
     (void)state;
@@ -465,6 +483,7 @@ int main(void)
         cmocka_unit_test(merges_follow_their_rank),
         cmocka_unit_test(pieces_are_those_of_the_pattern),
         cmocka_unit_test(special_tokens_are_found_only_when_asked),
+        cmocka_unit_test(a_special_token_with_the_id_of_another_is_refused),
         cmocka_unit_test(many_special_tokens_cost_no_more_than_a_few),
         cmocka_unit_test(any_bytes_come_back),
         cmocka_unit_test(merging_agrees_with_its_definition),
