@@ -75,14 +75,18 @@ static const char *foreign_kind(const unsigned char *head, size_t count)
     return NULL;
 }
 
+static bool is_control(unsigned char byte)
+{
+    return byte == 127 || (byte < ' ' && byte != '\n' && byte != '\r' && byte != '\t' && byte != '\f');
+}
+
 /* UTF-8 without control characters; a character that the head cuts off is none of the file's faults. */
 static bool is_text(const unsigned char *head, size_t count)
 {
     size_t at = 0;
     while (at < count && count - at >= (count == HEAD_BYTES ? 4 : 1)) {
         size_t length = sl_utf8_length(head + at, count - at);
-        bool control = head[at] < ' ' && !memchr("\n\r\t\f", head[at], 4);
-        if (length == 0 || control || head[at] == 127)
+        if (length == 0 || is_control(head[at]))
             return false;
         at += length;
     }
