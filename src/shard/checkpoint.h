@@ -23,7 +23,6 @@ SL_MUST_CHECK sl_status sl_checkpoint_has_manifest(const char *folder, int64_t s
 
 /* Makes the folder in which a checkpoint is written. */
 SL_MUST_CHECK sl_status sl_checkpoint_make_partial(const char *folder, int64_t step);
-SL_MUST_CHECK sl_status sl_checkpoint_remove_partial(const char *folder, int64_t step);
 /* Gives a checkpoint whose parts and manifest are on disk its name. */
 SL_MUST_CHECK sl_status sl_checkpoint_publish(const char *folder, int64_t step);
 /* Removes checkpoints with a manifest, but not the newest `keep` and not those that are links. */

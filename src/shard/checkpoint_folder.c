@@ -133,7 +133,7 @@ done:
     return status;
 }
 
-sl_status sl_checkpoint_remove_partial(const char *folder, int64_t step)
+static sl_status remove_partial(const char *folder, int64_t step)
 {
     char *path = NULL;
     sl_status status = sl_checkpoint_make_partial_path(folder, step, NULL, &path);
@@ -190,7 +190,7 @@ static sl_status remove_partials(const char *folder)
     int count = 0;
     SL_TRY(list(folder, PARTIAL, &steps, &count));
     for (int i = 0; i < count; i++) {
-        if (sl_checkpoint_remove_partial(folder, steps[i]) != SL_OK) /* in the way of nothing */
+        if (remove_partial(folder, steps[i]) != SL_OK) /* in the way of nothing */
             sl_log(SL_LOG_WARN, "%s", sl_error_message());
     }
 done:
