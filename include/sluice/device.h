@@ -19,15 +19,15 @@ typedef struct SL_NAMED_FIELDS sl_device_options {
     int threads; /* cpu: threads that share one kernel's work, the caller among them; 0 means 1 */
 } sl_device_options;
 
-/* spec: "cpu"; "cuda" or "cuda:INDEX" where the build has it (this one has not). options may be NULL. The caller closes
+/* spec: "cpu"; "cuda" or "cuda:INDEX" if the build has it (this one has not). options may be NULL. The caller closes
  * *out after all that came from it. */
 SL_API SL_MUST_CHECK sl_status sl_device_open(const char *spec, const sl_device_options *options, sl_device **out);
 SL_API void sl_device_close(sl_device *device); /* NULL is fine */
 
 SL_API const char *sl_device_name(const sl_device *device); /* "cpu", "cuda:0" */
 SL_API sl_device_kind sl_device_get_kind(const sl_device *device);
-SL_API int sl_device_threads(const sl_device *device); /* 1 where the notion does not apply */
-/* True where the host may read and write the device's memory directly (after synchronizing). */
+SL_API int sl_device_threads(const sl_device *device); /* 1 if the notion does not apply */
+/* True if the host may read and write the device's memory directly (after synchronizing). */
 SL_API bool sl_device_is_host(const sl_device *device);
 
 /* ---- Memory ---------------------------------------------------------------------------------- */

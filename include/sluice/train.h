@@ -249,8 +249,9 @@ SL_API SL_MUST_CHECK sl_status sl_model_source_export(const sl_model_source *sou
 typedef struct SL_NAMED_FIELDS sl_eval_options {
     const sl_tokens *tokens;
     int64_t batch, seq;
-    int64_t steps; /* 0: all whole batches of the file */
-    int threads;   /* 0: 1 */
+    int64_t steps;      /* 0: all whole batches of the file */
+    int threads;        /* 0: 1 */
+    const char *device; /* as sl_device_open takes it; NULL: "cpu" */
     const char
         *logits; /* safetensors file for the logits [batch, seq, vocab] and loss [1] of the first batch, or NULL */
 } sl_eval_options;
@@ -274,8 +275,9 @@ typedef struct SL_NAMED_FIELDS sl_generate_text_options {
     int64_t top_k;      /* choose among the k likeliest; 0: all */
     double top_p;       /* among the likeliest whose probabilities add up to p; 0: all */
     uint64_t seed;
-    bool ignore_end; /* go on after a token that ends a text (eos_token_id of the model) */
-    int threads;     /* 0: 1 */
+    bool ignore_end;    /* go on after a token that ends a text (eos_token_id of the model) */
+    int threads;        /* 0: 1 */
+    const char *device; /* as sl_device_open takes it; NULL: "cpu" */
     /* Called on rank 0 for each token as it comes, the one that ends a text too. May be NULL. */
     void (*token)(void *user, int sample, int64_t index, int32_t token);
     void *user;

@@ -24,7 +24,7 @@ static sl_status prepare(evaluation *run, const sl_model_source *source, const s
     const sl_batch_options batches = { .batch = options->batch, .seq = options->seq, .vocab = sl_model_vocab(model) };
     const sl_device_options threads = { .threads = options->threads };
     SL_TRY(sl_batches_create(options->tokens, &batches, &run->batches));
-    SL_TRY(sl_device_open("cpu", &threads, &run->device));
+    SL_TRY(sl_device_open(options->device ? options->device : "cpu", &threads, &run->device));
     SL_TRY(sl_stream_create(run->device, &run->stream));
     SL_TRY(sl_infer_partition(model, SL_MODE_EVAL, &shape, 1, NULL, &run->partition));
     SL_TRY(sl_infer_create(run->partition, 0, run->stream, source, NULL, &run->infer));

@@ -63,7 +63,7 @@ static sl_status make_programs(generator *run, const sl_model_source *source)
     int64_t cache = run->prompt_count + run->options->new_tokens;
     const sl_model_shape whole = { .batch = 1, .seq = run->prompt_count, .cache = cache };
     const sl_model_shape one = { .batch = 1, .seq = 1, .cache = cache };
-    SL_TRY(sl_device_open("cpu", &threads, &run->device));
+    SL_TRY(sl_device_open(run->options->device ? run->options->device : "cpu", &threads, &run->device));
     SL_TRY(sl_stream_create(run->device, &run->stream));
     SL_TRY(sl_infer_partition(model, SL_MODE_DECODE, &one, run->ranks, NULL, &run->partitions[1]));
     SL_TRY(sl_infer_partition(model, SL_MODE_DECODE, &whole, run->ranks, run->partitions[1], &run->partitions[0]));

@@ -36,25 +36,22 @@ typedef struct test_device {
     uint64_t streams; /* made so far */
 } test_device;
 
-/* All that are open, so that an address tells its device. */
-static test_device *_Atomic devices[MAX_DEVICES];
+/* Of all that are open, so that an address tells where its memory is. */
+static struct {
+    _Atomic(char *) far; /* NULL: none */
+    _Atomic(char *) near;
+} arenas[MAX_DEVICES];
 static _Atomic bool ignore_waits;
 static _Atomic double pause_milliseconds;
 
-static test_device *device_of(const void *address)
-{
-    for (int i = 0; i < MAX_DEVICES; i++) {
-        test_device *device = devices[i];
-        if (device && (const char *)address >= device->far && (const char *)address < device->far + ARENA_BYTES)
-            return device;
-    }
-    return NULL;
-}
-
 void *test_device_near(const void *address)
 {
-    test_device *device = device_of(address);
-    return device ? device->near + ((const char *)address - device->far) : (void *)address;
+    for (int i = 0; i < MAX_DEVICES; i++) {
+        const char *far = arenas[i].far;
+        if (far && (const char *)address >= far && (const char *)address < far + ARENA_BYTES)
+            return arenas[i].near + ((const char *)address - far);
+    }
+    return (void *)address;
 }
 
 static sl_status test_alloc(sl_device *head, size_t bytes, void **out)
@@ -137,7 +134,7 @@ static sl_status check_far(const test_device *device, const char *what, const vo
 
 static sl_status check_host(const char *what, const void *address)
 {
-    if (!device_of(address))
+    if (test_device_near(address) == address)
         return SL_OK;
     return sl_fail(SL_ERR_ARGUMENT, "test device: %s: %p is memory of the device, not of the host", what, address);
 }
@@ -585,8 +582,8 @@ static void test_close(sl_device *head)
 {
     test_device *device = (test_device *)head;
     for (int i = 0; i < MAX_DEVICES; i++) {
-        if (devices[i] == device)
-            devices[i] = NULL;
+        if (arenas[i].far == device->far)
+            arenas[i].far = NULL;
     }
     while (device->blocks) {
         block *next = device->blocks->next;
@@ -602,7 +599,9 @@ static void test_close(sl_device *head)
 
 static sl_status test_open(int index, const sl_device_options *options, sl_device **out)
 {
-    test_device *device = calloc(1, sizeof *device), *none = NULL;
+    test_device *device = calloc(1, sizeof *device);
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    int place = 0;
     (void)index;
     device->threads = options->threads ? options->threads : 1;
     device->fd = memfd_create("test device", MFD_CLOEXEC);
@@ -615,13 +614,16 @@ static sl_status test_open(int index, const sl_device_options *options, sl_devic
     device->blocks = malloc(sizeof *device->blocks);
     *device->blocks = (block){ .room = ARENA_BYTES };
     pthread_mutex_init(&device->lock, NULL);
-    for (int i = 0; i < MAX_DEVICES; i++, none = NULL) {
-        if (atomic_compare_exchange_strong(&devices[i], &none, device)) {
-            *out = &device->head;
-            return SL_OK;
-        }
-    }
-    abort();
+    pthread_mutex_lock(&lock);
+    while (place < MAX_DEVICES && arenas[place].far)
+        place++;
+    if (place == MAX_DEVICES)
+        abort();
+    arenas[place].near = device->near;
+    arenas[place].far = device->far;
+    pthread_mutex_unlock(&lock);
+    *out = &device->head;
+    return SL_OK;
 }
 
 static int test_threads(const sl_device *device)
@@ -655,10 +657,16 @@ static const sl_device_backend test_backend = {
     .event_elapsed = test_event_elapsed,
 };
 
-void test_device_install(void)
+static void install(void)
 {
     sl_device_set_extra_backend(&test_backend);
     sl_kernel_set_extra_table(&test_kernels);
+}
+
+void test_device_install(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, install);
 }
 
 const char *test_device_spec(void)

@@ -13,7 +13,7 @@
 
 #include <sluice/device.h>
 
-/* Makes sl_device_open("test", ...) work in this process. Before any thread, as often as one likes. */
+/* Makes sl_device_open("test", ...) work in this process; as often as one likes. */
 void test_device_install(void);
 
 /* What SLUICE_TEST_DEVICE says, else "cpu": the device on which a test runs that is registered for both. Installs the
@@ -26,6 +26,18 @@ sl_status test_device_launch(sl_stream *stream, test_kernel fn, const void *args
 
 /* Where the memory behind an address is, for kernels; other addresses are given back unchanged. */
 void *test_device_near(const void *address);
+
+/* What goes wrong on purpose is a race, which the thread sanitizer ends the test for. */
+#if defined(__SANITIZE_THREAD__)
+#define TEST_DEVICE_RACES_END 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define TEST_DEVICE_RACES_END 1
+#endif
+#endif
+#ifndef TEST_DEVICE_RACES_END
+#define TEST_DEVICE_RACES_END 0
+#endif
 
 /* For tests of the device itself: waits for events are dropped from now on, or no longer. */
 void test_device_ignore_waits(bool ignore);

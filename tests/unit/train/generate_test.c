@@ -1,4 +1,5 @@
 /* Generation with a cache, on any number of ranks, chooses what the whole model without a cache would choose. */
+#include "support/device/test_device.h"
 #include <sluice/train.h>
 
 #include "train/infer.h"
@@ -47,9 +48,11 @@ static void generate(const sl_model_source *source, int ranks, const sl_generate
     sl_group *groups[RANKS_MAX];
     pthread_t threads[RANKS_MAX];
     rank_job jobs[RANKS_MAX];
+    sl_generate_text_options own = *options;
+    own.device = test_device_spec();
     assert_int_equal(sl_group_open_threads(ranks, NULL, groups), SL_OK);
     for (int r = 0; r < ranks; r++) {
-        jobs[r] = (rank_job){ source, groups[r], options, r == 0 ? tokens : NULL, SL_OK, "" };
+        jobs[r] = (rank_job){ source, groups[r], &own, r == 0 ? tokens : NULL, SL_OK, "" };
         assert_int_equal(pthread_create(&threads[r], NULL, run_rank, &jobs[r]), 0);
     }
     for (int r = 0; r < ranks; r++)
@@ -72,7 +75,7 @@ static int32_t next_token(const sl_model_source *source, const int32_t *sequence
     const sl_model *model = sl_model_source_model(source);
     int64_t vocab = sl_model_vocab(model), best = 0;
     float *logits = malloc((size_t)(length * vocab) * sizeof *logits);
-    assert_int_equal(sl_device_open("cpu", NULL, &device), SL_OK);
+    assert_int_equal(sl_device_open(test_device_spec(), NULL, &device), SL_OK);
     assert_int_equal(sl_stream_create(device, &stream), SL_OK);
     assert_int_equal(
         sl_infer_partition(model, SL_MODE_LOGITS, &(sl_model_shape){ .batch = 1, .seq = length }, 1, NULL, &partition),
