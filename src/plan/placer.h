@@ -123,12 +123,20 @@ typedef struct sl_greedy_choice {
 
 SL_MUST_CHECK sl_status sl_greedy_run(sl_placer *placer, const sl_greedy_choice *choice);
 
+/* How many microbatches at the start and at the end follow each other faster, and how many periods apart. */
+typedef struct sl_wave_bursts {
+    int first, last;
+    double first_pace, last_pace;
+} sl_wave_bursts;
+
 /* A wave: every microbatch takes the same path through time, one period after the one before. phase[s] is the time of F
  * of stage s, phase[2 x stages - 1 - s] that of I, in periods; it never falls. Ranks run F and I by that time, each as
  * early as it can, and W in between. */
 typedef struct sl_wave {
     double *phase;    /* (parts, 2 x stages) */
     uint8_t *part_of; /* (microbatches) */
+    double *clock;    /* (microbatches) when each sets out, in periods; NULL while the wave is only kept */
+    sl_wave_bursts bursts;
     double fill_first, fill_last;
 } sl_wave;
 

@@ -7,10 +7,13 @@
 typedef struct polish {
     sl_placer *placer;
     sl_order *best;
-    sl_operation *steps; /* (ranks, 2 x chunks x microbatches) F and I of each rank, in order */
-    int length;          /* of a rank */
-    double *fill;        /* (ranks) share of a W that a gap must have */
-    int *at;             /* (ranks) the next step */
+    sl_operation *steps;              /* (ranks, 2 x chunks x microbatches) F and I of each rank, in order */
+    int length;                       /* of a rank */
+    double *fill;                     /* (ranks) share of a W that a gap must have */
+    sl_operation *saved, *best_steps; /* before the move; the best so far */
+    double *saved_fill, *best_fill;
+    double best_cost;
+    int *at; /* (ranks) the next step */
     sl_critical critical;
     double cost; /* of the steps */
     int64_t until;
@@ -169,76 +172,128 @@ static void choose_fill(polish *self)
     }
 }
 
-static sl_status run(polish *self, sl_operation *saved, double *saved_fill)
+/* One move of one kind or another, sometimes several. */
+static void move(polish *self)
 {
-    const sl_instance *instance = self->placer->instance;
-    size_t bytes = (size_t)self->length * (size_t)instance->ranks * sizeof *saved;
+    static const double fills[] = { 1, 0.75, 0.5, 0.25, 0.001 };
+    double kind = draw(self);
+    if (kind < 0.15)
+        self->fill[(int)(draw(self) * self->placer->instance->ranks)] = fills[(int)(draw(self) * 5)];
+    else if (kind < 0.55)
+        move_microbatch(self);
+    else
+        move_step(self);
+    while (draw(self) < 0.3)
+        move_step(self);
+}
+
+static void copy_steps(const polish *self, sl_operation *to, double *to_fill, const sl_operation *from,
+                       const double *from_fill)
+{
+    size_t ranks = (size_t)self->placer->instance->ranks;
+    memcpy(to, from, (size_t)self->length * ranks * sizeof *to);
+    memcpy(to_fill, from_fill, ranks * sizeof *to_fill);
+}
+
+/* Where no move helps any more, a few are made whether they help or not, from the best order on. */
+static void kick(polish *self)
+{
+    double cost = self->cost;
+    for (int n = 0; n < 20; n++) {
+        copy_steps(self, self->steps, self->fill, self->best_steps, self->best_fill);
+        for (int moves = 0; moves < 3; moves++)
+            move(self);
+        self->cost = self->best_cost * 1.03;
+        if (try_steps(self))
+            return;
+    }
+    copy_steps(self, self->steps, self->fill, self->best_steps, self->best_fill);
+    self->cost = cost;
+}
+
+static void run(polish *self)
+{
+    enum { PATIENCE = 20000 }; /* moves in a row that find nothing better */
+    int stuck = 0;
+    self->best_cost = self->cost;
+    copy_steps(self, self->best_steps, self->best_fill, self->steps, self->fill);
     while (self->placer->placed < self->until && self->best->value > self->bound * (1 + 1e-12)) {
-        memcpy(saved, self->steps, bytes);
-        memcpy(saved_fill, self->fill, (size_t)instance->ranks * sizeof *saved_fill);
-        static const double fills[] = { 1, 0.75, 0.5, 0.25, 0.001 };
-        if (draw(self) < 0.15)
-            self->fill[(int)(draw(self) * instance->ranks)] = fills[(int)(draw(self) * 5)];
-        else if (draw(self) < 0.5)
-            move_microbatch(self);
-        else
-            move_step(self);
-        while (draw(self) < 0.3)
-            move_step(self);
-        if (!try_steps(self)) {
-            memcpy(self->steps, saved, bytes);
-            memcpy(self->fill, saved_fill, (size_t)instance->ranks * sizeof *saved_fill);
+        copy_steps(self, self->saved, self->saved_fill, self->steps, self->fill);
+        move(self);
+        if (!try_steps(self))
+            copy_steps(self, self->steps, self->fill, self->saved, self->saved_fill);
+        if (self->cost < self->best_cost * (1 - 1e-9)) {
+            self->best_cost = self->cost;
+            copy_steps(self, self->best_steps, self->best_fill, self->steps, self->fill);
+            stuck = 0;
+        } else if (++stuck >= PATIENCE) {
+            kick(self);
+            stuck = 0;
         }
     }
-    return SL_OK;
+}
+
+static void release(polish *self)
+{
+    sl_free(self->steps);
+    sl_free(self->saved);
+    sl_free(self->best_steps);
+    sl_free(self->fill);
+    sl_free(self->saved_fill);
+    sl_free(self->best_fill);
+    sl_free(self->at);
+    sl_free(self->critical.steps);
+    sl_free(self->critical.place_f);
+    sl_free(self->critical.place_i);
+    sl_free(self->critical.step_of);
+    sl_free(self->critical.seen);
+    sl_free(self->placer->starts);
+    self->placer->starts = NULL;
+}
+
+static sl_status reserve(polish *self)
+{
+    sl_status status = SL_OK;
+    const sl_instance *instance = self->placer->instance;
+    int64_t steps = (int64_t)self->length * instance->ranks, operations = self->best->length * instance->ranks;
+    int64_t cells = (int64_t)instance->stages * instance->microbatches;
+    self->critical.capacity = (int)operations;
+    SL_TRY(SL_NEW_ARRAY(self->steps, steps));
+    SL_TRY(SL_NEW_ARRAY(self->saved, steps));
+    SL_TRY(SL_NEW_ARRAY(self->best_steps, steps));
+    SL_TRY(SL_NEW_ARRAY(self->fill, instance->ranks));
+    SL_TRY(SL_NEW_ARRAY(self->saved_fill, instance->ranks));
+    SL_TRY(SL_NEW_ARRAY(self->best_fill, instance->ranks));
+    SL_TRY(SL_NEW_ARRAY(self->at, instance->ranks));
+    SL_TRY(SL_NEW_ARRAY(self->critical.steps, operations));
+    SL_TRY(SL_NEW_ARRAY(self->critical.place_f, cells));
+    SL_TRY(SL_NEW_ARRAY(self->critical.place_i, cells));
+    SL_TRY(SL_NEW_ARRAY(self->critical.step_of, operations));
+    SL_TRY(SL_NEW_ARRAY(self->critical.seen, 3 * instance->chunks));
+    SL_TRY(SL_NEW_ARRAY(self->placer->starts, operations));
+done:
+    return status;
 }
 
 sl_status sl_polish(sl_placer *placer, int64_t effort, double bound, sl_order *best)
 {
     sl_status status = SL_OK;
-    const sl_instance *instance = placer->instance;
     polish self = { .placer = placer,
                     .best = best,
-                    .length = 2 * instance->chunks * instance->microbatches,
+                    .length = 2 * placer->instance->chunks * placer->instance->microbatches,
                     .cost = INFINITY,
                     .until = placer->placed + effort,
                     .bound = bound,
                     .random = 0x2545f4914f6cdd1d };
-    sl_operation *saved = NULL;
-    double *saved_fill = NULL;
-    int64_t steps = (int64_t)self.length * instance->ranks;
-    SL_TRY(SL_NEW_ARRAY(self.steps, steps));
-    SL_TRY(SL_NEW_ARRAY(saved, steps));
-    SL_TRY(SL_NEW_ARRAY(self.fill, instance->ranks));
-    SL_TRY(SL_NEW_ARRAY(saved_fill, instance->ranks));
-    SL_TRY(SL_NEW_ARRAY(self.at, instance->ranks));
-    int64_t cells = (int64_t)instance->stages * instance->microbatches, operations = best->length * instance->ranks;
-    self.critical.capacity = (int)operations;
-    SL_TRY(SL_NEW_ARRAY(self.critical.steps, operations));
-    SL_TRY(SL_NEW_ARRAY(self.critical.place_f, cells));
-    SL_TRY(SL_NEW_ARRAY(self.critical.place_i, cells));
-    SL_TRY(SL_NEW_ARRAY(self.critical.step_of, operations));
-    SL_TRY(SL_NEW_ARRAY(self.critical.seen, 3 * instance->chunks));
-    SL_TRY(SL_NEW_ARRAY(placer->starts, operations));
+    SL_TRY(reserve(&self));
     int64_t count = 0;
-    for (int64_t n = 0; n < best->length * instance->ranks; n++) {
+    for (int64_t n = 0; n < best->length * placer->instance->ranks; n++) {
         if (sl_operation_kind_of(best->operations[n]) != SL_OPERATION_W)
             self.steps[count++] = best->operations[n];
     }
     choose_fill(&self);
-    SL_TRY(run(&self, saved, saved_fill));
+    run(&self);
 done:
-    sl_free(self.steps);
-    sl_free(saved);
-    sl_free(self.fill);
-    sl_free(saved_fill);
-    sl_free(self.at);
-    sl_free(self.critical.steps);
-    sl_free(self.critical.place_f);
-    sl_free(self.critical.place_i);
-    sl_free(self.critical.step_of);
-    sl_free(self.critical.seen);
-    sl_free(placer->starts);
-    placer->starts = NULL;
+    release(&self);
     return status;
 }

@@ -2,8 +2,10 @@
 #include "plan/heuristics.h"
 #include "plan/result.h"
 
+#include <string.h>
+
 /* Operations that the search places in a second, about. */
-#define EFFORT_PER_SECOND 25e6
+#define EFFORT_PER_SECOND 42e6
 
 void sl_run_rounds(sl_placer *placer, double bound, sl_order *best)
 {
@@ -42,6 +44,37 @@ done:
     return status;
 }
 
+static void copy_order(const sl_instance *instance, const sl_order *from, sl_order *to)
+{
+    memcpy(to->operations, from->operations, (size_t)from->length * (size_t)instance->ranks * sizeof *from->operations);
+    to->value = from->value;
+    to->method = from->method;
+}
+
+/* Waves, then the local search from the best of them; for a while also from the best order of the heuristics, if that is
+ * about as good. */
+static sl_status search(sl_placer *placer, int64_t effort, double bound, sl_order *best)
+{
+    sl_status status = SL_OK;
+    sl_order wave = { 0 };
+    SL_TRY(sl_order_create(placer->instance, &wave));
+    SL_TRY(sl_wave_search(placer, effort * 7 / 20, bound, &wave));
+    int64_t left = effort * 12 / 20;
+    if (wave.value > bound * (1 + 1e-12) && wave.value < INFINITY && best->value < wave.value * 1.01) {
+        left -= effort * 6 / 20;
+        SL_TRY(sl_polish(placer, effort * 3 / 20, bound, best));
+        if (best->value > bound * (1 + 1e-12))
+            SL_TRY(sl_polish(placer, effort * 3 / 20, bound, &wave));
+    }
+    if (wave.value < best->value)
+        copy_order(placer->instance, &wave, best);
+    if (best->value > bound * (1 + 1e-12))
+        SL_TRY(sl_polish(placer, left, bound, best));
+done:
+    sl_order_destroy(&wave);
+    return status;
+}
+
 sl_status sl_find_order(const sl_instance *instance, double budget_seconds, sl_order *best)
 {
     sl_status status = SL_OK;
@@ -55,10 +88,9 @@ sl_status sl_find_order(const sl_instance *instance, double budget_seconds, sl_o
         sl_run_rounds(&placer, bound, best);
     if (best->value > bound * (1 + 1e-12))
         SL_TRY(run_greedy(&placer, bound, effort / 20, best));
-    if (best->value > bound * (1 + 1e-12))
-        SL_TRY(sl_wave_search(&placer, effort * 7 / 20, bound, best));
-    if (best->value > bound * (1 + 1e-12))
-        SL_TRY(sl_polish(&placer, effort * 12 / 20, bound, best));
+    bool worth_it = effort > 20 * best->length * instance->ranks; /* some orders at least */
+    if (best->value > bound * (1 + 1e-12) && worth_it)
+        SL_TRY(search(&placer, effort, bound, best));
 done:
     sl_placer_destroy(&placer);
     return status;

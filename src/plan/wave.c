@@ -8,7 +8,7 @@
 /* The wave's time of point `point` for a microbatch. */
 static double time_of(const sl_wave *wave, int points, int point, int microbatch)
 {
-    return wave->phase[wave->part_of[microbatch] * points + point] + microbatch;
+    return wave->phase[wave->part_of[microbatch] * points + point] + wave->clock[microbatch];
 }
 
 /* The rank's next F or I by the wave's time; false if none is left. */
@@ -103,6 +103,8 @@ typedef struct wave_search {
     double period;       /* work of the busiest rank for one microbatch */
     int64_t until;       /* operations placed */
     double bound;
+    bool tight;      /* a rank cannot hold a microbatch for every rank */
+    bool short_hops; /* of the wave that is laid */
     uint64_t random;
 } wave_search;
 
@@ -117,6 +119,29 @@ static double draw(wave_search *self)
     return (double)(self->random >> 11) * 0x1p-53;
 }
 
+/* When each microbatch sets out, in periods: a few at the start may follow each other faster, then comes a pause; a few
+ * at the end likewise after a pause. */
+static void set_clock(wave_search *self, sl_wave_bursts bursts)
+{
+    int last = self->placer->instance->microbatches - 1;
+    self->tried.bursts = bursts;
+    for (int n = 0; n <= last; n++) {
+        double time = n < bursts.first ? n * bursts.first_pace : n;
+        self->tried.clock[n] = last - n < bursts.last ? last - (last - n) * bursts.last_pace : time;
+    }
+}
+
+static sl_wave_bursts draw_bursts(wave_search *self)
+{
+    static const double paces[] = { 0.9, 0.8, 0.75, 2.0 / 3, 0.6, 0.5 };
+    const sl_instance *instance = self->placer->instance;
+    int most = instance->ranks < instance->microbatches ? instance->ranks : instance->microbatches;
+    sl_wave_bursts bursts = { .first_pace = paces[(int)(draw(self) * 6)], .last_pace = paces[(int)(draw(self) * 6)] };
+    bursts.first = draw(self) < 0.4 ? 0 : (int)(draw(self) * (most + 1));
+    bursts.last = draw(self) < 0.4 ? 0 : (int)(draw(self) * (most + 1));
+    return bursts;
+}
+
 static double draw_fill(wave_search *self)
 {
     return fills[(int)(draw(self) * 3)];
@@ -127,10 +152,32 @@ static bool is_over(const wave_search *self)
     return self->placer->placed >= self->until || self->best->value <= self->bound * (1 + 1e-12);
 }
 
+/* What a rank holds on the mean if the wave keeps its time: more than the limit cannot be. */
+static bool may_fit(const wave_search *self)
+{
+    const sl_instance *instance = self->placer->instance;
+    const double *phase = self->tried.phase + (size_t)(PARTS / 2) * (size_t)self->points;
+    for (int rank = 0; rank < instance->ranks; rank++) {
+        double held = 0, one = 0;
+        for (int chunk = 0; chunk < instance->chunks; chunk++) {
+            int stage = sl_instance_stage(instance, rank, chunk);
+            held += instance->load[stage].hold * (phase[self->points - 1 - stage] - phase[stage]);
+            one += instance->load[stage].hold;
+        }
+        if (held > instance->limit + one)
+            return false;
+    }
+    return true;
+}
+
 /* Runs the tried wave and keeps it if it is no worse than the best one. */
 static void try_wave(wave_search *self)
 {
     sl_placer *placer = self->placer;
+    if (!may_fit(self)) {
+        placer->placed++;
+        return;
+    }
     placer->stop = self->value * (1 + 1e-12);
     placer->placed += placer->instance->ranks; /* a wave that ends at once costs something, too */
     run_wave(placer, &self->tried);
@@ -142,6 +189,7 @@ static void try_wave(wave_search *self)
     memcpy(self->wave.phase, self->tried.phase, (size_t)(PARTS * self->points) * sizeof *self->wave.phase);
     self->wave.fill_first = self->tried.fill_first;
     self->wave.fill_last = self->tried.fill_last;
+    self->wave.bursts = self->tried.bursts;
 }
 
 static void divide(const sl_instance *instance, uint8_t *part_of)
@@ -186,6 +234,13 @@ static void lay_wave(wave_search *self, double period, bool straight)
     repeat_part(self);
 }
 
+/* Small more often than large for a wave of short hops: a microbatch that flies fast holds less. */
+static double draw_short(wave_search *self)
+{
+    double value = draw(self);
+    return self->short_hops ? value * draw(self) : value;
+}
+
 /* Hops of a simple fraction of the period: on every rank, or every few ranks, the operations then meet in the same way,
  * and if they get along on those they do on all. The turns are drawn. */
 static void lay_regular_wave(wave_search *self)
@@ -195,16 +250,17 @@ static void lay_regular_wave(wave_search *self)
     enum { HOPS = sizeof hops / sizeof *hops };
     const sl_instance *instance = self->placer->instance;
     double time = 0, hop = 0, variety = draw(self);
-    double forward = hops[(int)(draw(self) * HOPS)];
-    double backward = draw(self) < 0.5 ? forward : hops[(int)(draw(self) * HOPS)];
+    self->short_hops = self->tight && draw(self) < 0.5;
+    double forward = hops[(int)(draw_short(self) * HOPS)];
+    double backward = draw(self) < 0.5 ? forward : hops[(int)(draw_short(self) * HOPS)];
     for (int point = 0; point < self->points; point++) {
         if (point % instance->ranks == 0 && point > 0)
-            time += draw(self) - hop;
+            time += draw_short(self) - hop;
         self->tried.phase[point] = time;
         if (point % instance->ranks == 0) {
             hop = point < instance->stages ? forward : backward;
             if (draw(self) < variety)
-                hop = hops[(int)(draw(self) * draw(self) * HOPS)];
+                hop = hops[(int)(draw_short(self) * HOPS)];
         }
         time += hop;
     }
@@ -225,6 +281,7 @@ static void scan(wave_search *self, int64_t until)
             lay_regular_wave(self);
         self->tried.fill_first = straight ? fills[n % 3] : draw_fill(self);
         self->tried.fill_last = straight ? fills[n / 3 % 3] : draw_fill(self);
+        set_clock(self, straight || n % 2 ? (sl_wave_bursts){ 0 } : draw_bursts(self));
         try_wave(self);
     }
 }
@@ -263,9 +320,13 @@ static void improve(wave_search *self)
         memcpy(self->tried.phase, self->wave.phase, (size_t)(PARTS * self->points) * sizeof *self->wave.phase);
         self->tried.fill_first = self->wave.fill_first;
         self->tried.fill_last = self->wave.fill_last;
-        if (draw(self) < 0.1) {
+        set_clock(self, self->wave.bursts);
+        double kind = draw(self);
+        if (kind < 0.1) {
             self->tried.fill_first = draw_fill(self);
             self->tried.fill_last = draw_fill(self);
+        } else if (kind < 0.15) {
+            set_clock(self, draw_bursts(self));
         } else {
             shift_part(self);
             if (draw(self) < 0.5)
@@ -288,9 +349,14 @@ sl_status sl_wave_search(sl_placer *placer, int64_t effort, double bound, sl_ord
                          .random = 0x9e3779b97f4a7c15 };
     for (int rank = 0; rank < instance->ranks; rank++)
         self.period = instance->work[rank] > self.period ? instance->work[rank] : self.period;
+    double held = 0;
+    for (int chunk = 0; chunk < instance->chunks; chunk++)
+        held += sl_instance_load(instance, 0, chunk)->hold;
+    self.tight = instance->limit < held * instance->ranks - instance->slack;
     SL_TRY(SL_NEW_ARRAY(self.wave.phase, PARTS * self.points));
     SL_TRY(SL_NEW_ARRAY(self.tried.phase, PARTS * self.points));
     SL_TRY(SL_NEW_ARRAY(self.wave.part_of, instance->microbatches));
+    SL_TRY(SL_NEW_ARRAY(self.tried.clock, instance->microbatches));
     self.tried.part_of = self.wave.part_of;
     divide(instance, self.wave.part_of);
     lay_wave(&self, self.period, true);
@@ -299,6 +365,7 @@ sl_status sl_wave_search(sl_placer *placer, int64_t effort, double bound, sl_ord
     scan(&self, placer->placed + effort / 2);
     improve(&self);
 done:
+    sl_free(self.tried.clock);
     sl_free(self.wave.part_of);
     sl_free(self.wave.phase);
     sl_free(self.tried.phase);
