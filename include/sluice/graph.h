@@ -60,7 +60,7 @@ typedef struct sl_init {
 /* A trained tensor, f32 in a graph by default. The same full name asked for twice with the same shape is the same
  * parameter (tied). */
 SL_API sl_value sl_graph_param(sl_graph *graph, const char *name, int rank, const int64_t *dims, sl_init init);
-SL_API void sl_graph_set_param_dtype(sl_graph *graph, sl_dtype dtype); /* of the parameters that follow: f32 or f64 */
+SL_API void sl_graph_set_param_dtype(sl_graph *graph, sl_dtype dtype); /* of those that follow; floating */
 /* Fixed data; the graph copies it. */
 SL_API sl_value sl_graph_constant(sl_graph *graph, const char *name, sl_dtype dtype, int rank, const int64_t *dims,
                                   const void *data);
