@@ -220,7 +220,9 @@ static int check_args(const plan_args *args)
 
 int cmd_plan(int argc, char **argv)
 {
-    plan_args args = { .placement = PLACEMENT_OF_SCHEDULE, .format = REPORT_NONE, .release = NAN, .budget = SL_PLAN_BUDGET };
+    plan_args args = {
+        .placement = PLACEMENT_OF_SCHEDULE, .format = REPORT_NONE, .release = NAN, .budget = SL_PLAN_BUDGET
+    };
     sl_costs_init(&args.costs);
     args.costs.stage.activation = NAN; /* not given */
     const cli_option options[] = {

@@ -25,8 +25,8 @@ static sl_status check_ids(const sl_kernel_call *call, const char *what, const s
     for (int64_t i = 0; i < sl_meta_count(&ids->meta); i++) {
         int64_t id = id_at(ids, i);
         if (id < 0 || id >= limit)
-            return sl_fail(SL_ERR_ARGUMENT, "%s: %s %lld at element %lld is not in 0..%lld",
-                           sl_op_name(call->op), what, (long long)id, (long long)i, (long long)limit - 1);
+            return sl_fail(SL_ERR_ARGUMENT, "%s: %s %lld at element %lld is not in 0..%lld", sl_op_name(call->op), what,
+                           (long long)id, (long long)i, (long long)limit - 1);
     }
     return SL_OK;
 }
