@@ -176,7 +176,7 @@ static sl_status train(const training *job, sl_group *group)
     sl_train_plan *plan = NULL;
     sl_train_result result;
     SL_TRY(load_config(job, &config));
-    SL_TRY(sl_train_plan_create(config, &plan));
+    SL_TRY(sl_train_plan_create(config, NULL, &plan));
     SL_TRY(sl_train_run(plan, group, &(sl_train_options){ .resume = job->resume }, &result));
     if (sl_group_rank(group) == 0)
         printf("steps %d to %d, loss %.6f to %.6f\n", (int)result.first_step, (int)result.last_step, result.first_loss,

@@ -128,6 +128,10 @@ typedef struct SL_NAMED_FIELDS sl_pipeline_options {
     const sl_arg_spec *args; /* those that differ from: split along dim 0 */
     int arg_count;
     int replicas; /* pipelines that hold the same stages and sum their gradients; 0: 1 */
+    /* Each replica keeps one part of every weight and gradient. UNSHARD gathers a stage's weights into a slot, RESHARD
+     * gives it back, REDUCE_GRAD leaves each replica its part of the sum. */
+    bool shard_weights;
+    int unsharded_stages; /* of a rank at once, if the schedule does not say when; 0: 3 */
     /* Stages cannot work on messages in place: each is copied to or from a buffer of the device. */
     bool staged_messages;
     /* Optional: metadata of a stage's outputs from that of its inputs, for stages that can infer. */
@@ -149,7 +153,7 @@ SL_API int sl_pipeline_microbatches(const sl_pipeline *pipeline);
 /* Bytes on one rank, by what they are for. */
 typedef struct sl_pipeline_memory {
     size_t params, grads, constants;
-    size_t slots;    /* activations, saved regions and gradients between stages of this rank */
+    size_t slots;    /* activations, saved regions, gradients between stages of this rank, gathered weights */
     size_t scratch;  /* shared by all stages */
     size_t inputs;   /* copies of arguments that cannot be used in place */
     size_t device;   /* sum of the above: device memory */
@@ -186,16 +190,22 @@ typedef struct sl_pipeline_edge {
 SL_API const sl_pipeline_edge *sl_pipeline_edges(const sl_pipeline *pipeline, int *count); /* borrowed */
 
 typedef enum sl_code {
-    SL_CODE_RECEIVE,      /* waits for the route's next message; cell gets its memory */
-    SL_CODE_RELEASE,      /* gives the message in cell back */
-    SL_CODE_RESERVE,      /* waits for room for a message; cell gets its memory */
-    SL_CODE_COMMIT,       /* sends the message in cell */
-    SL_CODE_TO_MESSAGE,   /* copies from -> cell, device to message */
-    SL_CODE_FROM_MESSAGE, /* copies from -> cell, message to device */
-    SL_CODE_ADD,          /* adds from to cell, elementwise */
-    SL_CODE_RUN,          /* one phase of the microbatch at its stage */
-    SL_CODE_LOSS,         /* looks at the loss that was just made */
-    SL_CODE_OUTPUT        /* hands an output to whoever asked for it */
+    SL_CODE_RECEIVE,       /* waits for the route's next message; cell gets its memory */
+    SL_CODE_RELEASE,       /* gives the message in cell back */
+    SL_CODE_RESERVE,       /* waits for room for a message; cell gets its memory */
+    SL_CODE_COMMIT,        /* sends the message in cell */
+    SL_CODE_TO_MESSAGE,    /* copies from -> cell, device to message */
+    SL_CODE_FROM_MESSAGE,  /* copies from -> cell, message to device */
+    SL_CODE_ADD,           /* adds from to cell, elementwise */
+    SL_CODE_RUN,           /* one phase of the microbatch at its stage */
+    SL_CODE_LOSS,          /* looks at the loss that was just made */
+    SL_CODE_OUTPUT,        /* hands an output to whoever asked for it */
+    SL_CODE_UNSHARD,       /* begins to gather the stage's weights into the block at cell */
+    SL_CODE_AWAIT_WEIGHTS, /* until they are there; from now on the stage reads them at cell */
+    SL_CODE_RESHARD,       /* the stage has no weights at hand any more */
+    SL_CODE_OPEN_GRADS,    /* the stage's gradients of this step add up in the block at cell */
+    SL_CODE_REDUCE_GRADS,  /* begins to sum the stage's gradients over the replicas */
+    SL_CODE_AWAIT_GRADS    /* until they are summed */
 } sl_code;
 
 /* One instruction of a rank's program. Values are reached through cells, the rank's table of pointers. */
@@ -222,6 +232,7 @@ typedef struct sl_pipeline_program {
     int64_t action_count;
     const sl_pipeline_instr *instrs;
     int64_t instr_count;
+    int64_t tail; /* the instructions from here on belong to no action: they end the step */
     int64_t cell_count;
 } sl_pipeline_program;
 

@@ -128,6 +128,10 @@ typedef struct SL_NAMED_FIELDS sl_runtime_options {
     int stage_count;
     const sl_arg_spec *args; /* those that differ from: split along dim 0 */
     int arg_count;
+    /* As in sl_pipeline_options: each of the replicas keeps a part of every parameter. The bits are those of whole
+     * parameters, except that partial steps are summed each by itself. */
+    bool shard_weights;
+    int unsharded_stages; /* likewise */
     sl_loss_mean mean;
     bool watch_loss;  /* a loss that is not finite is an error */
     bool local_loss;  /* losses stay on the rank that has them: no message at the end of a step */
@@ -195,11 +199,13 @@ typedef struct sl_param {
     const char *name;
     const char *tied_to; /* what its values are shared under; its name if nothing else was said */
     int stage;           /* the first of this rank that uses it */
-    sl_view data;
-    sl_view grad; /* none where frozen */
-    sl_init init; /* of graph-made stages */
-    int owner;    /* rank of the group that counts it (norms, checkpoints): the one with the first stage that uses it */
-    bool tied;    /* other stages use it, here or elsewhere */
+    sl_view data;        /* of this rank: the whole, or its shard in one dim */
+    sl_shape shape;      /* of the whole */
+    int64_t first;       /* element of the whole that data begins with; a shard may reach past the end */
+    sl_view grad;        /* none where frozen */
+    sl_init init;        /* of graph-made stages */
+    int owner; /* rank of the group that counts it (norms, checkpoints): the one with the first stage that uses it */
+    bool tied; /* other stages use it, here or elsewhere */
 } sl_param;
 
 /* Borrowed from the runtime; by stage, then in the stage's order. Data are not initialised. */
@@ -209,8 +215,8 @@ SL_API SL_MUST_CHECK sl_status sl_runtime_zero_grads(sl_runtime *runtime);
 
 /* ---- Custom actions -------------------------------------------------------------------------- */
 
-/* Runs in place of what the runtime does for one kind of action; sl_runtime_run_action inside it does that. UNSHARD and
- * RESHARD do nothing unless set. */
+/* Runs in place of what the runtime does for one kind of action; sl_runtime_run_action inside it does that. Without
+ * shard_weights, UNSHARD and RESHARD do nothing unless set. */
 typedef sl_status (*sl_action_fn)(void *user, sl_runtime *runtime, sl_action action);
 /* fn NULL restores the runtime's own. */
 SL_API SL_MUST_CHECK sl_status sl_runtime_set_action(sl_runtime *runtime, sl_kind kind, sl_action_fn fn, void *user);

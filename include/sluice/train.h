@@ -118,7 +118,9 @@ typedef struct sl_train_plan sl_train_plan;
 
 /* Opens the data and reads the model's configuration; refuses whatever would fail later: tokens past the vocabulary, a
  * sequence longer than the data, a schedule that does not fit, memory that is not there. The config must outlive it. */
-SL_API SL_MUST_CHECK sl_status sl_train_plan_create(const sl_train_config *config, sl_train_plan **out);
+/* device is that of every rank, as sl_device_open takes it; NULL: "cpu". */
+SL_API SL_MUST_CHECK sl_status sl_train_plan_create(const sl_train_config *config, const char *device,
+                                                    sl_train_plan **out);
 SL_API void sl_train_plan_destroy(sl_train_plan *plan); /* NULL is fine */
 
 SL_API int sl_train_plan_ranks(const sl_train_plan *plan); /* pp x dp */
@@ -194,7 +196,6 @@ typedef struct SL_NAMED_FIELDS sl_train_options {
     int64_t trace_steps;    /* steps whose timeline goes to run.out/trace.json and trace.svg */
     const char *save_grads; /* file for the gradients of the first step, summed over replicas, before clipping */
     FILE *console;          /* where rank 0 shows progress; NULL: nowhere */
-    const char *device;     /* as sl_device_open takes it; NULL: "cpu" */
     /* Read after every step: once it is not 0 on any rank, all ranks write a checkpoint and stop. May be NULL. */
     const volatile sig_atomic_t *stop;
 } sl_train_options;

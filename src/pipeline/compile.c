@@ -91,7 +91,13 @@ static sl_status compile_action(sl_compiler *c, place where)
         return sl_compile_send_backward(c, s, m);
     case SL_KIND_OVERLAP_F_B:
         return compile_overlap(c, where);
-    default: /* weights as a whole: no instructions */
+    case SL_KIND_UNSHARD:
+        return sl_compile_unshard(c, s);
+    case SL_KIND_RESHARD:
+        return sl_compile_reshard(c, s);
+    case SL_KIND_REDUCE_GRAD:
+        return sl_compile_reduce_grad(c, s);
+    default:
         return SL_OK;
     }
 }
@@ -120,6 +126,8 @@ sl_status sl_rank_program_compile(const sl_compile_options *options, sl_rank_pro
         SL_TRY(compile_action(&compiler, (place){ actions, count, i }));
         each->count = program.instr_count - each->first;
     }
+    program.tail = program.instr_count;
+    SL_TRY(sl_compile_weights_end(&compiler));
     assert(options->slots->taken == 0);
     *out = program;
     program = (sl_rank_program){ 0 };

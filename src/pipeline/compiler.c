@@ -69,7 +69,7 @@ sl_status sl_compiler_create(const sl_compile_options *options, sl_rank_program 
     const sl_wire_rank *rank = &wiring->ranks[options->rank];
     int64_t width = wiring->microbatches;
     int64_t cells = (2 * ((int64_t)rank->input_rows + rank->output_rows) + SL_REGION_COUNT * rank->stage_count) * width;
-    sl_compiler c = { .options = options, .wiring = wiring, .program = program, .held_count = 1 };
+    sl_compiler c = { .options = options, .wiring = wiring, .program = program, .held_count = 1, .reducing = -1 };
     if (cells > INT32_MAX / 4)
         return sl_fail(SL_ERR_ARGUMENT, "rank %d has too many values: %lld in all microbatches", options->rank,
                        (long long)cells);
@@ -77,6 +77,9 @@ sl_status sl_compiler_create(const sl_compile_options *options, sl_rank_program 
     SL_TRY(SL_NEW_ARRAY(c.forward_in_order, rank->stage_count));
     SL_TRY(SL_NEW_ARRAY(c.backward_in_order, rank->stage_count));
     SL_TRY(SL_NEW_ARRAY(c.grads_started, rank->stage_count));
+    SL_TRY(SL_NEW_ARRAY(c.weights, rank->stage_count));
+    SL_TRY(SL_NEW_ARRAY(c.weight_grads, rank->stage_count));
+    SL_TRY(SL_NEW_ARRAY(c.gathering, rank->stage_count));
     SL_TRY(SL_NEW_ARRAY(c.inputs, rank->input_rows * width));
     SL_TRY(SL_NEW_ARRAY(c.input_grads, rank->input_rows * width));
     SL_TRY(SL_NEW_ARRAY(c.outputs, rank->output_rows * width));
@@ -99,6 +102,9 @@ void sl_compiler_free(sl_compiler *c)
     sl_free(c->forward_in_order);
     sl_free(c->backward_in_order);
     sl_free(c->grads_started);
+    sl_free(c->weights);
+    sl_free(c->weight_grads);
+    sl_free(c->gathering);
     sl_free(c->inputs);
     sl_free(c->input_grads);
     sl_free(c->outputs);
@@ -153,6 +159,9 @@ sl_status sl_compiler_run(sl_compiler *c, int stage, int microbatch, sl_phase ph
     bool *started = &c->grads_started[c->wiring->stages[stage].local];
     bool starts = (phase == SL_PHASE_W || phase == SL_PHASE_B) && !*started;
     *started |= starts;
+    sl_status status = sl_compile_weights_ready(c, stage, starts);
+    if (status != SL_OK)
+        return status;
     return sl_compiler_emit(c, (sl_pipeline_instr){ .code = SL_CODE_RUN,
                                                     .phase = (uint8_t)phase,
                                                     .starts_grads = starts,

@@ -27,6 +27,10 @@ typedef struct sl_compiler {
     bool *grads_started;     /* of a stage: a W or B has been compiled */
     bool *forward_in_order;  /* of a stage: it sends in the order in which it computes */
     bool *backward_in_order; /* by local stage, like the two before */
+    int *weights;            /* held by each local stage: its gathered weights */
+    int *weight_grads;       /* likewise: its gradients of the step */
+    bool *gathering;         /* of a local stage: its weights have been asked for and not awaited */
+    int reducing;            /* the stage whose gradients are being summed; -1: none */
     sl_held *held;
     int held_count;
     int spare; /* entry of held that is free again, linked through refs and cell; 0: none */
@@ -75,6 +79,15 @@ SL_MUST_CHECK sl_status sl_compiler_drop_used(sl_compiler *compiler, int stage, 
 
 /* RUN of a phase; the first W or B of a stage starts its gradients. */
 SL_MUST_CHECK sl_status sl_compiler_run(sl_compiler *compiler, int stage, int microbatch, sl_phase phase);
+
+/* ---- Weights ---- */
+SL_MUST_CHECK sl_status sl_compile_unshard(sl_compiler *compiler, int stage);
+SL_MUST_CHECK sl_status sl_compile_reshard(sl_compiler *compiler, int stage);
+SL_MUST_CHECK sl_status sl_compile_reduce_grad(sl_compiler *compiler, int stage);
+/* Before a phase runs: the weights have come, and the gradients have their place. */
+SL_MUST_CHECK sl_status sl_compile_weights_ready(sl_compiler *compiler, int stage, bool starts_grads);
+/* After the last action: nothing is on its way, nothing is held. */
+SL_MUST_CHECK sl_status sl_compile_weights_end(sl_compiler *compiler);
 
 /* ---- Actions ---- */
 SL_MUST_CHECK sl_status sl_compile_forward(sl_compiler *compiler, int stage, int microbatch);

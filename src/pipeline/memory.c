@@ -1,13 +1,6 @@
 /* The memory of every rank of a pipeline, to the byte, before any is taken. */
 #include "pipeline/pipeline.h"
 
-#include <sluice/device.h>
-
-size_t sl_round_up(size_t bytes)
-{
-    return (bytes + SL_DEVICE_ALIGNMENT - 1) / SL_DEVICE_ALIGNMENT * SL_DEVICE_ALIGNMENT;
-}
-
 /* The first weight of the same tie on the same rank: they share their values. NULL: this is it. */
 static const sl_wire_weight *find_earlier(const sl_wiring *wiring, int rank, const sl_wire_weight *weight)
 {
@@ -32,11 +25,11 @@ static void place_weights(const sl_pipeline *pipeline, int rank, sl_pipeline_mem
             weight->source = weight->own_data ? NULL : find_earlier(wiring, rank, weight);
             if (!weight->own_data && !weight->source) {
                 weight->data_offset = memory->params;
-                memory->params += sl_round_up(sl_meta_bytes(&weight->meta));
+                memory->params += sl_round_up(sl_meta_bytes(&weight->kept_meta));
             }
             if (!weight->frozen && pipeline->training && !weight->own_grad) {
                 weight->grad_offset = memory->grads;
-                memory->grads += sl_round_up(sl_meta_bytes(&weight->grad_meta));
+                memory->grads += sl_round_up(sl_meta_bytes(&weight->kept_grad_meta));
             }
         }
     }
@@ -73,6 +66,16 @@ static void count_inputs(const sl_pipeline *pipeline, int rank, sl_pipeline_memo
     }
 }
 
+/* Gradients of tied weights come from other ranks, through copies. */
+static bool has_far_tie(const sl_pipeline *pipeline, int rank)
+{
+    for (int i = pipeline->routes.edge_routes; !pipeline->in_place && i < pipeline->routes.count; i++) {
+        if (pipeline->routes.list[i].dst == rank)
+            return true;
+    }
+    return false;
+}
+
 static void count_rank(sl_pipeline *pipeline, int rank)
 {
     const sl_wiring *wiring = pipeline->wiring;
@@ -86,6 +89,8 @@ static void count_rank(sl_pipeline *pipeline, int rank)
         for (int size = 0; size < wiring->size_count; size++)
             memory->constants += sl_round_up(stage->constant_bytes[size]);
     }
+    if (has_far_tie(pipeline, rank) && memory->scratch < 2 * SL_TIE_PIECE_BYTES)
+        memory->scratch = 2 * SL_TIE_PIECE_BYTES; /* pieces of others' gradients, where they cannot be used in place */
     if (wiring->loss_stage >= 0 && wiring->stages[wiring->loss_stage].rank == rank)
         plan->scalar_bytes = 2 * (size_t)wiring->microbatches * SL_SCALAR_STRIDE;
     plan->slot_bytes = sl_slots_layout(&plan->slots);

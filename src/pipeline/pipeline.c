@@ -13,16 +13,26 @@ static sl_status lower(const sl_pipeline_options *options, const sl_edge *edges,
 {
     sl_status status = SL_OK;
     const sl_schedule *given = options->schedule;
-    sl_schedule *tight = NULL;
-    bool reduce =
-        options->replicas > 1 && sl_schedule_has_backward(given) && !sl_schedule_has_kind(given, SL_KIND_REDUCE_GRAD);
+    sl_schedule *tight = NULL, *more = NULL;
+    bool reduce = (options->replicas > 1 || options->shard_weights) && sl_schedule_has_backward(given) &&
+                  !sl_schedule_has_kind(given, SL_KIND_REDUCE_GRAD);
+    bool unshard = options->shard_weights && !sl_schedule_has_kind(given, SL_KIND_UNSHARD);
     if (!sl_schedule_has_messages(given)) {
         const sl_lower_options passes = {
-            .edges = edges, .edge_count = edge_count, .no_unshard = true, .no_reduce_grad = !reduce
+            .edges = edges,
+            .edge_count = edge_count,
+            .max_active_stages = options->unsharded_stages,
+            .no_unshard = !unshard,
+            .no_reduce_grad = !reduce,
         };
         return sl_schedule_lower(given, &passes, out);
     }
     SL_TRY(sl_schedule_tighten_messages(given, edges, edge_count, &tight));
+    if (unshard) {
+        SL_TRY(sl_schedule_add_unshard(tight, options->unsharded_stages, &more));
+        sl_schedule_destroy(tight);
+        tight = more;
+    }
     if (reduce) {
         SL_TRY(sl_schedule_add_reduce_grad(tight, out));
     } else {
@@ -212,6 +222,7 @@ sl_pipeline_program sl_pipeline_get_program(const sl_pipeline *pipeline, int ran
                                   .action_count = program->action_count,
                                   .instrs = program->instrs,
                                   .instr_count = program->instr_count,
+                                  .tail = program->tail,
                                   .cell_count = program->cell_count };
 }
 
@@ -247,13 +258,21 @@ static const char *const code_names[] = {
     [SL_CODE_RUN] = "run",
     [SL_CODE_LOSS] = "loss",
     [SL_CODE_OUTPUT] = "output",
+    [SL_CODE_UNSHARD] = "unshard",
+    [SL_CODE_AWAIT_WEIGHTS] = "await_weights",
+    [SL_CODE_RESHARD] = "reshard",
+    [SL_CODE_OPEN_GRADS] = "open_grads",
+    [SL_CODE_REDUCE_GRADS] = "reduce_grads",
+    [SL_CODE_AWAIT_GRADS] = "await_grads",
 };
 
 static void dump_instr(const sl_pipeline *pipeline, const sl_pipeline_instr *instr, FILE *file)
 {
     char text[128];
     fprintf(file, "    %-12s", code_names[instr->code]);
-    if (instr->code == SL_CODE_RUN)
+    if (instr->code >= SL_CODE_UNSHARD)
+        fprintf(file, " stage %d", instr->stage);
+    else if (instr->code == SL_CODE_RUN)
         fprintf(file, " phase %c", "FIWB"[instr->phase]);
     else if (instr->code <= SL_CODE_COMMIT)
         fprintf(file, " route %d '%s'", instr->index, pipeline->routes.list[instr->index].name);
@@ -282,6 +301,8 @@ sl_status sl_pipeline_dump(const sl_pipeline *pipeline, int rank, FILE *file)
             for (int64_t k = 0; k < action->count; k++)
                 dump_instr(pipeline, &program->instrs[action->first + k], file);
         }
+        for (int64_t k = program->tail; k < program->instr_count; k++)
+            dump_instr(pipeline, &program->instrs[k], file);
     }
     return ferror(file) ? sl_fail(SL_ERR_IO, "writing the program of rank %d failed", rank) : SL_OK;
 }

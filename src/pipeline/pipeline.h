@@ -28,8 +28,6 @@ struct sl_pipeline {
 /* Parts of the root input lie in one piece of the whole, so that a stage can use them where they are. */
 bool sl_root_is_contiguous(const sl_wire_root *root);
 
-size_t sl_round_up(size_t bytes); /* to the device's alignment */
-
 /* Offsets of all weights, and the memory of every rank. */
 void sl_pipeline_count_memory(sl_pipeline *pipeline);
 

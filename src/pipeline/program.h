@@ -22,6 +22,7 @@ typedef struct sl_rank_program {
     int64_t place_count;
     size_t place_capacity;
     int32_t cell_count;
+    int64_t tail; /* first instruction after the last action's */
 } sl_rank_program;
 
 void sl_rank_program_free(sl_rank_program *program);

@@ -43,7 +43,7 @@ static int add_tie(const sl_wiring *wiring, int t, sl_route *list)
 {
     const sl_wire_tie *tie = &wiring->ties[t];
     const sl_wire_weight *weight = &wiring->stages[tie->members[0].stage].weights[tie->members[0].weight];
-    size_t bytes = sl_meta_bytes(&weight->grad_meta);
+    size_t bytes = sl_meta_bytes(&weight->kept_grad_meta);
     int count = 0;
     if (weight->frozen)
         return 0;

@@ -5,7 +5,7 @@
 
 #include <sluice/device.h>
 
-static size_t round_up(size_t bytes)
+size_t sl_round_up(size_t bytes)
 {
     return (bytes + SL_DEVICE_ALIGNMENT - 1) / SL_DEVICE_ALIGNMENT * SL_DEVICE_ALIGNMENT;
 }
@@ -14,7 +14,7 @@ sl_status sl_slots_take(sl_slots *slots, size_t bytes, sl_slot *out)
 {
     sl_status status = SL_OK;
     int group = 0;
-    bytes = round_up(bytes ? bytes : 1);
+    bytes = sl_round_up(bytes ? bytes : 1);
     while (group < slots->class_count && slots->classes[group].bytes != bytes)
         group++;
     if (group == slots->class_count) {

@@ -27,6 +27,8 @@ typedef struct sl_slot {
     int index;
 } sl_slot;
 
+size_t sl_round_up(size_t bytes); /* to the device's alignment */
+
 /* A block of bytes, rounded up to the device's alignment. */
 SL_MUST_CHECK sl_status sl_slots_take(sl_slots *slots, size_t bytes, sl_slot *out);
 void sl_slots_put(sl_slots *slots, sl_slot slot);

@@ -2,6 +2,7 @@
 #include "pipeline/wiring.h"
 
 #include "base/alloc.h"
+#include "pipeline/slots.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -125,6 +126,34 @@ static sl_status copy_stage(sl_wiring *wiring, const sl_stage_desc *desc, sl_wir
     SL_TRY(copy_weights(wiring, desc, stage));
 done:
     return status;
+}
+
+/* What a rank keeps of the stage's weights, and with shards how they lie when gathered. */
+static sl_status shard_stage(const sl_wiring *wiring, sl_wire_stage *stage, int s)
+{
+    for (int i = 0; i < stage->weight_count; i++) {
+        sl_wire_weight *weight = &stage->weights[i];
+        int64_t count = sl_meta_count(&weight->meta), replicas = wiring->replicas;
+        weight->part = count;
+        weight->kept_meta = weight->meta;
+        weight->kept_grad_meta = weight->grad_meta;
+        if (!wiring->sharded)
+            continue;
+        if (weight->own_data || weight->own_grad)
+            return sl_fail(SL_ERR_ARGUMENT,
+                           "stage %d: parameter '%s' lies in the caller's memory: it cannot be sharded", s,
+                           weight->name);
+        weight->part = (count + replicas - 1) / replicas;
+        weight->kept_meta = sl_meta_make(weight->meta.dtype, 1, &weight->part);
+        weight->kept_grad_meta = sl_meta_make(weight->grad_meta.dtype, 1, &weight->part);
+        weight->block_offset = stage->weight_block_bytes;
+        stage->weight_block_bytes += sl_round_up((size_t)replicas * sl_meta_bytes(&weight->kept_meta));
+        if (weight->frozen)
+            continue;
+        weight->grad_block_offset = stage->grad_block_bytes;
+        stage->grad_block_bytes += sl_round_up((size_t)replicas * sl_meta_bytes(&weight->kept_grad_meta));
+    }
+    return SL_OK;
 }
 
 /* ---- Root inputs ----------------------------------------------------------------------------- */
@@ -413,6 +442,8 @@ static sl_status take_stages(sl_wiring *wiring, const sl_pipeline_options *optio
     wiring->rank_count = sl_schedule_ranks(schedule);
     wiring->stage_count = sl_schedule_stages(schedule);
     wiring->microbatches = sl_schedule_microbatches(schedule);
+    wiring->replicas = options->replicas > 1 ? options->replicas : 1;
+    wiring->sharded = options->shard_weights;
     if (options->stage_count != wiring->stage_count)
         return sl_fail(SL_ERR_ARGUMENT, "%d stages are described, the schedule has %d", options->stage_count,
                        wiring->stage_count);
@@ -421,6 +452,7 @@ static sl_status take_stages(sl_wiring *wiring, const sl_pipeline_options *optio
     for (int s = 0; s < wiring->stage_count; s++) {
         wiring->stages[s].rank = sl_schedule_rank_of(schedule, s);
         SL_TRY(copy_stage(wiring, &options->stages[s], &wiring->stages[s]));
+        SL_TRY(shard_stage(wiring, &wiring->stages[s], s));
     }
     for (int i = 0; i < options->arg_count; i++)
         SL_TRY(add_arg(wiring, &options->args[i]));

@@ -38,6 +38,10 @@ typedef struct sl_wire_weight {
     int tie;                             /* -1: none */
     const struct sl_wire_weight *source; /* an earlier weight of the rank and tie has the values; NULL: this one */
     size_t data_offset, grad_offset;     /* in the rank's blocks; SL_NO_OFFSET: the caller's, or none */
+    /* What a rank keeps: the whole, or with shards this many elements of it in one dim. */
+    sl_meta kept_meta, kept_grad_meta;
+    int64_t part;                           /* elements of a shard; the last one's may lie past the end */
+    size_t block_offset, grad_block_offset; /* in the stage's blocks of gathered weights and gradients */
 } sl_wire_weight;
 
 typedef struct sl_wire_stage {
@@ -54,6 +58,7 @@ typedef struct sl_wire_stage {
     bool can_train, can_split, can_infer, writes_all_grads, keeps_in_b;
     size_t saved_i_bytes, saved_w_bytes, kept_bytes, scratch_bytes;
     size_t constant_bytes[SL_MAX_SIZES];
+    size_t weight_block_bytes, grad_block_bytes; /* with shards: all weights gathered, all gradients of a step */
 } sl_wire_stage;
 
 typedef struct sl_wire_root {
@@ -101,6 +106,8 @@ typedef struct sl_wiring {
     int tie_count;
     int loss_stage, loss_output; /* -1: there is none */
 
+    int replicas;
+    bool sharded;
     int microbatches;
     int size_count;  /* 1, or 2 if the batch does not divide */
     int large_count; /* microbatches of the larger size; all of them if there is one size */

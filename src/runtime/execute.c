@@ -121,7 +121,7 @@ static sl_status run_between(sl_runtime *runtime, const sl_instr *instr)
     case SL_CODE_OUTPUT:
         return sl_runtime_deliver(runtime, instr);
     default:
-        return sl_fail(SL_ERR_INTERNAL, "instruction %d is unknown", instr->code);
+        return sl_weights_run(runtime, instr);
     }
 }
 
@@ -150,26 +150,22 @@ done:
     return status;
 }
 
-static sl_status run_weights(sl_runtime *runtime, sl_action action)
+static sl_status run_range(sl_runtime *runtime, int64_t first, int64_t count)
 {
-    if (action.kind != SL_KIND_REDUCE_GRAD || runtime->grads_partial)
-        return SL_OK; /* sharded weights are the business of whoever sets these actions */
-    return sl_runtime_reduce_stage(runtime, action.stage);
-}
-
-/* What the runtime itself does for the current action. */
-static sl_status run_current(sl_runtime *runtime)
-{
-    const sl_program_action *current = &runtime->running->actions[runtime->current];
-    if (sl_kind_class_of((sl_kind)current->action.kind) == SL_CLASS_WEIGHTS)
-        return run_weights(runtime, current->action);
-    const sl_instr *instr = &runtime->running->instrs[current->first], *end = instr + current->count;
+    const sl_instr *instr = &runtime->running->instrs[first], *end = instr + count;
     for (; instr < end; instr++) {
         sl_status status = runtime->host ? run_instr(runtime, instr) : run_ordered(runtime, instr);
         if (status != SL_OK)
             return status;
     }
     return SL_OK;
+}
+
+/* What the runtime itself does for the current action. */
+static sl_status run_current(sl_runtime *runtime)
+{
+    const sl_program_action *current = &runtime->running->actions[runtime->current];
+    return run_range(runtime, current->first, current->count);
 }
 
 sl_status sl_runtime_run_action(sl_runtime *runtime, sl_action action)
@@ -196,8 +192,7 @@ static sl_status run_action(sl_runtime *runtime, sl_action action)
 {
     sl_kind kind = (sl_kind)action.kind;
     bool custom = runtime->custom[kind].fn != NULL;
-    bool traced = runtime->trace.capacity && sl_kind_class_of(kind) == SL_CLASS_WEIGHTS &&
-                  (custom || (kind == SL_KIND_REDUCE_GRAD && runtime->replicas));
+    bool traced = runtime->trace.capacity && sl_kind_class_of(kind) == SL_CLASS_WEIGHTS && custom;
     uint64_t start = traced ? sl_trace_start(&runtime->trace) : 0;
     sl_status status = custom ? run_custom(runtime, action) : run_current(runtime);
     if (traced)
@@ -228,6 +223,11 @@ sl_status sl_runtime_execute(sl_runtime *runtime, const sl_program *program)
             status = run_action(runtime, each->action);
         if (status != SL_OK)
             status = sl_runtime_fail(runtime, status, each->cell, each->action);
+    }
+    if (status == SL_OK) {
+        status = run_range(runtime, program->tail, program->instr_count - program->tail);
+        if (status != SL_OK)
+            status = sl_runtime_fail(runtime, status, -1, (sl_action){ .microbatch = -1 });
     }
     if (runtime->watchdog)
         sl_watchdog_note(runtime->watchdog, NULL);

@@ -21,7 +21,8 @@ typedef struct finder {
     const sl_program *program;
     const sl_rank_program *plan; /* that it was bound from */
     sl_instr_order *orders;
-    block_use *blocks; /* by address */
+    const void **weights, **grads; /* of each stage of the rank: the block that holds them now; NULL: none */
+    block_use *blocks;             /* by address */
     int block_count;
     int64_t seen[SL_LANE_COUNT][SL_LANE_COUNT]; /* instruction of the second lane that the first has waited for */
     int64_t at;                                 /* instruction */
@@ -93,18 +94,20 @@ static void touch_all(finder *find, void *const *cells, int count, bool write)
 static void touch_frame(finder *find, const sl_instr *instr)
 {
     const sl_frame *frame = instr->frame;
-    const sl_stage *stage =
-        find->runtime->stages[(frame - find->program->frames) / find->runtime->wiring->microbatches];
+    int64_t local = (frame - find->program->frames) / find->runtime->wiring->microbatches;
+    const sl_stage *stage = find->runtime->stages[local];
     bool forward = instr->phase == SL_PHASE_F;
     touch_all(find, frame->inputs, stage->input_count, false);
     touch_all(find, frame->outputs, stage->output_count, forward);
     touch(find, frame->saved_i, true);
     touch(find, frame->saved_w, true);
+    touch(find, find->weights[local], false);
     if (forward)
         return;
     touch_all(find, frame->output_grads, stage->output_count, false);
     touch_all(find, frame->input_grads, stage->input_count, true);
     touch(find, frame->kept, true);
+    touch(find, find->grads[local], true);
 }
 
 static sl_lane lane_of(const sl_instr *instr)
@@ -141,6 +144,22 @@ static void touch_blocks(finder *find, const sl_instr *instr)
     case SL_CODE_RUN:
         touch_frame(find, instr);
         break;
+    case SL_CODE_UNSHARD:
+        find->weights[find->runtime->wiring->stages[instr->stage].local] = *instr->cell;
+        touch(find, *instr->cell, true);
+        break;
+    case SL_CODE_RESHARD:
+        find->weights[find->runtime->wiring->stages[instr->stage].local] = NULL;
+        break;
+    case SL_CODE_OPEN_GRADS:
+        find->grads[find->runtime->wiring->stages[instr->stage].local] = *instr->cell;
+        touch(find, *instr->cell, true);
+        break;
+    case SL_CODE_REDUCE_GRADS:
+    case SL_CODE_AWAIT_GRADS:
+        if (instr->cell)
+            touch(find, *instr->cell, true);
+        break;
     default: /* messages are handed over in the order of the lane that copies them */
         break;
     }
@@ -171,6 +190,8 @@ static sl_status order_program(sl_runtime *runtime, const sl_program *program, c
     SL_TRY(SL_NEW_ARRAY(out->instrs, plan->instr_count));
     SL_TRY(SL_NEW_ARRAY(out->deliveries, plan->instr_count));
     find.orders = out->instrs;
+    SL_TRY(SL_NEW_ARRAY(find.weights, runtime->stage_count));
+    SL_TRY(SL_NEW_ARRAY(find.grads, runtime->stage_count));
     SL_TRY(list_blocks(&find));
     for (int lane = 0; lane < SL_LANE_COUNT; lane++) {
         for (int other = 0; other < SL_LANE_COUNT; other++)
@@ -188,6 +209,8 @@ static sl_status order_program(sl_runtime *runtime, const sl_program *program, c
     }
 done:
     sl_free(find.blocks);
+    sl_free(find.weights);
+    sl_free(find.grads);
     return status;
 }
 
@@ -249,8 +272,8 @@ sl_status sl_lanes_create(sl_runtime *runtime)
         return SL_OK;
     lanes->streams[SL_LANE_IN] = lanes->streams[SL_LANE_OUT] = lanes->posted = NULL;
     SL_TRY(sl_stream_create(runtime->device, &lanes->posted));
-    SL_TRY(sl_event_create(runtime->device, &lanes->grads_made));
-    SL_TRY(sl_event_create(runtime->device, &lanes->grads_summed));
+    SL_TRY(sl_event_create(runtime->device, &lanes->before_posted));
+    SL_TRY(sl_event_create(runtime->device, &lanes->after_posted));
     SL_TRY(sl_stream_create(runtime->device, &lanes->streams[SL_LANE_IN]));
     SL_TRY(sl_stream_create(runtime->device, &lanes->streams[SL_LANE_OUT]));
     if (runtime->pipeline->training)
@@ -269,8 +292,6 @@ done:
 void sl_lanes_destroy(sl_runtime *runtime)
 {
     sl_lanes *lanes = &runtime->lanes;
-    while (runtime->request_count > 0) /* of a step that failed, and with it the run: none waits for long */
-        (void)!sl_request_wait(runtime->requests[--runtime->request_count]);
     if (runtime->stream)
         (void)!sl_stream_synchronize(runtime->stream); /* the lanes may wait for it */
     for (int lane = SL_LANE_IN; lane < SL_LANE_COUNT; lane++) {
@@ -279,8 +300,8 @@ void sl_lanes_destroy(sl_runtime *runtime)
     }
     if (lanes->posted != runtime->stream)
         sl_stream_destroy(lanes->posted);
-    sl_event_destroy(lanes->grads_made);
-    sl_event_destroy(lanes->grads_summed);
+    sl_event_destroy(lanes->before_posted);
+    sl_event_destroy(lanes->after_posted);
     for (int i = 0; i < lanes->event_count; i++)
         sl_event_destroy(lanes->events[i]);
     sl_free(lanes->events);

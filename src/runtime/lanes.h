@@ -29,9 +29,9 @@ typedef struct sl_program_order {
 } sl_program_order;
 
 typedef struct sl_lanes {
-    sl_stream *streams[SL_LANE_COUNT]; /* all the runtime's stream on a host device */
-    sl_stream *posted;                 /* for collectives; the runtime's on a host device */
-    sl_event *grads_made, *grads_summed;
+    sl_stream *streams[SL_LANE_COUNT];      /* all the runtime's stream on a host device */
+    sl_stream *posted;                      /* for collectives; the runtime's on a host device */
+    sl_event *before_posted, *after_posted; /* join it with the runtime's stream */
     sl_event **events;
     int event_count;
     sl_program_order train, eval;

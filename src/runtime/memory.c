@@ -32,6 +32,8 @@ static sl_status list_params(sl_runtime *runtime)
 {
     sl_status status = SL_OK;
     int count = 0;
+    bool sharded = runtime->wiring->sharded && runtime->replicas;
+    int64_t replica = sharded ? sl_group_rank(runtime->replicas) : 0;
     for (int k = 0; k < runtime->stage_count; k++)
         count += runtime->stages[k]->weight_count;
     SL_TRY(SL_NEW_ARRAY(runtime->params, count));
@@ -46,8 +48,10 @@ static sl_status list_params(sl_runtime *runtime)
             *param = (sl_param){ .name = weight->name,
                                  .tied_to = wire->tied_to,
                                  .stage = stage->index,
-                                 .data = { weight->data_place, weight->meta },
-                                 .grad = { weight->grad_place, wire->grad_meta },
+                                 .data = { weight->data_place, wire->kept_meta },
+                                 .shape = wire->meta.shape,
+                                 .first = replica * wire->part,
+                                 .grad = { weight->grad_place, wire->kept_grad_meta },
                                  .init = weight->init,
                                  .owner = runtime->rank,
                                  .tied = wire->tie >= 0 };
@@ -179,18 +183,19 @@ static sl_status make_tables(sl_runtime *runtime)
 {
     sl_status status = SL_OK;
     int outputs = 0, count = runtime->wiring->microbatches;
-    int weights = 0;
+    size_t largest = 0;
     SL_TRY(SL_NEW_ARRAY(runtime->weights, count));
     SL_TRY(SL_NEW_ARRAY(runtime->losses, count));
     SL_TRY(SL_NEW_ARRAY(runtime->first_output, runtime->wiring->stage_count));
     for (int k = 0; k < runtime->stage_count; k++) {
         runtime->first_output[runtime->stages[k]->index] = outputs;
         outputs += runtime->stages[k]->output_count;
-        weights += runtime->stages[k]->weight_count;
+        for (int i = 0; i < runtime->stages[k]->weight_count; i++) {
+            size_t bytes = sl_meta_bytes(&runtime->stages[k]->weights[i].meta);
+            largest = bytes > largest ? bytes : largest;
+        }
     }
     SL_TRY(SL_NEW_ARRAY(runtime->outputs, outputs));
-    if (runtime->replicas)
-        SL_TRY(SL_NEW_ARRAY(runtime->requests, weights));
 done:
     return status;
 }
@@ -211,6 +216,7 @@ sl_status sl_runtime_allocate(sl_runtime *runtime, const sl_runtime_options *opt
     SL_TRY(fill_constants(runtime));
     for (int k = 0; k < runtime->stage_count; k++)
         SL_TRY(sl_stage_prepare(runtime->stages[k], runtime->wiring->size_count));
+    SL_TRY(sl_weights_create(runtime));
     if (runtime->blocks.grads)
         SL_TRY(sl_runtime_zero_grads(runtime));
 done:
@@ -232,7 +238,6 @@ void sl_runtime_free_memory(sl_runtime *runtime)
     sl_free(runtime->losses);
     sl_free(runtime->first_output);
     sl_free(runtime->outputs);
-    sl_free(runtime->requests);
 }
 
 /* ---- Parameters ------------------------------------------------------------------------------ */
@@ -259,8 +264,9 @@ sl_status sl_runtime_zero_stage(sl_runtime *runtime, int k)
     sl_status status = SL_OK;
     for (int i = 0; i < runtime->stages[k]->weight_count; i++) {
         const sl_stage_weight *weight = &runtime->stages[k]->weights[i];
+        const sl_wire_weight *wire = &runtime->wiring->stages[runtime->stages[k]->index].weights[i];
         if (weight->grad_place && !weight->frozen)
-            SL_TRY(sl_stream_memset(runtime->stream, weight->grad_place, 0, sl_meta_bytes(&weight->meta)));
+            SL_TRY(sl_stream_memset(runtime->stream, weight->grad_place, 0, sl_meta_bytes(&wire->kept_grad_meta)));
     }
 done:
     return status;

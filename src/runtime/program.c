@@ -62,7 +62,7 @@ sl_status sl_program_bind(const sl_pipeline *pipeline, int rank, bool training, 
     sl_status status = SL_OK;
     const sl_rank_plan *plan = &pipeline->ranks[rank];
     const sl_rank_program *from = training ? &plan->train : &plan->eval;
-    sl_program program = { .action_count = from->action_count };
+    sl_program program = { .action_count = from->action_count, .instr_count = from->instr_count, .tail = from->tail };
     SL_TRY(SL_NEW_ARRAY(program.cells, from->cell_count));
     for (int64_t i = 0; i < from->place_count; i++)
         program.cells[from->places[i].cell] = (char *)slots + sl_slots_offset(&plan->slots, from->places[i].slot);

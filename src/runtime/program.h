@@ -28,8 +28,9 @@ typedef struct sl_program {
     sl_program_action *actions;
     int64_t action_count;
     sl_instr *instrs;
-    sl_frame *frames; /* of the rank's stages: [local stage * microbatches + microbatch] */
-    void **cells;     /* that frames and instructions point to */
+    int64_t instr_count, tail; /* those from tail on end the step */
+    sl_frame *frames;          /* of the rank's stages: [local stage * microbatches + microbatch] */
+    void **cells;              /* that frames and instructions point to */
 } sl_program;
 
 /* Resolves the rank's program. Slots lie at `slots`; the caller fills the cells of root inputs, losses and seeds. */

@@ -41,7 +41,6 @@ static int by_index(const void *left, const void *right)
 static sl_status take_options(sl_runtime *runtime, const sl_runtime_options *options)
 {
     sl_status status = SL_OK;
-    runtime->replicas = options->replicas;
     runtime->device = options->device;
     runtime->host = sl_device_is_host(options->device);
     runtime->mean = options->mean;
@@ -115,6 +114,8 @@ static sl_status compile_together(sl_runtime *runtime, const sl_runtime_options 
     SL_TRY(sl_arena_create(&arena));
     SL_TRY(sl_gather_stages(options, outcome, arena, &all));
     all.replicas = options->replicas ? sl_group_size(options->replicas) : 1;
+    all.shard_weights = options->shard_weights;
+    all.unsharded_stages = options->unsharded_stages;
     all.staged_messages = !runtime->host;
     all.infer = infer_together;
     all.user = runtime;
@@ -178,6 +179,8 @@ static sl_status build(sl_runtime *runtime, const sl_runtime_options *options)
 {
     sl_status status = SL_OK;
     SL_TRY(sl_group_split(options->group, 0, sl_group_rank(options->group), &runtime->group));
+    if (options->replicas) /* its own, too: it closes before the device, whose memory its collectives may hold */
+        SL_TRY(sl_group_split(options->replicas, 0, sl_group_rank(options->replicas), &runtime->replicas));
     runtime->rank = sl_group_rank(runtime->group);
     sl_status outcome = check_options(options);
     if (outcome == SL_OK)
@@ -229,8 +232,10 @@ void sl_runtime_destroy(sl_runtime *runtime)
     if (!runtime)
         return;
     sl_watchdog_stop(runtime->watchdog);
+    sl_weights_destroy(runtime);    /* ends what is posted */
     sl_lanes_destroy(runtime);      /* streams may still use what follows */
     sl_group_close(runtime->group); /* and with it the channels */
+    sl_group_close(runtime->replicas);
     for (int i = 0; runtime->stages && i < runtime->stage_count; i++)
         runtime->stages[i]->owner = NULL;
     sl_ties_destroy(runtime);

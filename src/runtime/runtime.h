@@ -6,6 +6,7 @@
 #include "runtime/lanes.h"
 #include "runtime/trace.h"
 #include "runtime/watchdog.h"
+#include "runtime/weights.h"
 
 /* Device memory, one block each. */
 typedef struct sl_blocks {
@@ -26,8 +27,7 @@ typedef struct sl_root_use {
 typedef struct sl_tie sl_tie;
 
 struct sl_runtime {
-    sl_group *group; /* its own, split from the caller's */
-    sl_group *replicas;
+    sl_group *group, *replicas; /* its own, split from the caller's; replicas NULL: none */
     sl_device *device;
     sl_stream *stream;
     bool host; /* device memory is host memory */
@@ -47,10 +47,8 @@ struct sl_runtime {
     int param_count;
     sl_tie *ties;
     int tie_count;
-    sl_root_use *roots; /* one a root input of the wiring */
-
-    sl_request **requests; /* sums over replicas, posted in this step */
-    int request_count;
+    sl_root_use *roots;          /* one a root input of the wiring */
+    sl_stage_requests *requests; /* one a stage of this rank */
 
     sl_loss_mean mean;
     bool watch_loss, local_loss;
@@ -87,10 +85,6 @@ SL_MUST_CHECK sl_status sl_runtime_bind_outputs(sl_runtime *runtime, const sl_st
 SL_MUST_CHECK sl_status sl_runtime_execute(sl_runtime *runtime, const sl_program *program);
 /* Zeroes the gradients of the k-th of this rank's stages. */
 SL_MUST_CHECK sl_status sl_runtime_zero_stage(sl_runtime *runtime, int k);
-/* What REDUCE_GRAD does: the mean over replicas of the stage's gradients. */
-SL_MUST_CHECK sl_status sl_runtime_reduce_stage(sl_runtime *runtime, int stage);
-/* Work given to the runtime's stream from now on finds the sums. */
-SL_MUST_CHECK sl_status sl_runtime_finish_reduce(sl_runtime *runtime);
 /* Hands output `index` of the frame's microbatch to whoever asked. */
 SL_MUST_CHECK sl_status sl_runtime_deliver(sl_runtime *runtime, const sl_instr *instr);
 

@@ -16,7 +16,7 @@ static sl_status programs_run(sl_stage *stage, sl_phase phase, const sl_frame *f
     sl_bindings bindings = {
         .params = stage->param_pointers,
         .grads = stage->grad_pointers,
-        .overwrite_grads = frame->starts_grads && !context->keep_grads,
+        .overwrite_grads = frame->starts_grads && (!context->keep_grads || context->fresh_grads),
         .inputs = (const void *const *)frame->inputs,
         .outputs = frame->outputs,
         .output_grads = (const void *const *)frame->output_grads,

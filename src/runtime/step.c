@@ -129,7 +129,7 @@ done:
 static sl_status zero_grads(sl_runtime *runtime)
 {
     sl_status status = SL_OK;
-    for (int k = 0; k < runtime->stage_count; k++) {
+    for (int k = 0; !runtime->wiring->sharded && k < runtime->stage_count; k++) {
         if (!runtime->stages[k]->table->starts_grads || runtime->stages[k]->weight_runner)
             SL_TRY(sl_runtime_zero_stage(runtime, k));
     }
@@ -191,6 +191,7 @@ static sl_status begin(sl_runtime *runtime, const sl_program *program, const sl_
     if (!step->keep_grads)
         SL_TRY(zero_grads(runtime));
     runtime->context.keep_grads = step->keep_grads;
+    runtime->context.fresh_grads = runtime->wiring->sharded;
     runtime->grads_partial = step->partial;
 done:
     return status;
@@ -200,7 +201,6 @@ static sl_status finish(sl_runtime *runtime, const sl_program *program, bool tra
 {
     sl_status status = SL_OK;
     uint64_t start = runtime->trace.capacity ? sl_trace_start(&runtime->trace) : 0;
-    SL_TRY(sl_runtime_finish_reduce(runtime));
     if (training && !runtime->grads_partial)
         SL_TRY(sl_ties_sum(runtime, sl_runtime_step_label(runtime)));
     SL_TRY(fetch_losses(runtime));

@@ -19,7 +19,7 @@ static bool can_plan(const char *path, const char **lines, int count, int64_t pp
     lines[count + 1] = dp_line;
     if (sl_train_config_load(path, lines, count + 2, &config) != SL_OK)
         return false;
-    bool possible = sl_train_plan_create(config, &plan) == SL_OK;
+    bool possible = sl_train_plan_create(config, NULL, &plan) == SL_OK;
     sl_train_plan_destroy(plan);
     sl_train_config_destroy(config);
     return possible;

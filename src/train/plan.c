@@ -3,13 +3,14 @@
 
 #include "base/alloc.h"
 
-sl_status sl_train_plan_create(const sl_train_config *config, sl_train_plan **out)
+sl_status sl_train_plan_create(const sl_train_config *config, const char *device, sl_train_plan **out)
 {
     sl_status status = SL_OK;
     sl_train_plan *plan = NULL;
     SL_TRY(SL_NEW(plan));
     plan->config = config;
     SL_TRY(sl_arena_create(&plan->arena));
+    SL_TRY(sl_arena_strdup(plan->arena, device ? device : "cpu", &plan->device));
     SL_TRY(sl_plan_open_data(plan));
     SL_TRY(sl_plan_choose_model(plan));
     SL_TRY(sl_plan_check_data(plan));

@@ -9,6 +9,7 @@
 struct sl_train_plan {
     const sl_train_config *config; /* borrowed */
     sl_arena *arena;
+    char *device; /* of every rank, as sl_device_open takes it */
 
     sl_model model; /* as it is saved */
     /* As it is built: the embedding and the head are always two parameters of the graph, which are tied. So the bits do

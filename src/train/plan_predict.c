@@ -142,7 +142,7 @@ done:
     return status;
 }
 
-static sl_status compile(sl_train_plan *plan, const sl_stage_desc *descs)
+static sl_status compile(sl_train_plan *plan, const sl_device *device, const sl_stage_desc *descs)
 {
     const sl_train_config *config = plan->config;
     const int64_t dims[] = { plan->rows, config->batch.seq };
@@ -153,7 +153,8 @@ static sl_status compile(sl_train_plan *plan, const sl_stage_desc *descs)
                                           .stage_count = plan->stage_count,
                                           .args = args,
                                           .arg_count = 2,
-                                          .replicas = (int)config->parallel.dp };
+                                          .replicas = (int)config->parallel.dp,
+                                          .staged_messages = !sl_device_is_host(device) };
     sl_status status = sl_pipeline_compile(&options, &plan->pipeline);
     if (status == SL_ERR_SCHEDULE)
         return sl_train_config_context(config, "parallel.schedule", status);
@@ -276,12 +277,12 @@ static bool find_shortage(const sl_train_plan *plan, double *needed, double *lim
 }
 
 /* The same run with one key changed; says whether it would fit. */
-static bool would_fit(const sl_train_config *config, double *needed)
+static bool would_fit(const sl_train_config *config, const char *device, double *needed)
 {
     sl_train_plan *plan = NULL;
     double limit = 0;
     int rank = 0;
-    bool fits = sl_train_plan_create(config, &plan) == SL_OK && !find_shortage(plan, needed, &limit, &rank);
+    bool fits = sl_train_plan_create(config, device, &plan) == SL_OK && !find_shortage(plan, needed, &limit, &rank);
     sl_train_plan_destroy(plan);
     return fits;
 }
@@ -305,7 +306,7 @@ static void find_help(const sl_train_plan *plan, char *text, size_t size)
     for (size_t i = 0; config.parallel.recompute.count == 0 && i < sizeof layers / sizeof *layers; i++) {
         config.parallel.recompute = (sl_texts){ .items = (const char **)&layers[i], .count = 1 };
         snprintf(what, sizeof what, "parallel.recompute=%s", layers[i]);
-        if (would_fit(&config, &needed)) {
+        if (would_fit(&config, plan->device, &needed)) {
             suggest(text, size, what, needed);
             break;
         }
@@ -315,7 +316,7 @@ static void find_help(const sl_train_plan *plan, char *text, size_t size)
     for (config.batch.microbatches *= 2; config.batch.microbatches * config.parallel.dp <= config.batch.size;
          config.batch.microbatches *= 2) {
         snprintf(what, sizeof what, "batch.microbatches=%" PRId64, config.batch.microbatches);
-        if (!would_fit(&config, &needed))
+        if (!would_fit(&config, plan->device, &needed))
             continue;
         suggest(text, size, what, needed);
         break;
@@ -324,7 +325,7 @@ static void find_help(const sl_train_plan *plan, char *text, size_t size)
     for (config.parallel.pp *= 2; config.parallel.memory_gb > 0 && config.parallel.pp <= 8 * plan->config->parallel.pp;
          config.parallel.pp *= 2) {
         snprintf(what, sizeof what, "parallel.pp=%" PRId64, config.parallel.pp);
-        if (!would_fit(&config, &needed))
+        if (!would_fit(&config, plan->device, &needed))
             continue;
         suggest(text, size, what, needed);
         break;
@@ -424,10 +425,10 @@ sl_status sl_plan_predict(sl_train_plan *plan)
     const sl_train_config *config = plan->config;
     const sl_device_options device_options = { .threads = (int)config->parallel.threads };
     SL_TRY(sl_arena_create(&arena));
-    SL_TRY(sl_device_open("cpu", &device_options, &device));
+    SL_TRY(sl_device_open(plan->device, &device_options, &device));
     SL_TRY(measure_rates(device, plan->sizes[0] * config->batch.seq, sl_nn_int(&plan->model, "n_embd", 1), &rates));
     SL_TRY(describe_stages(plan, device, arena, &facts));
-    SL_TRY(compile(plan, facts.descs));
+    SL_TRY(compile(plan, device, facts.descs));
     SL_TRY(count_memory(plan, device, facts.descs));
     SL_TRY(predict_time(plan, &rates, &facts));
 done:

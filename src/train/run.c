@@ -384,7 +384,7 @@ sl_status sl_train_run(const sl_train_plan *plan, sl_group *group, const sl_trai
         SL_TRY(sl_fail(SL_ERR_ARGUMENT, "the plan is for %d ranks, there are %d", sl_train_plan_ranks(plan),
                        sl_group_size(group)));
     SL_TRY(look_at_launcher(&run));
-    SL_TRY(sl_trainer_create(plan, group, run.options->device, trace_events(&run), &run.trainer));
+    SL_TRY(sl_trainer_create(plan, group, trace_events(&run), &run.trainer));
     SL_TRY(load(&run));
     SL_TRY(write_plan(&run));
     SL_TRY(find_peak(&run));

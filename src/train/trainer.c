@@ -117,8 +117,7 @@ done:
     return status;
 }
 
-sl_status sl_trainer_create(const sl_train_plan *plan, sl_group *world, const char *device, int trace_events,
-                            sl_trainer **out)
+sl_status sl_trainer_create(const sl_train_plan *plan, sl_group *world, int trace_events, sl_trainer **out)
 {
     sl_status status = SL_OK;
     sl_trainer *trainer = NULL;
@@ -129,7 +128,7 @@ sl_status sl_trainer_create(const sl_train_plan *plan, sl_group *world, const ch
     trainer->world = world;
     trainer->pending = trainer->committed = -1;
     SL_TRY(make_groups(trainer));
-    SL_TRY(sl_device_open(device ? device : "cpu", &device_options, &trainer->device));
+    SL_TRY(sl_device_open(plan->device, &device_options, &trainer->device));
     SL_TRY(build_stages(trainer));
     SL_TRY(make_runtime(trainer, trace_events));
     SL_TRY(list_params(trainer));

@@ -52,8 +52,8 @@ typedef struct sl_trainer {
 } sl_trainer;
 
 /* trainer.c. Collective over world. */
-SL_MUST_CHECK sl_status sl_trainer_create(const sl_train_plan *plan, sl_group *world, const char *device,
-                                          int trace_events, sl_trainer **out);
+SL_MUST_CHECK sl_status sl_trainer_create(const sl_train_plan *plan, sl_group *world, int trace_events,
+                                          sl_trainer **out);
 void sl_trainer_destroy(sl_trainer *trainer);                /* NULL is fine */
 sl_plan_memory sl_trainer_memory(const sl_trainer *trainer); /* that this rank has taken */
 

@@ -92,7 +92,8 @@ static void read_metrics(const char *name, run_outcome *out)
     fclose(file);
 }
 
-static void run(const char *name, const sl_train_options *options, const char *const *more, run_outcome *out)
+static void run_on(const char *device, const char *name, const sl_train_options *options, const char *const *more,
+                   run_outcome *out)
 {
     sl_train_config *config = NULL;
     sl_train_plan *plan = NULL;
@@ -114,15 +115,13 @@ static void run(const char *name, const sl_train_options *options, const char *c
     int count = 9;
     while (more && *more)
         overrides[count++] = *more++;
-    if (sl_train_config_load(NULL, overrides, count, &config) != SL_OK || sl_train_plan_create(config, &plan) != SL_OK)
+    if (sl_train_config_load(NULL, overrides, count, &config) != SL_OK ||
+        sl_train_plan_create(config, device, &plan) != SL_OK)
         fail_msg("%s: %s", name, sl_error_message());
-    sl_train_options own = options ? *options : (sl_train_options){ .resume = false };
-    if (!own.device)
-        own.device = test_device_spec();
     int ranks = sl_train_plan_ranks(plan);
     assert_int_equal(sl_group_open_threads(ranks, NULL, groups), SL_OK);
     for (int r = 0; r < ranks; r++) {
-        jobs[r] = (rank_job){ .plan = plan, .group = groups[r], .options = &own };
+        jobs[r] = (rank_job){ .plan = plan, .group = groups[r], .options = options };
         assert_int_equal(pthread_create(&threads[r], NULL, run_rank, &jobs[r]), 0);
     }
     for (int r = 0; r < ranks; r++)
@@ -140,6 +139,11 @@ static void run(const char *name, const sl_train_options *options, const char *c
     sl_train_config_destroy(config);
     if (out->status == SL_OK)
         read_metrics(name, out);
+}
+
+static void run(const char *name, const sl_train_options *options, const char *const *more, run_outcome *out)
+{
+    run_on(test_device_spec(), name, options, more, out);
 }
 
 /* ---- Memory ---- */
@@ -207,12 +211,12 @@ static void a_device_that_works_by_itself_changes_no_bit(void **state)
     run_outcome outcomes[2];
     test_device_install();
     for (int i = 0; i < 2; i++) {
-        sl_train_options first = { .device = devices[i] }, second = { .device = devices[i], .resume = true };
+        sl_train_options first = { .resume = false }, second = { .resume = true };
         char name[16];
         snprintf(name, sizeof name, "on-%s", devices[i]);
-        run(name, &first, half, &outcomes[i]);
+        run_on(devices[i], name, &first, half, &outcomes[i]);
         assert_string_equal(outcomes[i].message, "");
-        run(name, &second, rest, &outcomes[i]);
+        run_on(devices[i], name, &second, rest, &outcomes[i]);
         assert_string_equal(outcomes[i].message, "");
         assert_int_equal(outcomes[i].result.first_step, 4);
         assert_int_equal(outcomes[i].steps, 8);

@@ -335,7 +335,7 @@ static int run(const train_arguments *arguments, const sl_train_config *config, 
         return refuse(sl_fail(
             SL_ERR_ARGUMENT,
             "--restarts: these ranks were not started by this command; who started them has to start them again"));
-    sl_status status = sl_train_plan_create(config, &plan);
+    sl_status status = sl_train_plan_create(config, NULL, &plan);
     if (status != SL_OK)
         return refuse(status);
     const sl_train_options output = { .resume = arguments->resume, .overwrite = arguments->overwrite };

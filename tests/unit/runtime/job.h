@@ -125,14 +125,23 @@ done:
     return status;
 }
 
+/* Elements of the parameter that this rank has; the first of them is params->first. */
+static inline int job_own(const sl_param *param)
+{
+    int64_t own = sl_meta_count(&param->data.meta);
+    return (int)(param->first + own > WIDTH ? (param->first < WIDTH ? WIDTH - param->first : 0) : own);
+}
+
 static inline sl_status job_train(job *self, job_place place, sl_runtime *runtime)
 {
     sl_status status = SL_OK;
     int count = 0;
     const sl_param *params = sl_runtime_params(runtime, &count);
-    float w[WIDTH], g[WIDTH];
+    float all[WIDTH], w[WIDTH] = { 0 }, g[WIDTH]; /* the whole, and what this rank has of it */
     for (int i = 0; i < count; i++) {
-        toy_initial(atoi(params[i].name + 1), w);
+        int own = job_own(&params[i]);
+        toy_initial(atoi(params[i].name + 1), all);
+        memcpy(w, all + params[i].first, (size_t)own * sizeof *w);
         SL_TRY(job_copy(runtime, &params[i].data, w, true));
     }
     for (int step = 0; step < self->steps; step++) {
@@ -144,9 +153,10 @@ static inline sl_status job_train(job *self, job_place place, sl_runtime *runtim
             SL_TRY(job_copy(runtime, &params[i].grad, g, false));
             job_update(w, g);
             SL_TRY(job_copy(runtime, &params[i].data, w, true));
-            if (place.replica == 0) {
-                memcpy(self->grads[params[i].stage], g, sizeof g);
-                memcpy(self->weights[params[i].stage], w, sizeof w);
+            if (place.replica == 0 || self->extra.shard_weights) {
+                size_t bytes = (size_t)job_own(&params[i]) * sizeof *w;
+                memcpy(self->grads[params[i].stage] + params[i].first, g, bytes);
+                memcpy(self->weights[params[i].stage] + params[i].first, w, bytes);
             }
         }
     }

@@ -30,7 +30,7 @@ static void make(const char *const *more, int count, sl_train_config **config, s
     for (int i = 0; i < count; i++)
         overrides[8 + i] = more[i];
     assert_int_equal(sl_train_config_load(NULL, overrides, 8 + count, config), SL_OK);
-    assert_int_equal(sl_train_plan_create(*config, plan), SL_OK);
+    assert_int_equal(sl_train_plan_create(*config, NULL, plan), SL_OK);
 }
 
 static void stages_are_the_whole_model_on_the_ranks_of_the_schedule(void **state)

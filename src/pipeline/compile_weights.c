@@ -1,0 +1,117 @@
+/* Compiles UNSHARD, RESHARD and REDUCE_GRAD: gathered weights and a step's gradients lie in slots like activations do.
+ * What is begun runs beside the actions that follow; it is awaited as late as it can be. */
+#include "pipeline/compiler.h"
+
+static sl_status emit(sl_compiler *c, sl_code code, int s, int32_t cell)
+{
+    return sl_compiler_emit(c, (sl_pipeline_instr){ .code = (uint8_t)code, .stage = s, .cell = cell, .from = -1 });
+}
+
+static int *held_of(const sl_compiler *c, int *table, int s)
+{
+    return &table[c->wiring->stages[s].local];
+}
+
+/* ---- Weights --------------------------------------------------------------------------------- */
+
+sl_status sl_compile_unshard(sl_compiler *c, int s)
+{
+    sl_status status = SL_OK;
+    const sl_wire_stage *stage = &c->wiring->stages[s];
+    int *held = held_of(c, c->weights, s);
+    if (!c->wiring->sharded || *held != 0 || stage->weight_count == 0)
+        return SL_OK;
+    int32_t cell = sl_compiler_cell(c); /* of its own: another slot each time */
+    SL_TRY(sl_compiler_hold_block(c, stage->weight_block_bytes, cell, held));
+    SL_TRY(emit(c, SL_CODE_UNSHARD, s, cell));
+    c->gathering[stage->local] = true;
+done:
+    return status;
+}
+
+static sl_status await_weights(sl_compiler *c, int s)
+{
+    const sl_wire_stage *stage = &c->wiring->stages[s];
+    if (!c->gathering[stage->local])
+        return SL_OK;
+    c->gathering[stage->local] = false;
+    return emit(c, SL_CODE_AWAIT_WEIGHTS, s, c->held[c->weights[stage->local]].cell);
+}
+
+sl_status sl_compile_reshard(sl_compiler *c, int s)
+{
+    sl_status status = SL_OK;
+    int *held = held_of(c, c->weights, s);
+    if (*held == 0)
+        return SL_OK;
+    SL_TRY(await_weights(c, s));
+    SL_TRY(emit(c, SL_CODE_RESHARD, s, -1));
+    SL_TRY(sl_compiler_drop(c, held));
+done:
+    return status;
+}
+
+sl_status sl_compile_weights_ready(sl_compiler *c, int s, bool starts_grads)
+{
+    sl_status status = SL_OK;
+    const sl_wire_stage *stage = &c->wiring->stages[s];
+    if (!c->wiring->sharded || stage->weight_count == 0)
+        return SL_OK;
+    if (c->weights[stage->local] == 0)
+        return sl_fail(SL_ERR_SCHEDULE,
+                       "schedule: stage %d runs on rank %d while its weights are not gathered (UNSHARD)", s,
+                       c->options->rank);
+    SL_TRY(await_weights(c, s));
+    if (!starts_grads || stage->grad_block_bytes == 0)
+        return SL_OK;
+    int32_t cell = sl_compiler_cell(c);
+    SL_TRY(sl_compiler_hold_block(c, stage->grad_block_bytes, cell, &c->weight_grads[stage->local]));
+    SL_TRY(emit(c, SL_CODE_OPEN_GRADS, s, cell));
+done:
+    return status;
+}
+
+/* ---- Gradients ------------------------------------------------------------------------------- */
+
+/* Ends the sum that is on its way; with shards its block is free again. */
+static sl_status await_grads(sl_compiler *c)
+{
+    sl_status status = SL_OK;
+    int s = c->reducing;
+    if (s < 0)
+        return SL_OK;
+    c->reducing = -1;
+    int *held = held_of(c, c->weight_grads, s);
+    SL_TRY(emit(c, SL_CODE_AWAIT_GRADS, s, *held ? c->held[*held].cell : -1));
+    SL_TRY(sl_compiler_drop(c, held));
+done:
+    return status;
+}
+
+sl_status sl_compile_reduce_grad(sl_compiler *c, int s)
+{
+    sl_status status = SL_OK;
+    int held = *held_of(c, c->weight_grads, s);
+    if (c->wiring->sharded ? held == 0 : c->wiring->replicas == 1)
+        return SL_OK;
+    SL_TRY(await_grads(c));
+    SL_TRY(emit(c, SL_CODE_REDUCE_GRADS, s, held ? c->held[held].cell : -1));
+    c->reducing = s;
+done:
+    return status;
+}
+
+sl_status sl_compile_weights_end(sl_compiler *c)
+{
+    sl_status status = SL_OK;
+    const sl_wire_rank *rank = &c->wiring->ranks[c->options->rank];
+    SL_TRY(await_grads(c));
+    for (int k = 0; k < rank->stage_count; k++) {
+        if (c->weight_grads[k] != 0)
+            SL_TRY(
+                sl_fail(SL_ERR_SCHEDULE, "schedule: stage %d has sharded weights and no REDUCE_GRAD", rank->stages[k]));
+        SL_TRY(sl_compile_reshard(c, rank->stages[k]));
+    }
+done:
+    return status;
+}

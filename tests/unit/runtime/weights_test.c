@@ -1,0 +1,188 @@
+/* Weights kept in shards and gathered by UNSHARD, gradients summed by REDUCE_GRAD beside the computation. */
+#include "unit/runtime/job.h"
+
+#include "runtime/runtime.h"
+
+#include <math.h>
+
+static const char *const schedules[] = {
+    "GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"
+};
+enum { SCHEDULES = sizeof schedules / sizeof *schedules };
+
+static job make_sharded(const char *schedule, int ranks, int replicas)
+{
+    job made = job_make(schedule, ranks, 0, 4, 8);
+    made.steps = 3;
+    made.replicas = replicas;
+    made.extra.shard_weights = true;
+    return made;
+}
+
+/* Runs it with shards and one stage after another, and compares every bit. */
+static void assert_same_bits(job *made)
+{
+    job reference = *made;
+    job_reference(&reference);
+    if (job_run(made) != SL_OK)
+        fail_msg("%s", sl_error_message());
+    assert_memory_equal(made->losses, reference.losses, sizeof made->losses);
+    assert_memory_equal(made->loss, reference.loss, sizeof made->loss);
+    for (int s = 0; s < made->shape.stages; s++) {
+        if (made->shape.tied_with[s] >= 0)
+            continue; /* listed under the stage it shares with */
+        assert_memory_equal(made->grads[s], reference.grads[s], sizeof made->grads[s]);
+        assert_memory_equal(made->weights[s], reference.weights[s], sizeof made->weights[s]);
+    }
+    sl_schedule_destroy(made->schedule);
+}
+
+static void shards_give_the_bits_of_whole_weights(void **state)
+{
+    (void)state;
+    for (int i = 0; i < SCHEDULES; i++) {
+        for (int ranks = 1; ranks <= 2; ranks++) {
+            for (int replicas = 1; replicas <= 3; replicas++) { /* 3 elements: in one, two uneven and three parts */
+                for (int unsharded = 2; unsharded <= 3; unsharded++) {
+                    job made = make_sharded(schedules[i], ranks, replicas);
+                    made.extra.unsharded_stages = unsharded;
+                    made.eval_first = unsharded == 2;
+                    assert_same_bits(&made);
+                }
+            }
+        }
+    }
+}
+
+static void tied_weights_are_summed_part_by_part(void **state)
+{
+    (void)state;
+    for (int replicas = 1; replicas <= 3; replicas++) {
+        job made = make_sharded("Interleaved1F1B", 2, replicas);
+        made.shape.tied_with[made.shape.stages - 1] = 0;
+        assert_same_bits(&made);
+    }
+}
+
+static void partial_steps_add_up_in_the_shards(void **state)
+{
+    (void)state;
+    for (int replicas = 1; replicas <= 2; replicas++) {
+        job made = make_sharded("1F1B", 2, replicas);
+        made.accumulate = true;
+        made.steps = 4;
+        /* Each partial step is summed by itself, then added: another order than that of whole weights. */
+        job whole = made;
+        whole.extra.shard_weights = false;
+        sl_schedule *schedule = made.schedule;
+        assert_int_equal(job_run(&made), SL_OK);
+        assert_int_equal(job_run(&whole), SL_OK);
+        for (int s = 0; s < made.shape.stages; s++) {
+            for (int c = 0; c < WIDTH; c++)
+                assert_true(fabsf(made.weights[s][c] - whole.weights[s][c]) < 1e-6f);
+        }
+        sl_schedule_destroy(schedule);
+    }
+}
+
+/* ---- Slots ---- */
+
+typedef struct slots_seen {
+    int blocks, unshards; /* different cells, and instructions */
+    sl_pipeline_memory memory, predicted;
+    size_t in_use;
+} slots_seen;
+
+static sl_status look_at_slots(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
+{
+    slots_seen *seen = self->user;
+    const void *places[64];
+    (void)stages;
+    (void)count;
+    if (rank != 0 || (runtime->replicas && sl_group_rank(runtime->replicas) != 0))
+        return SL_OK;
+    for (int64_t i = 0; i < runtime->train.instr_count; i++) {
+        const sl_instr *instr = &runtime->train.instrs[i];
+        if (instr->code != SL_CODE_UNSHARD)
+            continue;
+        bool known = false;
+        for (int k = 0; k < seen->blocks; k++)
+            known |= places[k] == *instr->cell;
+        if (!known)
+            places[seen->blocks++] = *instr->cell;
+        seen->unshards++;
+    }
+    seen->memory = sl_runtime_get_memory(runtime);
+    seen->predicted = sl_pipeline_get_memory(runtime->pipeline, runtime->rank);
+    seen->in_use = sl_device_get_memory(runtime->device).in_use;
+    return SL_OK;
+}
+
+static void as_many_blocks_as_stages_are_unsharded_at_once(void **state)
+{
+    (void)state;
+    for (int unsharded = 1; unsharded <= 4; unsharded++) {
+        slots_seen seen = { 0 };
+        job made = job_make("Interleaved1F1B", 2, 4, 4, 8);
+        made.steps = 1;
+        made.replicas = 2;
+        made.extra.shard_weights = true;
+        made.extra.unsharded_stages = unsharded;
+        made.before = look_at_slots;
+        made.user = &seen;
+        if (job_run(&made) != SL_OK)
+            fail_msg("%s", sl_error_message());
+        assert_int_equal(seen.blocks, unsharded);
+        assert_true(seen.unshards >= 4);
+        assert_int_equal(seen.memory.params, 4 * 64); /* 4 stages with 2 of 3 elements each, aligned */
+        assert_int_equal(seen.memory.grads, 4 * 64);
+        assert_memory_equal(&seen.memory, &seen.predicted, sizeof seen.memory);
+        assert_int_equal(seen.memory.device, seen.in_use);
+        sl_schedule_destroy(made.schedule);
+    }
+}
+
+static void nothing_is_left_to_read_after_reshard(void **state)
+{
+    (void)state;
+    const char csv[] = "0UNSHARD,0F0,0RESHARD,0UNSHARD,0B0,0RESHARD,0REDUCE_GRAD\n";
+    job made = { .samples = 2, .microbatches = 1, .steps = 2 };
+    assert_int_equal(sl_schedule_parse_csv(csv, strlen(csv), "test", &made.schedule), SL_OK);
+    made.shape = toy_shape_make(1);
+    made.extra.shard_weights = true;
+    assert_same_bits(&made);
+}
+
+/* ---- Refusals ---- */
+
+static void assert_refused(const char *csv, const char *reason)
+{
+    job made = { .samples = 2, .microbatches = 1, .steps = 1 };
+    assert_int_equal(sl_schedule_parse_csv(csv, strlen(csv), "test", &made.schedule), SL_OK);
+    made.shape = toy_shape_make(sl_schedule_stages(made.schedule));
+    made.extra.shard_weights = true;
+    assert_int_not_equal(job_run(&made), SL_OK);
+    if (!strstr(sl_error_message(), reason))
+        fail_msg("'%s' does not say '%s'", sl_error_message(), reason);
+    sl_schedule_destroy(made.schedule);
+}
+
+static void schedules_that_miss_weights_are_refused(void **state)
+{
+    (void)state;
+    assert_refused("0UNSHARD,0F0,0RESHARD,0B0,0REDUCE_GRAD\n", "0B0: its stage has to be unsharded before it");
+    assert_refused("0UNSHARD,1UNSHARD,0F0,1F0,1B0,0B0,0RESHARD,1RESHARD,0REDUCE_GRAD\n", "1REDUCE_GRAD: it is missing");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shards_give_the_bits_of_whole_weights),
+        cmocka_unit_test(tied_weights_are_summed_part_by_part),
+        cmocka_unit_test(partial_steps_add_up_in_the_shards),
+        cmocka_unit_test(as_many_blocks_as_stages_are_unsharded_at_once),
+        cmocka_unit_test(nothing_is_left_to_read_after_reshard),
+        cmocka_unit_test(schedules_that_miss_weights_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
