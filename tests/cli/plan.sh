@@ -143,3 +143,16 @@ mkdir "$scratch/empty"
 (ulimit -f 1; trap '' XFSZ; run 1 "$SLUICE" plan --schedule GPipe --ranks 8 --microbatches 4000 -o "$scratch/empty/big.csv")
 complains "$scratch/empty/big.csv: write the schedule: File too large"
 [ -z "$(ls -A "$scratch/empty")" ] || fail "a half-written file was left behind"
+
+# What the planner finds, train runs: the losses are those of 1F1B.
+train=("$SLUICE" train --data.text="$SLUICE_SOURCE/examples/demo/tales.txt" --model.n_layer=4 --model.n_embd=16
+       --model.n_head=2 --batch.seq=16 --batch.size=4 --batch.microbatches=4 --run.steps=2 --log.progress=off
+       --parallel.pp=2)
+losses() { grep -o '"loss":[^,]*' "$scratch/$1/metrics.jsonl"; }
+run 0 "${train[@]}" --run.out="$scratch/plain"
+for placement in linear v; do
+    run 0 "$SLUICE" plan --auto --ranks 2 --microbatches 4 --placement $placement --costs F=10,I=12,W=8,comm=1 \
+        --memory 2 --budget 0.1 -o "$scratch/$placement.csv"
+    run 0 "${train[@]}" --parallel.schedule="$scratch/$placement.csv" --run.out="$scratch/$placement"
+    [ "$(losses $placement)" = "$(losses plain)" ] || fail "another loss under the $placement plan"
+done
