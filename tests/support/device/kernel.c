@@ -1,0 +1,94 @@
+/* Kernels of the tests' device: those of the cpu, on the memory behind the addresses. */
+#include "support/device/internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* What a stream does for one call of a kernel. */
+typedef struct kernel_work {
+    sl_stream *stream;
+    sl_kernel_call call;
+    sl_view views[]; /* inputs, then outputs; the call has them while it runs */
+} kernel_work;
+
+static void run_kernel(const void *args)
+{
+    const kernel_work *work = args;
+    sl_kernel_call call = work->call;
+    call.inputs = work->views;
+    call.outputs = work->views + call.input_count;
+    sl_status status = sl_kernel_run(test_stream_cpu(work->stream), &call);
+    if (status != SL_OK)
+        test_stream_fail(work->stream, status);
+}
+
+/* The views of a call with the memory behind them. */
+static sl_status near_views(const test_device *device, const sl_view *given, int count, sl_view *out)
+{
+    for (int i = 0; i < count; i++) {
+        out[i] = given[i];
+        if (!given[i].data)
+            continue;
+        sl_status status = test_memory_check(device, "argument of a kernel", given[i].data, 0);
+        if (status != SL_OK)
+            return status;
+        out[i].data = test_device_near(given[i].data);
+    }
+    return SL_OK;
+}
+
+static sl_status test_kernel_run(sl_stream *stream, const sl_kernel_call *call)
+{
+    sl_status status = SL_OK;
+    const test_device *device = (const test_device *)stream->device;
+    size_t count = (size_t)call->input_count + (size_t)call->output_count;
+    size_t bytes = sizeof(kernel_work) + count * sizeof(sl_view);
+    kernel_work *work = calloc(1, bytes);
+    if (!work)
+        abort();
+    work->stream = stream;
+    work->call = *call;
+    SL_TRY(near_views(device, call->inputs, call->input_count, work->views));
+    SL_TRY(near_views(device, call->outputs, call->output_count, work->views + call->input_count));
+    if (call->scratch_bytes > 0) {
+        SL_TRY(test_memory_check(device, "scratch of a kernel", call->scratch, call->scratch_bytes));
+        work->call.scratch = test_device_near(call->scratch);
+    }
+    status = test_device_launch(stream, run_kernel, work, bytes);
+done:
+    free(work);
+    return status;
+}
+
+/* Scratch depends on the number of threads alone. */
+static sl_status test_kernel_scratch(sl_device *device, const sl_kernel_call *call, size_t *bytes)
+{
+    sl_device *cpu = NULL;
+    sl_device_options options = { .threads = ((test_device *)device)->threads };
+    sl_status status = sl_device_open("cpu", &options, &cpu);
+    if (status == SL_OK)
+        status = sl_kernel_scratch(cpu, call, bytes);
+    sl_device_close(cpu);
+    return status;
+}
+
+static char *test_kernel_describe(sl_device *device, char *text, size_t size)
+{
+    (void)device;
+    snprintf(text, size, "test device");
+    return text;
+}
+
+static double test_kernel_measure_peak(sl_device *device)
+{
+    (void)device;
+    return 1e9;
+}
+
+const sl_kernel_table test_kernels = {
+    .kind = TEST_KIND,
+    .run = test_kernel_run,
+    .scratch = test_kernel_scratch,
+    .describe = test_kernel_describe,
+    .measure_peak = test_kernel_measure_peak,
+};

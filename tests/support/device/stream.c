@@ -1,0 +1,385 @@
+/* Streams and events of the tests' device: each stream is a thread that does its work in order, with pauses. */
+#include "support/device/internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef struct test_event {
+    sl_event head;
+    pthread_mutex_t lock;
+    pthread_cond_t moved;
+    uint64_t recorded, reached; /* how often */
+    double time;                /* when it was last reached */
+    int users;                  /* the owner, and work that has it */
+} test_event;
+
+typedef struct task {
+    struct task *next;
+    void (*run)(struct task *work);
+    struct test_stream *stream;
+    test_event *event;
+    uint64_t target; /* of the event */
+    sl_host_fn fn;
+    test_kernel kernel;
+    void *to;
+    const void *from;
+    int byte;
+    size_t bytes;
+    _Alignas(16) char args[];
+} task;
+
+typedef struct test_stream {
+    sl_stream head;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t more, empty;
+    task *first, *last; /* the first one is being done */
+    bool stop;
+    uint64_t random;
+    sl_device *cpu;
+    sl_stream *cpu_stream;
+    sl_status failed;
+    char message[512];
+} test_stream;
+
+static _Atomic bool ignore_waits;
+static _Atomic double pause_milliseconds;
+
+void test_device_ignore_waits(bool ignore)
+{
+    ignore_waits = ignore;
+}
+
+void test_device_set_pause(double milliseconds)
+{
+    pause_milliseconds = milliseconds;
+}
+
+static uint64_t next_random(uint64_t *state)
+{
+    uint64_t z = *state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    return z ^ z >> 31;
+}
+
+static void sleep_seconds(double seconds)
+{
+    struct timespec time = { (time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9) };
+    nanosleep(&time, NULL);
+}
+
+/* Late at the start of each burst of work, and now and then within it. */
+static void pause_at_random(test_stream *stream, bool fresh)
+{
+    double given = pause_milliseconds;
+    uint64_t draw = next_random(&stream->random);
+    if (given > 0)
+        sleep_seconds(given * 1e-3);
+    else if (draw % (fresh ? 3 : 40) == 0)
+        sleep_seconds((double)(draw >> 32 & 255) * 1e-6);
+}
+
+static void *stream_main(void *user)
+{
+    test_stream *stream = user;
+    bool fresh = true;
+    pthread_mutex_lock(&stream->lock);
+    for (;;) {
+        while (!stream->first && !stream->stop) {
+            pthread_cond_broadcast(&stream->empty);
+            pthread_cond_wait(&stream->more, &stream->lock);
+            fresh = true;
+        }
+        task *work = stream->first;
+        if (!work)
+            break;
+        pthread_mutex_unlock(&stream->lock);
+        pause_at_random(stream, fresh);
+        fresh = false;
+        work->run(work);
+        pthread_mutex_lock(&stream->lock);
+        stream->first = work->next;
+        if (!stream->first)
+            stream->last = NULL;
+        free(work);
+    }
+    pthread_cond_broadcast(&stream->empty);
+    pthread_mutex_unlock(&stream->lock);
+    return NULL;
+}
+
+static task *new_work(sl_stream *stream, void (*run)(task *), size_t more)
+{
+    task *made = calloc(1, sizeof *made + more);
+    if (!made)
+        abort();
+    made->run = run;
+    made->stream = (test_stream *)stream;
+    return made;
+}
+
+static sl_status give(task *work)
+{
+    test_stream *stream = work->stream;
+    pthread_mutex_lock(&stream->lock);
+    if (stream->last)
+        stream->last->next = work;
+    else
+        stream->first = work;
+    stream->last = work;
+    pthread_cond_signal(&stream->more);
+    pthread_mutex_unlock(&stream->lock);
+    return SL_OK;
+}
+
+void test_stream_destroy(sl_stream *head)
+{
+    test_stream *stream = (test_stream *)head;
+    pthread_mutex_lock(&stream->lock);
+    stream->stop = true; /* what it was given is still done */
+    pthread_cond_signal(&stream->more);
+    pthread_mutex_unlock(&stream->lock);
+    pthread_join(stream->thread, NULL);
+    sl_stream_destroy(stream->cpu_stream);
+    sl_device_close(stream->cpu);
+    pthread_mutex_destroy(&stream->lock);
+    pthread_cond_destroy(&stream->more);
+    pthread_cond_destroy(&stream->empty);
+    free(stream);
+}
+
+sl_status test_stream_create(sl_device *head, sl_stream **out)
+{
+    test_device *device = (test_device *)head;
+    sl_status status = SL_OK;
+    const char *seed = getenv("SLUICE_TEST_SEED");
+    test_stream *stream = calloc(1, sizeof *stream);
+    sl_device_options options = { .threads = device->threads };
+    stream->head.device = head;
+    SL_TRY(sl_device_open("cpu", &options, &stream->cpu));
+    SL_TRY(sl_stream_create(stream->cpu, &stream->cpu_stream));
+    pthread_mutex_init(&stream->lock, NULL);
+    pthread_cond_init(&stream->more, NULL);
+    pthread_cond_init(&stream->empty, NULL);
+    stream->random = (seed ? strtoull(seed, NULL, 10) : 1) * 1000003u + device->streams++ * 7919u;
+    if (pthread_create(&stream->thread, NULL, stream_main, stream) != 0)
+        abort();
+    *out = &stream->head;
+    return SL_OK;
+done:
+    sl_device_close(stream->cpu);
+    free(stream);
+    return status;
+}
+
+sl_status test_stream_synchronize(sl_stream *head)
+{
+    test_stream *stream = (test_stream *)head;
+    pthread_mutex_lock(&stream->lock);
+    while (stream->first)
+        pthread_cond_wait(&stream->empty, &stream->lock);
+    pthread_mutex_unlock(&stream->lock);
+    return stream->failed == SL_OK ? SL_OK : sl_fail(stream->failed, "%s", stream->message);
+}
+
+static void run_copy(task *work)
+{
+    memmove(test_device_near(work->to), test_device_near(work->from), work->bytes);
+}
+
+sl_status test_stream_copy(sl_stream *stream, sl_copy_kind kind, void *to, const void *from, size_t bytes)
+{
+    sl_status status = SL_OK;
+    const test_device *device = (const test_device *)stream->device;
+    if (kind == SL_COPY_DEVICE_TO_HOST)
+        SL_TRY(test_memory_check_host("target of a copy", to));
+    else
+        SL_TRY(test_memory_check(device, "target of a copy", to, bytes));
+    if (kind == SL_COPY_HOST_TO_DEVICE)
+        SL_TRY(test_memory_check_host("source of a copy", from));
+    else
+        SL_TRY(test_memory_check(device, "source of a copy", from, bytes));
+    task *work = new_work(stream, run_copy, 0);
+    work->to = to;
+    work->from = from;
+    work->bytes = bytes;
+    return give(work);
+done:
+    return status;
+}
+
+static void run_set(task *work)
+{
+    memset(test_device_near(work->to), work->byte, work->bytes);
+}
+
+sl_status test_stream_set(sl_stream *stream, void *to, int byte, size_t bytes)
+{
+    sl_status status = test_memory_check((const test_device *)stream->device, "memset", to, bytes);
+    if (status != SL_OK)
+        return status;
+    task *work = new_work(stream, run_set, 0);
+    work->to = to;
+    work->byte = byte;
+    work->bytes = bytes;
+    return give(work);
+}
+
+static void run_call(task *work)
+{
+    work->fn(work->to);
+}
+
+sl_status test_stream_call(sl_stream *stream, sl_host_fn fn, void *arg)
+{
+    task *work = new_work(stream, run_call, 0);
+    work->fn = fn;
+    work->to = arg;
+    return give(work);
+}
+
+static void run_launch(task *work)
+{
+    work->kernel(work->args);
+}
+
+sl_status test_device_launch(sl_stream *stream, test_kernel fn, const void *args, size_t bytes)
+{
+    if (stream->device->backend->kind != TEST_KIND) {
+        fn(args);
+        return SL_OK;
+    }
+    task *work = new_work(stream, run_launch, bytes);
+    memcpy(work->args, args, bytes);
+    work->kernel = fn;
+    return give(work);
+}
+
+sl_stream *test_stream_cpu(sl_stream *stream)
+{
+    return ((test_stream *)stream)->cpu_stream;
+}
+
+void test_stream_fail(sl_stream *head, sl_status status)
+{
+    test_stream *stream = (test_stream *)head;
+    if (stream->failed != SL_OK)
+        return;
+    stream->failed = status;
+    snprintf(stream->message, sizeof stream->message, "%s", sl_error_message());
+}
+
+/* ---- Events ---------------------------------------------------------------------------------- */
+
+sl_status test_event_create(sl_device *device, sl_event **out)
+{
+    test_event *event = calloc(1, sizeof *event);
+    event->head.device = device;
+    event->users = 1;
+    pthread_mutex_init(&event->lock, NULL);
+    pthread_cond_init(&event->moved, NULL);
+    *out = &event->head;
+    return SL_OK;
+}
+
+static void leave_event(test_event *event)
+{
+    pthread_mutex_lock(&event->lock);
+    bool last = --event->users == 0;
+    pthread_mutex_unlock(&event->lock);
+    if (!last)
+        return;
+    pthread_mutex_destroy(&event->lock);
+    pthread_cond_destroy(&event->moved);
+    free(event);
+}
+
+void test_event_destroy(sl_event *event)
+{
+    leave_event((test_event *)event);
+}
+
+static void run_record(task *work)
+{
+    test_event *event = work->event;
+    pthread_mutex_lock(&event->lock);
+    if (work->target > event->reached) {
+        event->reached = work->target;
+        event->time = sl_now();
+    }
+    pthread_cond_broadcast(&event->moved);
+    pthread_mutex_unlock(&event->lock);
+    leave_event(event);
+}
+
+static void wait_until_reached(test_event *event, uint64_t target)
+{
+    pthread_mutex_lock(&event->lock);
+    while (event->reached < target)
+        pthread_cond_wait(&event->moved, &event->lock);
+    pthread_mutex_unlock(&event->lock);
+}
+
+static void run_wait(task *work)
+{
+    if (!ignore_waits)
+        wait_until_reached(work->event, work->target);
+    leave_event(work->event);
+}
+
+static task *event_work(sl_stream *stream, sl_event *head, void (*run)(task *), bool record)
+{
+    test_event *event = (test_event *)head;
+    task *work = new_work(stream, run, 0);
+    work->event = event;
+    pthread_mutex_lock(&event->lock);
+    event->recorded += record;
+    event->users++;
+    work->target = event->recorded;
+    pthread_mutex_unlock(&event->lock);
+    return work;
+}
+
+sl_status test_event_record(sl_event *event, sl_stream *stream)
+{
+    return give(event_work(stream, event, run_record, true));
+}
+
+sl_status test_event_wait(sl_stream *stream, sl_event *event)
+{
+    return give(event_work(stream, event, run_wait, false));
+}
+
+sl_status test_event_synchronize(sl_event *head)
+{
+    test_event *event = (test_event *)head;
+    wait_until_reached(event, event->recorded);
+    return SL_OK;
+}
+
+sl_status test_event_query(sl_event *head, bool *done)
+{
+    test_event *event = (test_event *)head;
+    pthread_mutex_lock(&event->lock);
+    *done = event->reached == event->recorded;
+    pthread_mutex_unlock(&event->lock);
+    return SL_OK;
+}
+
+sl_status test_event_elapsed(sl_event *from, sl_event *to, double *seconds)
+{
+    test_event *pair[2] = { (test_event *)from, (test_event *)to };
+    double times[2];
+    for (int i = 0; i < 2; i++) {
+        pthread_mutex_lock(&pair[i]->lock);
+        bool there = pair[i]->recorded > 0 && pair[i]->reached == pair[i]->recorded;
+        times[i] = pair[i]->time;
+        pthread_mutex_unlock(&pair[i]->lock);
+        if (!there)
+            return sl_fail(SL_ERR_ARGUMENT, "elapsed time: an event has not been reached");
+    }
+    *seconds = times[1] - times[0];
+    return SL_OK;
+}
