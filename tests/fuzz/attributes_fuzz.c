@@ -24,7 +24,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
         data, out, "model.n_layer=1", "model.n_embd=8", "model.n_head=2", "batch.seq=8", "batch.size=2"
     };
     require(sl_train_config_load(NULL, overrides, 7, &config) == SL_OK);
-    require(sl_train_plan_create(config, &plan) == SL_OK);
+    require(sl_train_plan_create(config, NULL, &plan) == SL_OK);
     require(sl_checkpoint_writer_create(fuzz_path("run"), 0, &writer) == SL_OK);
     return 0;
 }

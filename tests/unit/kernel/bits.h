@@ -35,8 +35,8 @@ HELPER void check_same(size_t i, const double *a, layout how, int threads, const
     double *b = results_of(i, how, threads, &count);
     for (int64_t e = 0; e < count; e++) {
         if (memcmp(&a[e], &b[e], sizeof *a) != 0)
-            fail_msg("%s %s on %s: element %lld is %.9g and %.9g with %s", sl_op_name(cases[i].op),
-                     cases[i].inputs, sl_isa_name(sl_isa_get()), (long long)e, a[e], b[e], what);
+            fail_msg("%s %s on %s: element %lld is %.9g and %.9g with %s", sl_op_name(cases[i].op), cases[i].inputs,
+                     sl_isa_name(sl_isa_get()), (long long)e, a[e], b[e], what);
     }
     free(b);
 }
