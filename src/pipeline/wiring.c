@@ -40,6 +40,16 @@ done:
 
 /* ---- What was given -------------------------------------------------------------------------- */
 
+/* Of the sizes that the stage was not made for nothing is known. */
+static void copy_metas(const sl_stage_desc *desc, const sl_value_desc *from, sl_meta *to)
+{
+    for (int size = 0; size < SL_MAX_SIZES; size++) {
+        to[size] = from->metas[size];
+        if (size > 0 && size >= desc->size_count)
+            to[size].shape.rank = -1;
+    }
+}
+
 static sl_status copy_inputs(sl_wiring *wiring, const sl_stage_desc *desc, sl_wire_stage *stage)
 {
     sl_status status = SL_OK;
@@ -55,7 +65,7 @@ static sl_status copy_inputs(sl_wiring *wiring, const sl_stage_desc *desc, sl_wi
                                .root = -1,
                                .edge = -1 };
         SL_TRY(sl_arena_strdup(wiring->arena, from->name, (char **)&to->name));
-        memcpy(to->metas, from->metas, sizeof to->metas);
+        copy_metas(desc, from, to->metas);
     }
 done:
     return status;
@@ -74,7 +84,7 @@ static sl_status copy_outputs(sl_wiring *wiring, const sl_stage_desc *desc, sl_w
                                 .last_use = from->last_use,
                                 .grad_last_use = from->grad_last_use };
         SL_TRY(sl_arena_strdup(wiring->arena, from->name, (char **)&to->name));
-        memcpy(to->metas, from->metas, sizeof to->metas);
+        copy_metas(desc, from, to->metas);
     }
 done:
     return status;
@@ -451,6 +461,8 @@ static sl_status take_stages(sl_wiring *wiring, const sl_pipeline_options *optio
     SL_TRY(SL_ARENA_ARRAY(wiring->arena, wiring->stages, wiring->stage_count));
     for (int s = 0; s < wiring->stage_count; s++) {
         wiring->stages[s].rank = sl_schedule_rank_of(schedule, s);
+        if (wiring->stages[s].rank < 0)
+            SL_TRY(sl_fail(SL_ERR_SCHEDULE, "schedule: stage %d is on no rank", s));
         SL_TRY(copy_stage(wiring, &options->stages[s], &wiring->stages[s]));
         SL_TRY(shard_stage(wiring, &wiring->stages[s], s));
     }

@@ -108,12 +108,11 @@ static sl_status shrink_root(const sl_wiring *wiring, int s, sl_wire_root *root)
     sl_meta part = root->metas[0];
     int64_t samples = samples_of(root, &part);
     if (root->kind == SL_CHUNK_SPLIT && samples != wiring->samples[0])
-        return sl_fail(
-            SL_ERR_SHAPE,
-            "stage %d: input '%s' has %lld samples a microbatch, where the batch has %lld and %lld; no stage "
-            "makes it, so it comes with the batch, and no argument's spec says how it is cut",
-            s, root->name, (long long)(samples < 0 ? 0 : samples), (long long)wiring->samples[0],
-            (long long)wiring->samples[1]);
+        return sl_fail(SL_ERR_SHAPE,
+                       "stage %d: input '%s' has %lld samples a microbatch, but the batch has %lld and %lld; no stage "
+                       "makes it, so it comes with the batch, and no argument's spec says how it is cut",
+                       s, root->name, (long long)(samples < 0 ? 0 : samples), (long long)wiring->samples[0],
+                       (long long)wiring->samples[1]);
     if (root->kind == SL_CHUNK_SPLIT)
         part.shape.dims[root->dim < 0 ? root->dim + part.shape.rank : root->dim] = wiring->samples[1];
     root->metas[1] = sl_meta_contiguous(part.dtype, &part.shape);
@@ -158,7 +157,10 @@ static sl_status infer_outputs(sl_wiring *wiring, const sl_pipeline_options *opt
     sl_status status = SL_OK;
     sl_wire_stage *stage = &wiring->stages[s];
     sl_meta *inputs = NULL, *outputs = NULL;
-    if (!stage->can_infer || !options->infer)
+    bool can_infer = stage->can_infer && options->infer;
+    if (!can_infer && size == 0)
+        return sl_fail(SL_ERR_SHAPE, "stage %d: the shape of an output is open, and the stage cannot infer it", s);
+    if (!can_infer)
         return sl_fail(SL_ERR_ARGUMENT, "stage %d was made for one size of microbatch, the batch needs two", s);
     SL_TRY(SL_NEW_ARRAY(inputs, stage->input_count));
     SL_TRY(SL_NEW_ARRAY(outputs, stage->output_count));
