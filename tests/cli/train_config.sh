@@ -40,6 +40,15 @@ refused '--parallel.pp=1000: the model cannot be cut into 1000 stages' --data.te
 refused '--parallel.split=transformer.h.9: ' --data.text=text.txt --parallel.pp=2 --parallel.split=transformer.h.9
 refused '--precision.dtype=bf16: only f32 is supported' --data.text=text.txt --precision.dtype=bf16
 refused '--parallel.memory_gb=0.001: rank 0 needs ' --data.text=text.txt --parallel.memory_gb=0.001
+
+# A plan that does not fit is printed whole; then comes by how much, and what would fit, which does.
+run 2 "$SLUICE" train --data.text=text.txt --batch.size=8 --parallel.memory_gb=0.03 --dry-run
+prints "predicted: "
+complains " too much; this would fit: "
+remedy=$(sed -n 's/.*this would fit: \([^ ]*\) .*/\1/p' "$err")
+run 0 "$SLUICE" train --data.text=text.txt --batch.size=8 --parallel.memory_gb=0.03 "--$remedy" --dry-run
+run 2 "$SLUICE" train --data.text=text.txt --batch.size=8 --parallel.memory_gb=0.03 --dry-run --format json
+prints '"fits":false'
 unusable '--model.init=nowhere: ' --data.text=text.txt --model.init=nowhere
 refused '--model.n_layer=3: this comes from model.init' --data.tokens="$tokens" \
     --model.init="$SLUICE_DATA/models/gpt2-tiny" --model.n_layer=3
