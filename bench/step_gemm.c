@@ -23,13 +23,15 @@ struct step_gemms {
     size_t scratch_bytes;
 };
 
-static sl_status add_layer(step_gemms *gemms, const sl_runner *runner, const char *name, bool transpose_w)
+static sl_status add_layer(step_gemms *gemms, const sl_runtime *runtime, const char *name, bool transpose_w)
 {
+    const sl_param *param = NULL;
+    sl_status status = sl_runtime_find_param(runtime, name, &param);
+    if (status != SL_OK)
+        return status;
     layer *l = &gemms->layers[gemms->count];
-    l->w = sl_runner_param(runner, name);
-    l->dw = sl_runner_grad(runner, name);
-    if (sl_view_is_none(&l->w) || sl_view_is_none(&l->dw))
-        return sl_fail(SL_ERR_INTERNAL, "the model has no parameter '%s'", name);
+    l->w = param->data;
+    l->dw = param->grad;
     l->transpose_w = transpose_w;
     l->in = l->w.meta.shape.dims[transpose_w ? 1 : 0];
     l->out = l->w.meta.shape.dims[transpose_w ? 0 : 1];
@@ -37,7 +39,7 @@ static sl_status add_layer(step_gemms *gemms, const sl_runner *runner, const cha
     return SL_OK;
 }
 
-static sl_status add_layers(step_gemms *gemms, const step_options *options, const sl_runner *runner)
+static sl_status add_layers(step_gemms *gemms, const step_options *options, const sl_runtime *runtime)
 {
     static const char *const in_block[] = { "attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj" };
     sl_status status = SL_OK;
@@ -45,10 +47,10 @@ static sl_status add_layers(step_gemms *gemms, const step_options *options, cons
     for (int64_t i = 0; i < options->layers; i++) {
         for (size_t n = 0; n < sizeof in_block / sizeof *in_block; n++) {
             snprintf(name, sizeof name, "transformer.h.%lld.%s.weight", (long long)i, in_block[n]);
-            SL_TRY(add_layer(gemms, runner, name, false));
+            SL_TRY(add_layer(gemms, runtime, name, false));
         }
     }
-    SL_TRY(add_layer(gemms, runner, "transformer.wte.weight", true)); /* the head */
+    SL_TRY(add_layer(gemms, runtime, "transformer.wte.weight", true)); /* the head */
 done:
     return status;
 }
@@ -120,7 +122,7 @@ done:
     return status;
 }
 
-sl_status step_gemms_create(const step_options *options, sl_device *device, const sl_runner *runner, step_gemms **out)
+sl_status step_gemms_create(const step_options *options, sl_device *device, const sl_runtime *runtime, step_gemms **out)
 {
     sl_status status = SL_OK;
     step_gemms *gemms = NULL;
@@ -129,8 +131,8 @@ sl_status step_gemms_create(const step_options *options, sl_device *device, cons
     gemms->device = device;
     gemms->rows = options->batch * options->seq;
     SL_TRY(SL_NEW_ARRAY(gemms->layers, 4 * options->layers + 1));
-    SL_TRY(add_layers(gemms, options, runner));
-    SL_TRY(allocate(gemms, sl_runner_stream(runner)));
+    SL_TRY(add_layers(gemms, options, runtime));
+    SL_TRY(allocate(gemms, sl_runtime_stream(runtime)));
     *out = gemms;
     gemms = NULL;
 done:

@@ -13,10 +13,15 @@
 
 /* What a measurement holds. */
 typedef struct bench_run {
+    sl_group *group;
     sl_device *device;
     sl_graph *graph;
     sl_partition *partition;
-    sl_runner *runner;
+    sl_schedule *schedule;
+    sl_stage *stage;
+    sl_runtime *runtime;
+    sl_arg args[2]; /* tokens and targets */
+    double loss;    /* of the last step */
     sl_optimizer *optimizer;
     sl_optim_param *params;
     double *square_sums;
@@ -32,12 +37,17 @@ static void bench_run_close(bench_run *run)
 {
     step_gemms_destroy(run->gemms);
     sl_optimizer_destroy(run->optimizer);
-    sl_runner_destroy(run->runner);
+    sl_runtime_destroy(run->runtime);
+    sl_stage_destroy(run->stage);
+    sl_schedule_destroy(run->schedule);
     sl_partition_destroy(run->partition);
     sl_graph_destroy(run->graph);
     sl_free(run->params);
     sl_free(run->square_sums);
+    for (int i = 0; i < 2; i++)
+        sl_device_free(run->device, run->args[i].view.data);
     sl_device_close(run->device);
+    sl_group_close(run->group);
 }
 
 /* Bytes that the process has in memory now, and at most since the mark was reset; 0 where the system does not say. */
@@ -78,49 +88,56 @@ static sl_model model_of(const step_options *options)
     return model;
 }
 
+/* One stage on one rank: the runtime with all of the model and no messages. */
+static sl_status open_runtime(bench_run *run)
+{
+    sl_status status = SL_OK;
+    const sl_partition *const partition = run->partition;
+    SL_TRY(sl_group_open(&(sl_group_options){ .transport = "self" }, &run->group));
+    SL_TRY(
+        sl_schedule_generate(&(sl_generate_options){ .name = "1F1B", .ranks = 1, .microbatches = 1 }, &run->schedule));
+    SL_TRY(sl_stage_build(&partition, 1, 0, run->device, NULL, &run->stage));
+    sl_runtime_options options = {
+        .group = run->group, .device = run->device, .schedule = run->schedule, .stages = &run->stage, .stage_count = 1
+    };
+    SL_TRY(sl_runtime_create(&options, &run->runtime));
+done:
+    return status;
+}
+
+/* The device is the processor, so its memory can be written here. */
 static sl_status init_params(bench_run *run)
 {
     sl_status status = SL_OK;
-    float *values = NULL;
-    for (int i = 0; i < sl_graph_param_count(run->graph); i++) {
-        sl_param_info info = sl_graph_param_at(run->graph, i);
-        sl_view data = sl_runner_param(run->runner, info.name);
-        int64_t count = sl_meta_count(&data.meta);
-        sl_free(values);
-        values = NULL;
-        SL_TRY(SL_NEW_ARRAY(values, count));
-        sl_param_init(&info, 1, 0, count, values);
-        SL_TRY(sl_stream_copy(sl_runner_stream(run->runner), SL_COPY_HOST_TO_DEVICE, data.data, values,
-                              (size_t)count * sizeof *values));
-        SL_TRY(sl_stream_synchronize(sl_runner_stream(run->runner)));
-        run->params[i] = (sl_optim_param){ .name = info.name,
-                                           .data = data,
-                                           .grad = sl_runner_grad(run->runner, info.name),
-                                           .decay = info.shape.rank >= 2 };
+    const sl_param *params = sl_runtime_params(run->runtime, &run->param_count);
+    SL_TRY(SL_NEW_ARRAY(run->params, run->param_count));
+    SL_TRY(SL_NEW_ARRAY(run->square_sums, run->param_count));
+    for (int i = 0; i < run->param_count; i++) {
+        const sl_param *param = &params[i];
+        const sl_param_info info = { .name = param->name, .dtype = SL_F32, .shape = param->shape, .init = param->init };
+        sl_param_init(&info, 1, 0, sl_meta_count(&param->data.meta), param->data.data);
+        run->params[i] = (sl_optim_param){
+            .name = param->name, .data = param->data, .grad = param->grad, .decay = param->shape.rank >= 2
+        };
     }
 done:
-    sl_free(values);
     return status;
 }
 
 /* Tokens without a pattern; the speed does not depend on them. */
-static sl_status fill_tokens(const bench_run *run, const step_options *options, const char *name)
+static sl_status create_tokens(const bench_run *run, const step_options *options, const char *name, sl_arg *out)
 {
     sl_status status = SL_OK;
-    sl_view view = sl_runner_input(run->runner, 0, name);
-    int64_t count = sl_meta_count(&view.meta);
-    int32_t *ids = NULL;
+    sl_meta meta = sl_meta_make(SL_I32, 2, (int64_t[]){ options->batch, options->seq });
+    void *data = NULL;
     uint64_t state = 12345;
-    SL_TRY(SL_NEW_ARRAY(ids, count));
-    for (int64_t i = 0; i < count; i++) {
+    SL_TRY(sl_device_alloc(run->device, sl_meta_bytes(&meta), &data));
+    for (int64_t i = 0; i < sl_meta_count(&meta); i++) {
         state = state * 6364136223846793005u + 1442695040888963407u;
-        ids[i] = (int32_t)((state >> 33) % (uint64_t)options->vocab);
+        ((int32_t *)data)[i] = (int32_t)((state >> 33) % (uint64_t)options->vocab);
     }
-    SL_TRY(sl_stream_copy(sl_runner_stream(run->runner), SL_COPY_HOST_TO_DEVICE, view.data, ids,
-                          (size_t)count * sizeof *ids));
-    SL_TRY(sl_stream_synchronize(sl_runner_stream(run->runner)));
+    *out = (sl_arg){ .name = name, .view = { data, meta } };
 done:
-    sl_free(ids);
     return status;
 }
 
@@ -132,18 +149,15 @@ static sl_status open_run(const step_options *options, bench_run *run, step_resu
     SL_TRY(sl_model_build(&model, SL_MODE_TRAIN, &(sl_model_shape){ .batch = options->batch, .seq = options->seq },
                           &run->graph));
     SL_TRY(sl_graph_partition(run->graph, NULL, &run->partition));
-    SL_TRY(sl_runner_create(run->partition, run->device, NULL, &run->runner));
-    run->param_count = sl_graph_param_count(run->graph);
-    SL_TRY(SL_NEW_ARRAY(run->params, run->param_count));
-    SL_TRY(SL_NEW_ARRAY(run->square_sums, run->param_count));
+    SL_TRY(open_runtime(run));
     SL_TRY(init_params(run));
-    SL_TRY(fill_tokens(run, options, "tokens"));
-    SL_TRY(fill_tokens(run, options, "targets"));
+    SL_TRY(create_tokens(run, options, "tokens", &run->args[0]));
+    SL_TRY(create_tokens(run, options, "targets", &run->args[1]));
     SL_TRY(sl_optimizer_create(&adamw, run->device, run->params, run->param_count, &run->optimizer));
 
-    const sl_program_info *info = sl_stage_program_info(sl_runner_program(run->runner, 0));
-    result->flops = info->cost[SL_PHASE_F].flops + info->cost[SL_PHASE_B].flops;
-    result->predicted_memory = (int64_t)sl_runner_bytes(run->runner);
+    result->flops =
+        sl_stage_phase_cost(run->stage, SL_PHASE_F).flops + sl_stage_phase_cost(run->stage, SL_PHASE_B).flops;
+    result->predicted_memory = (int64_t)sl_runtime_get_memory(run->runtime).device;
     for (int i = 0; i < run->param_count; i++) {
         int64_t count = sl_meta_count(&run->params[i].data.meta);
         result->parameters += count;
@@ -163,19 +177,21 @@ static double cpu_now(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-static sl_status run_step(bench_run *run, int64_t number, step_result *best, double *node_seconds)
+static sl_status run_step(bench_run *run, int64_t number, step_result *best)
 {
     sl_status status = SL_OK;
-    sl_stream *stream = sl_runner_stream(run->runner);
-    sl_rng rng = { .seed = 1, .step = (uint64_t)number, .training = true };
+    sl_stream *stream = sl_runtime_stream(run->runtime);
+    sl_step step = { .args = run->args, .arg_count = 2, .number = number, .seed = 1 };
+    sl_step_result result;
     double start = sl_now(), cpu = cpu_now();
-    SL_TRY(sl_runner_step(run->runner, &rng, node_seconds));
+    SL_TRY(sl_runtime_step(run->runtime, &step, &result));
     double middle = sl_now();
     SL_TRY(sl_optimizer_square_sums(run->optimizer, stream, run->square_sums));
     double norm = sl_grad_norm(run->square_sums, run->param_count);
     SL_TRY(sl_optimizer_step(run->optimizer, stream, number, 1e-4, sl_clip_scale(norm, 1)));
     SL_TRY(sl_stream_synchronize(stream));
     double end = sl_now();
+    run->loss = result.loss;
     best->step_cpu_s = fmin(best->step_cpu_s, cpu_now() - cpu);
     if (end - start < best->step_s) {
         best->step_s = end - start;
@@ -189,7 +205,7 @@ done:
 static sl_status run_gemms(bench_run *run, step_result *best)
 {
     double start = sl_now(), cpu = cpu_now();
-    sl_status status = step_gemms_run(run->gemms, sl_runner_stream(run->runner));
+    sl_status status = step_gemms_run(run->gemms, sl_runtime_stream(run->runtime));
     best->gemm_s = fmin(best->gemm_s, sl_now() - start);
     best->gemm_cpu_s = fmin(best->gemm_cpu_s, cpu_now() - cpu);
     return status;
@@ -201,15 +217,14 @@ static int by_seconds(const void *a, const void *b)
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-static sl_status measure_nodes(bench_run *run, int64_t number, step_result *result)
+static sl_status measure_nodes(const bench_run *run, step_result *result)
 {
     sl_status status = SL_OK;
     double *seconds = NULL;
-    step_result unused = *result;
     int count = sl_graph_node_count(run->graph);
     SL_TRY(SL_NEW_ARRAY(seconds, count));
     SL_TRY(SL_NEW_ARRAY(result->nodes, count));
-    SL_TRY(run_step(run, number, &unused, seconds));
+    SL_TRY(step_time_nodes(run->partition, run->device, run->runtime, run->args, seconds));
     for (int i = 0; i < count; i++) {
         char *name = NULL;
         SL_TRY(sl_strdup(sl_graph_node_name(run->graph, i), &name));
@@ -234,23 +249,19 @@ sl_status step_measure(const step_options *options, step_result *out)
     reset_peak();
     int64_t before = resident("VmRSS");
     SL_TRY(open_run(options, &run, &result));
-    SL_TRY(run_step(&run, 1, &(step_result){ 0 }, NULL));
+    SL_TRY(run_step(&run, 1, &(step_result){ 0 }));
     result.peak_memory = resident("VmHWM") - before;
-    SL_TRY(step_gemms_create(options, run.device, run.runner, &run.gemms));
+    SL_TRY(step_gemms_create(options, run.device, run.runtime, &run.gemms));
     result.gemm_flops = step_gemms_flops(run.gemms);
-    SL_TRY(step_gemms_run(run.gemms, sl_runner_stream(run.runner)));
+    SL_TRY(step_gemms_run(run.gemms, sl_runtime_stream(run.runtime)));
     for (int i = 0; i < options->repeats; i++) {
-        SL_TRY(run_step(&run, 2 + i, &result, NULL));
+        SL_TRY(run_step(&run, 2 + i, &result));
         SL_TRY(run_gemms(&run, &result));
         result.fma_peak = fmax(result.fma_peak, sl_kernel_measure_peak(run.device));
     }
-    sl_view loss = sl_runner_output(run.runner, 0, "loss");
-    float value = 0;
-    SL_TRY(sl_stream_copy(sl_runner_stream(run.runner), SL_COPY_DEVICE_TO_HOST, &value, loss.data, sizeof value));
-    SL_TRY(sl_stream_synchronize(sl_runner_stream(run.runner)));
-    result.loss = value;
+    result.loss = run.loss;
     if (options->nodes)
-        SL_TRY(measure_nodes(&run, 2 + options->repeats, &result));
+        SL_TRY(measure_nodes(&run, &result));
     *out = result;
     result.nodes = NULL;
     result.node_count = 0;

@@ -4,6 +4,7 @@
 
 #include <sluice/nn.h>
 #include <sluice/optim.h>
+#include <sluice/runtime.h>
 
 typedef struct SL_NAMED_FIELDS step_options {
     int64_t batch, seq, embd, layers, heads, vocab;
@@ -37,13 +38,20 @@ void step_result_clear(step_result *result);
 
 typedef struct step_gemms step_gemms;
 
-/* Products over `rows` tokens with the weights and gradients of the runner as operands, and buffers of their own for
+/* Products over `rows` tokens with the weights and gradients of the runtime as operands, and buffers of their own for
  * what flows between layers. */
-SL_MUST_CHECK sl_status step_gemms_create(const step_options *options, sl_device *device, const sl_runner *runner,
+SL_MUST_CHECK sl_status step_gemms_create(const step_options *options, sl_device *device, const sl_runtime *runtime,
                                           step_gemms **out);
 void step_gemms_destroy(step_gemms *gemms); /* NULL is fine */
 double step_gemms_flops(const step_gemms *gemms);
 /* All of one step: forward, gradient of the input, gradient of the weight, layer by layer and back. */
 SL_MUST_CHECK sl_status step_gemms_run(const step_gemms *gemms, sl_stream *stream);
+
+/* ---- Where the time goes (step_nodes.c) ------------------------------------------------------ */
+
+/* Runs forward and backward of the one stage once more, without the runtime, and adds the seconds of each node to
+ * seconds. Parameters are the runtime's; its gradients are overwritten. */
+SL_MUST_CHECK sl_status step_time_nodes(const sl_partition *partition, sl_device *device, const sl_runtime *runtime,
+                                        const sl_arg args[2], double *seconds);
 
 #endif

@@ -343,43 +343,6 @@ SL_API SL_MUST_CHECK sl_status sl_stage_program_run(const sl_stage_program *prog
 /* Ports, regions and the instructions of every phase, as text. */
 SL_API void sl_stage_program_dump(const sl_stage_program *program, FILE *file);
 
-/* ---- All stages in one process --------------------------------------------------------------- */
-
-typedef struct sl_runner sl_runner; /* stages of a partition run one after another; used by one thread at a time */
-
-/* Zero is the default of every field. */
-typedef struct SL_NAMED_FIELDS sl_runner_options {
-    int microbatches;    /* 0: 1 */
-    bool split_backward; /* I and W in place of B */
-    bool depth_first;    /* a microbatch's backward follows its forward: one slot; else all forwards come first */
-    sl_program_options programs; /* borrowed for the call */
-} sl_runner_options;
-
-/* Allocates everything: parameters (not initialised), gradients, slots. The device must outlive the runner; options may
- * be NULL. */
-SL_API SL_MUST_CHECK sl_status sl_runner_create(const sl_partition *partition, sl_device *device,
-                                                const sl_runner_options *options, sl_runner **out);
-SL_API void sl_runner_destroy(sl_runner *runner); /* NULL is fine */
-
-/* Device memory, by name; none if there is no such. A parameter tied across stages is one; its gradient is the sum
- * over the stages, in stage order. Inputs and seeds stay what they were in the step before; seeds start as 1. */
-SL_API sl_view sl_runner_param(const sl_runner *runner, const char *name);
-SL_API sl_view sl_runner_grad(const sl_runner *runner, const char *name);
-SL_API sl_view sl_runner_input(const sl_runner *runner, int microbatch, const char *name);
-SL_API sl_view sl_runner_input_grad(const sl_runner *runner, int microbatch, const char *name);
-SL_API sl_view sl_runner_output(const sl_runner *runner, int microbatch, const char *name);
-SL_API sl_view sl_runner_output_grad(const sl_runner *runner, int microbatch, const char *name); /* the seed */
-SL_API sl_view sl_runner_state(const sl_runner *runner, const char *name);
-SL_API const sl_stage_program *sl_runner_program(const sl_runner *runner, int stage);
-SL_API sl_stream *sl_runner_stream(const sl_runner *runner);
-SL_API size_t sl_runner_bytes(const sl_runner *runner); /* device memory that it holds, from the programs' info */
-
-/* All microbatches: forward alone, or forward and backward, the gradients being those of this step. rng->sample_offset
- * is that of microbatch 0; each microbatch adds the size of dim 0 of the first input. node_seconds as in sl_bindings,
- * or NULL. */
-SL_API SL_MUST_CHECK sl_status sl_runner_forward(sl_runner *runner, const sl_rng *rng, double *node_seconds);
-SL_API SL_MUST_CHECK sl_status sl_runner_step(sl_runner *runner, const sl_rng *rng, double *node_seconds);
-
 #ifdef __cplusplus
 }
 #endif

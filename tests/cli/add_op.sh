@@ -63,13 +63,13 @@ build() {
 # test_of TREE NAME: compiles tests/unit/NAME.c against the copy.
 test_of() {
     (cd "$1" && cc -std=c11 -D_GNU_SOURCE -O0 -w -Iinclude -Isrc -Itests -o "$(basename "$2")" "tests/unit/$2.c" \
-        library.a -lcmocka $(pkg-config --libs jansson libxxhash) -lm -ldl -pthread) 2>"$err" || fail "$2 does not compile"
+        tests/support/runner/*.c library.a -lcmocka $(pkg-config --libs jansson libxxhash) -lm -ldl -pthread) 2>"$err" || fail "$2 does not compile"
 }
 
 tree=$scratch/tree
 mkdir -p "$tree/tests"
 cp -r "$SLUICE_SOURCE"/{include,src} "$tree"
-cp -r "$SLUICE_SOURCE/tests/unit" "$tree/tests"
+cp -r "$SLUICE_SOURCE"/tests/{unit,support} "$tree/tests"
 blocks=$(apply "$tree" 2>"$err") || fail "the recipe does not fit the sources"
 [ "$blocks" -ge 10 ] || fail "only $blocks blocks were found in the recipe"
 build "$tree"

@@ -2,6 +2,7 @@
 #ifndef TESTS_SUPPORT_MODEL_BENCH_H
 #define TESTS_SUPPORT_MODEL_BENCH_H
 
+#include "support/runner/runner.h"
 #include "support/scratch.h"
 
 #include <sluice/nn.h>
@@ -48,17 +49,17 @@ typedef struct bench {
     sl_model model;
     sl_param_list *params;
     sl_device *device;
-    sl_runner *runner;
+    test_runner *runner;
 } bench;
 
 static inline sl_view param_of(const bench *b, int i)
 {
-    return sl_runner_param(b->runner, sl_param_list_at(b->params, i)->name);
+    return test_runner_param(b->runner, sl_param_list_at(b->params, i)->name);
 }
 
 static inline sl_view grad_of(const bench *b, int i)
 {
-    return sl_runner_grad(b->runner, sl_param_list_at(b->params, i)->name);
+    return test_runner_grad(b->runner, sl_param_list_at(b->params, i)->name);
 }
 
 static inline void set_up(bench *b, const sl_model *model, sl_model_mode mode, const sl_model_shape *shape,
@@ -66,21 +67,21 @@ static inline void set_up(bench *b, const sl_model *model, sl_model_mode mode, c
 {
     sl_graph *graph = NULL;
     sl_partition *partition = NULL;
-    sl_runner_options options = { .split_backward = split_backward,
-                                  .programs = { .forward_only = mode != SL_MODE_TRAIN } };
+    test_runner_options options = { .split_backward = split_backward,
+                                    .programs = { .forward_only = mode != SL_MODE_TRAIN } };
     *b = (bench){ .model = *model };
     ok(sl_model_params(model, &b->params));
     ok(sl_device_open("cpu", NULL, &b->device));
     ok(sl_model_build(model, mode, shape, &graph));
     ok(sl_graph_partition(graph, spec, &partition));
-    ok(sl_runner_create(partition, b->device, &options, &b->runner));
+    ok(test_runner_create(partition, b->device, &options, &b->runner));
     sl_partition_destroy(partition);
     sl_graph_destroy(graph);
 }
 
 static inline void tear_down(bench *b)
 {
-    sl_runner_destroy(b->runner);
+    test_runner_destroy(b->runner);
     sl_device_close(b->device);
     sl_param_list_destroy(b->params);
 }
@@ -114,7 +115,7 @@ static inline void open_reference(bench *b, const char *name, sl_model_mode mode
 
 static inline void set_input(const bench *b, const char *name, const void *data, size_t bytes)
 {
-    sl_view view = sl_runner_input(b->runner, 0, name);
+    sl_view view = test_runner_input(b->runner, 0, name);
     assert_non_null(view.data);
     assert_int_equal(sl_meta_bytes(&view.meta), bytes);
     memcpy(view.data, data, bytes);
@@ -122,7 +123,7 @@ static inline void set_input(const bench *b, const char *name, const void *data,
 
 static inline const float *output(const bench *b, const char *name)
 {
-    sl_view view = sl_runner_output(b->runner, 0, name);
+    sl_view view = test_runner_output(b->runner, 0, name);
     assert_non_null(view.data);
     return view.data;
 }
@@ -130,8 +131,8 @@ static inline const float *output(const bench *b, const char *name)
 static inline void run(const bench *b, bool train)
 {
     const sl_rng rng = { .training = train };
-    ok(train ? sl_runner_step(b->runner, &rng, NULL) : sl_runner_forward(b->runner, &rng, NULL));
-    ok(sl_stream_synchronize(sl_runner_stream(b->runner)));
+    ok(train ? test_runner_step(b->runner, &rng, NULL) : test_runner_forward(b->runner, &rng, NULL));
+    ok(sl_stream_synchronize(test_runner_stream(b->runner)));
 }
 
 /* Copies of all parameters or gradients, for comparing bits. */

@@ -39,24 +39,24 @@ static void fill_halves(sl_view view, const char *name, uint64_t salt)
 
 typedef sl_value (*builder)(sl_graph *g, const types *t);
 
-static sl_runner *new_mixed(builder build, const types *t, sl_device *device, int microbatches, const sl_dtype *grads)
+static test_runner *new_mixed(builder build, const types *t, sl_device *device, int microbatches, const sl_dtype *grads)
 {
     sl_graph *g = NULL;
     sl_partition *partition = NULL;
-    sl_runner *runner = NULL;
+    test_runner *runner = NULL;
     ASSERT_OK(sl_graph_create(&g));
     sl_graph_set_param_dtype(g, t->params);
     sl_graph_loss(g, build(g, t));
     ASSERT_OK(sl_graph_finish(g));
     ASSERT_OK(sl_graph_partition(g, &(sl_split_spec){ .kind = SL_SPLIT_WHOLE }, &partition));
-    const sl_runner_options options = { .microbatches = microbatches, .programs = { .grad_dtype = grads } };
-    ASSERT_OK(sl_runner_create(partition, device, &options, &runner));
+    const test_runner_options options = { .microbatches = microbatches, .programs = { .grad_dtype = grads } };
+    ASSERT_OK(test_runner_create(partition, device, &options, &runner));
     for (int i = 0; i < sl_graph_param_count(g); i++)
-        fill_halves(sl_runner_param(runner, sl_graph_param_at(g, i).name), sl_graph_param_at(g, i).name, 0);
+        fill_halves(test_runner_param(runner, sl_graph_param_at(g, i).name), sl_graph_param_at(g, i).name, 0);
     for (int m = 0; m < microbatches; m++) {
         static const char *const names[] = { "x", "ids" };
         for (int i = 0; i < 2; i++) {
-            sl_view input = sl_runner_input(runner, m, names[i]);
+            sl_view input = test_runner_input(runner, m, names[i]);
             if (!sl_view_is_none(&input))
                 fill_halves(input, names[i], (uint64_t)m + 1);
         }
@@ -67,9 +67,9 @@ static sl_runner *new_mixed(builder build, const types *t, sl_device *device, in
 }
 
 /* Largest difference of the gradients of two runs, over the largest of the second. */
-static double gradient_error(const sl_runner *a, const sl_runner *b, const char *name)
+static double gradient_error(const test_runner *a, const test_runner *b, const char *name)
 {
-    const sl_view x = sl_runner_grad(a, name), y = sl_runner_grad(b, name);
+    const sl_view x = test_runner_grad(a, name), y = test_runner_grad(b, name);
     double error = 0, largest = 0;
     assert_true(sl_shape_equal(&x.meta.shape, &y.meta.shape));
     for (int64_t i = 0; i < sl_meta_count(&x.meta); i++) {
@@ -153,21 +153,21 @@ static const mixed_case cases[] = {
 static void check_case(const mixed_case *c, types mixed, double tolerance)
 {
     sl_device *device = open_cpu();
-    sl_runner *given = new_mixed(c->build, &mixed, device, 2, &f32);
-    sl_runner *expected = new_mixed(c->build, &(types){ SL_F64, SL_F64 }, device, 2, NULL);
-    ASSERT_OK(sl_runner_step(given, &test_rng, NULL));
-    ASSERT_OK(sl_runner_step(expected, &test_rng, NULL));
+    test_runner *given = new_mixed(c->build, &mixed, device, 2, &f32);
+    test_runner *expected = new_mixed(c->build, &(types){ SL_F64, SL_F64 }, device, 2, NULL);
+    ASSERT_OK(test_runner_step(given, &test_rng, NULL));
+    ASSERT_OK(test_runner_step(expected, &test_rng, NULL));
     for (int i = 0; i < 6 && c->params[i]; i++) {
-        const sl_port *port = &sl_stage_program_info(sl_runner_program(given, 0))->params[i];
-        assert_int_equal(sl_runner_param(given, c->params[i]).meta.dtype, SL_BF16);
-        assert_int_equal(sl_runner_grad(given, c->params[i]).meta.dtype, SL_F32);
+        const sl_port *port = &sl_stage_program_info(test_runner_program(given, 0))->params[i];
+        assert_int_equal(test_runner_param(given, c->params[i]).meta.dtype, SL_BF16);
+        assert_int_equal(test_runner_grad(given, c->params[i]).meta.dtype, SL_F32);
         assert_true(port->dtype == SL_BF16 && port->grad_dtype == SL_F32 && port->grad_bytes == 2 * port->bytes);
         double error = gradient_error(given, expected, c->params[i]);
         if (!(error <= tolerance))
             fail_msg("case %d: the gradient of %s is off by %g", (int)(c - cases), c->params[i], error);
     }
-    sl_runner_destroy(given);
-    sl_runner_destroy(expected);
+    test_runner_destroy(given);
+    test_runner_destroy(expected);
     sl_device_close(device);
 }
 
@@ -202,18 +202,18 @@ static void gradients_accumulate_in_f32(void **state)
     enum { MICROBATCHES = 200 };
     sl_device *device = open_cpu();
     const types mixed = { SL_BF16, SL_F32 }, exact = { SL_F64, SL_F64 };
-    sl_runner *expected = new_mixed(one_layer, &exact, device, MICROBATCHES, NULL);
-    sl_runner *wide = new_mixed(one_layer, &mixed, device, MICROBATCHES, &f32);
-    sl_runner *narrow = new_mixed(one_layer, &mixed, device, MICROBATCHES, NULL);
-    ASSERT_OK(sl_runner_step(expected, &test_rng, NULL));
-    ASSERT_OK(sl_runner_step(wide, &test_rng, NULL));
-    ASSERT_OK(sl_runner_step(narrow, &test_rng, NULL));
-    assert_int_equal(sl_runner_grad(narrow, "w").meta.dtype, SL_BF16);
+    test_runner *expected = new_mixed(one_layer, &exact, device, MICROBATCHES, NULL);
+    test_runner *wide = new_mixed(one_layer, &mixed, device, MICROBATCHES, &f32);
+    test_runner *narrow = new_mixed(one_layer, &mixed, device, MICROBATCHES, NULL);
+    ASSERT_OK(test_runner_step(expected, &test_rng, NULL));
+    ASSERT_OK(test_runner_step(wide, &test_rng, NULL));
+    ASSERT_OK(test_runner_step(narrow, &test_rng, NULL));
+    assert_int_equal(test_runner_grad(narrow, "w").meta.dtype, SL_BF16);
     assert_true(gradient_error(wide, expected, "w") < 1e-5);
     assert_true(gradient_error(narrow, expected, "w") > 1e-3);
-    sl_runner_destroy(expected);
-    sl_runner_destroy(wide);
-    sl_runner_destroy(narrow);
+    test_runner_destroy(expected);
+    test_runner_destroy(wide);
+    test_runner_destroy(narrow);
     sl_device_close(device);
 }
 

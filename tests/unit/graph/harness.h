@@ -3,6 +3,8 @@
 #ifndef TEST_GRAPH_HARNESS_H
 #define TEST_GRAPH_HARNESS_H
 
+#include "support/runner/runner.h"
+
 #include <sluice/graph.h>
 
 #include <setjmp.h>
@@ -82,24 +84,24 @@ static inline sl_device *open_cpu(void)
 }
 
 /* A runner with parameters and inputs filled. */
-static inline sl_runner *new_runner(const sl_graph *graph, const sl_split_spec *spec, sl_device *device,
-                                    const sl_runner_options *options)
+static inline test_runner *new_runner(const sl_graph *graph, const sl_split_spec *spec, sl_device *device,
+                                      const test_runner_options *options)
 {
     sl_partition *partition = NULL;
-    sl_runner *runner = NULL;
+    test_runner *runner = NULL;
     int roots;
     ASSERT_OK(sl_graph_partition(graph, spec, &partition));
-    ASSERT_OK(sl_runner_create(partition, device, options, &runner));
+    ASSERT_OK(test_runner_create(partition, device, options, &runner));
     for (int i = 0; i < sl_graph_param_count(graph); i++) {
         const char *name = sl_graph_param_at(graph, i).name;
-        sl_view param = sl_runner_param(runner, name);
+        sl_view param = test_runner_param(runner, name);
         if (!sl_view_is_none(&param))
             fill(param, name, 0);
     }
     const sl_root_input *inputs = sl_partition_root_inputs(partition, &roots);
     for (int m = 0; m < (options && options->microbatches ? options->microbatches : 1); m++) {
         for (int i = 0; i < roots; i++) {
-            sl_view input = sl_runner_input(runner, m, inputs[i].name);
+            sl_view input = test_runner_input(runner, m, inputs[i].name);
             if (!sl_view_is_none(&input))
                 fill(input, inputs[i].name, (uint64_t)m + 1);
         }
@@ -111,17 +113,17 @@ static inline sl_runner *new_runner(const sl_graph *graph, const sl_split_spec *
 static const sl_rng test_rng = { .seed = 11, .step = 5, .sample_offset = 100, .training = true };
 
 /* Sum over microbatches of the loss. */
-static inline double total_loss(sl_runner *runner, int microbatches)
+static inline double total_loss(test_runner *runner, int microbatches)
 {
     double sum = 0;
-    ASSERT_OK(sl_runner_forward(runner, &test_rng, NULL));
+    ASSERT_OK(test_runner_forward(runner, &test_rng, NULL));
     for (int m = 0; m < microbatches; m++)
-        sum += element(sl_runner_output(runner, m, "loss"), 0);
+        sum += element(test_runner_output(runner, m, "loss"), 0);
     return sum;
 }
 
 /* Compares the gradient of one f64 tensor with central differences of the loss, element by element. */
-static inline void check_tensor(sl_runner *runner, int microbatches, const char *name, sl_view data, sl_view grad)
+static inline void check_tensor(test_runner *runner, int microbatches, const char *name, sl_view data, sl_view grad)
 {
     int64_t count = sl_meta_count(&data.meta);
     double *analytic = malloc((size_t)count * sizeof *analytic);
@@ -143,24 +145,24 @@ static inline void check_tensor(sl_runner *runner, int microbatches, const char 
 }
 
 /* Every parameter and differentiable input of an f64 graph. */
-static inline void check_gradients(const sl_graph *graph, const sl_split_spec *spec, sl_runner_options options)
+static inline void check_gradients(const sl_graph *graph, const sl_split_spec *spec, test_runner_options options)
 {
     sl_device *device = open_cpu();
     options.microbatches = options.microbatches ? options.microbatches : 1;
-    sl_runner *runner = new_runner(graph, spec, device, &options);
-    ASSERT_OK(sl_runner_step(runner, &test_rng, NULL));
+    test_runner *runner = new_runner(graph, spec, device, &options);
+    ASSERT_OK(test_runner_step(runner, &test_rng, NULL));
     for (int i = 0; i < sl_graph_param_count(graph); i++) {
         const char *name = sl_graph_param_at(graph, i).name;
-        sl_view data = sl_runner_param(runner, name);
+        sl_view data = test_runner_param(runner, name);
         if (!sl_view_is_none(&data))
-            check_tensor(runner, options.microbatches, name, data, sl_runner_grad(runner, name));
+            check_tensor(runner, options.microbatches, name, data, test_runner_grad(runner, name));
     }
     for (int m = 0; m < options.microbatches; m++) {
-        sl_view data = sl_runner_input(runner, m, "x"), grad = sl_runner_input_grad(runner, m, "x");
+        sl_view data = test_runner_input(runner, m, "x"), grad = test_runner_input_grad(runner, m, "x");
         if (!sl_view_is_none(&grad))
             check_tensor(runner, options.microbatches, "x", data, grad);
     }
-    sl_runner_destroy(runner);
+    test_runner_destroy(runner);
     sl_device_close(device);
 }
 
@@ -180,19 +182,19 @@ static inline void collect(results *out, sl_view view)
     out->size += bytes;
 }
 
-static inline results run_and_collect(const sl_graph *graph, const sl_split_spec *spec, sl_runner_options options)
+static inline results run_and_collect(const sl_graph *graph, const sl_split_spec *spec, test_runner_options options)
 {
     results out = { NULL, 0 };
     sl_device *device = open_cpu();
-    sl_runner *runner = new_runner(graph, spec, device, &options);
-    ASSERT_OK(sl_runner_step(runner, &test_rng, NULL));
+    test_runner *runner = new_runner(graph, spec, device, &options);
+    ASSERT_OK(test_runner_step(runner, &test_rng, NULL));
     for (int i = 0; i < sl_graph_param_count(graph); i++)
-        collect(&out, sl_runner_grad(runner, sl_graph_param_at(graph, i).name));
+        collect(&out, test_runner_grad(runner, sl_graph_param_at(graph, i).name));
     for (int m = 0; m < (options.microbatches ? options.microbatches : 1); m++) {
-        collect(&out, sl_runner_output(runner, m, "loss"));
-        collect(&out, sl_runner_input_grad(runner, m, "x"));
+        collect(&out, test_runner_output(runner, m, "loss"));
+        collect(&out, test_runner_input_grad(runner, m, "x"));
     }
-    sl_runner_destroy(runner);
+    test_runner_destroy(runner);
     sl_device_close(device);
     return out;
 }

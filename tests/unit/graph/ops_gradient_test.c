@@ -395,7 +395,7 @@ static void gradient_agrees_with_finite_differences(void **state)
         sl_graph_loss(g, weighted_sum(g, build(g)));
         ASSERT_OK(sl_graph_finish(g));
         note_ops(g);
-        check_gradients(g, NULL, (sl_runner_options){ .split_backward = split, .microbatches = 2 });
+        check_gradients(g, NULL, (test_runner_options){ .split_backward = split, .microbatches = 2 });
         sl_graph_destroy(g);
     }
 }

@@ -185,8 +185,8 @@ static void i_never_touches_gradients_of_parameters(void **state)
         assert_int_equal(count_writes(program, SL_PHASE_I, SL_HOME_GRAD, i), 0);
         assert_int_equal(count_writes(program, SL_PHASE_W, SL_HOME_GRAD, i), 1);
     }
-    results b = run_and_collect(g, NULL, (sl_runner_options){ .microbatches = 3 });
-    results iw = run_and_collect(g, NULL, (sl_runner_options){ .microbatches = 3, .split_backward = true });
+    results b = run_and_collect(g, NULL, (test_runner_options){ .microbatches = 3 });
+    results iw = run_and_collect(g, NULL, (test_runner_options){ .microbatches = 3, .split_backward = true });
     assert_same_bits(&b, &iw, "I and W against B");
     free(b.bytes);
     free(iw.bytes);
@@ -209,13 +209,13 @@ static void a_step_does_not_depend_on_old_gradients(void **state)
     ASSERT_OK(sl_graph_finish(g));
     sl_device *device = open_cpu();
     for (int split = 0; split < 2; split++) {
-        sl_runner_options options = { .microbatches = 2, .split_backward = split };
-        sl_runner *runner = new_runner(g, NULL, device, &options);
+        test_runner_options options = { .microbatches = 2, .split_backward = split };
+        test_runner *runner = new_runner(g, NULL, device, &options);
         double first[3][2 * C * C];
         for (int round = 0; round < 2; round++) { /* the second finds the gradients of the first */
-            ASSERT_OK(sl_runner_step(runner, NULL, NULL));
+            ASSERT_OK(test_runner_step(runner, NULL, NULL));
             for (int i = 0; i < sl_graph_param_count(g); i++) {
-                sl_view grad = sl_runner_grad(runner, sl_graph_param_at(g, i).name);
+                sl_view grad = test_runner_grad(runner, sl_graph_param_at(g, i).name);
                 for (int64_t k = 0; k < sl_meta_count(&grad.meta); k++) {
                     if (round == 0)
                         first[i][k] = element(grad, k);
@@ -224,7 +224,7 @@ static void a_step_does_not_depend_on_old_gradients(void **state)
                 }
             }
         }
-        sl_runner_destroy(runner);
+        test_runner_destroy(runner);
     }
     sl_device_close(device);
     sl_graph_destroy(g);
@@ -240,8 +240,8 @@ static void a_copy_within_the_same_memory_is_skipped(void **state)
     sl_graph_output(g, "z", sl_copy(g, x));                    /* x is the owner's */
     ASSERT_OK(sl_graph_finish(g));
     sl_device *device = open_cpu();
-    sl_runner *runner = new_runner(g, NULL, device, NULL);
-    const sl_instruction_list *forward = &sl_runner_program(runner, 0)->plan.phases[SL_PHASE_F];
+    test_runner *runner = new_runner(g, NULL, device, NULL);
+    const sl_instruction_list *forward = &test_runner_program(runner, 0)->plan.phases[SL_PHASE_F];
     int copies = 0, skipped = 0;
     for (int i = 0; i < forward->count; i++) {
         copies += forward->items[i].op == SL_OP_COPY;
@@ -249,12 +249,13 @@ static void a_copy_within_the_same_memory_is_skipped(void **state)
     }
     assert_int_equal(copies, 2);
     assert_int_equal(skipped, 1);
-    ASSERT_OK(sl_runner_forward(runner, NULL, NULL));
+    ASSERT_OK(test_runner_forward(runner, NULL, NULL));
     for (int i = 0; i < T; i++) {
-        assert_near(element(sl_runner_output(runner, 0, "y"), i), 2 * element(sl_runner_input(runner, 0, "x"), i), 0);
-        assert_near(element(sl_runner_output(runner, 0, "z"), i), element(sl_runner_input(runner, 0, "x"), i), 0);
+        assert_near(element(test_runner_output(runner, 0, "y"), i), 2 * element(test_runner_input(runner, 0, "x"), i),
+                    0);
+        assert_near(element(test_runner_output(runner, 0, "z"), i), element(test_runner_input(runner, 0, "x"), i), 0);
     }
-    sl_runner_destroy(runner);
+    test_runner_destroy(runner);
     sl_device_close(device);
     sl_graph_destroy(g);
 }
@@ -274,23 +275,23 @@ static void a_graph_without_loss_takes_gradients_of_all_outputs(void **state)
     ASSERT_OK(sl_graph_finish(g));
     for (int cut = 0; cut < 2; cut++) {
         sl_device *device = open_cpu();
-        sl_runner *runner = new_runner(
+        test_runner *runner = new_runner(
             g, &(sl_split_spec){ .kind = SL_SPLIT_NODES, .nodes = (int[]){ 1 }, .node_count = cut }, device, NULL);
         static const char *const names[] = { "y", "y again", "z", "w", "x" };
         static const float seeds[] = { 1, 2, 4, 8, 16 };
         for (int i = 0; i < 5; i++) {
             for (int k = 0; k < 3; k++)
-                ((float *)sl_runner_output_grad(runner, 0, names[i]).data)[k] = seeds[i];
+                ((float *)test_runner_output_grad(runner, 0, names[i]).data)[k] = seeds[i];
         }
-        ASSERT_OK(sl_runner_step(runner, NULL, NULL));
+        ASSERT_OK(test_runner_step(runner, NULL, NULL));
         for (int k = 0; k < 3; k++) { /* dy = 1 + 2 + 10 * 4 */
-            double xk = element(sl_runner_input(runner, 0, "x"), k), wk = element(sl_runner_param(runner, "w"), k);
-            assert_near(element(sl_runner_grad(runner, "w"), k), 43 * xk + 8, 1e-5);
-            assert_near(element(sl_runner_input_grad(runner, 0, "x"), k), 43 * wk + 16, 1e-5);
-            assert_near(element(sl_runner_output(runner, 0, "w"), k), wk, 0);
-            assert_near(element(sl_runner_output(runner, 0, "y again"), k), (float)xk * (float)wk, 0);
+            double xk = element(test_runner_input(runner, 0, "x"), k), wk = element(test_runner_param(runner, "w"), k);
+            assert_near(element(test_runner_grad(runner, "w"), k), 43 * xk + 8, 1e-5);
+            assert_near(element(test_runner_input_grad(runner, 0, "x"), k), 43 * wk + 16, 1e-5);
+            assert_near(element(test_runner_output(runner, 0, "w"), k), wk, 0);
+            assert_near(element(test_runner_output(runner, 0, "y again"), k), (float)xk * (float)wk, 0);
         }
-        sl_runner_destroy(runner);
+        test_runner_destroy(runner);
         sl_device_close(device);
     }
     sl_graph_destroy(g);
@@ -301,18 +302,18 @@ static void the_seed_scales_every_gradient(void **state)
     (void)state;
     sl_graph *g = transformer(B, 1, false, 0);
     sl_device *device = open_cpu();
-    sl_runner *one = new_runner(g, NULL, device, NULL), *eight = new_runner(g, NULL, device, NULL);
-    *(float *)sl_runner_output_grad(eight, 0, "loss").data = 8;
-    ASSERT_OK(sl_runner_step(one, NULL, NULL));
-    ASSERT_OK(sl_runner_step(eight, NULL, NULL));
+    test_runner *one = new_runner(g, NULL, device, NULL), *eight = new_runner(g, NULL, device, NULL);
+    *(float *)test_runner_output_grad(eight, 0, "loss").data = 8;
+    ASSERT_OK(test_runner_step(one, NULL, NULL));
+    ASSERT_OK(test_runner_step(eight, NULL, NULL));
     for (int i = 0; i < sl_graph_param_count(g); i++) {
-        sl_view a = sl_runner_grad(one, sl_graph_param_at(g, i).name);
-        sl_view b = sl_runner_grad(eight, sl_graph_param_at(g, i).name);
+        sl_view a = test_runner_grad(one, sl_graph_param_at(g, i).name);
+        sl_view b = test_runner_grad(eight, sl_graph_param_at(g, i).name);
         for (int64_t k = 0; k < sl_meta_count(&a.meta); k++)
             assert_near(8 * element(a, k), element(b, k), 0);
     }
-    sl_runner_destroy(one);
-    sl_runner_destroy(eight);
+    test_runner_destroy(one);
+    test_runner_destroy(eight);
     sl_device_close(device);
     sl_graph_destroy(g);
 }
@@ -323,14 +324,14 @@ static void one_to_four_stages_give_the_bits_of_the_whole(void **state)
 {
     (void)state;
     sl_graph *g = transformer(B, 4, false, 0.2);
-    results whole = run_and_collect(g, NULL, (sl_runner_options){ .microbatches = 3 });
+    results whole = run_and_collect(g, NULL, (test_runner_options){ .microbatches = 3 });
     const char *const modules[] = { "h.*" };
     for (int stages = 1; stages <= 4; stages++) {
         for (int variant = 0; variant < 8; variant++) {
             sl_split_spec spec = { .kind = SL_SPLIT_EQUAL, .stages = stages };
-            sl_runner_options options = { .microbatches = 3,
-                                          .split_backward = variant & 1,
-                                          .depth_first = variant & 2 };
+            test_runner_options options = { .microbatches = 3,
+                                            .split_backward = variant & 1,
+                                            .depth_first = variant & 2 };
             options.programs = (sl_program_options){ .recompute = modules, .recompute_count = variant & 4 ? 1 : 0 };
             results cut = run_and_collect(g, &spec, options);
             assert_same_bits(&whole, &cut, "a transformer in stages");
@@ -349,26 +350,26 @@ static void a_tied_table_is_summed_per_stage_and_then_in_stage_order(void **stat
     sl_split_point point = { "h.1", false };
     sl_split_spec spec = { .kind = SL_SPLIT_POINTS, .points = &point, .point_count = 1 };
     sl_device *device = open_cpu();
-    sl_runner_options options = { .microbatches = 3 };
-    sl_runner *cut = new_runner(g, &spec, device, &options), *whole = new_runner(g, NULL, device, &options);
-    sl_runner *parts = new_runner(untied, &spec, device, &options);
-    sl_view table = sl_runner_param(parts, "wte.weight"), head = sl_runner_param(parts, "lm_head.weight");
+    test_runner_options options = { .microbatches = 3 };
+    test_runner *cut = new_runner(g, &spec, device, &options), *whole = new_runner(g, NULL, device, &options);
+    test_runner *parts = new_runner(untied, &spec, device, &options);
+    sl_view table = test_runner_param(parts, "wte.weight"), head = test_runner_param(parts, "lm_head.weight");
     memcpy(head.data, table.data, sl_meta_bytes(&table.meta));
-    ASSERT_OK(sl_runner_step(cut, NULL, NULL));
-    ASSERT_OK(sl_runner_step(whole, NULL, NULL));
-    ASSERT_OK(sl_runner_step(parts, NULL, NULL));
+    ASSERT_OK(test_runner_step(cut, NULL, NULL));
+    ASSERT_OK(test_runner_step(whole, NULL, NULL));
+    ASSERT_OK(test_runner_step(parts, NULL, NULL));
     double largest = 0; /* rounding is relative to the terms, which may cancel */
     for (int64_t i = 0; i < V * C; i++)
-        largest = fmax(largest, fabs(element(sl_runner_grad(parts, "lm_head.weight"), i)));
+        largest = fmax(largest, fabs(element(test_runner_grad(parts, "lm_head.weight"), i)));
     for (int64_t i = 0; i < V * C; i++) {
-        float sum = (float)element(sl_runner_grad(parts, "wte.weight"), i) +
-                    (float)element(sl_runner_grad(parts, "lm_head.weight"), i);
-        assert_near(element(sl_runner_grad(cut, "wte.weight"), i), sum, 0);
-        assert_near(element(sl_runner_grad(whole, "wte.weight"), i), sum, 2 * FLT_EPSILON * largest);
+        float sum = (float)element(test_runner_grad(parts, "wte.weight"), i) +
+                    (float)element(test_runner_grad(parts, "lm_head.weight"), i);
+        assert_near(element(test_runner_grad(cut, "wte.weight"), i), sum, 0);
+        assert_near(element(test_runner_grad(whole, "wte.weight"), i), sum, 2 * FLT_EPSILON * largest);
     }
-    sl_runner_destroy(cut);
-    sl_runner_destroy(whole);
-    sl_runner_destroy(parts);
+    test_runner_destroy(cut);
+    test_runner_destroy(whole);
+    test_runner_destroy(parts);
     sl_device_close(device);
     sl_graph_destroy(g);
     sl_graph_destroy(untied);

@@ -153,7 +153,7 @@ static void gradients_agree_with_finite_differences(void **state)
     (void)state;
     for (uint64_t seed = 0; seed < 25; seed++) {
         sl_graph *g = grow_graph(seed, 4 + (int)(seed % 9), SL_F64);
-        check_gradients(g, NULL, (sl_runner_options){ .split_backward = seed % 2 });
+        check_gradients(g, NULL, (test_runner_options){ .split_backward = seed % 2 });
         sl_graph_destroy(g);
     }
 }
@@ -164,7 +164,7 @@ static void cut_graphs_agree_with_finite_differences(void **state)
     for (uint64_t seed = 100; seed < 115; seed++) {
         sl_graph *g = grow_graph(seed, 10, SL_F64);
         check_gradients(g, &(sl_split_spec){ .kind = SL_SPLIT_EQUAL, .stages = 3 },
-                        (sl_runner_options){ .split_backward = seed % 2 });
+                        (test_runner_options){ .split_backward = seed % 2 });
         sl_graph_destroy(g);
     }
 }
@@ -174,9 +174,9 @@ static void i_and_w_give_the_bits_of_b(void **state)
     (void)state;
     for (uint64_t seed = 0; seed < 60; seed++) {
         sl_graph *g = grow_graph(seed, 5 + (int)(seed % 20), SL_F32);
-        results b = run_and_collect(g, NULL, (sl_runner_options){ .microbatches = 3 });
-        results iw = run_and_collect(g, NULL, (sl_runner_options){ .microbatches = 3, .split_backward = true });
-        results turns = run_and_collect(g, NULL, (sl_runner_options){ .microbatches = 3, .depth_first = true });
+        results b = run_and_collect(g, NULL, (test_runner_options){ .microbatches = 3 });
+        results iw = run_and_collect(g, NULL, (test_runner_options){ .microbatches = 3, .split_backward = true });
+        results turns = run_and_collect(g, NULL, (test_runner_options){ .microbatches = 3, .depth_first = true });
         assert_same_bits(&b, &iw, "I and W against B");
         assert_same_bits(&b, &turns, "depth first against breadth first");
         free(b.bytes);
@@ -205,13 +205,13 @@ static void untied_cuts_give_the_bits_of_the_whole(void **state)
     int compared = 0;
     for (uint64_t seed = 0; seed < 120; seed++) {
         sl_graph *g = grow_graph(seed, 4 + (int)(seed % 20), SL_F32);
-        results whole = run_and_collect(g, NULL, (sl_runner_options){ .microbatches = 2 });
+        results whole = run_and_collect(g, NULL, (test_runner_options){ .microbatches = 2 });
         for (int node = 1; node < sl_graph_node_count(g); node++) {
             sl_split_spec spec = { .kind = SL_SPLIT_NODES, .nodes = &node, .node_count = 1 };
             if (!ties_nothing(g, &spec))
                 continue;
             results cut = run_and_collect(
-                g, &spec, (sl_runner_options){ .microbatches = 2, .split_backward = (node + (int)seed) % 2 });
+                g, &spec, (test_runner_options){ .microbatches = 2, .split_backward = (node + (int)seed) % 2 });
             assert_same_bits(&whole, &cut, "cut in two");
             free(cut.bytes);
             compared++;
@@ -228,9 +228,9 @@ static void recomputation_gives_the_same_bits(void **state)
     for (uint64_t seed = 0; seed < 60; seed++) {
         sl_graph *g = grow_graph(seed, 6 + (int)(seed % 18), SL_F32);
         const char *const all[] = { "m.*" }, *const some[] = { "m.1", "m.0" };
-        results plain = run_and_collect(g, NULL, (sl_runner_options){ .microbatches = 2 });
+        results plain = run_and_collect(g, NULL, (test_runner_options){ .microbatches = 2 });
         for (int variant = 0; variant < 4; variant++) {
-            sl_runner_options options = { .microbatches = 2, .split_backward = variant % 2 };
+            test_runner_options options = { .microbatches = 2, .split_backward = variant % 2 };
             options.programs.recompute = variant < 2 ? all : some;
             options.programs.recompute_count = variant < 2 ? 1 : 2;
             results again = run_and_collect(g, NULL, options);
@@ -267,11 +267,11 @@ static void skips_over_stages_keep_the_bits(void **state)
     (void)state;
     for (uint64_t seed = 0; seed < 80; seed++) {
         sl_graph *g = grow_skips(seed, 4 + (int)(seed % 8));
-        results whole = run_and_collect(g, NULL, (sl_runner_options){ .microbatches = 2 });
+        results whole = run_and_collect(g, NULL, (test_runner_options){ .microbatches = 2 });
         for (int stages = 2; stages <= 4; stages++) {
             sl_split_spec spec = { .kind = SL_SPLIT_EQUAL, .stages = stages };
             results cut =
-                run_and_collect(g, &spec, (sl_runner_options){ .microbatches = 2, .split_backward = stages % 2 });
+                run_and_collect(g, &spec, (test_runner_options){ .microbatches = 2, .split_backward = stages % 2 });
             assert_same_bits(&whole, &cut, "cut with skips");
             free(cut.bytes);
         }

@@ -10,14 +10,14 @@ static void memory_is_what_the_plan_says(void **state)
     sl_graph *g = transformer(B, 3, true, 0.1);
     for (int split = 0; split < 2; split++) {
         sl_device *device = open_cpu();
-        sl_runner_options options = { .microbatches = 2, .split_backward = split };
-        sl_runner *runner = new_runner(g, &(sl_split_spec){ .kind = SL_SPLIT_EQUAL, .stages = 2 }, device, &options);
-        assert_int_equal(sl_device_get_memory(device).in_use, sl_runner_bytes(runner));
-        ASSERT_OK(sl_runner_step(runner, &test_rng, NULL)); /* kernels may set up what they keep */
+        test_runner_options options = { .microbatches = 2, .split_backward = split };
+        test_runner *runner = new_runner(g, &(sl_split_spec){ .kind = SL_SPLIT_EQUAL, .stages = 2 }, device, &options);
+        assert_int_equal(sl_device_get_memory(device).in_use, test_runner_bytes(runner));
+        ASSERT_OK(test_runner_step(runner, &test_rng, NULL)); /* kernels may set up what they keep */
         sl_device_reset_peak(device);
-        ASSERT_OK(sl_runner_step(runner, &test_rng, NULL));
-        assert_int_equal(sl_device_get_memory(device).peak, sl_runner_bytes(runner));
-        sl_runner_destroy(runner);
+        ASSERT_OK(test_runner_step(runner, &test_rng, NULL));
+        assert_int_equal(sl_device_get_memory(device).peak, test_runner_bytes(runner));
+        test_runner_destroy(runner);
         assert_int_equal(sl_device_get_memory(device).in_use, 0);
         sl_device_close(device);
     }
@@ -85,14 +85,14 @@ static void survives_running_out_of_memory_anywhere(void **state)
     sl_device *device = open_cpu();
     ASSERT_OK(sl_graph_partition(g, &(sl_split_spec){ .kind = SL_SPLIT_EQUAL, .stages = 2 }, &partition));
     const char *const modules[] = { "h.*" };
-    sl_runner_options options = { .programs = { .recompute = modules, .recompute_count = 1 } };
+    test_runner_options options = { .programs = { .recompute = modules, .recompute_count = 1 } };
     for (int64_t n = 0;; n++) {
-        sl_runner *runner = NULL;
+        test_runner *runner = NULL;
         sl_alloc_fail_after(n);
-        sl_status status = sl_runner_create(partition, device, &options, &runner);
+        sl_status status = test_runner_create(partition, device, &options, &runner);
         sl_alloc_fail_after(-1);
         if (status == SL_OK) {
-            sl_runner_destroy(runner);
+            test_runner_destroy(runner);
             break;
         }
         assert_int_equal(status, SL_ERR_MEMORY);
@@ -111,11 +111,11 @@ static void errors_name_stage_phase_and_node(void **state)
     (void)state;
     sl_graph *g = transformer(B, 1, false, 0);
     sl_device *device = open_cpu();
-    sl_runner *runner = new_runner(g, NULL, device, NULL);
-    ((int32_t *)sl_runner_input(runner, 0, "ids").data)[3] = V;
-    assert_int_not_equal(sl_runner_step(runner, NULL, NULL), SL_OK);
+    test_runner *runner = new_runner(g, NULL, device, NULL);
+    ((int32_t *)test_runner_input(runner, 0, "ids").data)[3] = V;
+    assert_int_not_equal(test_runner_step(runner, NULL, NULL), SL_OK);
     assert_non_null(strstr(sl_error_message(), "stage 0 F 'embedding': "));
-    sl_runner_destroy(runner);
+    test_runner_destroy(runner);
     sl_device_close(device);
     sl_graph_destroy(g);
 }
@@ -144,9 +144,9 @@ static void measured_seconds_serve_as_costs(void **state)
     (void)state;
     sl_graph *g = transformer(B, 4, false, 0);
     sl_device *device = open_cpu();
-    sl_runner *runner = new_runner(g, NULL, device, NULL);
+    test_runner *runner = new_runner(g, NULL, device, NULL);
     double *seconds = calloc((size_t)sl_graph_node_count(g), sizeof *seconds);
-    ASSERT_OK(sl_runner_step(runner, NULL, seconds));
+    ASSERT_OK(test_runner_step(runner, NULL, seconds));
     sl_partition *partition = NULL;
     ASSERT_OK(sl_graph_partition(g, &(sl_split_spec){ .kind = SL_SPLIT_EQUAL, .stages = 2, .node_costs = seconds },
                                  &partition));
@@ -156,7 +156,7 @@ static void measured_seconds_serve_as_costs(void **state)
     assert_true(sum > 0);
     sl_partition_destroy(partition);
     free(seconds);
-    sl_runner_destroy(runner);
+    test_runner_destroy(runner);
     sl_device_close(device);
     sl_graph_destroy(g);
 }
@@ -192,22 +192,22 @@ static void caches_give_the_attention_of_the_whole(void **state)
     ASSERT_OK(sl_graph_finish(whole));
     ASSERT_OK(sl_graph_finish(step));
     sl_device *device = open_cpu();
-    sl_runner_options options = { .programs = { .forward_only = true } };
-    sl_runner *a = new_runner(whole, NULL, device, &options), *b = new_runner(step, NULL, device, &options);
-    ASSERT_OK(sl_runner_forward(a, NULL, NULL));
-    assert_int_equal(sl_runner_step(a, NULL, NULL), SL_ERR_ARGUMENT);
+    test_runner_options options = { .programs = { .forward_only = true } };
+    test_runner *a = new_runner(whole, NULL, device, &options), *b = new_runner(step, NULL, device, &options);
+    ASSERT_OK(test_runner_forward(a, NULL, NULL));
+    assert_int_equal(test_runner_step(a, NULL, NULL), SL_ERR_ARGUMENT);
     for (int t = 0; t < T; t++) {
-        *(int32_t *)sl_runner_input(b, 0, "at").data = t;
+        *(int32_t *)test_runner_input(b, 0, "at").data = t;
         for (int i = 0; i < B * 8; i++)
-            ((float *)sl_runner_input(b, 0, "q").data)[i] =
-                ((const float *)sl_runner_input(a, 0, "q").data)[i / 8 * T * 8 + t * 8 + i % 8];
-        ASSERT_OK(sl_runner_forward(b, NULL, NULL));
+            ((float *)test_runner_input(b, 0, "q").data)[i] =
+                ((const float *)test_runner_input(a, 0, "q").data)[i / 8 * T * 8 + t * 8 + i % 8];
+        ASSERT_OK(test_runner_forward(b, NULL, NULL));
         for (int i = 0; i < B * 8; i++)
-            assert_near(element(sl_runner_output(b, 0, "o"), i),
-                        element(sl_runner_output(a, 0, "o"), i / 8 * T * 8 + t * 8 + i % 8), 1e-6);
+            assert_near(element(test_runner_output(b, 0, "o"), i),
+                        element(test_runner_output(a, 0, "o"), i / 8 * T * 8 + t * 8 + i % 8), 1e-6);
     }
-    sl_runner_destroy(a);
-    sl_runner_destroy(b);
+    test_runner_destroy(a);
+    test_runner_destroy(b);
     sl_device_close(device);
     sl_graph_destroy(whole);
     sl_graph_destroy(step);

@@ -63,23 +63,23 @@ static void a_step_allocates_nothing(void **state)
         sl_model model = small_model(family);
         sl_partition *partition = cut(&model, 2);
         sl_device *device = NULL;
-        sl_runner *runner = NULL;
-        sl_runner_options options = { .microbatches = 2, .split_backward = !recompute };
+        test_runner *runner = NULL;
+        test_runner_options options = { .microbatches = 2, .split_backward = !recompute };
         options.programs = (sl_program_options){ .recompute = &modules[family], .recompute_count = recompute };
         ok(sl_device_open("cpu", &(sl_device_options){ .threads = threads }, &device));
-        ok(sl_runner_create(partition, device, &options, &runner));
+        ok(test_runner_create(partition, device, &options, &runner));
         for (int m = 0; m < 4; m++) {
-            sl_view ids = sl_runner_input(runner, m / 2, m % 2 ? "tokens" : "targets");
+            sl_view ids = test_runner_input(runner, m / 2, m % 2 ? "tokens" : "targets");
             memset(ids.data, 0, sl_meta_bytes(&ids.meta));
         }
-        ok(sl_runner_step(runner, &rng, NULL)); /* kernels may set up what they keep */
+        ok(test_runner_step(runner, &rng, NULL)); /* kernels may set up what they keep */
         int64_t allocations = sl_alloc_count();
         size_t in_use = sl_device_get_memory(device).in_use;
-        ok(sl_runner_step(runner, &rng, NULL));
+        ok(test_runner_step(runner, &rng, NULL));
         assert_int_equal(sl_alloc_count(), allocations);
         assert_int_equal(sl_device_get_memory(device).peak, in_use);
-        assert_int_equal(in_use, sl_runner_bytes(runner));
-        sl_runner_destroy(runner);
+        assert_int_equal(in_use, test_runner_bytes(runner));
+        test_runner_destroy(runner);
         sl_device_close(device);
         sl_partition_destroy(partition);
     }

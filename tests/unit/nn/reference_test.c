@@ -168,7 +168,7 @@ static sl_optimizer *create_optimizer(const bench *b, const sl_optim_options *op
 static void train(const bench *b, const char *name, const curve *reference, float *losses, double *norms)
 {
     sl_optimizer *optimizer = create_optimizer(b, &reference->optim);
-    sl_stream *stream = sl_runner_stream(b->runner);
+    sl_stream *stream = test_runner_stream(b->runner);
     double sums[64];
     for (int step = 0; step < STEPS; step++) {
         set_batch(b, name, step);

@@ -28,7 +28,7 @@ static void copy_caches(const bench *from, const bench *to)
         snprintf(name, sizeof name,
                  from->model.family == &sl_model_gpt2 ? "transformer.h.%d.attn.%s" : "model.layers.%d.self_attn.%s",
                  i / 2, parts[i % 2]);
-        sl_view source = sl_runner_state(from->runner, name), target = sl_runner_state(to->runner, name);
+        sl_view source = test_runner_state(from->runner, name), target = test_runner_state(to->runner, name);
         assert_non_null(source.data);
         memcpy(target.data, source.data, sl_meta_bytes(&source.meta));
     }
@@ -162,8 +162,8 @@ static void dropout_does_not_depend_on_the_cut(void **state)
         }
         set_input(&b, "tokens", tokens, sizeof tokens);
         set_input(&b, "targets", tokens, sizeof tokens);
-        ok(sl_runner_step(b.runner, &(sl_rng){ .seed = 5, .step = round == 3, .training = true }, NULL));
-        ok(sl_stream_synchronize(sl_runner_stream(b.runner)));
+        ok(test_runner_step(b.runner, &(sl_rng){ .seed = 5, .step = round == 3, .training = true }, NULL));
+        ok(sl_stream_synchronize(test_runner_stream(b.runner)));
         loss[round] = *output(&b, "loss");
         for (int i = 0; round < 3 && i < sl_param_list_count(b.params); i++) {
             if (round == 0)

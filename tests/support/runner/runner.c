@@ -1,15 +1,15 @@
-/* All stages of a partition in one process: what a pipeline computes, without ranks or messages. */
-#include "graph/runner.h"
+/* All stages of a partition in one process, without ranks or messages. */
+#include "support/runner/runner.h"
 
 #include "base/alloc.h"
 
 #include <string.h>
 
-sl_status sl_runner_create(const sl_partition *partition, sl_device *device, const sl_runner_options *options,
-                           sl_runner **out)
+sl_status test_runner_create(const sl_partition *partition, sl_device *device, const test_runner_options *options,
+                             test_runner **out)
 {
     sl_status status = SL_OK;
-    sl_runner *runner = NULL;
+    test_runner *runner = NULL;
     SL_TRY(SL_NEW(runner));
     runner->device = device;
     if (options)
@@ -24,22 +24,22 @@ sl_status sl_runner_create(const sl_partition *partition, sl_device *device, con
     SL_TRY(sl_stream_create(device, &runner->stream));
     SL_TRY(SL_ARENA_ARRAY(runner->arena, runner->stages, sl_partition_stage_count(partition)));
     for (int s = 0; s < sl_partition_stage_count(partition); s++) {
-        sl_runner_stage *stage = &runner->stages[s];
+        test_runner_stage *stage = &runner->stages[s];
         SL_TRY(sl_stage_program_create(partition, s, device, &runner->options.programs, &stage->program));
         stage->info = sl_stage_program_info(stage->program);
         runner->stage_count++;
     }
-    SL_TRY(sl_runner_allocate(runner, partition));
+    SL_TRY(test_runner_allocate(runner, partition));
     SL_TRY(sl_stream_synchronize(runner->stream));
     runner->options.programs = (sl_program_options){ .forward_only = runner->options.programs.forward_only };
     *out = runner;
     runner = NULL;
 done:
-    sl_runner_destroy(runner);
+    test_runner_destroy(runner);
     return status;
 }
 
-void sl_runner_destroy(sl_runner *runner)
+void test_runner_destroy(test_runner *runner)
 {
     if (!runner)
         return;
@@ -53,17 +53,17 @@ void sl_runner_destroy(sl_runner *runner)
     sl_free(runner);
 }
 
-const sl_stage_program *sl_runner_program(const sl_runner *runner, int stage)
+const sl_stage_program *test_runner_program(const test_runner *runner, int stage)
 {
     return runner->stages[stage].program;
 }
 
-sl_stream *sl_runner_stream(const sl_runner *runner)
+sl_stream *test_runner_stream(const test_runner *runner)
 {
     return runner->stream;
 }
 
-size_t sl_runner_bytes(const sl_runner *runner)
+size_t test_runner_bytes(const test_runner *runner)
 {
     return runner->bytes;
 }
@@ -77,7 +77,7 @@ static sl_view view_of(const sl_port *port, void *data)
     return (sl_view){ data, sl_meta_contiguous(port->dtype, &port->shape) };
 }
 
-/* The first port of that name that lies outside the pipeline where root is set, and the memory beside it. */
+/* The memory of the first port of that name; with root, of one that lies outside the pipeline. */
 static sl_view find(const sl_port *ports, int count, const char *name, bool root, void *const *data)
 {
     for (int i = 0; i < count; i++) {
@@ -91,7 +91,7 @@ static sl_view find(const sl_port *ports, int count, const char *name, bool root
 #define FIND_IN_STAGES(expression)                                                                                     \
     do {                                                                                                               \
         for (int s = 0; s < runner->stage_count; s++) {                                                                \
-            const sl_runner_stage *stage = &runner->stages[s];                                                         \
+            const test_runner_stage *stage = &runner->stages[s];                                                       \
             const sl_view found = (expression);                                                                        \
             if (!sl_view_is_none(&found))                                                                              \
                 return found;                                                                                          \
@@ -99,12 +99,12 @@ static sl_view find(const sl_port *ports, int count, const char *name, bool root
         return sl_view_none();                                                                                         \
     } while (0)
 
-sl_view sl_runner_param(const sl_runner *runner, const char *name)
+sl_view test_runner_param(const test_runner *runner, const char *name)
 {
     FIND_IN_STAGES(find(stage->info->params, stage->info->param_count, name, false, stage->params));
 }
 
-static sl_view find_grad(const sl_runner_stage *stage, const char *name)
+static sl_view find_grad(const test_runner_stage *stage, const char *name)
 {
     for (int i = 0; i < stage->info->param_count; i++) {
         const sl_port *port = &stage->info->params[i];
@@ -114,33 +114,33 @@ static sl_view find_grad(const sl_runner_stage *stage, const char *name)
     return sl_view_none();
 }
 
-sl_view sl_runner_grad(const sl_runner *runner, const char *name)
+sl_view test_runner_grad(const test_runner *runner, const char *name)
 {
     FIND_IN_STAGES(find_grad(stage, name));
 }
 
-sl_view sl_runner_state(const sl_runner *runner, const char *name)
+sl_view test_runner_state(const test_runner *runner, const char *name)
 {
     FIND_IN_STAGES(find(stage->info->states, stage->info->state_count, name, false, stage->states));
 }
 
-sl_view sl_runner_input(const sl_runner *runner, int microbatch, const char *name)
+sl_view test_runner_input(const test_runner *runner, int microbatch, const char *name)
 {
     FIND_IN_STAGES(find(stage->info->inputs, stage->info->input_count, name, true, stage->slots[microbatch].inputs));
 }
 
-sl_view sl_runner_input_grad(const sl_runner *runner, int microbatch, const char *name)
+sl_view test_runner_input_grad(const test_runner *runner, int microbatch, const char *name)
 {
     FIND_IN_STAGES(
         find(stage->info->inputs, stage->info->input_count, name, true, stage->slots[microbatch].input_grads));
 }
 
-sl_view sl_runner_output(const sl_runner *runner, int microbatch, const char *name)
+sl_view test_runner_output(const test_runner *runner, int microbatch, const char *name)
 {
     FIND_IN_STAGES(find(stage->info->outputs, stage->info->output_count, name, true, stage->slots[microbatch].outputs));
 }
 
-sl_view sl_runner_output_grad(const sl_runner *runner, int microbatch, const char *name)
+sl_view test_runner_output_grad(const test_runner *runner, int microbatch, const char *name)
 {
     FIND_IN_STAGES(
         find(stage->info->outputs, stage->info->output_count, name, true, stage->slots[microbatch].output_grads));
@@ -149,7 +149,7 @@ sl_view sl_runner_output_grad(const sl_runner *runner, int microbatch, const cha
 /* ---- Running --------------------------------------------------------------------------------- */
 
 /* Samples in a microbatch, for random numbers. */
-static int64_t sample_count(const sl_runner *runner)
+static int64_t sample_count(const test_runner *runner)
 {
     for (int s = 0; s < runner->stage_count; s++) {
         const sl_program_info *info = runner->stages[s].info;
@@ -161,10 +161,10 @@ static int64_t sample_count(const sl_runner *runner)
     return 0;
 }
 
-static sl_status run_phase(sl_runner *runner, int s, int m, sl_phase phase, const sl_rng *rng, double *node_seconds)
+static sl_status run_phase(test_runner *runner, int s, int m, sl_phase phase, const sl_rng *rng, double *node_seconds)
 {
-    const sl_runner_stage *stage = &runner->stages[s];
-    const sl_runner_slot *slot = &stage->slots[m];
+    const test_runner_stage *stage = &runner->stages[s];
+    const test_runner_slot *slot = &stage->slots[m];
     sl_bindings bindings = { .params = (const void *const *)stage->params,
                              .grads = stage->grads,
                              .overwrite_grads = m == 0,
@@ -185,7 +185,7 @@ static sl_status run_phase(sl_runner *runner, int s, int m, sl_phase phase, cons
     return sl_stage_program_run(stage->program, phase, runner->stream, &bindings);
 }
 
-static sl_status run_forward(sl_runner *runner, int m, const sl_rng *rng, double *node_seconds)
+static sl_status run_forward(test_runner *runner, int m, const sl_rng *rng, double *node_seconds)
 {
     sl_status status = SL_OK;
     for (int s = 0; s < runner->stage_count && status == SL_OK; s++)
@@ -193,7 +193,7 @@ static sl_status run_forward(sl_runner *runner, int m, const sl_rng *rng, double
     return status;
 }
 
-static sl_status run_backward(sl_runner *runner, int m, const sl_rng *rng, double *node_seconds)
+static sl_status run_backward(test_runner *runner, int m, const sl_rng *rng, double *node_seconds)
 {
     sl_status status = SL_OK;
     bool split = runner->options.split_backward;
@@ -206,15 +206,15 @@ done:
 }
 
 /* Adds the gradients of tied parameters to those of their first stage, in stage order. */
-static sl_status sum_tied(sl_runner *runner)
+static sl_status sum_tied(test_runner *runner)
 {
     sl_status status = SL_OK;
     for (int s = 0; s < runner->stage_count; s++) {
-        const sl_runner_stage *stage = &runner->stages[s];
+        const test_runner_stage *stage = &runner->stages[s];
         for (int i = 0; i < stage->info->param_count; i++) {
             if (stage->param_owner[i] == s)
                 continue;
-            const sl_runner_stage *owner = &runner->stages[stage->param_owner[i]];
+            const test_runner_stage *owner = &runner->stages[stage->param_owner[i]];
             const sl_view from = find_grad(stage, stage->info->params[i].name);
             const sl_view to = find_grad(owner, stage->info->params[i].name);
             SL_TRY(sl_kernel_run(runner->stream, &(sl_kernel_call){ .op = SL_OP_COPY,
@@ -229,7 +229,7 @@ done:
     return status;
 }
 
-sl_status sl_runner_forward(sl_runner *runner, const sl_rng *rng, double *node_seconds)
+sl_status test_runner_forward(test_runner *runner, const sl_rng *rng, double *node_seconds)
 {
     sl_status status = SL_OK;
     for (int m = 0; m < runner->options.microbatches; m++)
@@ -239,7 +239,7 @@ done:
     return status;
 }
 
-sl_status sl_runner_step(sl_runner *runner, const sl_rng *rng, double *node_seconds)
+sl_status test_runner_step(test_runner *runner, const sl_rng *rng, double *node_seconds)
 {
     sl_status status = SL_OK;
     if (runner->options.programs.forward_only)

@@ -1,11 +1,11 @@
 /* The runner's memory: every buffer of every stage and microbatch. */
-#include "graph/runner.h"
+#include "support/runner/runner.h"
 
 #include "base/alloc.h"
 
 #include <string.h>
 
-static sl_status take(sl_runner *runner, size_t bytes, void **out)
+static sl_status take(test_runner *runner, size_t bytes, void **out)
 {
     sl_status status = SL_OK;
     SL_TRY(SL_GROW(runner->blocks, &runner->block_capacity, (size_t)runner->block_count + 1));
@@ -17,10 +17,10 @@ done:
 }
 
 /* A parameter that an earlier stage has is that stage's; gradients are each stage's own. */
-static sl_status allocate_params(sl_runner *runner, int s)
+static sl_status allocate_params(test_runner *runner, int s)
 {
     sl_status status = SL_OK;
-    sl_runner_stage *stage = &runner->stages[s];
+    test_runner_stage *stage = &runner->stages[s];
     int count = stage->info->param_count;
     SL_TRY(SL_ARENA_ARRAY(runner->arena, stage->params, count));
     SL_TRY(SL_ARENA_ARRAY(runner->arena, stage->grads, count));
@@ -44,7 +44,7 @@ done:
     return status;
 }
 
-static sl_status allocate_states(sl_runner *runner, sl_runner_stage *stage)
+static sl_status allocate_states(test_runner *runner, test_runner_stage *stage)
 {
     sl_status status = SL_OK;
     SL_TRY(SL_ARENA_ARRAY(runner->arena, stage->states, stage->info->state_count));
@@ -56,7 +56,7 @@ done:
     return status;
 }
 
-static sl_status upload_constants(sl_runner *runner, sl_runner_stage *stage)
+static sl_status upload_constants(test_runner *runner, test_runner_stage *stage)
 {
     sl_status status = SL_OK;
     size_t bytes = stage->info->constant_bytes;
@@ -71,7 +71,7 @@ done:
     return status;
 }
 
-static sl_status allocate_scratch(sl_runner *runner)
+static sl_status allocate_scratch(test_runner *runner)
 {
     size_t most = 0;
     for (int s = 0; s < runner->stage_count; s++) {
@@ -86,7 +86,7 @@ static sl_status allocate_scratch(sl_runner *runner)
 
 /* ---- Slots ----------------------------------------------------------------------------------- */
 
-static sl_status fill_with_one(sl_runner *runner, const sl_port *port, void *data)
+static sl_status fill_with_one(test_runner *runner, const sl_port *port, void *data)
 {
     const sl_view view = { data, sl_meta_contiguous(port->dtype, &port->shape) };
     return sl_kernel_run(
@@ -95,10 +95,10 @@ static sl_status fill_with_one(sl_runner *runner, const sl_port *port, void *dat
 }
 
 /* Root inputs: stages that use the same one share its memory. */
-static sl_status allocate_root_input(sl_runner *runner, int s, int m, int input)
+static sl_status allocate_root_input(test_runner *runner, int s, int m, int input)
 {
     const char *name = runner->stages[s].info->inputs[input].name;
-    sl_runner_slot *slot = &runner->stages[s].slots[m];
+    test_runner_slot *slot = &runner->stages[s].slots[m];
     for (int t = 0; t < s; t++) {
         const sl_program_info *info = runner->stages[t].info;
         for (int i = 0; i < info->input_count; i++) {
@@ -111,11 +111,11 @@ static sl_status allocate_root_input(sl_runner *runner, int s, int m, int input)
     return take(runner, runner->stages[s].info->inputs[input].bytes, &slot->inputs[input]);
 }
 
-static sl_status allocate_roots(sl_runner *runner, int s, int m)
+static sl_status allocate_roots(test_runner *runner, int s, int m)
 {
     sl_status status = SL_OK;
     const sl_program_info *info = runner->stages[s].info;
-    sl_runner_slot *slot = &runner->stages[s].slots[m];
+    test_runner_slot *slot = &runner->stages[s].slots[m];
     for (int i = 0; i < info->input_count; i++) {
         if (!info->inputs[i].root)
             continue;
@@ -137,12 +137,12 @@ done:
 }
 
 /* What lives from a microbatch's forward to its backward: regions and values for other stages. */
-static sl_status allocate_regions(sl_runner *runner, int s, int m)
+static sl_status allocate_regions(test_runner *runner, int s, int m)
 {
     sl_status status = SL_OK;
     const sl_program_info *info = runner->stages[s].info;
-    sl_runner_slot *slot = &runner->stages[s].slots[m];
-    const sl_runner_slot *first = &runner->stages[s].slots[0];
+    test_runner_slot *slot = &runner->stages[s].slots[m];
+    const test_runner_slot *first = &runner->stages[s].slots[0];
     bool share = runner->options.depth_first && m > 0;
     if (share) {
         slot->saved_i = first->saved_i;
@@ -166,14 +166,14 @@ done:
 }
 
 /* The two ends of an edge are the same memory. */
-static sl_status join_edges(sl_runner *runner, const sl_partition *partition, int m)
+static sl_status join_edges(test_runner *runner, const sl_partition *partition, int m)
 {
     sl_status status = SL_OK;
     int count;
     const sl_value_edge *edges = sl_partition_edges(partition, &count);
     for (int i = 0; i < count; i++) {
-        sl_runner_slot *from = &runner->stages[edges[i].from].slots[m];
-        sl_runner_slot *to = &runner->stages[edges[i].to].slots[m];
+        test_runner_slot *from = &runner->stages[edges[i].from].slots[m];
+        test_runner_slot *to = &runner->stages[edges[i].to].slots[m];
         to->inputs[edges[i].input] = from->outputs[edges[i].output];
         if (!edges[i].differentiable || runner->options.programs.forward_only)
             continue;
@@ -188,12 +188,12 @@ done:
     return status;
 }
 
-static sl_status make_slots(sl_runner *runner, sl_runner_stage *stage)
+static sl_status make_slots(test_runner *runner, test_runner_stage *stage)
 {
     sl_status status = SL_OK;
     SL_TRY(SL_ARENA_ARRAY(runner->arena, stage->slots, runner->options.microbatches));
     for (int m = 0; m < runner->options.microbatches; m++) {
-        sl_runner_slot *slot = &stage->slots[m];
+        test_runner_slot *slot = &stage->slots[m];
         SL_TRY(SL_ARENA_ARRAY(runner->arena, slot->inputs, stage->info->input_count));
         SL_TRY(SL_ARENA_ARRAY(runner->arena, slot->input_grads, stage->info->input_count));
         SL_TRY(SL_ARENA_ARRAY(runner->arena, slot->outputs, stage->info->output_count));
@@ -203,7 +203,7 @@ done:
     return status;
 }
 
-sl_status sl_runner_allocate(sl_runner *runner, const sl_partition *partition)
+sl_status test_runner_allocate(test_runner *runner, const sl_partition *partition)
 {
     sl_status status = SL_OK;
     SL_TRY(allocate_scratch(runner));
