@@ -221,8 +221,8 @@ sl_status sl_runtime_create(const sl_runtime_options *options, sl_runtime **out)
 done:
     if (status == SL_ERR_MEMORY && !(runtime && runtime->group))
         sl_group_fail(options->group, status);
-    else if (status != SL_OK && status != SL_ERR_PEER)
-        fail_together(runtime, status);
+    else if (status != SL_OK && status != SL_ERR_PEER && runtime && runtime->group)
+        fail_together(runtime, status); /* without a group of its own: the caller's has failed before */
     sl_runtime_destroy(runtime);
     return status;
 }

@@ -106,6 +106,52 @@ static sl_status step_without_outputs(job *self, int rank, sl_runtime *runtime, 
     return sl_runtime_step(runtime, &step, NULL);
 }
 
+/* The rank whose step has failed, and its group with it, makes another runtime. */
+static sl_status create_after_failure(toy_rank *self)
+{
+    sl_status status = SL_OK;
+    job *made = self->user;
+    sl_device *device = NULL;
+    sl_runtime *runtime = NULL;
+    toy_stage *toy = calloc(1, sizeof *toy);
+    float x[WIDTH] = { 0 };
+    const sl_arg args[] = { { "x", { x, sl_meta_make(SL_F32, 2, (int64_t[]){ 1, WIDTH }) } } };
+    const sl_step wrong = { .args = args, .arg_count = 1 };
+    SL_TRY(sl_device_open(test_device_spec(), NULL, &device));
+    SL_TRY(toy_create(toy, &made->shape, self->rank, made->samples / made->microbatches));
+    const sl_runtime_options options = {
+        .group = self->group, .device = device, .schedule = made->schedule, .stages = &toy->stage, .stage_count = 1
+    };
+    /* Another rank may have failed before this one has finished. */
+    if (sl_runtime_create(&options, &runtime) == SL_OK && sl_runtime_step(runtime, &wrong, NULL) == SL_OK)
+        SL_TRY(sl_fail(SL_ERR_INTERNAL, "a batch of one sample was taken"));
+    sl_runtime_destroy(runtime);
+    runtime = NULL;
+    if (sl_runtime_create(&options, &runtime) == SL_OK)
+        SL_TRY(sl_fail(SL_ERR_INTERNAL, "a group that has failed makes a runtime"));
+done:
+    sl_runtime_destroy(runtime);
+    sl_stage_destroy(toy->stage);
+    sl_device_close(device);
+    free(toy);
+    return status;
+}
+
+static void a_runtime_on_a_group_that_has_failed_is_refused(void **state)
+{
+    (void)state;
+    for (int count = 1; count <= 3; count++) {
+        toy_rank ranks[MAX_RANKS];
+        job made = job_make("1F1B", count, 0, 4, 8);
+        assert_int_equal(toy_run_ranks(count, create_after_failure, &made, ranks), SL_OK);
+        for (int r = 0; r < count; r++) {
+            if (ranks[r].status != SL_OK)
+                fail_msg("rank %d of %d: %s", r, count, ranks[r].message);
+        }
+        sl_schedule_destroy(made.schedule);
+    }
+}
+
 static void a_step_without_its_lists_is_refused(void **state)
 {
     (void)state;
@@ -212,6 +258,7 @@ int main(void)
         cmocka_unit_test(options_that_are_missing_are_refused),
         cmocka_unit_test(a_count_without_its_list_is_refused),
         cmocka_unit_test(a_runtime_with_a_count_and_no_stages_is_refused_on_every_rank),
+        cmocka_unit_test(a_runtime_on_a_group_that_has_failed_is_refused),
         cmocka_unit_test(a_step_without_its_lists_is_refused),
         cmocka_unit_test(a_forward_that_takes_its_output_away_fails_with_its_place),
         cmocka_unit_test(a_step_inside_a_callback_is_refused_and_the_running_one_goes_on),
