@@ -30,7 +30,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     char *copy = malloc(size + 1);
     const char *keys[MOST_KEYS];
     int count = 0;
-    sl_train_config config, again;
+    sl_train_config *config = NULL, *again = NULL;
     require(copy != NULL);
     memcpy(copy, data, size);
     copy[size] = '\0';
@@ -44,11 +44,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     require(status == SL_OK || sl_error_message()[0] != '\0');
     require(sl_train_config_load(NULL, keys, count, &again) == status);
     if (status == SL_OK) {
-        check(&config);
-        require(config.run.seed == again.run.seed && config.optimizer.lr == again.optimizer.lr);
-        sl_train_config_destroy(&again);
-        sl_train_config_destroy(&config);
+        check(config);
+        require(config->run.seed == again->run.seed && config->optimizer.lr == again->optimizer.lr);
     }
+    sl_train_config_destroy(again);
+    sl_train_config_destroy(config);
     free(copy);
     return 0;
 }
