@@ -36,13 +36,13 @@ SL_API SL_MUST_CHECK sl_status sl_group_open(const sl_group_options *options, sl
 SL_API SL_MUST_CHECK sl_status sl_group_open_threads(int size, const sl_group_options *options, sl_group **out);
 
 /* Leaves the group; NULL is fine. Its channels are closed, messages nobody took are dropped, and a rank that still
- * waits for this one gets an error. Groups split from it stay usable. Not collective, save for "mpi", where the last
- * group of a rank waits for the other ranks' last groups unless the run has failed. */
+ * waits for this one gets an error. Groups split from it stay usable. Not collective, except with "mpi": there the
+ * last group of a rank waits for the other ranks' last groups unless the run has failed. */
 SL_API void sl_group_close(sl_group *group);
 
 SL_API int sl_group_rank(const sl_group *group);
 SL_API int sl_group_size(const sl_group *group);
-/* Number in the whole run of this group's member `rank`; -1 where there is none. Errors name ranks by this number. */
+/* Number in the whole run of this group's member `rank`; -1 if there is none. Errors name ranks by this number. */
 SL_API int sl_group_world_rank(const sl_group *group, int rank);
 /* Place of this rank among the run's ranks on the same machine, and how many they are (to choose a device). */
 SL_API int sl_group_local_rank(const sl_group *group);
@@ -50,15 +50,15 @@ SL_API int sl_group_local_size(const sl_group *group);
 SL_API const char *sl_group_transport(const sl_group *group); /* "self", "threads", "local", "mpi" */
 SL_API uint64_t sl_group_run_id(const sl_group *group);       /* random, the same on all ranks of the run */
 
-/* Collective over group. Members of the same colour form a group, ordered by key, then by old rank.
- * A negative colour joins none: *out becomes NULL. */
-SL_API SL_MUST_CHECK sl_status sl_group_split(sl_group *group, int colour, int key, sl_group **out);
+/* Collective over group. Members of the same color form a group, ordered by key, then by old rank.
+ * A negative color joins none: *out becomes NULL. */
+SL_API SL_MUST_CHECK sl_status sl_group_split(sl_group *group, int color, int key, sl_group **out);
 
 /* Collective. Lays the pp * dp members out as a grid, rank = pp_rank * dp + dp_rank, and gives this rank's two groups:
  * *pp_out are the pp ranks of one pipeline, *dp_out the dp ranks that hold the same stages. The caller closes both. */
 SL_API SL_MUST_CHECK sl_status sl_group_mesh(sl_group *group, int pp, int dp, sl_group **pp_out, sl_group **dp_out);
 
-/* Collective. Seconds to add to this rank's sl_now() to get that of rank 0; 0 where they share a machine. */
+/* Collective. Seconds to add to this rank's sl_now() to get that of rank 0; 0 if they share a machine. */
 SL_API SL_MUST_CHECK sl_status sl_group_clock_offset(sl_group *group, double *out);
 
 /* ---- Failures --------------------------------------------------------------------------------
@@ -73,13 +73,13 @@ SL_API sl_status sl_group_fail(sl_group *group, sl_status code);
 /* SL_OK while nothing has failed. A load and a branch: may be called per action. */
 SL_API SL_MUST_CHECK sl_status sl_group_check(sl_group *group);
 
-/* What this rank is doing ("step 7 2F3"), for the report should a rank hang or die; the first 47 bytes count.
+/* What this rank is doing ("step 7 2F3"), for the report if a rank hangs or dies; the first 47 bytes count.
  * Tens of nanoseconds: may be called per action. */
 SL_API void sl_group_note(sl_group *group, const char *text);
 
 /* ---- Channels --------------------------------------------------------------------------------
  * One channel per edge and direction. Messages arrive in the order in which they were reserved. Slots are memory of the
- * host: a device that is not reaches them by copies of its streams. */
+ * host; a device with memory of its own reaches them by copies on its streams. */
 
 typedef struct sl_channel_spec {
     int id;           /* the caller's number, >= 0, unique among the group's open channels */
@@ -89,8 +89,8 @@ typedef struct sl_channel_spec {
     size_t max_bytes; /* of one message */
 } sl_channel_spec;
 
-/* What a message is. The receiver says what it expects and gets an error, with both views in its message, where the
- * sender said otherwise: SL_ERR_SHAPE for another shape or dtype, else SL_ERR_COMM. The message stays where it is. Run
+/* What a message is. The receiver says what it expects and gets an error, with both views in its message, if the
+ * sender said otherwise: SL_ERR_SHAPE for another shape or dtype, else SL_ERR_COMM. The message stays in its slot. Run
  * id, channel and length travel and are checked as well. */
 typedef struct sl_message {
     int64_t step;
@@ -100,20 +100,21 @@ typedef struct sl_message {
 } sl_message;
 
 /* Collective over group: connects the channels. A rank lists those it takes part in, in any order, and may list others.
- * Everybody's views are compared first; where two differ, or an end does not list its channel, all ranks get the same
- * error, which names both views. out[i] is this rank's end of specs[i], owned by the group; NULL where it has none. */
+ * Everybody's views are compared first; if two differ, or an end does not list its channel, all ranks get the same
+ * error, which names both views. out[i] is this rank's end of specs[i], owned by the group; NULL if it has none. */
 SL_API SL_MUST_CHECK sl_status sl_group_open_channels(sl_group *group, const sl_channel_spec *specs, int count,
                                                       sl_channel **out);
 
 /* Closes this end before its group closes; NULL is fine. Messages nobody took are dropped, slots in use become invalid,
- * and a peer that waits on it, or comes to, gets an error. The id is free again once both ends have closed. */
+ * and a peer that waits on it, now or later, gets an error. The id is free again once both ends have closed. */
 SL_API void sl_channel_close(sl_channel *channel);
 
 SL_API const sl_channel_spec *sl_channel_get_spec(const sl_channel *channel); /* borrowed from the channel */
 
 /* In place, sender: waits while all slots are in use, then gives the memory of a free one, aligned to 64 bytes, to be
  * filled with the message and committed. Several may be reserved at once and committed in any order; the receiver sees
- * each once it and all before it are committed. Fails at once if the channel's own rank would have to free the slot (src == dst). */
+ * each once it and all before it are committed. Fails at once if the channel's own rank would have to free the slot
+ * (src == dst). */
 SL_API SL_MUST_CHECK sl_status sl_channel_reserve(sl_channel *channel, const sl_message *message, void **data);
 SL_API SL_MUST_CHECK sl_status sl_channel_commit(sl_channel *channel, void *data);
 
@@ -122,9 +123,9 @@ SL_API SL_MUST_CHECK sl_status sl_channel_commit(sl_channel *channel, void *data
  * sender and receiver share a cache. bytes may be 0. */
 SL_API void sl_channel_fill(void *slot, const void *source, size_t bytes);
 
-/* In place, receiver: waits for the next message and gives its memory, to be used, and written to where the caller
- * likes, until released. Several messages may be held at once and released in any order. expected may be NULL where the
- * receiver cannot know; got, where not NULL, is set to what the sender said. */
+/* In place, receiver: waits for the next message and gives its memory, which the caller may read and write until
+ * it releases it. Several messages may be held at once and released in any order. expected may be NULL if the receiver
+ * cannot know; got, if not NULL, is set to what the sender said. */
 SL_API SL_MUST_CHECK sl_status sl_channel_receive(sl_channel *channel, const sl_message *expected, sl_message *got,
                                                   void **data);
 SL_API SL_MUST_CHECK sl_status sl_channel_release(sl_channel *channel, void *data);
@@ -208,11 +209,11 @@ typedef enum sl_launch_bind {
     SL_BIND_CORE  /* rank r on the r-th core that this process may use, modulo their number */
 } sl_launch_bind;
 
-/* The exit code of a rank that lost its peers, or whatever else may be there the next time: worth another start
- * (EX_TEMPFAIL of sysexits.h). */
+/* The exit code of a rank that failed for a reason that may be gone the next time, such as a lost peer: the run is worth
+ * another start (EX_TEMPFAIL of sysexits.h). */
 enum { SL_EXIT_AGAIN = 75 };
 
-/* Zero is the default of every field save ranks and one of argv and run. */
+/* Zero is the default of every field except ranks and one of argv and run. */
 typedef struct SL_NAMED_FIELDS sl_launch_options {
     int ranks;
     char *const *argv;                /* program and arguments, NULL at the end; found as execvp finds it */
@@ -231,32 +232,32 @@ typedef struct SL_NAMED_FIELDS sl_launch_options {
      * always the same number. */
     int min_ranks;
     /* With how many ranks, at most `most`, the run can go on; 0: with none. May replace *argv, which then has to live as
-     * long as the launch. May be NULL: any number will do. Called in a fork of this process. */
+     * long as the launch. NULL: any number is fine. Called in a fork of this process. */
     int (*choose_ranks)(void *user, int most, char *const **argv);
 } sl_launch_options;
 
 typedef enum sl_launch_end {
     SL_LAUNCH_DONE,    /* all ranks ended well */
-    SL_LAUNCH_FAILED,  /* a rank gave up: it would the next time, too */
+    SL_LAUNCH_FAILED,  /* a rank failed, and would fail again */
     SL_LAUNCH_LOST,    /* a rank was killed, hung or stopped, or said SL_EXIT_AGAIN */
     SL_LAUNCH_STOPPED, /* somebody asked for the end: SIGINT, SIGTERM, SIGHUP */
 } sl_launch_end;
 
 typedef struct sl_launch_result {
-    int exit_code;     /* 0; else that of the rank that failed first, 128 + signal where it was killed */
-    int rank;          /* that rank; -1 where none failed */
+    int exit_code;     /* 0; else that of the rank that failed first, 128 + signal if it was killed */
+    int rank;          /* that rank; -1 if none failed */
     sl_launch_end end; /* of the last start */
     int restarts;      /* how often the ranks were started again */
     int ranks;         /* of the last start */
-    char report[4096]; /* several lines, root cause first; empty where none failed */
+    char report[4096]; /* several lines, root cause first; empty if none failed */
 } sl_launch_result;
 
 /* Starts the ranks, waits for all of them, ends them all when one fails. Each finds the run in its environment, where
  * sl_group_open looks. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are forwarded meanwhile. Rank 0 keeps standard
  * input unless it is a terminal. The ranks are children of a fork of this process, which ends every process that they
- * started, in whatever session, also if this process is killed. Returns SL_OK once the
- * ranks have run, whatever became of them; not for several threads at once. Other threads of this process go on, and
- * must block those signals lest they get them; `run` finds none of them in its fork. */
+ * started, in any session, also if this process is killed. Returns SL_OK once the ranks have run, however they ended.
+ * Only one thread at a time may call it. Other threads of this process go on, and must block those signals so that they
+ * do not get them; `run` finds none of these threads in its fork. */
 SL_API SL_MUST_CHECK sl_status sl_launch(const sl_launch_options *options, sl_launch_result *out);
 
 #ifdef __cplusplus

@@ -24,10 +24,10 @@ typedef enum sl_chunk_kind {
 typedef struct sl_chunk_spec {
     sl_chunk_kind kind;
     int dim; /* SPLIT; negative counts from the end */
-    /* CUSTOM: microbatch `index` of `count`; *part may be any view into whole. Optional where only merged. */
+    /* CUSTOM: microbatch `index` of `count`; *part may be any view into whole. Optional if it is only merged. */
     sl_status (*split)(void *user, const sl_view *whole, int count, int index, sl_view *part);
-    /* CUSTOM: takes part `index` of `count` into whole, which is not cleared before; called once a part, in the order
-     * in which they are made. Optional where only split. */
+    /* CUSTOM: takes part `index` of `count` into whole, which is not cleared before; called once for each part, in the
+     * order in which they are made. Optional if it is only split. */
     sl_status (*merge)(void *user, const sl_view *part, int count, int index, const sl_view *whole);
     void *user;
 } sl_chunk_spec;
@@ -52,7 +52,7 @@ typedef struct sl_arg {
     sl_view view;
 } sl_arg;
 
-/* All arguments at once: parts[m * arg_count + a] is microbatch m of args[a]. specs NULL, or one an argument. All
+/* All arguments at once: parts[m * arg_count + a] is microbatch m of args[a]. specs NULL, or one for each argument. All
  * split arguments must give the same number of samples to each microbatch. */
 SL_API SL_MUST_CHECK sl_status sl_microbatch_split_args(const sl_arg *args, const sl_chunk_spec *specs, int arg_count,
                                                         int count, sl_view *parts);
@@ -60,7 +60,7 @@ SL_API SL_MUST_CHECK sl_status sl_microbatch_split_args(const sl_arg *args, cons
 /* How an argument is cut. */
 typedef struct sl_arg_spec {
     const char *name;
-    /* Of the whole batch; zero, or shape.rank -1: the stages that use it say what a microbatch is. Where microbatches
+    /* Of the whole batch; zero, or shape.rank -1: the stages that use it say what a microbatch is. If microbatches
      * differ in size, the spec of at least one split argument must give it. */
     sl_meta meta;
     sl_chunk_spec chunk;
@@ -120,7 +120,7 @@ typedef struct sl_stage_desc {
 
 typedef struct sl_pipeline sl_pipeline; /* opaque, immutable */
 
-/* Zero is the default of every field but schedule and stages. Everything is borrowed for the call. */
+/* Zero is the default of every field except schedule and stages. Everything is borrowed for the call. */
 typedef struct SL_NAMED_FIELDS sl_pipeline_options {
     const sl_schedule *schedule; /* lowered if it has no messages */
     const sl_stage_desc *stages; /* of all ranks: one for each stage of the schedule */
@@ -131,7 +131,7 @@ typedef struct SL_NAMED_FIELDS sl_pipeline_options {
     /* Each replica keeps one part of every weight and gradient. UNSHARD gathers a stage's weights into a slot, RESHARD
      * gives it back, REDUCE_GRAD leaves each replica its part of the sum. */
     bool shard_weights;
-    int unsharded_stages; /* of a rank at once, if the schedule does not say when; 0: 3 */
+    int unsharded_stages; /* most on a rank at once, if the schedule has no UNSHARD; 0: 3 */
     /* Stages cannot work on messages in place: each is copied to or from a buffer of the device. */
     bool staged_messages;
     /* Optional: metadata of a stage's outputs from that of its inputs, for stages that can infer. */

@@ -19,7 +19,7 @@ typedef struct sl_plan_problem {
     int stages_per_rank; /* 0: 1 for LOOP, 2 for V */
     sl_placement placement;
     /* Of one microbatch in one stage: F, I, W, activation and release; and of messages: latency, size, bandwidth, edge
-     * sizes of neighbour edges. A B costs I + W; the other costs are not looked at. costs.stages is borrowed. */
+     * sizes of neighbor edges. A B costs I + W; the other costs are not looked at. costs.stages is borrowed. */
     sl_costs costs;
     double memory; /* for the activations of a rank, in their unit; 0: no limit */
     sl_objective objective;
@@ -40,7 +40,7 @@ typedef struct sl_plan_bound {
     double makespan, stage_time;
 } sl_plan_bound;
 
-/* Refuses what cannot be planned; says how much memory would do where the limit is too low. */
+/* Refuses what cannot be planned; says how much memory would be enough if the limit is too low. */
 SL_API SL_MUST_CHECK sl_status sl_plan_bounds(const sl_plan_problem *problem, sl_plan_bound *out);
 
 typedef struct sl_plan_figures {
@@ -63,7 +63,7 @@ SL_API const char *sl_plan_name(int index);
 /* How the named schedule lays its stages on ranks, and how many a rank it has unless told otherwise. */
 SL_API SL_MUST_CHECK sl_status sl_plan_named_placement(const char *name, sl_placement *placement, int *stages_per_rank);
 
-/* The named schedule for these costs. Fails with SL_ERR_UNSUPPORTED where it has another placement or needs more memory
+/* The named schedule for these costs. Fails with SL_ERR_UNSUPPORTED if it has another placement or needs more memory
  * than there is. The ZB- and V- schedules depend on the costs; the others are the generators'. */
 SL_API SL_MUST_CHECK sl_status sl_plan_named(const sl_plan_problem *problem, const char *name, sl_plan_result **out);
 

@@ -26,8 +26,8 @@ typedef struct sl_stage_call {
      * dtype, stride) and copied. */
     sl_view *outputs;
     int output_count;
-    const sl_view *output_grads; /* I, B and W read; data NULL where none flows back */
-    const sl_view *input_grads;  /* I and B overwrite; data NULL where nobody wants it */
+    const sl_view *output_grads; /* I, B and W read; data NULL if none flows back */
+    const sl_view *input_grads;  /* I and B overwrite; data NULL if nobody wants it */
     const sl_view *params;
     const sl_view *grads; /* W and B add to them */
     int param_count;
@@ -41,7 +41,7 @@ typedef sl_status (*sl_stage_fn)(void *user, const sl_stage_call *call);
 typedef enum sl_last_use { SL_LAST_USE_BACKWARD, SL_LAST_USE_F, SL_LAST_USE_I } sl_last_use;
 
 /* A value that enters or leaves a stage. An input gets the output of the same name of the nearest earlier stage that
- * has one; where none has, it is a root input and comes with the batch. */
+ * has one; if none has, it is a root input and comes with the batch. */
 typedef struct sl_stage_value {
     const char *name;
     sl_meta meta; /* of one microbatch, contiguous; shape.rank -1: the maker's (input), or from infer */
@@ -77,7 +77,7 @@ typedef struct SL_NAMED_FIELDS sl_stage_options {
     sl_stage_fn backward_input;
     sl_stage_fn backward_weight;
     sl_stage_fn backward;
-    /* Optional: metadata of the outputs from that of the inputs; needed where a meta is left open or where microbatches
+    /* Optional: metadata of the outputs from that of the inputs; needed if a meta is left open or if microbatches
      * differ in size. */
     sl_status (*infer)(void *user, const sl_meta *inputs, int input_count, sl_meta *outputs, int output_count);
     void *user;
@@ -117,19 +117,19 @@ typedef enum sl_loss_mean {
     SL_MEAN_SUM           /* weight 1: losses and gradients are summed */
 } sl_loss_mean;
 
-/* Zero is the default of every field save group, device, schedule and stages. Lists are borrowed for the call; the
+/* Zero is the default of every field except group, device, schedule and stages. Lists are borrowed for the call; the
  * group, the device, the stages and user pointers must outlive the runtime. */
 typedef struct SL_NAMED_FIELDS sl_runtime_options {
     sl_group *group;             /* the ranks of this pipeline, in the order of the schedule's ranks */
     sl_group *replicas;          /* ranks that hold the same stages: REDUCE_GRAD takes the mean over them; NULL: none */
     sl_device *device;           /* of this rank */
-    const sl_schedule *schedule; /* lowered where it is not; forward-only allows sl_runtime_eval alone */
+    const sl_schedule *schedule; /* lowered if it is not yet; forward-only allows sl_runtime_eval alone */
     sl_stage *const *stages;     /* of this rank, in any order: those that the schedule gives it */
     int stage_count;
     const sl_arg_spec *args; /* those that differ from: split along dim 0 */
     int arg_count;
     /* As in sl_pipeline_options: each of the replicas keeps a part of every parameter. The bits are those of whole
-     * parameters, except that partial steps are summed each by itself. */
+     * parameters, except that each partial step is summed over the replicas by itself. */
     bool shard_weights;
     int unsharded_stages; /* likewise */
     sl_loss_mean mean;
@@ -158,8 +158,8 @@ typedef struct sl_output {
 
 /* One step. Zero is the default of every field. */
 typedef struct SL_NAMED_FIELDS sl_step {
-    /* The whole batch, host memory. Each rank gives what its stages use; others' arguments may be given and are not
-     * looked at beyond their names. */
+    /* The whole batch, host memory. Each rank gives what its stages use; it may give those of other ranks, of
+     * which only the names are checked. */
     const sl_arg *args;
     int arg_count;
     bool split;               /* args are pre-split: arg_count for microbatch 0, arg_count for microbatch 1, .. */
@@ -176,8 +176,8 @@ typedef struct SL_NAMED_FIELDS sl_step {
 
 /* What came of a step; arrays are borrowed from the runtime until its next step. */
 typedef struct sl_step_result {
-    double loss;         /* weighted sum over microbatches (and mean over replicas); NAN where this rank has none */
-    const float *losses; /* of each microbatch of this pipeline; NULL where this rank has none */
+    double loss;         /* weighted sum over microbatches (and mean over replicas); NAN if this rank has none */
+    const float *losses; /* of each microbatch of this pipeline; NULL if this rank has none */
     int loss_count;
 } sl_step_result;
 
@@ -202,13 +202,13 @@ typedef struct sl_param {
     sl_view data;        /* of this rank: the whole, or its shard in one dim */
     sl_shape shape;      /* of the whole */
     int64_t first;       /* element of the whole that data begins with; a shard may reach past the end */
-    sl_view grad;        /* none where frozen */
+    sl_view grad;        /* none if frozen */
     sl_init init;        /* of graph-made stages */
     int owner; /* rank of the group that counts it (norms, checkpoints): the one with the first stage that uses it */
     bool tied; /* other stages use it, here or elsewhere */
 } sl_param;
 
-/* Borrowed from the runtime; by stage, then in the stage's order. Data are not initialised. */
+/* Borrowed from the runtime; by stage, then in the stage's order. Data are not initialized. */
 SL_API const sl_param *sl_runtime_params(const sl_runtime *runtime, int *count);
 SL_API SL_MUST_CHECK sl_status sl_runtime_find_param(const sl_runtime *runtime, const char *name, const sl_param **out);
 SL_API SL_MUST_CHECK sl_status sl_runtime_zero_grads(sl_runtime *runtime);
@@ -230,8 +230,8 @@ SL_API sl_pipeline_memory sl_runtime_get_memory(const sl_runtime *runtime);
 
 /* Where a run failed. */
 typedef struct sl_runtime_failure {
-    int rank;     /* of the group; -1 where it is not known */
-    int64_t cell; /* place in that rank's actions of sl_runtime_schedule; -1 where it failed outside any */
+    int rank;     /* of the group; -1 if it is not known */
+    int64_t cell; /* place in that rank's actions of sl_runtime_schedule; -1 if it failed outside any */
     sl_action action;
     char message[1024];
 } sl_runtime_failure;
@@ -243,7 +243,7 @@ SL_API SL_MUST_CHECK sl_status sl_runtime_write_failure(const sl_runtime *runtim
 
 /* Collective. Rank 0 writes what all ranks' traces hold as a Chrome trace on one clock; others ignore path. */
 SL_API SL_MUST_CHECK sl_status sl_runtime_save_trace(sl_runtime *runtime, const char *path);
-/* Collective. Mean seconds of F, I, W and B of every stage (as many as sl_schedule_stages) in the trace; 0 where none
+/* Collective. Mean seconds of F, I, W and B of every stage (as many as sl_schedule_stages) in the trace; 0 if none
  * was run. Input for sl_schedule_simulate. */
 SL_API SL_MUST_CHECK sl_status sl_runtime_measure_costs(sl_runtime *runtime, sl_stage_cost *out);
 SL_API void sl_runtime_clear_trace(sl_runtime *runtime);

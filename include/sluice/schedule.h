@@ -190,7 +190,7 @@ SL_API SL_MUST_CHECK sl_status sl_schedule_add_reduce_grad(const sl_schedule *in
 
 /* Adds SEND after the compute action that makes the values and RECV before the one that needs them, both at the moment
  * the message is made if F, I and W take one unit of time: all ranks follow one order of events. So with edges that
- * give each stage at most one message in and one out (as neighbour edges do) the result cannot deadlock over links of
+ * give each stage at most one message in and one out (as neighbor edges do) the result cannot deadlock over links of
  * any capacity, 0 included. With other edges it cannot deadlock over unlimited links; for limited ones ask
  * sl_schedule_check(). Fails if `in` already has messages, if its compute order cannot run, or if one stage is fed by
  * stages that run their microbatches in different orders. */

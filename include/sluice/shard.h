@@ -79,7 +79,7 @@ SL_API SL_MUST_CHECK sl_status sl_safetensors_writer_write(sl_safetensors_writer
                                                            const void *data, size_t bytes);
 /* Checks that all data came, syncs and renames. The writer can then only be destroyed. */
 SL_API SL_MUST_CHECK sl_status sl_safetensors_writer_finish(sl_safetensors_writer *writer);
-/* Without a finish before it, the file is as if it had never been begun. NULL is fine. */
+/* Without a finish before it, no file appears. NULL is fine. */
 SL_API void sl_safetensors_writer_destroy(sl_safetensors_writer *writer);
 
 /* Writes the entries (name, dtype, shape, data) in one go. metadata: pairs key, value, …, NULL; or NULL for none. */
@@ -100,7 +100,7 @@ SL_API const sl_tensor_entry *sl_weights_find(const sl_weights *weights, const c
 
 /* Writes model.safetensors into an existing folder; or, if the entries hold more than shard_bytes (0: no limit),
  * model-00001-of-0000N.safetensors ... and the index. A tensor is never cut. What the folder held before stays readable
- * until everything is written; whoever is killed in the middle leaves the old weights, the new ones or none, never a
+ * until everything is written; a process killed in the middle leaves the old weights, the new ones or none, never a
  * mixture. */
 SL_API SL_MUST_CHECK sl_status sl_weights_save(const char *folder, const sl_tensor_entry *entries, int count,
                                                size_t shard_bytes);
@@ -150,7 +150,7 @@ typedef struct sl_checkpoint_part {
 } sl_checkpoint_part;
 
 SL_API SL_MUST_CHECK sl_status sl_checkpoint_writer_create(const char *folder, int rank, sl_checkpoint_writer **out);
-/* Waits for the work in hand. NULL is fine. */
+/* Waits for the work in progress. NULL is fine. */
 SL_API void sl_checkpoint_writer_destroy(sl_checkpoint_writer *writer);
 SL_API size_t sl_checkpoint_writer_bytes(const sl_checkpoint_writer *writer); /* that the last snapshot takes */
 SL_API size_t sl_snapshot_bytes(size_t bytes); /* that a tensor of so many bytes takes in a snapshot */
@@ -238,10 +238,10 @@ typedef struct sl_local_shard {
 
 /* What one rank knows of a tensor of this size: its own shards. Refused: none at all; a tensor that is not strided and
  * contiguous; dtypes, requires_grad or pinned memory that differ; a placement on another rank or device than the
- * tensor's; a size unlike the tensor's. Not checked: whether they are the whole tensor. */
+ * tensor's; a size other than the tensor's. Not checked: whether they are the whole tensor. */
 SL_API SL_MUST_CHECK sl_status sl_sharding_from_local(const sl_shape *size, int rank, const sl_local_shard *locals,
                                                       int count, sl_sharding *out);
-/* All ranks' knowledge in one, by rank; NULL stands for a rank without shards. Sizes and properties must agree, and the
+/* Joins what all ranks know, by rank; NULL stands for a rank without shards. Sizes and properties must agree, and the
  * shards must be the whole tensor. */
 SL_API SL_MUST_CHECK sl_status sl_sharding_merge(const sl_sharding *const *ranks, int count, sl_sharding *out);
 /* New offsets along dim from the sizes alone, in the order of the placements' ranks; the size of the tensor is their

@@ -117,8 +117,8 @@ SL_API bool sl_train_config_given(const sl_train_config *config, const char *key
 typedef struct sl_train_plan sl_train_plan;
 
 /* Opens the data and reads the model's configuration; refuses whatever would fail later: tokens past the vocabulary, a
- * sequence longer than the data, a schedule that does not fit, memory that is not there. The config must outlive it. */
-/* device is that of every rank, as sl_device_open takes it; NULL: "cpu". */
+ * sequence longer than the data, a schedule that does not fit, memory that is not there. The config must outlive it.
+ * device is that of every rank, as sl_device_open takes it; NULL: "cpu". */
 SL_API SL_MUST_CHECK sl_status sl_train_plan_create(const sl_train_config *config, const char *device,
                                                     sl_train_plan **out);
 SL_API void sl_train_plan_destroy(sl_train_plan *plan); /* NULL is fine */

@@ -207,7 +207,7 @@ uint64_t sl_group_run_id(const sl_group *group)
 /* ---- Splitting ------------------------------------------------------------------------------- */
 
 typedef struct choice {
-    int32_t colour, key, member;
+    int32_t color, key, member;
 } choice;
 
 static int by_key(const void *a, const void *b)
@@ -216,16 +216,16 @@ static int by_key(const void *a, const void *b)
     return x->key != y->key ? (x->key > y->key) - (x->key < y->key) : (x->member > y->member) - (x->member < y->member);
 }
 
-/* The members of this rank's colour as ranks of the run, in their new order, and as ranks of group. */
-static sl_status find_members(sl_group *group, int colour, int key, int *world, int *old, int *count)
+/* The members of this rank's color as ranks of the run, in their new order, and as ranks of group. */
+static sl_status find_members(sl_group *group, int color, int key, int *world, int *old, int *count)
 {
     sl_status status = SL_OK;
-    choice mine = { colour, key, group->rank }, *all = NULL;
+    choice mine = { color, key, group->rank }, *all = NULL;
     SL_TRY(SL_NEW_ARRAY(all, group->size));
     SL_TRY(sl_group_all_gather(group, &mine, sizeof mine, all));
     int found = 0;
     for (int i = 0; i < group->size; i++) {
-        if (all[i].colour == colour)
+        if (all[i].color == color)
             all[found++] = all[i];
     }
     qsort(all, (size_t)found, sizeof *all, by_key);
@@ -302,15 +302,15 @@ done:
     return status;
 }
 
-sl_status sl_group_split(sl_group *group, int colour, int key, sl_group **out)
+sl_status sl_group_split(sl_group *group, int color, int key, sl_group **out)
 {
     sl_status status = SL_OK;
     int *world = NULL, *old = NULL, count = 0;
     sl_group *made = NULL;
     SL_TRY(SL_NEW_ARRAY(world, group->size));
     SL_TRY(SL_NEW_ARRAY(old, group->size));
-    SL_TRY(find_members(group, colour < 0 ? -1 : colour, key, world, old, &count));
-    if (colour >= 0)
+    SL_TRY(find_members(group, color < 0 ? -1 : color, key, world, old, &count));
+    if (color >= 0)
         SL_TRY(new_group(group->link, world, count, &made));
     SL_TRY(connect_split(group, old, made));
     *out = made;
