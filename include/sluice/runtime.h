@@ -106,6 +106,12 @@ SL_API SL_MUST_CHECK sl_status sl_stage_tie_param(sl_stage *stage, const char *n
 SL_API sl_cost sl_stage_phase_cost(const sl_stage *stage, sl_phase phase);
 /* Memory of the caller's for a parameter and its gradient (NULL: the runtime's). Only while no runtime has the stage. */
 SL_API SL_MUST_CHECK sl_status sl_stage_bind_param(sl_stage *stage, const char *name, void *data, void *grad);
+/* State buffers of a stage of a graph (sl_graph_state), such as a key/value cache; borrowed from the stage. The
+ * schedule of a stage that has any must have one microbatch. */
+SL_API const sl_port *sl_stage_states(const sl_stage *stage, int *count);
+/* Memory of the caller's for each of them, of the runtime's device. Needed before the first step; may be changed between
+ * steps. The list is borrowed until the next call. Stages of two runtimes may have the same memory. */
+SL_API void sl_stage_bind_states(sl_stage *stage, void *const *states);
 
 /* ---- Runtime --------------------------------------------------------------------------------- */
 

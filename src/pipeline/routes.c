@@ -8,9 +8,13 @@
 /* Messages of a tied weight's gradient that are on their way at once. */
 #define TIE_CAPACITY 2
 
+/* Nothing comes back in a pipeline that runs forward only: a rank may begin the next step while the next rank still reads
+ * what it sent in this one. */
+#define FORWARD_CAPACITY 2
+
 /* ---- The list -------------------------------------------------------------------------------- */
 
-static void add_edge(const sl_wiring *wiring, int e, sl_routes *routes)
+static void add_edge(const sl_wiring *wiring, int e, bool training, sl_routes *routes)
 {
     const sl_pipeline_edge *edge = &wiring->edges[e];
     sl_route route = { .from = edge->from,
@@ -21,7 +25,7 @@ static void add_edge(const sl_wiring *wiring, int e, sl_routes *routes)
                        .src = wiring->stages[edge->from].rank,
                        .dst = wiring->stages[edge->to].rank,
                        .bytes = edge->bytes,
-                       .capacity = 1 };
+                       .capacity = training ? 1 : FORWARD_CAPACITY };
     routes->forward[e] = routes->backward[e] = -1;
     if (!edge->remote)
         return;
@@ -85,7 +89,7 @@ sl_status sl_routes_create(const sl_wiring *wiring, bool training, sl_routes *ou
     SL_TRY(SL_NEW_ARRAY(routes.forward, wiring->edge_count));
     SL_TRY(SL_NEW_ARRAY(routes.backward, wiring->edge_count));
     for (int e = 0; e < wiring->edge_count; e++)
-        add_edge(wiring, e, &routes);
+        add_edge(wiring, e, training, &routes);
     routes.edge_routes = routes.count;
     for (int t = 0; training && t < wiring->tie_count; t++)
         routes.count += add_tie(wiring, t, routes.list + routes.count);

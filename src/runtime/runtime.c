@@ -25,6 +25,9 @@ static sl_status check_options(const sl_runtime_options *options)
             return sl_fail(SL_ERR_ARGUMENT, "stage %d of the list is NULL", i);
         if (options->stages[i]->owner)
             return sl_fail(SL_ERR_ARGUMENT, "stage %d belongs to another runtime", options->stages[i]->index);
+        if (options->stages[i]->state_count > 0 && sl_schedule_microbatches(options->schedule) > 1)
+            return sl_fail(SL_ERR_ARGUMENT, "stage %d has state buffers: its schedule must have one microbatch, not %d",
+                           options->stages[i]->index, sl_schedule_microbatches(options->schedule));
     }
     for (int i = 0; i < options->arg_count; i++) {
         if (!options->args[i].name)

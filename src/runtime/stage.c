@@ -183,6 +183,17 @@ done:
     return status;
 }
 
+const sl_port *sl_stage_states(const sl_stage *stage, int *count)
+{
+    *count = stage->state_count;
+    return stage->states;
+}
+
+void sl_stage_bind_states(sl_stage *stage, void *const *states)
+{
+    stage->state_pointers = states;
+}
+
 sl_status sl_stage_tie_param(sl_stage *stage, const char *name, const char *tied_to)
 {
     sl_status status = SL_OK;

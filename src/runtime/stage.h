@@ -86,6 +86,10 @@ struct sl_stage {
     const void **param_pointers;
     void **grad_pointers;
 
+    const sl_port *states; /* the program's */
+    int state_count;
+    void *const *state_pointers; /* the caller's; NULL until bound */
+
     const sl_runtime *owner; /* that was made with it; NULL while none is */
     sl_stage_fn weight_runner;
     void *weight_user;

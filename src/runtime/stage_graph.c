@@ -13,6 +13,9 @@ typedef struct programs {
 static sl_status programs_run(sl_stage *stage, sl_phase phase, const sl_frame *frame, const sl_run_context *context)
 {
     const programs *own = stage->own;
+    if (stage->state_count > 0 && !stage->state_pointers)
+        return sl_fail(SL_ERR_ARGUMENT, "state buffer '%s' has no memory: sl_stage_bind_states gives it some",
+                       stage->states[0].name);
     sl_bindings bindings = {
         .params = stage->param_pointers,
         .grads = stage->grad_pointers,
@@ -21,6 +24,7 @@ static sl_status programs_run(sl_stage *stage, sl_phase phase, const sl_frame *f
         .outputs = frame->outputs,
         .output_grads = (const void *const *)frame->output_grads,
         .input_grads = frame->input_grads,
+        .states = stage->state_pointers,
         .constants = stage->constants[frame->size],
         .saved_i = frame->saved_i,
         .saved_w = frame->saved_w,
@@ -111,8 +115,9 @@ static sl_status take_program(sl_stage *stage, const sl_program_info *info, int 
                        "%d inputs, %d outputs, %d parameters in the larger microbatch, %d, %d, %d in the smaller",
                        stage->input_count, stage->output_count, stage->weight_count, info->input_count,
                        info->output_count, info->param_count);
-    if (info->state_count > 0)
-        return sl_fail(SL_ERR_UNSUPPORTED, "state buffer '%s': a pipeline has none", info->states[0].name);
+    if (info->state_count > 0 && stage->size_count > 1)
+        return sl_fail(SL_ERR_UNSUPPORTED, "state buffer '%s': the stage must be built for one size of microbatch",
+                       info->states[0].name);
     SL_TRY(take_ports(info->inputs, info->input_count, size, stage->inputs));
     SL_TRY(take_ports(info->outputs, info->output_count, size, stage->outputs));
     SL_TRY(take_weights(stage, info, size));
@@ -124,8 +129,11 @@ static sl_status take_program(sl_stage *stage, const sl_program_info *info, int 
     for (int phase = 0; phase < SL_PHASE_COUNT; phase++)
         stage->scratch_bytes = larger(stage->scratch_bytes, info->scratch_bytes[phase]);
     stage->constant_bytes[size] = info->constant_bytes;
-    if (size == 0)
+    if (size == 0) {
         memcpy(stage->costs, info->cost, sizeof stage->costs);
+        stage->states = info->states;
+        stage->state_count = info->state_count;
+    }
 done:
     return status;
 }

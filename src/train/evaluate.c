@@ -7,9 +7,8 @@
 #include <string.h>
 
 typedef struct evaluation {
+    sl_group *group; /* of this process alone */
     sl_device *device;
-    sl_stream *stream;
-    sl_partition *partition;
     sl_infer *infer;
     sl_batches *batches;
     int32_t *tokens, *targets;
@@ -20,26 +19,28 @@ static sl_status prepare(evaluation *run, const sl_model_source *source, const s
 {
     sl_status status = SL_OK;
     const sl_model *model = sl_model_source_model(source);
-    const sl_model_shape shape = { .batch = options->batch, .seq = options->seq };
     const sl_batch_options batches = { .batch = options->batch, .seq = options->seq, .vocab = sl_model_vocab(model) };
     const sl_device_options threads = { .threads = options->threads };
     SL_TRY(sl_batches_create(options->tokens, &batches, &run->batches));
     SL_TRY(sl_device_open(options->device ? options->device : "cpu", &threads, &run->device));
-    SL_TRY(sl_stream_create(run->device, &run->stream));
-    SL_TRY(sl_infer_partition(model, SL_MODE_EVAL, &shape, 1, NULL, &run->partition));
-    SL_TRY(sl_infer_create(run->partition, 0, run->stream, source, NULL, &run->infer));
+    SL_TRY(sl_group_open_threads(1, NULL, &run->group));
+    const sl_infer_options infer = { .group = run->group,
+                                     .device = run->device,
+                                     .mode = SL_MODE_EVAL,
+                                     .shape = { .batch = options->batch, .seq = options->seq } };
+    SL_TRY(sl_infer_create(source, &infer, &run->infer));
     SL_TRY(SL_NEW_ARRAY(run->tokens, options->batch * options->seq));
     SL_TRY(SL_NEW_ARRAY(run->targets, options->batch * options->seq));
+    if (options->logits)
+        SL_TRY(SL_NEW_ARRAY(run->logits, options->batch * options->seq * batches.vocab));
 done:
     return status;
 }
 
-static sl_status save_logits(evaluation *run, const sl_eval_options *options, int64_t vocab, float loss)
+static sl_status save_logits(const evaluation *run, const sl_eval_options *options, int64_t vocab, float loss)
 {
     sl_status status = SL_OK;
     int64_t count = options->batch * options->seq * vocab;
-    SL_TRY(SL_NEW_ARRAY(run->logits, count));
-    SL_TRY(sl_infer_get(run->infer, "logits", run->logits));
     const sl_tensor_entry entries[] = {
         { .name = "logits",
           .dtype = SL_F32,
@@ -57,11 +58,11 @@ done:
 static sl_status one_batch(evaluation *run, int64_t step, const sl_eval_options *options, float *loss)
 {
     sl_status status = SL_OK;
+    const sl_infer_input inputs[] = { { "tokens", run->tokens }, { "targets", run->targets } };
+    sl_step_result result;
     SL_TRY(sl_batches_read(run->batches, step, 0, options->batch, run->tokens, run->targets));
-    SL_TRY(sl_infer_set(run->infer, "tokens", run->tokens));
-    SL_TRY(sl_infer_set(run->infer, "targets", run->targets));
-    SL_TRY(sl_infer_run(run->infer, NULL));
-    SL_TRY(sl_infer_get(run->infer, "loss", loss));
+    SL_TRY(sl_infer_run(run->infer, step, inputs, 2, step == 0 ? run->logits : NULL, &result));
+    *loss = result.losses[0];
     if (!isfinite(*loss))
         SL_TRY(sl_fail(SL_ERR_NUMERIC, "the loss of batch %lld is %g", (long long)step + 1, (double)*loss));
 done:
@@ -100,8 +101,7 @@ done:
     sl_free(run.targets);
     sl_batches_destroy(run.batches);
     sl_infer_destroy(run.infer);
-    sl_partition_destroy(run.partition);
-    sl_stream_destroy(run.stream);
     sl_device_close(run.device);
+    sl_group_close(run.group);
     return status;
 }

@@ -17,17 +17,13 @@ typedef struct generator {
     int rank, ranks, samples;
     int64_t vocab, prompt_count;
     sl_device *device;
-    sl_stream *stream;
-    sl_partition *partitions[2]; /* for the whole prompt, for one token */
-    sl_infer *infers[2];
-    void ***states;         /* of each sample: the caches of this stage */
-    sl_channel_spec *specs; /* one an edge, then one that brings tokens back to rank 0 */
-    sl_channel **channels;  /* this rank's ends */
-    int edge_count;
-    int32_t *positions; /* 0, 1, .. for the prompt */
-    int32_t *last;      /* last token of each sample; rank 0 */
-    sl_token_ids ends;  /* tokens that end a text */
-    bool *ended;        /* of each sample; rank 0 */
+    sl_infer *one, *whole; /* for one token, for the whole prompt */
+    void ***states;        /* of each sample: the caches of this stage */
+    sl_channel *chosen;    /* brings tokens from the last rank to rank 0; NULL on other ranks */
+    int32_t *positions;    /* 0, 1, .. for the prompt */
+    int32_t *last;         /* last token of each sample; rank 0 */
+    sl_token_ids ends;     /* tokens that end a text */
+    bool *ended;           /* of each sample; rank 0 */
     int ended_count;
     float *logits; /* [vocab]; last rank */
     sl_candidate *candidates;
@@ -55,20 +51,37 @@ static sl_status check(const generator *run, const sl_model *model)
     return SL_OK;
 }
 
-static sl_status make_programs(generator *run, const sl_model_source *source)
+static sl_status make_infers(generator *run, const sl_model_source *source)
 {
     sl_status status = SL_OK;
-    const sl_model *model = sl_model_source_model(source);
     const sl_device_options threads = { .threads = run->options->threads };
-    int64_t cache = run->prompt_count + run->options->new_tokens;
-    const sl_model_shape whole = { .batch = 1, .seq = run->prompt_count, .cache = cache };
-    const sl_model_shape one = { .batch = 1, .seq = 1, .cache = cache };
     SL_TRY(sl_device_open(run->options->device ? run->options->device : "cpu", &threads, &run->device));
-    SL_TRY(sl_stream_create(run->device, &run->stream));
-    SL_TRY(sl_infer_partition(model, SL_MODE_DECODE, &one, run->ranks, NULL, &run->partitions[1]));
-    SL_TRY(sl_infer_partition(model, SL_MODE_DECODE, &whole, run->ranks, run->partitions[1], &run->partitions[0]));
-    SL_TRY(sl_infer_create(run->partitions[0], run->rank, run->stream, source, NULL, &run->infers[0]));
-    SL_TRY(sl_infer_create(run->partitions[1], run->rank, run->stream, source, run->infers[0], &run->infers[1]));
+    sl_infer_options options = { .group = run->group,
+                                 .device = run->device,
+                                 .mode = SL_MODE_DECODE,
+                                 .shape = {
+                                     .batch = 1, .seq = 1, .cache = run->prompt_count + run->options->new_tokens } };
+    SL_TRY(sl_infer_create(source, &options, &run->one));
+    options.shape.seq = run->prompt_count;
+    options.shares = run->one;
+    SL_TRY(sl_infer_create(source, &options, &run->whole));
+done:
+    return status;
+}
+
+/* Empty caches for one sample. */
+static sl_status make_states(generator *run, void ***out)
+{
+    sl_status status = SL_OK;
+    sl_stream *stream = sl_runtime_stream(run->one->runtime);
+    int count = 0;
+    const sl_port *states = sl_stage_states(run->one->stage, &count);
+    SL_TRY(SL_NEW_ARRAY(*out, count));
+    for (int i = 0; i < count; i++) {
+        SL_TRY(sl_device_alloc(run->device, states[i].bytes, &(*out)[i]));
+        SL_TRY(sl_stream_memset(stream, (*out)[i], 0, states[i].bytes));
+    }
+    SL_TRY(sl_stream_synchronize(stream)); /* the other runtime has a stream of its own */
 done:
     return status;
 }
@@ -76,10 +89,9 @@ done:
 static sl_status make_buffers(generator *run)
 {
     sl_status status = SL_OK;
-    const sl_program_info *info = run->infers[0]->info;
     SL_TRY(SL_NEW_ARRAY(run->states, run->samples));
     for (int i = 0; i < run->samples; i++)
-        SL_TRY(sl_infer_alloc_ports(run->stream, info->states, info->state_count, &run->states[i]));
+        SL_TRY(make_states(run, &run->states[i]));
     SL_TRY(SL_NEW_ARRAY(run->positions, run->prompt_count));
     for (int64_t i = 0; i < run->prompt_count; i++)
         run->positions[i] = (int32_t)i;
@@ -91,72 +103,19 @@ done:
     return status;
 }
 
-static sl_status open_channels(generator *run)
+static sl_status open_channel(generator *run)
 {
-    sl_status status = SL_OK;
-    const sl_value_edge *edges = sl_partition_edges(run->partitions[0], &run->edge_count);
-    SL_TRY(SL_NEW_ARRAY(run->specs, run->edge_count + 1));
-    SL_TRY(SL_NEW_ARRAY(run->channels, run->edge_count + 1));
-    if (run->ranks == 1)
-        return SL_OK;
-    for (int i = 0; i < run->edge_count; i++)
-        run->specs[i] = (sl_channel_spec){
-            .id = i, .src = edges[i].from, .dst = edges[i].to, .capacity = run->samples, .max_bytes = edges[i].bytes
-        };
-    run->specs[run->edge_count] = (sl_channel_spec){
-        .id = run->edge_count, .src = run->ranks - 1, .dst = 0, .capacity = run->samples, .max_bytes = sizeof(int32_t)
+    const sl_channel_spec spec = {
+        .src = run->ranks - 1, .dst = 0, .capacity = run->samples, .max_bytes = sizeof(int32_t)
     };
-    SL_TRY(sl_group_open_channels(run->group, run->specs, run->edge_count + 1, run->channels));
-done:
-    return status;
+    return run->ranks == 1 ? SL_OK : sl_group_open_channels(run->group, &spec, 1, &run->chosen);
 }
 
 /* ---- One sample at this rank's stage --------------------------------------------------------- */
 
-static sl_message message_for(int64_t index, int sample, sl_dtype dtype, sl_shape shape)
+static sl_message message_for(int64_t index, int sample)
 {
-    return (sl_message){ .step = index, .microbatch = sample, .dtype = dtype, .shape = shape };
-}
-
-/* Takes what earlier stages sent into the program's inputs. */
-static sl_status receive(generator *run, const sl_partition *partition, sl_infer *infer, int64_t index, int sample)
-{
-    sl_status status = SL_OK;
-    int count = 0;
-    const sl_value_edge *edges = sl_partition_edges(partition, &count);
-    for (int i = 0; i < count && run->ranks > 1; i++) {
-        if (edges[i].to != run->rank)
-            continue;
-        const sl_port *port = &infer->info->inputs[edges[i].input];
-        const sl_message expected = message_for(index, sample, port->dtype, port->shape);
-        void *data = NULL;
-        SL_TRY(sl_channel_receive(run->channels[i], &expected, NULL, &data));
-        SL_TRY(sl_stream_copy(run->stream, SL_COPY_HOST_TO_DEVICE, infer->inputs[edges[i].input], data, port->bytes));
-        SL_TRY(sl_stream_synchronize(run->stream));
-        SL_TRY(sl_channel_release(run->channels[i], data));
-    }
-done:
-    return status;
-}
-
-static sl_status send(generator *run, const sl_partition *partition, sl_infer *infer, int64_t index, int sample)
-{
-    sl_status status = SL_OK;
-    int count = 0;
-    const sl_value_edge *edges = sl_partition_edges(partition, &count);
-    for (int i = 0; i < count && run->ranks > 1; i++) {
-        if (edges[i].from != run->rank)
-            continue;
-        const sl_port *port = &infer->info->outputs[edges[i].output];
-        const sl_message message = message_for(index, sample, port->dtype, port->shape);
-        void *data = NULL;
-        SL_TRY(sl_channel_reserve(run->channels[i], &message, &data));
-        SL_TRY(sl_stream_copy(run->stream, SL_COPY_DEVICE_TO_HOST, data, infer->outputs[edges[i].output], port->bytes));
-        SL_TRY(sl_stream_synchronize(run->stream));
-        SL_TRY(sl_channel_commit(run->channels[i], data));
-    }
-done:
-    return status;
+    return (sl_message){ .step = index, .microbatch = sample, .dtype = SL_I32, .shape = { .rank = 0 } };
 }
 
 static bool ends_text(const generator *run, int32_t token)
@@ -182,24 +141,23 @@ static void deliver(generator *run, int64_t index, int sample, int32_t token)
 }
 
 /* Last rank: the new token, for rank 0. */
-static sl_status choose(generator *run, sl_infer *infer, int64_t index, int sample)
+static sl_status choose(generator *run, int64_t index, int sample)
 {
     sl_status status = SL_OK;
     const sl_sample_options options = { .temperature = run->options->temperature,
                                         .top_k = run->options->top_k,
                                         .top_p = run->options->top_p,
                                         .seed = run->options->seed };
-    SL_TRY(sl_infer_get(infer, "logits", run->logits));
     int32_t token = sl_sample(run->logits, run->vocab, &options, (uint64_t)sample, (uint64_t)index, run->candidates);
     if (run->ranks == 1) {
         deliver(run, index, sample, token);
         return SL_OK;
     }
-    const sl_message message = message_for(index, sample, SL_I32, (sl_shape){ .rank = 0 });
+    const sl_message message = message_for(index, sample);
     void *data = NULL;
-    SL_TRY(sl_channel_reserve(run->channels[run->edge_count], &message, &data));
+    SL_TRY(sl_channel_reserve(run->chosen, &message, &data));
     *(int32_t *)data = token;
-    SL_TRY(sl_channel_commit(run->channels[run->edge_count], data));
+    SL_TRY(sl_channel_commit(run->chosen, data));
 done:
     return status;
 }
@@ -211,10 +169,10 @@ static sl_status take_token(generator *run, int64_t index, int sample)
     void *data = NULL;
     if (run->rank != 0 || run->ranks == 1 || index < 0)
         return SL_OK;
-    const sl_message expected = message_for(index, sample, SL_I32, (sl_shape){ .rank = 0 });
-    SL_TRY(sl_channel_receive(run->channels[run->edge_count], &expected, NULL, &data));
+    const sl_message expected = message_for(index, sample);
+    SL_TRY(sl_channel_receive(run->chosen, &expected, NULL, &data));
     deliver(run, index, sample, *(int32_t *)data);
-    SL_TRY(sl_channel_release(run->channels[run->edge_count], data));
+    SL_TRY(sl_channel_release(run->chosen, data));
 done:
     return status;
 }
@@ -222,18 +180,17 @@ done:
 static sl_status advance(generator *run, int64_t index, int sample)
 {
     sl_status status = SL_OK;
-    int which = index == 0 ? 0 : 1;
-    sl_infer *infer = run->infers[which];
+    bool last = run->rank == run->ranks - 1;
+    sl_infer *infer = index == 0 ? run->whole : run->one;
     int32_t position = index == 0 ? 0 : (int32_t)(run->prompt_count + index - 1);
+    const sl_infer_input inputs[] = { { "tokens", index == 0 ? run->options->prompt : &run->last[sample] },
+                                      { "position", &position },
+                                      { "positions", index == 0 ? run->positions : &position } };
     SL_TRY(take_token(run, index - 1, sample));
-    SL_TRY(sl_infer_set(infer, "tokens", index == 0 ? run->options->prompt : &run->last[sample]));
-    SL_TRY(sl_infer_set(infer, "position", &position));
-    SL_TRY(sl_infer_set(infer, "positions", index == 0 ? run->positions : &position));
-    SL_TRY(receive(run, run->partitions[which], infer, index, sample));
-    SL_TRY(sl_infer_run(infer, run->states[sample]));
-    SL_TRY(send(run, run->partitions[which], infer, index, sample));
-    if (run->rank == run->ranks - 1)
-        SL_TRY(choose(run, infer, index, sample));
+    sl_stage_bind_states(infer->stage, run->states[sample]);
+    SL_TRY(sl_infer_run(infer, index * run->samples + sample, inputs, 3, last ? run->logits : NULL, NULL));
+    if (last)
+        SL_TRY(choose(run, index, sample));
 done:
     return status;
 }
@@ -252,23 +209,23 @@ static sl_status all_ended(generator *run, int64_t index, bool *out)
 
 static void release(generator *run)
 {
-    for (int i = 0; run->states && i < run->samples; i++)
-        sl_infer_free_ports(run->device, run->states[i], run->infers[0]->info->state_count);
+    int state_count = 0;
+    if (run->states)
+        (void)sl_stage_states(run->one->stage, &state_count);
+    for (int sample = 0; run->states && sample < run->samples; sample++) {
+        for (int i = 0; run->states[sample] && i < state_count; i++)
+            sl_device_free(run->device, run->states[sample][i]);
+        sl_free(run->states[sample]);
+    }
     sl_free(run->states);
-    for (int i = 0; run->channels && i <= run->edge_count; i++)
-        sl_channel_close(run->channels[i]);
-    sl_free(run->channels);
-    sl_free(run->specs);
+    sl_channel_close(run->chosen);
     sl_free(run->positions);
     sl_free(run->last);
     sl_free(run->ended);
     sl_free(run->logits);
     sl_free(run->candidates);
-    sl_infer_destroy(run->infers[1]);
-    sl_infer_destroy(run->infers[0]);
-    sl_partition_destroy(run->partitions[1]);
-    sl_partition_destroy(run->partitions[0]);
-    sl_stream_destroy(run->stream);
+    sl_infer_destroy(run->whole);
+    sl_infer_destroy(run->one);
     sl_device_close(run->device);
 }
 
@@ -290,9 +247,9 @@ sl_status sl_model_generate(const sl_model_source *source, sl_group *group, cons
     if (!options->ignore_end)
         run.ends = sl_model_end_tokens(model);
     SL_TRY(check(&run, model));
-    SL_TRY(make_programs(&run, source));
+    SL_TRY(make_infers(&run, source));
     SL_TRY(make_buffers(&run));
-    SL_TRY(open_channels(&run));
+    SL_TRY(open_channel(&run));
     if (tokens)
         memset(tokens, 0xff, (size_t)run.samples * (size_t)options->new_tokens * sizeof *tokens); /* -1 */
     int64_t index = 0;

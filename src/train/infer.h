@@ -1,38 +1,39 @@
-/* One stage's forward program with its memory, for evaluation and generation. */
+/* One stage of a model in a runtime that runs forward only, for evaluation and generation. */
 #ifndef SL_TRAIN_INFER_H
 #define SL_TRAIN_INFER_H
 
 #include <sluice/train.h>
 
 typedef struct sl_infer {
-    sl_stream *stream; /* borrowed */
-    sl_stage_program *program;
-    const sl_program_info *info;
-    const struct sl_infer *shares; /* whose parameters are used; NULL: our own */
-    void **params, **inputs, **outputs;
-    void *constants, *scratch, *saved_i, *saved_w, *kept;
+    sl_partition *partition; /* one stage for each rank */
+    sl_stage *stage;         /* this rank's */
+    sl_runtime *runtime;
 } sl_infer;
 
-/* Makes the program and its buffers. shares (or NULL) is the same stage of the same model built for another sequence
- * length; it must outlive this one. Parameters of our own are read from the source. */
-SL_MUST_CHECK sl_status sl_infer_create(const sl_partition *partition, int stage, sl_stream *stream,
-                                        const sl_model_source *source, const sl_infer *shares, sl_infer **out);
+typedef struct SL_NAMED_FIELDS sl_infer_options {
+    sl_group *group;
+    sl_device *device;
+    sl_model_mode mode;
+    sl_model_shape shape;
+    /* The same model on the same group, made for another sequence length: this one is cut like it and uses its
+     * parameters. It must outlive this one. NULL: parameters are read from the source. */
+    const sl_infer *shares;
+} sl_infer_options;
+
+/* A tensor in host memory, of the shape that the stage declares. */
+typedef struct sl_infer_input {
+    const char *name;
+    const void *data;
+} sl_infer_input;
+
+/* Collective over the group. In these modes a tied head is the embedding's parameter, in one process and across
+ * stages. */
+SL_MUST_CHECK sl_status sl_infer_create(const sl_model_source *source, const sl_infer_options *options, sl_infer **out);
 void sl_infer_destroy(sl_infer *infer); /* NULL is fine */
 
-/* Fills the input of that name from host memory; does nothing where the stage has none. */
-SL_MUST_CHECK sl_status sl_infer_set(sl_infer *infer, const char *name, const void *host);
-/* Copies an output to host memory. */
-SL_MUST_CHECK sl_status sl_infer_get(sl_infer *infer, const char *name, void *host);
-/* states: one for each of the program's; NULL where it has none. */
-SL_MUST_CHECK sl_status sl_infer_run(sl_infer *infer, void *const *states);
-
-/* Device memory for each port, zeroed; freed by sl_infer_free_ports. */
-SL_MUST_CHECK sl_status sl_infer_alloc_ports(sl_stream *stream, const sl_port *ports, int count, void ***out);
-void sl_infer_free_ports(sl_device *device, void **blocks, int count);
-
-/* The model as it is built for inference: a tied head is the embedding's parameter, in one process and across stages.
- * Cuts: NULL with stages for equal costs. */
-SL_MUST_CHECK sl_status sl_infer_partition(const sl_model *model, sl_model_mode mode, const sl_model_shape *shape,
-                                           int stages, const sl_partition *like, sl_partition **out);
+/* One step; number as in sl_step. Inputs that the stage does not have are left out. logits: NULL, or host memory for the
+ * output of that name. result may be NULL. */
+SL_MUST_CHECK sl_status sl_infer_run(sl_infer *infer, int64_t number, const sl_infer_input *inputs, int input_count,
+                                     float *logits, sl_step_result *result);
 
 #endif

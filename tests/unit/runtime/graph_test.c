@@ -1,4 +1,4 @@
-/* Stages of a partitioned graph: a weight runner in place of their own, and what is refused. */
+/* Stages of a partitioned graph: a weight runner in place of their own, state buffers, and what is refused. */
 #include "support/device/test_device.h"
 
 #include <sluice/nn.h>
@@ -295,6 +295,122 @@ static void stages_that_cannot_do_what_is_asked_are_refused(void **state)
     close_fixture(&made);
 }
 
+/* ---- State buffers --------------------------------------------------------------------------- */
+
+enum { CACHE = 2 };
+
+/* A stage, made twice, that keeps what it was given: attention of one token over a cache. Keys are zero, so that the
+ * result is the mean of all values up to the position. */
+static void open_cache(fixture *made, int microbatches)
+{
+    const int64_t dims[] = { 1, 1, 1, WIDTH }, cache[] = { 1, CACHE, 1, WIDTH };
+    const sl_generate_options forward = { .name = "ForwardOnly", .ranks = 1, .microbatches = microbatches };
+    sl_graph *graph = NULL;
+    *made = (fixture){ .group = NULL };
+    succeed(sl_group_open_threads(1, NULL, &made->group));
+    succeed(sl_device_open(test_device_spec(), NULL, &made->device));
+    succeed(sl_schedule_generate(&forward, &made->schedule));
+    succeed(sl_graph_create(&graph));
+    sl_value zero = sl_graph_constant(graph, "zero", SL_F32, 4, dims, (const float[WIDTH]){ 0 });
+    sl_value v = sl_graph_input(graph, "v", SL_F32, 4, dims);
+    sl_value position = sl_graph_input(graph, "position", SL_I32, 0, NULL);
+    sl_value cache_k = sl_graph_state(graph, "cache_k", SL_F32, 4, cache);
+    sl_value cache_v = sl_graph_state(graph, "cache_v", SL_F32, 4, cache);
+    sl_graph_output(graph, "mean", sl_attention_cached(graph, zero, zero, v, cache_k, cache_v, position, 0));
+    succeed(sl_graph_finish(graph));
+    succeed(sl_graph_partition(graph, &(sl_split_spec){ .kind = SL_SPLIT_WHOLE }, &made->partition));
+    sl_graph_destroy(graph);
+    for (int i = 0; i < STAGES; i++)
+        succeed(sl_stage_build((const sl_partition *const[]){ made->partition }, 1, 0, made->device,
+                               &(sl_program_options){ .forward_only = true }, &made->stages[i]));
+}
+
+static sl_status create_cache(fixture *made, int which, sl_runtime **out)
+{
+    const sl_arg_spec position = { .name = "position", .chunk = { .kind = SL_CHUNK_REPLICATE } };
+    return sl_runtime_create(&(sl_runtime_options){ .group = made->group,
+                                                    .device = made->device,
+                                                    .schedule = made->schedule,
+                                                    .stages = &made->stages[which],
+                                                    .stage_count = 1,
+                                                    .args = &position,
+                                                    .arg_count = 1 },
+                             out);
+}
+
+/* Gives one value at a position; the mean of it and those before. */
+static sl_status give(sl_runtime *runtime, float value, int32_t position, float *mean)
+{
+    const int64_t dims[] = { 1, 1, 1, WIDTH };
+    const sl_meta meta = sl_meta_make(SL_F32, 4, dims);
+    float v[WIDTH] = { value, value, value, value }, means[WIDTH];
+    const sl_arg args[] = { { .name = "v", .view = { v, meta } },
+                            { .name = "position", .view = { &position, sl_meta_make(SL_I32, 0, NULL) } } };
+    const sl_output output = { .name = "mean", .view = { means, meta } };
+    sl_status status = sl_runtime_eval(
+        runtime, &(sl_step){ .args = args, .arg_count = 2, .outputs = &output, .output_count = 1 }, NULL);
+    if (status == SL_OK)
+        *mean = means[0];
+    return status;
+}
+
+static void runtimes_share_the_states_that_are_bound(void **state)
+{
+    (void)state;
+    fixture made;
+    sl_runtime *runtimes[2] = { NULL };
+    void *blocks[2][2] = { { NULL } }; /* of each text */
+    float mean = 0;
+    int count = 0;
+    open_cache(&made, 1);
+    for (int i = 0; i < 2; i++)
+        succeed(create_cache(&made, i, &runtimes[i]));
+    const sl_port *ports = sl_stage_states(made.stages[0], &count);
+    assert_int_equal(count, 2);
+    assert_string_equal(ports[1].name, "cache_v");
+    for (int i = 0; i < 4; i++)
+        succeed(sl_device_alloc(made.device, ports[i % 2].bytes, &blocks[i / 2][i % 2]));
+    for (int text = 0; text < 2; text++) {
+        sl_stage_bind_states(made.stages[0], blocks[text]);
+        succeed(give(runtimes[0], text == 0 ? 2 : 10, 0, &mean));
+        assert_float_equal(mean, text == 0 ? 2 : 10, 0);
+    }
+    for (int text = 0; text < 2; text++) {
+        sl_stage_bind_states(made.stages[1], blocks[text]);
+        succeed(give(runtimes[1], text == 0 ? 4 : 20, 1, &mean));
+        assert_float_equal(mean, text == 0 ? 3 : 15, 0);
+    }
+    for (int i = 0; i < 4; i++)
+        sl_device_free(made.device, blocks[i / 2][i % 2]);
+    for (int i = 0; i < 2; i++)
+        sl_runtime_destroy(runtimes[i]);
+    close_fixture(&made);
+}
+
+static void states_that_cannot_be_kept_are_refused(void **state)
+{
+    (void)state;
+    fixture made;
+    sl_stage *stage = NULL;
+    float mean = 0;
+    open_cache(&made, 2);
+    assert_int_equal(create_cache(&made, 0, &made.runtime), SL_ERR_ARGUMENT);
+    assert_string_equal(sl_error_message(),
+                        "rank 0: stage 0 has state buffers: its schedule must have one microbatch, not 2");
+    const sl_partition *const two[] = { made.partition, made.partition };
+    assert_int_equal(sl_stage_build(two, 2, 0, made.device, &(sl_program_options){ .forward_only = true }, &stage),
+                     SL_ERR_UNSUPPORTED);
+    assert_string_equal(sl_error_message(),
+                        "stage 0: state buffer 'cache_k': the stage must be built for one size of microbatch");
+    close_fixture(&made);
+
+    open_cache(&made, 1);
+    succeed(create_cache(&made, 0, &made.runtime));
+    assert_int_equal(give(made.runtime, 1, 0, &mean), SL_ERR_ARGUMENT);
+    assert_non_null(strstr(sl_error_message(), "state buffer 'cache_k' has no memory: sl_stage_bind_states gives it"));
+    close_fixture(&made);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -302,6 +418,8 @@ int main(void)
         cmocka_unit_test(a_weight_runner_takes_the_place_of_a_graphs_own),
         cmocka_unit_test(partitions_that_do_not_fit_are_refused),
         cmocka_unit_test(stages_that_cannot_do_what_is_asked_are_refused),
+        cmocka_unit_test(runtimes_share_the_states_that_are_bound),
+        cmocka_unit_test(states_that_cannot_be_kept_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -69,28 +69,24 @@ static void generate(const sl_model_source *source, int ranks, const sl_generate
 static int32_t next_token(const sl_model_source *source, const int32_t *sequence, int64_t length)
 {
     sl_device *device = NULL;
-    sl_stream *stream = NULL;
-    sl_partition *partition = NULL;
+    sl_group *group = NULL;
     sl_infer *infer = NULL;
     const sl_model *model = sl_model_source_model(source);
     int64_t vocab = sl_model_vocab(model), best = 0;
     float *logits = malloc((size_t)(length * vocab) * sizeof *logits);
     assert_int_equal(sl_device_open(test_device_spec(), NULL, &device), SL_OK);
-    assert_int_equal(sl_stream_create(device, &stream), SL_OK);
-    assert_int_equal(
-        sl_infer_partition(model, SL_MODE_LOGITS, &(sl_model_shape){ .batch = 1, .seq = length }, 1, NULL, &partition),
-        SL_OK);
-    assert_int_equal(sl_infer_create(partition, 0, stream, source, NULL, &infer), SL_OK);
-    assert_int_equal(sl_infer_set(infer, "tokens", sequence), SL_OK);
-    assert_int_equal(sl_infer_run(infer, NULL), SL_OK);
-    assert_int_equal(sl_infer_get(infer, "logits", logits), SL_OK);
+    assert_int_equal(sl_group_open_threads(1, NULL, &group), SL_OK);
+    const sl_infer_options options = {
+        .group = group, .device = device, .mode = SL_MODE_LOGITS, .shape = { .batch = 1, .seq = length }
+    };
+    assert_int_equal(sl_infer_create(source, &options, &infer), SL_OK);
+    assert_int_equal(sl_infer_run(infer, 0, &(sl_infer_input){ "tokens", sequence }, 1, logits, NULL), SL_OK);
     const float *last = logits + (length - 1) * vocab;
     for (int64_t i = 1; i < vocab; i++)
         best = last[i] > last[best] ? i : best;
     sl_infer_destroy(infer);
-    sl_partition_destroy(partition);
-    sl_stream_destroy(stream);
     sl_device_close(device);
+    sl_group_close(group);
     free(logits);
     return (int32_t)best;
 }
