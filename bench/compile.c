@@ -126,7 +126,7 @@ static void print_json(const compile_options *options, const compile_result *res
     sl_json json = { .file = stdout };
     sl_json_begin(&json, '{');
     sl_json_put_int(&json, "ranks", options->ranks);
-    sl_json_put_int(&json, "stages", options->ranks * options->stages_per_rank);
+    sl_json_put_int(&json, "stages", (int64_t)options->ranks * options->stages_per_rank);
     sl_json_put_int(&json, "microbatches", options->microbatches);
     sl_json_put_int(&json, "layers", options->layers);
     sl_json_put_int(&json, "actions", result->actions);

@@ -68,7 +68,8 @@ sl_status sl_compiler_create(const sl_compile_options *options, sl_rank_program 
     const sl_wiring *wiring = options->wiring;
     const sl_wire_rank *rank = &wiring->ranks[options->rank];
     int64_t width = wiring->microbatches;
-    int64_t cells = (2 * ((int64_t)rank->input_rows + rank->output_rows) + SL_REGION_COUNT * rank->stage_count) * width;
+    int64_t rows = 2 * ((int64_t)rank->input_rows + rank->output_rows) + (int64_t)SL_REGION_COUNT * rank->stage_count;
+    int64_t cells = rows * width;
     sl_compiler c = { .options = options, .wiring = wiring, .program = program, .held_count = 1, .reducing = -1 };
     if (cells > INT32_MAX / 4)
         return sl_fail(SL_ERR_ARGUMENT, "rank %d has too many values: %lld in all microbatches", options->rank,
