@@ -104,21 +104,24 @@ done:
     return status;
 }
 
-/* The part's piece where the device can read it. A device that works by itself gets a copy in `scratch`. */
+/* The part's piece where the device can read it. A device that works by itself gets a copy in half `half` (0 or 1) of the
+ * scratch, which is free: no stage runs any more. */
 static sl_status fetch_piece(sl_runtime *runtime, part *each, const sl_message *message, size_t offset, size_t bytes,
-                             void *scratch, void **out)
+                             int half, void **out)
 {
     sl_status status = SL_OK;
     void *data = NULL;
-    *out = each->grad + offset;
-    if (!each->from)
+    if (!each->from) {
+        *out = each->grad + offset;
         return SL_OK;
+    }
     SL_TRY(sl_channel_receive(each->from, message, NULL, &data));
     each->message = *out = data;
     if (runtime->host)
         return SL_OK;
-    SL_TRY(sl_stream_copy(runtime->stream, SL_COPY_HOST_TO_DEVICE, scratch, data, bytes));
-    *out = scratch;
+    char *copy = (char *)runtime->context.scratch + (size_t)half * SL_TIE_PIECE_BYTES;
+    SL_TRY(sl_stream_copy(runtime->stream, SL_COPY_HOST_TO_DEVICE, copy, data, bytes));
+    *out = copy;
 done:
     return status;
 }
@@ -137,15 +140,14 @@ static sl_status add_piece(sl_runtime *runtime, const sl_message *message, void 
 static sl_status sum_piece(sl_runtime *runtime, sl_tie *tie, int64_t step, int number, size_t offset, size_t bytes)
 {
     sl_status status = SL_OK;
-    char *scratch = runtime->context.scratch; /* no stage runs any more */
     void *sum = NULL, *more = NULL;
     sl_message message = { .step = step, .microbatch = number, .dtype = tie->meta.dtype };
     message.shape.rank = 1;
     message.shape.dims[0] = (int64_t)(bytes / sl_dtype_size(message.dtype));
     SL_TRY(send_pieces(runtime, tie, &message, offset, bytes));
-    SL_TRY(fetch_piece(runtime, &tie->parts[0], &message, offset, bytes, scratch, &sum));
+    SL_TRY(fetch_piece(runtime, &tie->parts[0], &message, offset, bytes, 0, &sum));
     for (int p = 1; p < tie->wire->member_count; p++) {
-        SL_TRY(fetch_piece(runtime, &tie->parts[p], &message, offset, bytes, scratch + SL_TIE_PIECE_BYTES, &more));
+        SL_TRY(fetch_piece(runtime, &tie->parts[p], &message, offset, bytes, 1, &more));
         SL_TRY(add_piece(runtime, &message, sum, more));
     }
     for (int p = 0; p < tie->wire->member_count; p++) {
