@@ -31,7 +31,7 @@ typedef struct chain {
     sl_value_desc inputs[CHAIN_MAX][2], outputs[CHAIN_MAX][1];
     sl_weight_desc weights[CHAIN_MAX][1];
     sl_stage_desc stages[CHAIN_MAX];
-    char names[CHAIN_MAX][2][8];
+    char names[CHAIN_MAX][2][16];
 } chain;
 
 static inline sl_meta value_meta(int64_t rows)
