@@ -54,7 +54,7 @@ static char *path_of(int64_t step, const char *name)
 static char *aside_of(int64_t step, const char *suffix)
 {
     static char path[300];
-    snprintf(path, sizeof path, "%s%s", path_of(step, NULL), suffix);
+    snprintf(path, sizeof path, "%s/step-%08" PRId64 "%s", folder, step, suffix);
     return path;
 }
 
