@@ -13,6 +13,8 @@
 /* A sleeper looks again after this long, should a process have died between an event and its bell. */
 #define SLEEP_LIMIT_NS 250000000L
 #define WAITS_PER_MOVE 64
+/* With more ranks than cores a wait that is not over after so many turns of others sleeps: its own turns are theirs. */
+#define CROWDED_YIELDS 4
 #define SPINS_PER_LOOK 16 /* a look at the clock and the peer's core costs as much as a few spins */
 
 static void relax(void)
@@ -98,6 +100,8 @@ static bool wait_busily(sl_shm_link *link, sl_pause *pause)
         if (pause->spins % SPINS_PER_LOOK)
             return true;
     }
+    if (link->shm->control->size > link->shm->control->cores && pause->spins > CROWDED_YIELDS)
+        return false;
     double now = sl_now();
     if (pause->until <= 0)
         pause->until = now + link->spin_seconds;
