@@ -335,6 +335,12 @@ static void a_loss_that_is_no_number_ends_the_run_on_all_ranks(void **state)
     assert_non_null(strstr(out.message, "loss"));
 }
 
+#ifdef __SANITIZE_THREAD__
+enum { EVERY = 13 }; /* it is slow, and the runs have the same threads */
+#else
+enum { EVERY = 1 };
+#endif
+
 static void memory_is_planned_to_the_byte(void **state)
 {
     (void)state;
@@ -348,7 +354,9 @@ static void memory_is_planned_to_the_byte(void **state)
             for (int pp = 1; pp <= 4; pp *= 2) {
                 for (int more = 0; more < 4; more++) {
                     char name[32], family[32], schedule[64], ranks[32];
-                    snprintf(name, sizeof name, "memory-%d", number++);
+                    snprintf(name, sizeof name, "memory-%d", number);
+                    if (number++ % EVERY)
+                        continue;
                     snprintf(family, sizeof family, "model.family=%s", families[f]);
                     snprintf(schedule, sizeof schedule, "parallel.schedule=%s", sl_generator_name(g));
                     snprintf(ranks, sizeof ranks, "parallel.pp=%d", pp);
