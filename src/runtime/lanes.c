@@ -352,6 +352,15 @@ static const sl_program_action *action_of(const sl_program *program, const sl_in
     return &program->actions[i];
 }
 
+void sl_lanes_settle(sl_runtime *runtime)
+{
+    sl_lanes *lanes = &runtime->lanes;
+    for (int lane = 0; lane < (runtime->host ? 1 : SL_LANE_COUNT); lane++)
+        (void)!sl_stream_synchronize(lanes->streams[lane]);
+    if (lanes->posted != runtime->stream)
+        (void)!sl_stream_synchronize(lanes->posted);
+}
+
 sl_status sl_lanes_finish(sl_runtime *runtime, const sl_program *program)
 {
     sl_status status = SL_OK;

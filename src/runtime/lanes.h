@@ -58,5 +58,7 @@ SL_MUST_CHECK sl_status sl_lanes_after(sl_runtime *runtime, const sl_instr *inst
 
 /* The end of a step: waits for all streams, and tells of an output that could not be delivered. */
 SL_MUST_CHECK sl_status sl_lanes_finish(sl_runtime *runtime, const sl_program *program);
+/* The end of a step that failed: waits for all streams, so that none still writes to what the caller gave. */
+void sl_lanes_settle(sl_runtime *runtime);
 
 #endif

@@ -231,8 +231,13 @@ static sl_status run_step(sl_runtime *runtime, const sl_program *program, const 
         status = sl_runtime_execute(runtime, program);
     if (status == SL_OK)
         status = finish(runtime, program, training, &own);
-    if (status != SL_OK)
-        return sl_runtime_fail(runtime, status, -1, none);
+    if (status != SL_OK) {
+        char message[2048];
+        status = sl_runtime_fail(runtime, status, -1, none);
+        snprintf(message, sizeof message, "%s", sl_error_message());
+        sl_lanes_settle(runtime);
+        return sl_fail(status, "%s", message);
+    }
     if (result)
         *result = own;
     return SL_OK;

@@ -82,6 +82,37 @@ static void a_failing_callback_stops_all_ranks_at_one_place(void **state)
     }
 }
 
+/* Outputs as they were when the step returned, and a while later. */
+static sl_status look_twice_at_outputs(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
+{
+    static float before[MAX_SAMPLES * WIDTH];
+    (void)runtime;
+    (void)stages;
+    (void)count;
+    if (rank != sl_schedule_ranks(self->schedule) - 1)
+        return SL_OK;
+    memcpy(before, self->outputs, sizeof before);
+    nanosleep(&(struct timespec){ .tv_nsec = 50000000 }, NULL);
+    *(bool *)self->user = memcmp(before, self->outputs, sizeof before) == 0;
+    return SL_OK;
+}
+
+static void nothing_is_written_once_a_failed_step_has_returned(void **state)
+{
+    (void)state;
+    bool settled = false;
+    job made = job_make("1F1B", 3, 0, 4, 8);
+    made.shape.fail_stage = 1;
+    made.shape.fail_microbatch = 2;
+    made.device = "test";
+    made.after = look_twice_at_outputs;
+    made.user = &settled;
+    test_device_set_pause(3); /* outputs arrive late */
+    assert_all_fail(&made, SL_ERR_STAGE, (const char *const[]){ "1F2", NULL });
+    test_device_set_pause(0);
+    assert_true(settled);
+}
+
 static void a_callback_that_leaves_no_message_is_named(void **state)
 {
     (void)state;
@@ -383,6 +414,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_failing_callback_stops_all_ranks_at_one_place),
+        cmocka_unit_test(nothing_is_written_once_a_failed_step_has_returned),
         cmocka_unit_test(a_callback_that_leaves_no_message_is_named),
         cmocka_unit_test(a_loss_that_is_no_number_is_noticed_when_asked_for),
         cmocka_unit_test(stages_that_do_not_fit_are_refused_on_all_ranks),
