@@ -177,12 +177,14 @@ SL_API SL_MUST_CHECK sl_status sl_checkpoint_writer_commit(sl_checkpoint_writer 
 
 /* Where a shard lives: "rank:1/cpu", "rank:3/cuda:0". */
 typedef struct sl_shard_place {
-    int rank;
+    int rank; /* -1 if the text names none: the process that has the tensor */
     char device[24];
 } sl_shard_place;
 
-/* ranks is the size of the group, which the rank must be in. */
-SL_API SL_MUST_CHECK sl_status sl_shard_place_parse(const char *text, int ranks, sl_shard_place *out);
+/* "rank:N/DEVICE", "rank:N" (its cpu) or "DEVICE" (no rank). A device is a kind ("cpu", "cuda", ...) or a kind and a
+ * number ("cuda:0"). The rank must be one of `ranks`, the group's `count` ranks in the numbering of the run; NULL: 0 to
+ * count - 1. */
+SL_API SL_MUST_CHECK sl_status sl_shard_place_parse(const char *text, const int *ranks, int count, sl_shard_place *out);
 SL_API char *sl_shard_place_text(const sl_shard_place *placement, char *text, size_t size); /* returns text */
 
 /* A box of a tensor: element [offsets] .. [offsets + size). */

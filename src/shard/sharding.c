@@ -8,35 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Placements and sizes -------------------------------------------------------------------- */
-
-sl_status sl_shard_place_parse(const char *text, int ranks, sl_shard_place *out)
-{
-    sl_shard_place placement = { 0 };
-    char digits[16];
-    int64_t rank;
-    const char *slash = strchr(text, '/');
-
-    size_t length = slash ? (size_t)(slash - text) : 0;
-    if (strncmp(text, "rank:", 5) != 0 || length < 6 || length - 5 >= sizeof digits || slash[1] == '\0' ||
-        strlen(slash + 1) >= sizeof placement.device)
-        return sl_fail(SL_ERR_ARGUMENT, "placement '%.60s' is not of the form rank:N/DEVICE", text);
-    snprintf(digits, sizeof digits, "%.*s", (int)length - 5, text + 5);
-    if (sl_parse_int("rank", digits, 0, INT32_MAX, &rank) != SL_OK)
-        return sl_fail_context(SL_ERR_ARGUMENT, "placement '%.60s'", text);
-    if (rank >= ranks)
-        return sl_fail(SL_ERR_ARGUMENT, "placement '%.60s': the group has ranks 0 to %d", text, ranks - 1);
-    placement.rank = (int)rank;
-    snprintf(placement.device, sizeof placement.device, "%s", slash + 1);
-    *out = placement;
-    return SL_OK;
-}
-
-char *sl_shard_place_text(const sl_shard_place *placement, char *text, size_t size)
-{
-    snprintf(text, size, "rank:%d/%s", placement->rank, placement->device);
-    return text;
-}
+/* ---- Sizes ----------------------------------------------------------------------------------- */
 
 sl_status sl_shape_flatten(const sl_shape *parts, int count, sl_shape *out)
 {

@@ -51,6 +51,8 @@ static sl_status check_local(int rank, int index, const sl_local_shard *local)
         return sl_fail(SL_ERR_SHAPE, "rank %d, shard %d: the size is %s, the tensor %s", rank, index,
                        sl_shape_text(&local->shard.size, expected, sizeof expected),
                        sl_shape_text(&local->meta.shape, given, sizeof given));
+    if (placement->rank < 0)
+        return sl_fail(SL_ERR_ARGUMENT, "rank %d, shard %d: it is placed on no rank", rank, index);
     if (placement->rank != rank)
         return sl_fail(SL_ERR_ARGUMENT, "rank %d, shard %d: it is placed on rank %d", rank, index, placement->rank);
     if (strcmp(placement->device, local->device) != 0)

@@ -30,30 +30,68 @@ static sl_shard_place place(int rank)
     return (sl_shard_place){ .rank = rank, .device = "cpu" };
 }
 
-static void placements_are_read_and_must_be_in_the_group(void **state)
+static void reads_place(const char *text, int rank, const char *device, const char *written)
+{
+    sl_shard_place found = { .rank = 7 };
+    char again[40];
+    ok(sl_shard_place_parse(text, NULL, 16, &found));
+    assert_int_equal(found.rank, rank);
+    assert_string_equal(found.device, device);
+    assert_string_equal(sl_shard_place_text(&found, again, sizeof again), written);
+}
+
+static void placements_are_read_in_all_three_forms(void **state)
 {
     (void)state;
-    sl_shard_place placement = { .rank = 7 };
-    char text[40];
-    ok(sl_shard_place_parse("rank:1/cpu", 2, &placement));
-    assert_int_equal(placement.rank, 1);
-    assert_string_equal(placement.device, "cpu");
-    ok(sl_shard_place_parse("rank:15/cuda:3", 16, &placement));
-    assert_string_equal(sl_shard_place_text(&placement, text, sizeof text), "rank:15/cuda:3");
-    says(sl_shard_place_parse("rank:2/cpu", 2, &placement), "ranks 0 to 1");
+    reads_place("rank:1/cpu", 1, "cpu", "rank:1/cpu");
+    reads_place("rank:15/cuda:3", 15, "cuda:3", "rank:15/cuda:3");
+    reads_place("rank:0", 0, "cpu", "rank:0/cpu");
+    reads_place("cpu", -1, "cpu", "cpu");
+    reads_place("cuda:10", -1, "cuda:10", "cuda:10");
+}
+
+static void placements_must_be_on_a_rank_of_the_group_and_a_device(void **state)
+{
+    (void)state;
+    sl_shard_place found = { .rank = 7 };
+    const int group[] = { 4, 1, 6 };
+    ok(sl_shard_place_parse("rank:6/cpu", group, 3, &found));
+    assert_int_equal(found.rank, 6);
+    says(sl_shard_place_parse("rank:0/cpu", group, 3, &found), "the group has ranks 4, 1, 6");
+    says(sl_shard_place_parse("rank:2", group, 3, &found), "the group has ranks 4, 1, 6");
+    says(sl_shard_place_parse("rank:0/cpu", group, 0, &found), "placement");
+    says(sl_shard_place_parse("rank:2/cpu", NULL, 2, &found), "ranks 0 to 1");
     static const char *const bad[] = { "",
-                                       "cpu",
-                                       "rank:1",
                                        "rank:/cpu",
                                        "rank:1/",
+                                       "rank:",
                                        "rank:-1/cpu",
                                        "rank:1x/cpu",
+                                       "rank:1x",
                                        "Rank:1/cpu",
+                                       "rank:0/banana",
+                                       "rank:0/cpu/x",
+                                       "rank:0/cpu/",
+                                       "cpu/x",
+                                       "/cpu",
+                                       "banana",
+                                       "worker0/cpu",
+                                       "cpu:",
+                                       "cuda:",
+                                       "cuda:01",
+                                       "cuda:x",
+                                       "cuda:0:1",
+                                       "cpux",
+                                       "cp",
+                                       "CPU",
+                                       "rank:0/rank:0",
+                                       "cuda:99999999999",
                                        "rank:1/averyveryverylongdevicename",
-                                       "rank:123456789012345678/cpu" };
+                                       "rank:123456789012345678/cpu",
+                                       "rank:99999999999" };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        says(sl_shard_place_parse(bad[i], 2, &placement), "placement");
-    assert_int_equal(placement.rank, 15);
+        says(sl_shard_place_parse(bad[i], NULL, 2, &found), "placement");
+    assert_int_equal(found.rank, 6);
 }
 
 static void chunks(int64_t size, int count, const int64_t *lengths, const int64_t *offsets)
@@ -135,6 +173,9 @@ static void a_rank_describes_its_own_shards(void **state)
     says(sl_sharding_from_local(&size, 2, good, 2, &sharding), "rank 2, shard 0: it is placed on rank 3");
 
     sl_local_shard bad[2] = { good[0], good[1] };
+    bad[0].shard.placement.rank = -1;
+    says(sl_sharding_from_local(&size, 3, bad, 2, &sharding), "rank 3, shard 0: it is placed on no rank");
+    bad[0] = good[0];
     bad[1].layout = SL_STORAGE_SPARSE;
     says(sl_sharding_from_local(&size, 3, bad, 2, &sharding), "shard 1: only strided");
     bad[1] = good[1];
@@ -321,7 +362,8 @@ static void any_sharding_becomes_any_other(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(placements_are_read_and_must_be_in_the_group),
+        cmocka_unit_test(placements_are_read_in_all_three_forms),
+        cmocka_unit_test(placements_must_be_on_a_rank_of_the_group_and_a_device),
         cmocka_unit_test(chunks_are_rounded_up_and_the_last_ones_short),
         cmocka_unit_test(shards_must_be_the_whole_tensor_once),
         cmocka_unit_test(a_rank_describes_its_own_shards),
