@@ -115,8 +115,8 @@ static sl_status build(const void *from, sl_model_mode mode, const sl_model_shap
     sl_graph_push(g, "head");
     sl_value logits = sl_linear(g, x, table, SL_NO_VALUE);
     sl_graph_pop(g);
-    if (mode != SL_MODE_TRAIN)
-        sl_graph_output(g, "logits", logits);
+    if (mode != SL_MODE_TRAIN) /* f32, whatever the model computes in */
+        sl_graph_output(g, "logits", shape->dtype == SL_F32 ? logits : sl_cast(g, logits, SL_F32));
     if (mode != SL_MODE_LOGITS) {
         sl_value targets = sl_graph_input(g, "targets", SL_I32, 2, token_dims);
         sl_graph_loss(g, sl_cross_entropy(g, logits, targets, SL_IGNORED_TARGET));

@@ -91,7 +91,8 @@ typedef enum sl_model_mode {
 
 typedef struct SL_NAMED_FIELDS sl_model_shape {
     int64_t batch, seq;
-    int64_t cache; /* DECODE: positions that the caches hold; 0: all of the model's */
+    int64_t cache;  /* DECODE: positions that the caches hold; 0: all of the model's */
+    sl_dtype dtype; /* of parameters, activations and caches: f32 (the default) or bf16 */
 } sl_model_shape;
 
 /* The type of a value in a family's configuration, and what stands for it in config.json. */
@@ -147,7 +148,8 @@ struct SL_NAMED_FIELDS sl_model_family {
      * from them. n_inner and n_kv_head are 0 if the user leaves them to the family. */
     void (*complete)(void *config);
     /* Writes the model's inputs, nodes and outputs into the empty graph; the library finishes it. sl_model_build says
-     * what they are. Errors of the graph may be left in it. Needed are TRAIN and LOGITS, for sl_model_evaluate EVAL,
+     * what they are. The graph's parameters have shape->dtype already, and what is computed from them follows; floating
+     * inputs, states and the logits are the builder's to cast. Errors of the graph may be left in it. Needed are TRAIN and LOGITS, for sl_model_evaluate EVAL,
      * for sl_model_generate DECODE; fails with SL_ERR_UNSUPPORTED otherwise. */
     sl_status (*build)(const void *config, sl_model_mode mode, const sl_model_shape *shape, sl_graph *graph);
     /* Optional: what of config.json a table cannot describe. label is the file's name, for messages. */
@@ -196,7 +198,7 @@ SL_API SL_MUST_CHECK sl_status sl_model_save_config(const sl_model *model, sl_dt
  * DECODE: "position" i32 [], the place of the first token, and "positions" i32 [seq], position + 0, 1, ..
  * Outputs: "loss" f32 [], the mean over all targets that are not SL_IGNORED_TARGET; "logits" f32 [batch, seq, vocab],
  * in DECODE [batch, 1, vocab]. States of DECODE: "transformer.h.0.attn.cache_k" and the like, f32 [batch, cache, kv
- * heads, head dim]. Parameters and modules are named as in Hugging Face's files ("transformer.h.3.mlp.c_fc.weight",
+ * heads, head dim]; they have the shape's dtype. The loss and the logits are f32 whatever it is. Parameters and modules are named as in Hugging Face's files ("transformer.h.3.mlp.c_fc.weight",
  * "model.layers.3"), a tied head is the embedding's parameter. */
 SL_API SL_MUST_CHECK sl_status sl_model_build(const sl_model *model, sl_model_mode mode, const sl_model_shape *shape,
                                               sl_graph **out);

@@ -79,8 +79,13 @@ SL_API SL_MUST_CHECK sl_status sl_optimizer_step(sl_optimizer *optimizer, sl_str
 /* Makes the master weights equal to the parameters again, after somebody else has written the parameters. */
 SL_API SL_MUST_CHECK sl_status sl_optimizer_refresh_masters(sl_optimizer *optimizer, sl_stream *stream);
 
-/* One tensor of state, for checkpoints: "exp_avg" and "exp_avg_sq", or "momentum_buffer", then "master". Shaped as the
- * parameter. */
+/* What updates of parameter i are added to, and what a checkpoint keeps of it: its master, or the parameter itself if it
+ * has none. */
+SL_API sl_view sl_optimizer_weight(const sl_optimizer *optimizer, int i);
+/* Makes the parameters the master weights rounded, after somebody else has written the masters. */
+SL_API SL_MUST_CHECK sl_status sl_optimizer_round_masters(sl_optimizer *optimizer, sl_stream *stream);
+
+/* One tensor of state, for checkpoints: "exp_avg" and "exp_avg_sq", or "momentum_buffer". Shaped as the parameter. */
 typedef struct sl_optim_state {
     const char *param; /* name; borrowed */
     const char *kind;  /* static */
@@ -89,12 +94,13 @@ typedef struct sl_optim_state {
 
 SL_API int sl_optimizer_state_count(const sl_optimizer *optimizer);
 SL_API sl_optim_state sl_optimizer_state_at(const sl_optimizer *optimizer, int i); /* by parameter, then kind */
-/* Bytes of state for a parameter of this dtype and `count` elements, for plans. */
+/* Bytes that the optimizer holds for a parameter of this dtype and `count` elements: state and master, for plans. */
 SL_API size_t sl_optim_state_bytes(const sl_optim_options *options, sl_dtype dtype, int64_t count);
-#define SL_OPTIM_MAX_STATES 3
-/* The bytes of each tensor of that state; returns how many there are. */
-SL_API int sl_optim_state_sizes(const sl_optim_options *options, sl_dtype dtype, int64_t count,
-                                size_t sizes[SL_OPTIM_MAX_STATES]);
+#define SL_OPTIM_MAX_SAVED 3
+/* The bytes of each tensor that a checkpoint keeps of it: the weight (sl_optimizer_weight), then the state. Returns how
+ * many there are. */
+SL_API int sl_optim_saved_sizes(const sl_optim_options *options, sl_dtype dtype, int64_t count,
+                                size_t sizes[SL_OPTIM_MAX_SAVED]);
 /* Device memory that an optimizer of these parameters with these gradients will take, to the byte. */
 SL_API SL_MUST_CHECK sl_status sl_optim_device_bytes(const sl_optim_options *options, sl_device *device,
                                                      const sl_meta *params, const sl_meta *grads, int count,

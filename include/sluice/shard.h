@@ -55,7 +55,7 @@ SL_API SL_MUST_CHECK sl_status sl_tensor_entry_compare(const sl_tensor_entry *a,
 /* Elements [first, first + count) as f32; from f32, bf16, f16 or f64. */
 SL_API SL_MUST_CHECK sl_status sl_tensor_entry_read_f32(const sl_tensor_entry *entry, int64_t first, int64_t count,
                                                         float *out);
-/* f32 to f32, bf16 or f16, rounded to nearest even; out need not be aligned. */
+/* f32 to f32, bf16 or f16, rounded to nearest even; out need not be aligned and may be `from` itself. */
 SL_API SL_MUST_CHECK sl_status sl_f32_convert(const float *from, int64_t count, sl_dtype dtype, void *out);
 /* Index of the first element that is infinite or not a number; -1 if there is none. Types without such values have
  * none. data may be misaligned. */

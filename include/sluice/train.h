@@ -19,6 +19,7 @@ extern "C" {
 
 /* The values of keys that take a word and have no type of their own elsewhere. */
 typedef enum sl_order_choice { SL_ORDER_SEQUENTIAL, SL_ORDER_SHUFFLED } sl_order_choice;
+typedef enum sl_master_choice { SL_MASTER_F32, SL_MASTER_NONE } sl_master_choice;
 typedef enum sl_progress_choice { SL_PROGRESS_AUTO, SL_PROGRESS_PLAIN, SL_PROGRESS_OFF } sl_progress_choice;
 
 /* A list of texts; belongs to the configuration. */
@@ -66,7 +67,9 @@ typedef struct sl_train_config {
         double memory_gb;        /* limit of one rank; 0: an equal share of the machine's memory */
     } parallel;
     struct {
-        int64_t dtype; /* sl_dtype; f32 */
+        int64_t dtype;  /* sl_dtype of weights, activations and messages: f32 or bf16 */
+        int64_t master; /* sl_master_choice */
+        int64_t grad;   /* sl_dtype of the weights' gradients: f32 or bf16 */
     } precision;
     struct {
         int64_t every, keep; /* steps between checkpoints (0: only at the end); how many stay */
@@ -253,6 +256,7 @@ typedef struct SL_NAMED_FIELDS sl_eval_options {
     int64_t steps;      /* 0: all whole batches of the file */
     int threads;        /* 0: 1 */
     const char *device; /* as sl_device_open takes it; NULL: "cpu" */
+    sl_dtype dtype;     /* that the model computes in: f32 (the default) or bf16 */
     const char
         *logits; /* safetensors file for the logits [batch, seq, vocab] and loss [1] of the first batch, or NULL */
 } sl_eval_options;
@@ -279,6 +283,7 @@ typedef struct SL_NAMED_FIELDS sl_generate_text_options {
     bool ignore_end;    /* go on after a token that ends a text (eos_token_id of the model) */
     int threads;        /* 0: 1 */
     const char *device; /* as sl_device_open takes it; NULL: "cpu" */
+    sl_dtype dtype;     /* that the model computes in: f32 (the default) or bf16 */
     /* Called on rank 0 for each token as it comes, the one that ends a text too. May be NULL. */
     void (*token)(void *user, int sample, int64_t index, int32_t token);
     void *user;

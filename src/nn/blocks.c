@@ -56,8 +56,8 @@ sl_value sl_nn_attention(builder *b, sl_value q, sl_value k, sl_value v, double 
         return sl_attention_dropout(g, q, k, v, 0, true, b->mode == SL_MODE_TRAIN ? dropout : 0);
     sl_shape shape = sl_value_shape(g, k);
     shape.dims[1] = b->cache;
-    sl_value cache_k = sl_graph_state(g, "cache_k", SL_F32, 4, shape.dims);
-    sl_value cache_v = sl_graph_state(g, "cache_v", SL_F32, 4, shape.dims);
+    sl_value cache_k = sl_graph_state(g, "cache_k", sl_value_dtype(g, k), 4, shape.dims);
+    sl_value cache_v = sl_graph_state(g, "cache_v", sl_value_dtype(g, v), 4, shape.dims);
     return sl_attention_cached(g, q, k, v, cache_k, cache_v, b->position, 0);
 }
 
@@ -68,6 +68,12 @@ sl_value sl_nn_last(builder *b, sl_value x)
     return sl_slice(b->graph, x, 1, b->seq - 1, b->seq);
 }
 
+void sl_nn_logits(sl_graph *graph, sl_value logits)
+{
+    bool is_f32 = sl_value_dtype(graph, logits) == SL_F32;
+    sl_graph_output(graph, "logits", is_f32 ? logits : sl_cast(graph, logits, SL_F32));
+}
+
 void sl_nn_head(builder *b, sl_value x, sl_value weight)
 {
     sl_graph *g = b->graph;
@@ -75,7 +81,7 @@ void sl_nn_head(builder *b, sl_value x, sl_value weight)
     sl_value logits = sl_linear(g, x, weight, SL_NO_VALUE);
     sl_graph_pop(g);
     if (b->mode != SL_MODE_TRAIN)
-        sl_graph_output(g, "logits", logits);
+        sl_nn_logits(g, logits);
     if (b->mode == SL_MODE_TRAIN || b->mode == SL_MODE_EVAL) {
         sl_value targets = sl_graph_input(g, "targets", SL_I32, 2, (int64_t[]){ b->batch, b->seq });
         sl_graph_loss(g, sl_cross_entropy(g, logits, targets, SL_IGNORED_TARGET));

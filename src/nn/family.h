@@ -69,6 +69,8 @@ sl_value sl_nn_dropout(builder *b, sl_value x, double p); /* x itself if p is 0 
  * TRAIN. */
 sl_value sl_nn_attention(builder *b, sl_value q, sl_value k, sl_value v, double dropout);
 
+/* The output "logits", in f32 whatever the model computes in. */
+void sl_nn_logits(sl_graph *graph, sl_value logits);
 /* x[B, T, C] -> logits by a weight [V, C], and what the mode wants of them: outputs and the loss. */
 void sl_nn_head(builder *b, sl_value x, sl_value weight);
 /* DECODE looks at the last position alone: [B, T, C] -> [B, 1, C]; else x. */

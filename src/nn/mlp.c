@@ -35,11 +35,13 @@ static sl_status build(const void *from, sl_model_mode mode, const sl_model_shap
     if (mode == SL_MODE_DECODE)
         return sl_fail(SL_ERR_UNSUPPORTED, "an mlp has nothing to decode");
     sl_value input = sl_graph_input(g, "x", SL_F32, 2, (int64_t[]){ shape->batch, config->input });
+    if (shape->dtype != SL_F32)
+        input = sl_cast(g, input, shape->dtype);
     sl_value first = layer(g, config, 0, input, SL_NO_VALUE), x = first;
     for (int i = 1; i < config->layers; i++)
         x = layer(g, config, i, x, first);
     if (mode != SL_MODE_TRAIN)
-        sl_graph_output(g, "logits", x);
+        sl_nn_logits(g, x);
     if (mode == SL_MODE_TRAIN || mode == SL_MODE_EVAL) {
         sl_value targets = sl_graph_input(g, "targets", SL_I32, 1, &shape->batch);
         sl_graph_loss(g, sl_cross_entropy(g, x, targets, SL_IGNORED_TARGET));

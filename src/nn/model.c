@@ -10,6 +10,8 @@
 static sl_status check_shape(const sl_model *model, sl_model_mode mode, const sl_model_shape *shape)
 {
     int64_t places = sl_model_positions(model);
+    if (shape->dtype != SL_F32 && shape->dtype != SL_BF16)
+        return sl_fail(SL_ERR_UNSUPPORTED, "a model computes in f32 or bf16, not in %s", sl_dtype_name(shape->dtype));
     if (shape->batch < 1 || shape->seq < 1 || shape->batch > INT32_MAX || shape->seq > INT32_MAX)
         return sl_fail(SL_ERR_ARGUMENT, "a batch of %" PRId64 " sequences of %" PRId64 " is impossible", shape->batch,
                        shape->seq);
@@ -35,6 +37,7 @@ sl_status sl_model_build(const sl_model *model, sl_model_mode mode, const sl_mod
         full.cache = sl_model_positions(model);
     SL_TRY(check_shape(model, mode, &full));
     SL_TRY(sl_graph_create(&graph));
+    sl_graph_set_param_dtype(graph, full.dtype);
     SL_TRY(model->family->build(model->config, mode, &full, graph));
     SL_TRY(sl_graph_finish(graph));
     *out = graph;

@@ -48,23 +48,21 @@ static bool has_master(const sl_optim_options *options, sl_dtype dtype)
     return options->master_weights && dtype != SL_F32;
 }
 
-int sl_optim_state_sizes(const sl_optim_options *options, sl_dtype dtype, int64_t count,
-                         size_t sizes[SL_OPTIM_MAX_STATES])
+int sl_optim_saved_sizes(const sl_optim_options *options, sl_dtype dtype, int64_t count,
+                         size_t sizes[SL_OPTIM_MAX_SAVED])
 {
     int states = states_of(options);
+    sizes[0] = (size_t)count * (has_master(options, dtype) ? sizeof(float) : sl_dtype_size(dtype));
     for (int i = 0; i < states; i++)
-        sizes[i] = (size_t)count * sl_dtype_size(options->state_dtype);
-    if (has_master(options, dtype))
-        sizes[states++] = (size_t)count * sizeof(float);
-    return states;
+        sizes[1 + i] = (size_t)count * sl_dtype_size(options->state_dtype);
+    return 1 + states;
 }
 
 size_t sl_optim_state_bytes(const sl_optim_options *options, sl_dtype dtype, int64_t count)
 {
-    size_t sizes[SL_OPTIM_MAX_STATES], bytes = 0;
-    for (int i = sl_optim_state_sizes(options, dtype, count, sizes); i > 0; i--)
-        bytes += sizes[i - 1];
-    return bytes;
+    size_t master = has_master(options, dtype) ? sizeof(float) : 0;
+    size_t states = (size_t)states_of(options) * sl_dtype_size(options->state_dtype);
+    return (size_t)count * (states + master);
 }
 
 static sl_status check_options(const sl_optim_options *o)
@@ -130,6 +128,24 @@ sl_status sl_optimizer_refresh_masters(sl_optimizer *optimizer, sl_stream *strea
     }
 done:
     return status;
+}
+
+sl_status sl_optimizer_round_masters(sl_optimizer *optimizer, sl_stream *stream)
+{
+    sl_status status = SL_OK;
+    for (int i = 0; i < optimizer->count; i++) {
+        const optim_slot *slot = &optimizer->slots[i];
+        if (!sl_view_is_none(&slot->states[MASTER]))
+            SL_TRY(cast(stream, &slot->states[MASTER], &slot->data));
+    }
+done:
+    return status;
+}
+
+sl_view sl_optimizer_weight(const sl_optimizer *optimizer, int i)
+{
+    const optim_slot *slot = &optimizer->slots[i];
+    return sl_view_is_none(&slot->states[MASTER]) ? slot->data : slot->states[MASTER];
 }
 
 static sl_kernel_call square_sum_call(sl_optimizer *optimizer, const optim_slot *slot, sl_view *sum)
@@ -263,9 +279,7 @@ sl_status sl_optimizer_step(sl_optimizer *optimizer, sl_stream *stream, int64_t 
         return sl_fail(SL_ERR_ARGUMENT, "update %" PRId64 "; updates count from 1", number);
     for (int i = 0; i < optimizer->count; i++) {
         const optim_slot *slot = &optimizer->slots[i];
-        const sl_view *master = &slot->states[MASTER];
-        bool has_copy = !sl_view_is_none(master);
-        const sl_view outputs[1 + MAX_STATES] = { has_copy ? *master : slot->data, slot->states[0], slot->states[1] };
+        const sl_view outputs[1 + MAX_STATES] = { sl_optimizer_weight(optimizer, i), slot->states[0], slot->states[1] };
         sl_kernel_call call = { .op = kinds[o->kind].op,
                                 .inputs = &slot->grad,
                                 .input_count = 1,
@@ -280,9 +294,8 @@ sl_status sl_optimizer_step(sl_optimizer *optimizer, sl_stream *stream, int64_t 
                                              .grad_scale = grad_scale,
                                              .t = number };
         SL_TRY(sl_kernel_run(stream, &call));
-        if (has_copy)
-            SL_TRY(cast(stream, master, &slot->data));
     }
+    SL_TRY(sl_optimizer_round_masters(optimizer, stream));
 done:
     return status;
 }
@@ -291,7 +304,7 @@ int sl_optimizer_state_count(const sl_optimizer *optimizer)
 {
     int count = 0;
     for (int i = 0; i < optimizer->count; i++) {
-        for (int k = 0; k <= MASTER; k++)
+        for (int k = 0; k < MAX_STATES; k++)
             count += !sl_view_is_none(&optimizer->slots[i].states[k]);
     }
     return count;
@@ -301,11 +314,12 @@ sl_optim_state sl_optimizer_state_at(const sl_optimizer *optimizer, int i)
 {
     for (int s = 0; s < optimizer->count; s++) {
         const optim_slot *slot = &optimizer->slots[s];
-        for (int k = 0; k <= MASTER; k++) {
+        for (int k = 0; k < MAX_STATES; k++) {
             if (sl_view_is_none(&slot->states[k]) || i-- > 0)
                 continue;
-            const char *kind = k == MASTER ? "master" : kinds[optimizer->options.kind].names[k];
-            return (sl_optim_state){ .param = slot->name, .kind = kind, .view = slot->states[k] };
+            return (sl_optim_state){ .param = slot->name,
+                                     .kind = kinds[optimizer->options.kind].names[k],
+                                     .view = slot->states[k] };
         }
     }
     return (sl_optim_state){ .param = "", .kind = "", .view = sl_view_none() };

@@ -91,21 +91,6 @@ static sl_status check_stages(const sl_pipeline *pipeline)
     return SL_OK;
 }
 
-/* Gradients of tied weights are summed by the host, which can add these two. */
-static sl_status check_ties(const sl_pipeline *pipeline)
-{
-    for (int t = 0; pipeline->training && t < pipeline->wiring->tie_count; t++) {
-        const sl_wire_tie *tie = &pipeline->wiring->ties[t];
-        const sl_wire_weight *weight = &pipeline->wiring->stages[tie->members[0].stage].weights[tie->members[0].weight];
-        sl_dtype dtype = weight->grad_meta.dtype;
-        if (!weight->frozen && dtype != SL_F32 && dtype != SL_F64)
-            return sl_fail(SL_ERR_UNSUPPORTED,
-                           "parameter '%s' is tied between stages and its gradient is %s: only f32 and f64 can be",
-                           weight->name, sl_dtype_name(dtype));
-    }
-    return SL_OK;
-}
-
 /* ---- Programs -------------------------------------------------------------------------------- */
 
 /* All ranks' programs of one mode, and with them the capacity of the routes. */
@@ -146,7 +131,6 @@ sl_status sl_pipeline_compile(const sl_pipeline_options *options, sl_pipeline **
     SL_TRY(prepare_schedule(pipeline, options));
     pipeline->training = sl_schedule_has_backward(pipeline->schedule);
     SL_TRY(check_stages(pipeline));
-    SL_TRY(check_ties(pipeline));
     SL_TRY(sl_routes_create(pipeline->wiring, pipeline->training, &pipeline->routes));
     SL_TRY(SL_NEW_ARRAY(pipeline->ranks, pipeline->wiring->rank_count));
     if (pipeline->training)

@@ -86,7 +86,7 @@ sl_status sl_f32_convert(const float *from, int64_t count, sl_dtype dtype, void 
     switch (dtype) {
     case SL_F32:
         if (count > 0)
-            memcpy(out, from, (size_t)count * sizeof *from);
+            memmove(out, from, (size_t)count * sizeof *from);
         return SL_OK;
     case SL_BF16:
     case SL_F16:

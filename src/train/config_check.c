@@ -88,8 +88,20 @@ static sl_status check_parallel(const sl_train_config *config)
             config, "parallel.split",
             "%" PRId64 " points make %" PRId64 " stages, but %" PRId64 " ranks with %" PRId64 " a rank need %" PRId64,
             config->parallel.split.count, config->parallel.split.count + 1, pp, stages, pp * stages);
-    if (config->precision.dtype != SL_F32)
-        return sl_train_config_fail(config, "precision.dtype", "only f32 is supported on this device");
+    return SL_OK;
+}
+
+static sl_status check_precision(const sl_train_config *config)
+{
+    if (config->precision.dtype == SL_F16)
+        return sl_train_config_fail(config, "precision.dtype",
+                                    "f16 gradients underflow without loss scaling, which there is none of; bf16 has "
+                                    "the exponents of f32 and needs none");
+    if (config->precision.dtype == SL_F32 && config->precision.grad != SL_F32)
+        return sl_train_config_fail(config, "precision.grad", "only bf16 weights may have it; precision.dtype is f32");
+    if (config->precision.dtype == SL_F32 && config->precision.master == SL_MASTER_NONE)
+        return sl_train_config_fail(config, "precision.master",
+                                    "f32 weights are their own master; precision.dtype is f32");
     return SL_OK;
 }
 
@@ -101,6 +113,7 @@ sl_status sl_config_check(const sl_train_config *config)
     SL_TRY(check_batch(config));
     SL_TRY(check_optimizer(config));
     SL_TRY(check_parallel(config));
+    SL_TRY(check_precision(config));
 done:
     return status;
 }

@@ -78,7 +78,11 @@ const config_key sl_config_keys[] = {
     INT(parallel, threads, 1, 1024, "1", "threads per rank"),
     REAL(parallel, memory_gb, 0, 1e6, "0", "memory a rank may use; 0: its share of the machine's"),
 
-    WORD(precision, dtype, "f32|bf16|f16", "f32", "type of weights and activations"),
+    WORD(precision, dtype, "f32|bf16|f16", "f32", "type of weights, activations and messages between stages"),
+    WORD(precision, master, "f32|none", "f32",
+         "what updates of bf16 weights are added to: an f32 copy, which checkpoints keep, or the weights themselves"),
+    WORD(precision, grad, "f32|bf16", "f32",
+         "type in which gradients of bf16 weights add up over microbatches, stages and replicas"),
 
     INT(checkpoint, every, 0, 1e12, "1000", "steps between checkpoints; 0: only at the end"),
     INT(checkpoint, keep, 1, MILLION, "2", "checkpoints to keep"),

@@ -27,7 +27,8 @@ static sl_status prepare(evaluation *run, const sl_model_source *source, const s
     const sl_infer_options infer = { .group = run->group,
                                      .device = run->device,
                                      .mode = SL_MODE_EVAL,
-                                     .shape = { .batch = options->batch, .seq = options->seq } };
+                                     .shape = {
+                                         .batch = options->batch, .seq = options->seq, .dtype = options->dtype } };
     SL_TRY(sl_infer_create(source, &infer, &run->infer));
     SL_TRY(SL_NEW_ARRAY(run->tokens, options->batch * options->seq));
     SL_TRY(SL_NEW_ARRAY(run->targets, options->batch * options->seq));

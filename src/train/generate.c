@@ -59,8 +59,10 @@ static sl_status make_infers(generator *run, const sl_model_source *source)
     sl_infer_options options = { .group = run->group,
                                  .device = run->device,
                                  .mode = SL_MODE_DECODE,
-                                 .shape = {
-                                     .batch = 1, .seq = 1, .cache = run->prompt_count + run->options->new_tokens } };
+                                 .shape = { .batch = 1,
+                                            .seq = 1,
+                                            .cache = run->prompt_count + run->options->new_tokens,
+                                            .dtype = run->options->dtype } };
     SL_TRY(sl_infer_create(source, &options, &run->one));
     options.shape.seq = run->prompt_count;
     options.shares = run->one;

@@ -26,10 +26,12 @@ static sl_status load_params(const sl_runtime *runtime, const sl_model_source *s
     int count = 0;
     const sl_param *params = sl_runtime_params(runtime, &count);
     for (int i = 0; i < count; i++) {
-        size_t bytes = sl_meta_bytes(&params[i].data.meta);
-        SL_TRY(sl_alloc(bytes, 1, (void **)&values));
-        SL_TRY(sl_model_source_read(source, params[i].name, sl_meta_count(&params[i].data.meta), values));
-        SL_TRY(sl_stream_copy(stream, SL_COPY_HOST_TO_DEVICE, params[i].data.data, values, bytes));
+        const sl_meta *meta = &params[i].data.meta;
+        int64_t elements = sl_meta_count(meta);
+        SL_TRY(SL_NEW_ARRAY(values, elements));
+        SL_TRY(sl_model_source_read(source, params[i].name, elements, values));
+        SL_TRY(sl_f32_convert(values, elements, meta->dtype, values));
+        SL_TRY(sl_stream_copy(stream, SL_COPY_HOST_TO_DEVICE, params[i].data.data, values, sl_meta_bytes(meta)));
         SL_TRY(sl_stream_synchronize(stream));
         sl_free(values);
         values = NULL;
@@ -142,6 +144,9 @@ sl_status sl_infer_run(sl_infer *infer, int64_t number, const sl_infer_input *in
         const sl_meta *meta = find_meta(stage.outputs, stage.output_count, output.name);
         if (!meta)
             SL_TRY(sl_fail(SL_ERR_INTERNAL, "stage %d has no output %s", sl_stage_index(infer->stage), output.name));
+        if (meta->dtype != SL_F32)
+            SL_TRY(sl_fail(SL_ERR_UNSUPPORTED, "the model's output %s is %s; its builder has to cast it to f32",
+                           output.name, sl_dtype_name(meta->dtype)));
         output.view = (sl_view){ logits, *meta };
         step.outputs = &output;
         step.output_count = 1;

@@ -115,5 +115,6 @@ sl_optim_options sl_plan_optim_options(const sl_train_config *config)
                                .beta2 = config->optimizer.betas[1],
                                .eps = config->optimizer.eps,
                                .momentum = config->optimizer.momentum,
-                               .weight_decay = config->optimizer.weight_decay };
+                               .weight_decay = config->optimizer.weight_decay,
+                               .master_weights = config->precision.master == SL_MASTER_F32 };
 }

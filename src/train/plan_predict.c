@@ -36,28 +36,32 @@ done:
     return status;
 }
 
-static sl_view view_of(void *data, int64_t rows, int64_t columns)
+/* A matrix that begins so many elements into the block. */
+static sl_view view_of(void *block, sl_dtype dtype, int64_t first, int64_t rows, int64_t columns)
 {
-    return (sl_view){ .data = data, .meta = sl_meta_make(SL_F32, 2, (int64_t[]){ rows, columns }) };
+    return (sl_view){ .data = (char *)block + (size_t)first * sl_dtype_size(dtype),
+                      .meta = sl_meta_make(dtype, 2, (int64_t[]){ rows, columns }) };
 }
 
-/* A matrix product as wide as the model's, and a copy that no cache holds. */
-static sl_status measure_rates(sl_device *device, int64_t rows, int64_t width, machine_rates *out)
+/* A matrix product as wide as the model's, in its element type, and a copy that no cache holds. */
+static sl_status measure_rates(sl_device *device, sl_dtype dtype, int64_t rows, int64_t width, machine_rates *out)
 {
     enum { COPY_ROWS = 4096, COPY_COLUMNS = 1024 };
     sl_status status = SL_OK;
     sl_stream *stream = NULL;
-    float *block = NULL, *scratch = NULL;
+    void *block = NULL, *scratch = NULL;
     double seconds = 0;
     rows = rows < 512 ? rows : 512;
     width = width < 1024 ? width : 1024;
     int64_t copy = (int64_t)COPY_ROWS * COPY_COLUMNS, product = rows * width + width * width + rows * width;
+    size_t bytes = (size_t)(2 * copy > product ? 2 * copy : product) * sizeof(float);
     SL_TRY(sl_stream_create(device, &stream));
-    SL_TRY(sl_device_alloc(device, (size_t)(2 * copy > product ? 2 * copy : product) * sizeof *block, (void **)&block));
-    SL_TRY(sl_stream_memset(stream, block, 0, (size_t)(2 * copy > product ? 2 * copy : product) * sizeof *block));
+    SL_TRY(sl_device_alloc(device, bytes, &block));
+    SL_TRY(sl_stream_memset(stream, block, 0, bytes));
 
-    const sl_view inputs[] = { view_of(block, rows, width), view_of(block + rows * width, width, width) };
-    const sl_view output = view_of(block + rows * width + width * width, rows, width);
+    const sl_view inputs[] = { view_of(block, dtype, 0, rows, width),
+                               view_of(block, dtype, rows * width, width, width) };
+    const sl_view output = view_of(block, dtype, rows * width + width * width, rows, width);
     sl_kernel_call call = { .op = SL_OP_LINEAR,
                             .attrs = { .transpose_w = true },
                             .inputs = inputs,
@@ -65,17 +69,18 @@ static sl_status measure_rates(sl_device *device, int64_t rows, int64_t width, m
                             .outputs = &output,
                             .output_count = 1 };
     SL_TRY(sl_kernel_scratch(device, &call, &call.scratch_bytes));
-    SL_TRY(sl_device_alloc(device, call.scratch_bytes, (void **)&scratch));
+    SL_TRY(sl_device_alloc(device, call.scratch_bytes, &scratch));
     call.scratch = scratch;
     SL_TRY(time_call(stream, &call, &seconds));
     out->flops_per_s = 2.0 * (double)(rows * width) * (double)width / seconds;
 
-    const sl_view from = view_of(block, COPY_ROWS, COPY_COLUMNS), to = view_of(block + copy, COPY_ROWS, COPY_COLUMNS);
+    const sl_view from = view_of(block, SL_F32, 0, COPY_ROWS, COPY_COLUMNS);
+    const sl_view to = view_of(block, SL_F32, copy, COPY_ROWS, COPY_COLUMNS);
     const sl_kernel_call move = {
         .op = SL_OP_COPY, .inputs = &from, .input_count = 1, .outputs = &to, .output_count = 1
     };
     SL_TRY(time_call(stream, &move, &seconds));
-    out->bytes_per_s = 2.0 * (double)copy * sizeof *block / seconds;
+    out->bytes_per_s = 2.0 * (double)sl_meta_bytes(&from.meta) / seconds;
 done:
     sl_device_free(device, scratch);
     sl_device_free(device, block);
@@ -90,8 +95,10 @@ sl_status sl_plan_build_stage(const sl_train_plan *plan, int s, sl_device *devic
     sl_status status = SL_OK;
     sl_stage *stage = NULL;
     sl_stage_desc desc;
+    const sl_dtype grad_dtype = (sl_dtype)plan->config->precision.grad;
     const sl_program_options options = { .recompute = plan->recompute.items,
-                                         .recompute_count = (int)plan->recompute.count };
+                                         .recompute_count = (int)plan->recompute.count,
+                                         .grad_dtype = &grad_dtype };
     SL_TRY(
         sl_stage_build((const sl_partition *const *)plan->partitions, plan->size_count, s, device, &options, &stage));
     sl_stage_describe(stage, &desc);
@@ -166,8 +173,8 @@ static sl_status compile(sl_train_plan *plan, const sl_device *device, const sl_
 /* A parameter and its state in a checkpoint's snapshot. */
 static size_t snapshot_bytes(const sl_optim_options *optim, const sl_meta *meta)
 {
-    size_t sizes[SL_OPTIM_MAX_STATES], bytes = sl_snapshot_bytes(sl_meta_bytes(meta));
-    for (int i = sl_optim_state_sizes(optim, meta->dtype, sl_meta_count(meta), sizes); i > 0; i--)
+    size_t sizes[SL_OPTIM_MAX_SAVED], bytes = 0;
+    for (int i = sl_optim_saved_sizes(optim, meta->dtype, sl_meta_count(meta), sizes); i > 0; i--)
         bytes += sl_snapshot_bytes(sizes[i - 1]);
     return bytes;
 }
@@ -426,7 +433,8 @@ sl_status sl_plan_predict(sl_train_plan *plan)
     const sl_device_options device_options = { .threads = (int)config->parallel.threads };
     SL_TRY(sl_arena_create(&arena));
     SL_TRY(sl_device_open(plan->device, &device_options, &device));
-    SL_TRY(measure_rates(device, plan->sizes[0] * config->batch.seq, sl_nn_int(&plan->model, "n_embd", 1), &rates));
+    SL_TRY(measure_rates(device, (sl_dtype)config->precision.dtype, plan->sizes[0] * config->batch.seq,
+                         sl_nn_int(&plan->model, "n_embd", 1), &rates));
     SL_TRY(describe_stages(plan, device, arena, &facts));
     SL_TRY(compile(plan, device, facts.descs));
     SL_TRY(count_memory(plan, device, facts.descs));

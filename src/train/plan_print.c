@@ -30,10 +30,23 @@ static const char *dropout_text(const sl_model *model, char *text, size_t size)
     return text;
 }
 
+/* "f32", or "bf16, f32 master weights, f32 gradients". */
+static const char *precision_text(const sl_train_config *config, char *text, size_t size)
+{
+    const char *dtype = sl_dtype_name((sl_dtype)config->precision.dtype);
+    if (config->precision.dtype == SL_F32)
+        snprintf(text, size, "%s", dtype);
+    else
+        snprintf(text, size, "%s, %s master weights, %s gradients", dtype,
+                 config->precision.master == SL_MASTER_F32 ? "f32" : "no",
+                 sl_dtype_name((sl_dtype)config->precision.grad));
+    return text;
+}
+
 static void print_run(const sl_train_plan *plan, FILE *file)
 {
     const sl_train_config *config = plan->config;
-    char params[32], dropout[64];
+    char params[32], dropout[64], precision[64];
     double epochs = (double)config->run.steps * (double)config->batch.size / (double)sl_batches_windows(plan->batches);
     int64_t layers = sl_model_layers(&plan->model), rows = plan->sizes[0];
     fprintf(file, "model     %s, %" PRId64 " layer%s, vocabulary %" PRId64 ", %s parameters%s%s%s\n",
@@ -41,6 +54,7 @@ static void print_run(const sl_train_plan *plan, FILE *file)
             sl_count_text((double)sl_param_list_elements(plan->params), params, sizeof params),
             dropout_text(&plan->model, dropout, sizeof dropout), config->model.init ? " from " : ", random weights",
             config->model.init ? config->model.init : "");
+    fprintf(file, "precision %s\n", precision_text(config, precision, sizeof precision));
     fprintf(file, "data      %s: %" PRId64 " tokens (%s), %.*f epochs in %" PRId64 " step%s, %s\n",
             sl_tokens_path(plan->tokens), sl_tokens_count(plan->tokens),
             sl_token_format_name(sl_tokens_format(plan->tokens)), epochs < 0.1 ? 4 : 2, epochs, config->run.steps,
@@ -153,6 +167,7 @@ void sl_train_plan_write_json(const sl_train_plan *plan, const sl_plan_memory *m
     sl_json_put_double(&json, "step_s", plan->step_seconds);
     sl_json_put_double(&json, "bubble", plan->bubble);
     sl_json_put_bool(&json, "fits", sl_train_plan_fits(plan));
+    sl_json_put_string(&json, "dtype", sl_dtype_name((sl_dtype)plan->config->precision.dtype));
     sl_json_key(&json, "ranks");
     sl_json_begin(&json, '[');
     for (int r = 0; r < sl_train_plan_ranks(plan); r++) {

@@ -165,7 +165,9 @@ sl_status sl_plan_cut(sl_train_plan *plan)
     sl_status status = SL_OK;
     sl_graph *graph = NULL, *smaller = NULL;
     choose_sizes(plan);
-    sl_model_shape shape = { .batch = plan->sizes[0], .seq = plan->config->batch.seq };
+    sl_model_shape shape = { .batch = plan->sizes[0],
+                             .seq = plan->config->batch.seq,
+                             .dtype = (sl_dtype)plan->config->precision.dtype };
     SL_TRY(sl_model_build(&plan->graph_model, SL_MODE_TRAIN, &shape, &graph));
     SL_TRY(complete_names(plan, &plan->config->parallel.split, &plan->split));
     SL_TRY(complete_names(plan, &plan->config->parallel.recompute, &plan->recompute));

@@ -60,9 +60,9 @@ sl_status sl_trainer_save_grads(sl_trainer *trainer, const char *path)
         }
         size_t bytes = (size_t)elements * sizeof *values;
         if (own) {
-            const void *host = NULL;
-            SL_TRY(sl_trainer_read(trainer, &own->param->grad, &host));
-            memcpy(values, host, bytes);
+            sl_tensor_entry grad = { .name = own->name, .dtype = own->param->grad.meta.dtype, .count = elements };
+            SL_TRY(sl_trainer_read(trainer, &own->param->grad, &grad.data));
+            SL_TRY(sl_tensor_entry_read_f32(&grad, 0, elements, values));
         }
         SL_TRY(sl_group_broadcast(trainer->pipeline, owners[i] - 1, values, bytes));
         if (writes)

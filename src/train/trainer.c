@@ -67,7 +67,7 @@ static sl_status list_params(sl_trainer *trainer)
     SL_TRY(SL_NEW_ARRAY(trainer->params, count));
     for (int i = 0; i < count; i++) {
         const char *name = params[i].tied_to; /* a tied head has the embedding's values, in files too */
-        size_t bytes = sl_meta_bytes(&params[i].data.meta);
+        size_t bytes = (size_t)sl_meta_count(&params[i].data.meta) * sizeof *trainer->staging;
         largest = bytes > largest ? bytes : largest;
         trainer->params[trainer->param_count++] = (trainer_param){ .param = &params[i],
                                                                    .name = name,

@@ -35,7 +35,7 @@ typedef struct sl_trainer {
     trainer_param *params; /* one for each of the optimizer's */
     int param_count;
     size_t optimizer_bytes;  /* device memory that it has taken */
-    float *staging;          /* host memory for the largest parameter */
+    float *staging;          /* host memory for the largest parameter in f32 */
     double *own_sums, *sums; /* squares of gradients: of this rank's params, of the model's */
 
     int32_t *tokens, *targets;    /* [rows, seq] of this replica */

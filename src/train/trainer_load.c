@@ -30,6 +30,24 @@ done:
     return status;
 }
 
+/* The staging buffer's f32 values, rounded if the view has another dtype. */
+static sl_status write_staged(sl_trainer *trainer, const sl_view *view)
+{
+    sl_status status = sl_f32_convert(trainer->staging, sl_meta_count(&view->meta), view->meta.dtype, trainer->staging);
+    return status == SL_OK ? write_view(trainer, view, trainer->staging) : status;
+}
+
+/* What the forward pass reads follows from what was loaded. */
+static sl_status round_weights(sl_trainer *trainer)
+{
+    sl_status status = SL_OK;
+    sl_stream *stream = sl_runtime_stream(trainer->runtime);
+    SL_TRY(sl_optimizer_round_masters(trainer->optimizer, stream));
+    SL_TRY(sl_stream_synchronize(stream));
+done:
+    return status;
+}
+
 sl_status sl_trainer_load_start(sl_trainer *trainer)
 {
     sl_status status = SL_OK;
@@ -41,13 +59,15 @@ sl_status sl_trainer_load_start(sl_trainer *trainer)
     for (int i = 0; i < trainer->param_count; i++) {
         const trainer_param *param = &trainer->params[i];
         const sl_param_info *info = sl_param_list_at(plan->params, param->index);
-        int64_t count = sl_meta_count(&param->param->data.meta);
+        const sl_view weight = sl_optimizer_weight(trainer->optimizer, i);
+        int64_t count = sl_meta_count(&weight.meta);
         if (weights)
             SL_TRY(sl_model_weights_read(weights, param->name, 0, count, trainer->staging));
         else
             sl_param_init(info, (uint64_t)plan->config->run.seed, 0, count, trainer->staging);
-        SL_TRY(write_view(trainer, &param->param->data, trainer->staging));
+        SL_TRY(write_staged(trainer, &weight));
     }
+    SL_TRY(round_weights(trainer));
     trainer->step = 0;
 done:
     sl_model_weights_close(weights);
@@ -61,18 +81,22 @@ typedef struct tensor_source {
     const sl_tensor_entry *(*find)(const void *from, const char *name);
 } tensor_source;
 
-/* From the file to the view, past the staging buffer if the device's memory is the host's. */
+/* From the file to the view, past the staging buffer if the device's memory is the host's. A run in another precision
+ * may have written it: then it goes through f32. */
 static sl_status read_tensor(sl_trainer *trainer, const char *label, const sl_tensor_entry *entry, const sl_view *view)
 {
     sl_status status = SL_OK;
-    bool host = sl_device_is_host(trainer->device);
-    void *to = host ? view->data : (void *)trainer->staging;
-    SL_TRY(sl_tensor_entry_read(entry, 0, entry->bytes, to));
-    int64_t bad = sl_find_nonfinite(entry->dtype, to, entry->count);
+    bool same = entry->dtype == view->meta.dtype;
+    void *to = same && sl_device_is_host(trainer->device) ? view->data : (void *)trainer->staging;
+    SL_TRY(same ? sl_tensor_entry_read(entry, 0, entry->bytes, to)
+                : sl_tensor_entry_read_f32(entry, 0, entry->count, trainer->staging));
+    int64_t bad = sl_find_nonfinite(same ? entry->dtype : SL_F32, to, entry->count);
     if (bad >= 0)
         SL_TRY(sl_fail(SL_ERR_NUMERIC, "%s: element %" PRId64 " of %s is infinite or not a number", label, bad,
                        entry->name));
-    if (!host)
+    if (!same)
+        SL_TRY(write_staged(trainer, view));
+    else if (to != view->data)
         SL_TRY(write_view(trainer, view, to));
 done:
     return status;
@@ -84,24 +108,27 @@ static sl_status load_tensor(sl_trainer *trainer, const tensor_source *source, c
     const sl_tensor_entry *entry = source->find(source->from, name);
     if (!entry)
         return sl_fail(SL_ERR_FORMAT, "%s: it lacks the tensor %s", source->label, name);
-    if (entry->dtype != view->meta.dtype || !sl_shape_equal(&entry->shape, &view->meta.shape))
-        return sl_fail(SL_ERR_SHAPE, "%s: %s is %s %s, the model needs %s %s", source->label, name,
-                       sl_dtype_name(entry->dtype), sl_shape_text(&entry->shape, given, sizeof given),
-                       sl_dtype_name(view->meta.dtype), sl_shape_text(&view->meta.shape, expected, sizeof expected));
+    if (!sl_shape_equal(&entry->shape, &view->meta.shape))
+        return sl_fail(SL_ERR_SHAPE, "%s: %s is %s, the model needs %s", source->label, name,
+                       sl_shape_text(&entry->shape, given, sizeof given),
+                       sl_shape_text(&view->meta.shape, expected, sizeof expected));
     return read_tensor(trainer, source->label, entry, view);
 }
 
 static sl_status load_tensors(sl_trainer *trainer, const tensor_source *source)
 {
     sl_status status = SL_OK;
-    for (int i = 0; i < trainer->param_count; i++)
-        SL_TRY(load_tensor(trainer, source, trainer->params[i].name, &trainer->params[i].param->data));
+    for (int i = 0; i < trainer->param_count; i++) {
+        const sl_view weight = sl_optimizer_weight(trainer->optimizer, i);
+        SL_TRY(load_tensor(trainer, source, trainer->params[i].name, &weight));
+    }
     for (int i = 0; i < sl_optimizer_state_count(trainer->optimizer); i++) {
         sl_optim_state state = sl_optimizer_state_at(trainer->optimizer, i);
         char name[1024];
         snprintf(name, sizeof name, "optimizer.%s.%s", state.kind, state.param);
         SL_TRY(load_tensor(trainer, source, name, &state.view));
     }
+    SL_TRY(round_weights(trainer));
 done:
     return status;
 }

@@ -38,7 +38,9 @@ refused '--parallel.schedule=2F2B: ' --data.text=text.txt --parallel.schedule=2F
 refused '--parallel.pp=1000: the model cannot be cut into 1000 stages' --data.text=text.txt --parallel.pp=1000 \
     --parallel.schedule=GPipe
 refused '--parallel.split=transformer.h.9: ' --data.text=text.txt --parallel.pp=2 --parallel.split=transformer.h.9
-refused '--precision.dtype=bf16: only f32 is supported' --data.text=text.txt --precision.dtype=bf16
+refused '--precision.dtype=f16: f16 gradients underflow' --data.text=text.txt --precision.dtype=f16
+run 0 "$SLUICE" train --data.text=text.txt --precision.dtype=bf16 --dry-run
+prints 'precision bf16, f32 master weights, f32 gradients'
 refused '--parallel.memory_gb=0.001: rank 0 needs ' --data.text=text.txt --parallel.memory_gb=0.001
 
 # A plan that does not fit is printed whole; then comes by how much, and what would fit, which does.

@@ -16,7 +16,7 @@
 static const cli_usage usage = {
     .command = NAME,
     .synopsis = "--model DIR (--tokens FILE | --text FILE) --batch B --seq T [--steps N] [--tokenizer DIR] "
-                "[--logits FILE] [--format json]",
+                "[--logits FILE] [--dtype bf16] [--format json]",
     .description =
         "Runs a model over a token file in sequential order and prints the mean loss over all tokens and its "
         "exponential, the perplexity. The model is a Hugging Face folder, a checkpoint, or the folder of a "
@@ -97,7 +97,7 @@ int cmd_eval(int argc, char **argv)
 {
     const char *model = NULL, *tokens = NULL, *text = NULL, *tokenizer = NULL;
     sl_eval_options options = { .threads = 1 };
-    int format = 0, code;
+    int format = 0, dtype = SL_F32, code;
     const cli_option table[] = {
         { .name = "model",
           .letter = 'm',
@@ -146,6 +146,7 @@ int cmd_eval(int argc, char **argv)
           .min = 1,
           .max = 1024,
           .help = "Threads (1 by default)." },
+        DTYPE_OPTION_ROW(dtype),
         FORMAT_OPTION_ROW(format),
         { .name = NULL },
     };
@@ -156,6 +157,7 @@ int cmd_eval(int argc, char **argv)
         return usage_error(NAME, "give either --tokens or --text");
     if (tokenizer && !text)
         return usage_error(NAME, "--tokenizer goes with --text alone: tokens need none");
+    options.dtype = (sl_dtype)dtype;
     const eval_data data = { .tokens = tokens, .text = text, .tokenizer = tokenizer };
     return evaluate(model, &data, &options, format == FORMAT_JSON);
 }

@@ -18,7 +18,7 @@ enum { DEFAULT_TOKENS = 100 };
 static const cli_usage usage = {
     .command = NAME,
     .synopsis = "--model DIR [--prompt TEXT | --prompt-tokens LIST] [--tokens N] [--temperature T] [--top-k K] "
-                "[--top-p P] [--seed S] [--samples M] [--ignore-eos] [-n RANKS]",
+                "[--top-p P] [--seed S] [--samples M] [--ignore-eos] [--dtype bf16] [-n RANKS]",
     .description = "Continues a prompt, token by token, with a key/value cache. The model is a Hugging Face folder, a "
                    "checkpoint, or the folder of a run. With several ranks the model is cut into as many stages; the "
                    "text does not depend on their number.",
@@ -205,7 +205,7 @@ int cmd_generate(int argc, char **argv)
         .prompt = "\n", .ranks = 1, .seed = 1, .options = { .samples = 1, .temperature = 1, .threads = 1 }
     };
     sl_generate_text_options *options = &arguments.options;
-    int code, full_argc = argc;
+    int dtype = SL_F32, code, full_argc = argc;
     const cli_option table[] = {
         { .name = "model",
           .letter = 'm',
@@ -272,6 +272,7 @@ int cmd_generate(int argc, char **argv)
           .min = 1,
           .max = 1024,
           .help = "Threads a rank (1 by default)." },
+        DTYPE_OPTION_ROW(dtype),
         { .name = "ranks",
           .letter = 'n',
           .value = "N",
@@ -288,6 +289,7 @@ int cmd_generate(int argc, char **argv)
     log_to_stderr(NAME);
     if (options_parse(&usage, table, &argc, argv, &code)) {
         options->seed = (uint64_t)arguments.seed;
+        options->dtype = (sl_dtype)dtype;
         code = arguments.ranks > 1 && !ranks_started() ? ranks_start(NAME, arguments.ranks, 0, full_argc, line, NULL)
                                                        : run_rank(&arguments);
     }

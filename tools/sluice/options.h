@@ -47,6 +47,13 @@ enum { FORMAT_TEXT, FORMAT_JSON };
         .help = "How the result is printed: text (the default) or json."                                               \
     }
 
+/* The row of a command that runs a model; the choice is the sl_dtype. */
+#define DTYPE_OPTION_ROW(target)                                                                                       \
+    {                                                                                                                  \
+        .name = "dtype", .value = "TYPE", .words = "f32|bf16", .choice = &(target),                                    \
+        .help = "Type of weights and activations: f32 (the default) or bf16, which takes half the memory."             \
+    }
+
 typedef struct SL_NAMED_FIELDS cli_usage {
     const char *command;     /* "plan" */
     const char *synopsis;    /* what follows "sluice plan " in the usage line */

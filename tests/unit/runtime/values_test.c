@@ -310,7 +310,6 @@ static void stages_that_do_not_go_together_are_refused(void **state)
     sl_stage_value wide = { .name = "loss", .meta = rows, .loss = true }, user = { .name = "loss", .meta = row };
     sl_stage_param w[] = { { .name = "w", .meta = row }, { .name = "w", .meta = row } };
     sl_stage_param fixed = { .name = "w", .meta = row, .frozen = true }, tall = { .name = "w", .meta = rows };
-    sl_stage_param half = { .name = "w", .meta = sl_meta_make(SL_BF16, 1, (int64_t[]){ 1 }) };
     const pair good = { .stages = { { .index = 0, .forward = nothing, .backward = nothing },
                                     { .index = 1, .forward = nothing, .backward = nothing } } };
     pair bad = good;
@@ -345,9 +344,6 @@ static void stages_that_do_not_go_together_are_refused(void **state)
     bad.stages[1].params = &tall;
     assert_pair_refused(&bad, csv,
                         "parameter 'w', tied between stages 0 and 1: shape mismatch: expected [1], given [4]");
-    bad.stages[0].params = bad.stages[1].params = &half;
-    assert_pair_refused(&bad, csv,
-                        "parameter 'w' is tied between stages and its gradient is bf16: only f32 and f64 can be");
 }
 
 static void arguments_that_do_not_go_together_are_refused(void **state)

@@ -174,7 +174,15 @@ static void impossible_combinations_name_place_and_key(void **state)
         { DATA "optimizer:\n  warmup: 101\n", "run.yaml:3:11: optimizer.warmup: 101 steps, but the run has 100" },
         { DATA "parallel:\n  pp: 2\n  stages_per_rank: 2\n  split: [h.1]\n",
           "run.yaml:5:10: parallel.split: 1 points make 2 stages, but 2 ranks with 2 a rank need 4" },
-        { DATA "precision:\n  dtype: bf16\n", "run.yaml:3:10: precision.dtype: only f32 is supported on this device" },
+        { DATA "precision:\n  dtype: f16\n",
+          "run.yaml:3:10: precision.dtype: f16 gradients underflow without loss scaling, which there is none of; "
+          "bf16 has the exponents of f32 and needs none" },
+        { DATA "precision:\n  grad: bf16\n",
+          "run.yaml:3:9: precision.grad: only bf16 weights may have it; precision.dtype is f32" },
+        { DATA "precision:\n  master: none\n",
+          "run.yaml:3:11: precision.master: f32 weights are their own master; precision.dtype is f32" },
+        { DATA "precision:\n  dtype: bf16\n  master: bf16\n",
+          "run.yaml:4:11: precision.master: 'bf16' is not one of f32|none" },
         { DATA "model:\n  n_positions: 64\n",
           "batch.seq (128 by default): 128 tokens do not fit model.n_positions 64" },
     };
