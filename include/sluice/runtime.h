@@ -144,7 +144,7 @@ typedef struct SL_NAMED_FIELDS sl_runtime_options {
     int trace_events; /* actions and waits that the trace keeps, the newest; 0: no trace */
     /* Seconds that an action may take, its waits for other ranks not counted. One that takes longer fails the run: the
      * message names it and shows the stack of its thread, and this process ends unless the action comes back within
-     * another second. 0: any time. A hang timeout that the user has set (sl_group_options, SLUICE_HANG_TIMEOUT,
+     * half a second. 0: any time. A hang timeout that the user has set (sl_group_options, SLUICE_HANG_TIMEOUT,
      * `sluice launch --hang-timeout`) takes its place. */
     double action_timeout;
 } sl_runtime_options;

@@ -18,7 +18,7 @@
 
 /* From the report of a hanging action to the end of its process: time in which it may come back, and the other ranks
  * hear of it. */
-#define LAST_SECONDS 1.0
+#define LAST_SECONDS 0.5
 
 struct sl_watchdog {
     const sl_runtime *runtime;

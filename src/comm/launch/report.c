@@ -21,6 +21,15 @@ static int exit_code(int wait_status)
     return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
 }
 
+/* Whether the rank could not come back from an action, and ended because this launcher told it to. */
+static bool hung_until_told(const sl_launcher *launcher, int rank)
+{
+    const sl_failure *failure = &launcher->shm->control->failure;
+    return launcher->told_term && !launcher->by_signal && atomic_load(&failure->state) == SL_FAILURE_SET &&
+           failure->rank == rank && failure->code == SL_ERR_TIMEOUT &&
+           exit_code(launcher->children[rank].wait_status) == 128 + SIGTERM;
+}
+
 /* The rank that the run's failure is about, if it ended badly itself; else the first that did; -1 for none. */
 static int first_to_fail(const sl_launcher *launcher)
 {
@@ -51,6 +60,8 @@ sl_launch_end sl_launch_judge_end(const sl_launcher *launcher)
         return SL_LAUNCH_LOST;
     if (rank < 0)
         return SL_LAUNCH_DONE;
+    if (hung_until_told(launcher, rank))
+        return SL_LAUNCH_LOST;
     int code = exit_code(launcher->children[rank].wait_status);
     if (code > 128)
         return asks_to_end(code - 128) ? SL_LAUNCH_STOPPED : SL_LAUNCH_LOST;
@@ -68,7 +79,7 @@ void sl_launch_report(const sl_launcher *launcher, sl_launch_result *result)
     if (result->rank < 0)
         return;
     const sl_launch_child *root = &launcher->children[result->rank];
-    result->exit_code = exit_code(root->wait_status);
+    result->exit_code = hung_until_told(launcher, result->rank) ? SL_EXIT_AGAIN : exit_code(root->wait_status);
 
     bool recorded = atomic_load(&failure->state) == SL_FAILURE_SET;
     size_t size = sizeof result->report, used = 0;
