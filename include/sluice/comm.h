@@ -179,6 +179,11 @@ SL_API SL_MUST_CHECK sl_status sl_group_all_gather_post(sl_group *group, const v
 SL_API SL_MUST_CHECK sl_status sl_group_reduce_scatter_post(sl_group *group, const void *send, void *recv,
                                                             int64_t count, sl_dtype dtype, sl_reduce reduce,
                                                             sl_stream *stream, sl_request **out);
+/* The parts in another order: member m's is part (m % rows) * (size / rows) + m / rows of send, for members that share
+ * with `rows` neighbors what the groups of neighbors all have. rows divides the size. */
+SL_API SL_MUST_CHECK sl_status sl_group_reduce_scatter_rows_post(sl_group *group, const void *send, void *recv,
+                                                                 int64_t count, int rows, sl_dtype dtype,
+                                                                 sl_reduce reduce, sl_stream *stream, sl_request **out);
 SL_API SL_MUST_CHECK sl_status sl_group_all_reduce_post(sl_group *group, void *data, int64_t count, sl_dtype dtype,
                                                         sl_reduce reduce, sl_stream *stream, sl_request **out);
 

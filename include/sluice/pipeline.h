@@ -120,6 +120,19 @@ typedef struct sl_stage_desc {
 
 typedef struct sl_pipeline sl_pipeline; /* opaque, immutable */
 
+/* Elements [first, first + count) of a parameter, as if it had one dim. */
+typedef struct sl_param_range {
+    int64_t first, count;
+} sl_param_range;
+
+/* What the replicas of a stage share out among themselves. The bits of a step are the same in all modes. */
+typedef enum sl_shard_mode {
+    SL_SHARD_NONE,      /* nothing: each has whole weights and gradients, and updates all of them */
+    SL_SHARD_OPTIMIZER, /* updates: each has whole weights, and the whole sum of a part of every gradient */
+    SL_SHARD_FULL       /* everything: each keeps a part of every weight and gradient. UNSHARD gathers a stage's weights
+                           into a slot, RESHARD gives it back, REDUCE_GRAD leaves each replica its part of the sum */
+} sl_shard_mode;
+
 /* Zero is the default of every field except schedule and stages. Everything is borrowed for the call. */
 typedef struct SL_NAMED_FIELDS sl_pipeline_options {
     const sl_schedule *schedule; /* lowered if it has no messages */
@@ -128,10 +141,11 @@ typedef struct SL_NAMED_FIELDS sl_pipeline_options {
     const sl_arg_spec *args; /* those that differ from: split along dim 0 */
     int arg_count;
     int replicas; /* pipelines that hold the same stages and sum their gradients; 0: 1 */
-    /* Each replica keeps one part of every weight and gradient. UNSHARD gathers a stage's weights into a slot, RESHARD
-     * gives it back, REDUCE_GRAD leaves each replica its part of the sum. */
-    bool shard_weights;
-    int unsharded_stages; /* most on a rank at once, if the schedule has no UNSHARD; 0: 3 */
+    sl_shard_mode shard;
+    /* Replicas that share: parts are of 1 / shard_group, and every group of so many neighbors has all of them. Divides
+     * replicas; 0: all. */
+    int shard_group;
+    int unsharded_stages; /* FULL: most on a rank at once, if the schedule has no UNSHARD; 0: 3 */
     /* Stages cannot work on messages in place: each is copied to or from a buffer of the device. */
     bool staged_messages;
     /* Optional: metadata of a stage's outputs from that of its inputs, for stages that can infer. */

@@ -134,10 +134,10 @@ typedef struct SL_NAMED_FIELDS sl_runtime_options {
     int stage_count;
     const sl_arg_spec *args; /* those that differ from: split along dim 0 */
     int arg_count;
-    /* As in sl_pipeline_options: each of the replicas keeps a part of every parameter. The bits are those of whole
-     * parameters, except that each partial step is summed over the replicas by itself. */
-    bool shard_weights;
-    int unsharded_stages; /* likewise */
+    /* As in sl_pipeline_options. The bits are the same in all modes, except that with SL_SHARD_FULL each partial step is
+     * summed over the replicas by itself. */
+    sl_shard_mode shard;
+    int shard_group, unsharded_stages; /* likewise */
     sl_loss_mean mean;
     bool watch_loss;  /* a loss that is not finite is an error */
     bool local_loss;  /* losses stay on the rank that has them: no message at the end of a step */
@@ -205,11 +205,14 @@ typedef struct sl_param {
     const char *name;
     const char *tied_to; /* what its values are shared under; its name if nothing else was said */
     int stage;           /* the first of this rank that uses it */
-    sl_view data;        /* of this rank: the whole, or its shard in one dim */
+    sl_view data;        /* of this rank: the whole, or with SL_SHARD_FULL its part in one dim, zeros past the end */
     sl_shape shape;      /* of the whole */
-    int64_t first;       /* element of the whole that data begins with; a shard may reach past the end */
-    sl_view grad;        /* none if frozen */
-    sl_init init;        /* of graph-made stages */
+    sl_view grad;        /* laid out as data; none if frozen */
+    /* The part that data holds; that this rank has the gradient of and updates; that it alone of all replicas counts in
+     * a norm: one of as many equal parts as there are replicas, whatever the mode. Ranges may be empty. */
+    sl_param_range held, updated, counted;
+    int counted_part; /* the number of that last part */
+    sl_init init;     /* of graph-made stages */
     int owner; /* rank of the group that counts it (norms, checkpoints): the one with the first stage that uses it */
     bool tied; /* other stages use it, here or elsewhere */
 } sl_param;
@@ -218,11 +221,14 @@ typedef struct sl_param {
 SL_API const sl_param *sl_runtime_params(const sl_runtime *runtime, int *count);
 SL_API SL_MUST_CHECK sl_status sl_runtime_find_param(const sl_runtime *runtime, const char *name, const sl_param **out);
 SL_API SL_MUST_CHECK sl_status sl_runtime_zero_grads(sl_runtime *runtime);
+/* Collective over the replicas, after each has updated its part of the parameters: they become whole everywhere again.
+ * In the order of the runtime's stream. Does nothing unless the mode is SL_SHARD_OPTIMIZER. */
+SL_API SL_MUST_CHECK sl_status sl_runtime_gather_params(sl_runtime *runtime);
 
 /* ---- Custom actions -------------------------------------------------------------------------- */
 
 /* Runs in place of what the runtime does for one kind of action; sl_runtime_run_action inside it does that. Without
- * shard_weights, UNSHARD and RESHARD do nothing unless set. */
+ * SL_SHARD_FULL, UNSHARD and RESHARD do nothing unless set. */
 typedef sl_status (*sl_action_fn)(void *user, sl_runtime *runtime, sl_action action);
 /* fn NULL restores the runtime's own. */
 SL_API SL_MUST_CHECK sl_status sl_runtime_set_action(sl_runtime *runtime, sl_kind kind, sl_action_fn fn, void *user);

@@ -32,6 +32,13 @@ done:
 
 /* ---- Small groups: reduce-scatter ------------------------------------------------------------- */
 
+/* Where a member's part begins, in elements. */
+static int64_t place_of(const sl_request *request, int member)
+{
+    int rows = request->rows, columns = request->group->size / rows;
+    return ((int64_t)(member % rows) * columns + member / rows) * request->count;
+}
+
 static bool next_reduce_scatter(sl_request *request, sl_move *out)
 {
     sl_group *group = request->group;
@@ -44,7 +51,7 @@ static bool next_reduce_scatter(sl_request *request, sl_move *out)
     *out = (sl_move){ .kind = send ? SL_MOVE_SEND : SL_MOVE_REDUCE,
                       .member = part,
                       .at = at,
-                      .from = request->send + (size_t)(part * request->count + at) * request->each,
+                      .from = request->send + (size_t)(place_of(request, part) + at) * request->each,
                       .to = send ? NULL : request->recv + (size_t)at * request->each,
                       .bytes = (size_t)piece * request->each };
     if (!send) {
@@ -145,6 +152,7 @@ static bool next_board(sl_request *request, sl_move *out)
 typedef struct link_piece {
     int part; /* whose it is; -1: everybody's */
     int64_t at, count;
+    int64_t from; /* where it begins in what is reduced */
 } link_piece;
 
 static int64_t pieces_of_part(const sl_request *request)
@@ -158,6 +166,7 @@ static link_piece find_piece(const sl_request *request, int64_t number)
     link_piece piece = { .part = request->send ? (int)(number / in_part) : -1,
                          .count = smaller(request->count - at, per_piece(request)) };
     piece.at = (piece.part > 0 ? piece.part * request->count : 0) + at;
+    piece.from = (piece.part < 0 ? 0 : place_of(request, piece.part)) + at;
     return piece;
 }
 
@@ -176,7 +185,7 @@ static sl_move chain_up(const sl_request *request, int64_t number)
                               : stays   ? -1
                                         : me - 1,
                       .at = piece.at,
-                      .from = source + (size_t)piece.at * request->each,
+                      .from = source + (size_t)piece.from * request->each,
                       .to = stays ? request->recv + (size_t)at * request->each : NULL,
                       .bytes = (size_t)piece.count * request->each,
                       .last = me == last };
@@ -232,18 +241,27 @@ static bool next_chain(sl_request *request, sl_move *out)
 
 /* ---- Calls ------------------------------------------------------------------------------------ */
 
-sl_status sl_group_reduce_scatter_post(sl_group *group, const void *send, void *recv, int64_t count, sl_dtype dtype,
-                                       sl_reduce reduce, sl_stream *stream, sl_request **out)
+sl_status sl_group_reduce_scatter_rows_post(sl_group *group, const void *send, void *recv, int64_t count, int rows,
+                                            sl_dtype dtype, sl_reduce reduce, sl_stream *stream, sl_request **out)
 {
     sl_request *request = NULL;
+    if (rows < 1 || group->size % rows != 0)
+        return sl_fail(SL_ERR_ARGUMENT, "reduce-scatter of %d parts in %d rows", group->size, rows);
     sl_status status = take(group, SL_COLLECTIVE_REDUCE_SCATTER, count, dtype, reduce, stream, &request);
     if (status != SL_OK)
         return status;
     request->send = send;
     request->recv = recv;
+    request->rows = rows;
     sl_request_start(request, sl_mesh_is_direct(group->size) ? next_reduce_scatter : next_chain);
     *out = request;
     return SL_OK;
+}
+
+sl_status sl_group_reduce_scatter_post(sl_group *group, const void *send, void *recv, int64_t count, sl_dtype dtype,
+                                       sl_reduce reduce, sl_stream *stream, sl_request **out)
+{
+    return sl_group_reduce_scatter_rows_post(group, send, recv, count, 1, dtype, reduce, stream, out);
 }
 
 /* A small thing on a device comes to the host first and goes back at the end. */

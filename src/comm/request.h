@@ -72,6 +72,7 @@ struct sl_request {
     int64_t count; /* elements, likewise */
     sl_dtype dtype;
     sl_reduce reduce;
+    int rows;     /* reduce-scatter: member m's part is in row m % rows, column m / rows; 1: parts lie by member */
     size_t each;  /* bytes an element */
     size_t piece; /* most bytes a message */
     int root;

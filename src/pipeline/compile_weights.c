@@ -19,7 +19,7 @@ sl_status sl_compile_unshard(sl_compiler *c, int s)
     sl_status status = SL_OK;
     const sl_wire_stage *stage = &c->wiring->stages[s];
     int *held = held_of(c, c->weights, s);
-    if (!c->wiring->sharded || *held != 0 || stage->weight_count == 0)
+    if (c->wiring->shard != SL_SHARD_FULL || *held != 0 || stage->weight_count == 0)
         return SL_OK;
     int32_t cell = sl_compiler_cell(c); /* of its own: another slot each time */
     SL_TRY(sl_compiler_hold_block(c, stage->weight_block_bytes, cell, held));
@@ -55,7 +55,7 @@ sl_status sl_compile_weights_ready(sl_compiler *c, int s, bool starts_grads)
 {
     sl_status status = SL_OK;
     const sl_wire_stage *stage = &c->wiring->stages[s];
-    if (!c->wiring->sharded || stage->weight_count == 0)
+    if (c->wiring->shard != SL_SHARD_FULL || stage->weight_count == 0)
         return SL_OK;
     if (c->weights[stage->local] == 0)
         return sl_fail(SL_ERR_SCHEDULE,
@@ -73,30 +73,43 @@ done:
 
 /* ---- Gradients ------------------------------------------------------------------------------- */
 
-/* Ends the sum that is on its way; with shards its block is free again. */
-static sl_status await_grads(sl_compiler *c)
+/* Ends the sum of the stage; if it has a block, that is free again. */
+static sl_status await_grads(sl_compiler *c, int s)
 {
     sl_status status = SL_OK;
-    int s = c->reducing;
-    if (s < 0)
-        return SL_OK;
-    c->reducing = -1;
+    const sl_wire_stage *stage = &c->wiring->stages[s];
     int *held = held_of(c, c->weight_grads, s);
+    if (!c->reducing[stage->local])
+        return SL_OK;
+    c->reducing[stage->local] = false;
     SL_TRY(emit(c, SL_CODE_AWAIT_GRADS, s, *held ? c->held[*held].cell : -1));
     SL_TRY(sl_compiler_drop(c, held));
 done:
     return status;
 }
 
+static sl_status await_all_grads(sl_compiler *c)
+{
+    sl_status status = SL_OK;
+    const sl_wire_rank *rank = &c->wiring->ranks[c->options->rank];
+    for (int k = 0; k < rank->stage_count; k++)
+        SL_TRY(await_grads(c, rank->stages[k]));
+done:
+    return status;
+}
+
+/* A sum that has a block ends before the next begins: no more than two stages' gradients take memory because of it. */
 sl_status sl_compile_reduce_grad(sl_compiler *c, int s)
 {
     sl_status status = SL_OK;
+    bool full = c->wiring->shard == SL_SHARD_FULL;
     int held = *held_of(c, c->weight_grads, s);
-    if (c->wiring->sharded ? held == 0 : c->wiring->replicas == 1)
+    if (full ? held == 0 : c->wiring->replicas == 1)
         return SL_OK;
-    SL_TRY(await_grads(c));
+    if (full)
+        SL_TRY(await_all_grads(c));
     SL_TRY(emit(c, SL_CODE_REDUCE_GRADS, s, held ? c->held[held].cell : -1));
-    c->reducing = s;
+    c->reducing[c->wiring->stages[s].local] = true;
 done:
     return status;
 }
@@ -105,7 +118,7 @@ sl_status sl_compile_weights_end(sl_compiler *c)
 {
     sl_status status = SL_OK;
     const sl_wire_rank *rank = &c->wiring->ranks[c->options->rank];
-    SL_TRY(await_grads(c));
+    SL_TRY(await_all_grads(c));
     for (int k = 0; k < rank->stage_count; k++) {
         if (c->weight_grads[k] != 0)
             SL_TRY(

@@ -70,7 +70,7 @@ sl_status sl_compiler_create(const sl_compile_options *options, sl_rank_program 
     int64_t width = wiring->microbatches;
     int64_t rows = 2 * ((int64_t)rank->input_rows + rank->output_rows) + (int64_t)SL_REGION_COUNT * rank->stage_count;
     int64_t cells = rows * width;
-    sl_compiler c = { .options = options, .wiring = wiring, .program = program, .held_count = 1, .reducing = -1 };
+    sl_compiler c = { .options = options, .wiring = wiring, .program = program, .held_count = 1 };
     if (cells > INT32_MAX / 4)
         return sl_fail(SL_ERR_ARGUMENT, "rank %d has too many values: %lld in all microbatches", options->rank,
                        (long long)cells);
@@ -81,6 +81,7 @@ sl_status sl_compiler_create(const sl_compile_options *options, sl_rank_program 
     SL_TRY(SL_NEW_ARRAY(c.weights, rank->stage_count));
     SL_TRY(SL_NEW_ARRAY(c.weight_grads, rank->stage_count));
     SL_TRY(SL_NEW_ARRAY(c.gathering, rank->stage_count));
+    SL_TRY(SL_NEW_ARRAY(c.reducing, rank->stage_count));
     SL_TRY(SL_NEW_ARRAY(c.inputs, rank->input_rows * width));
     SL_TRY(SL_NEW_ARRAY(c.input_grads, rank->input_rows * width));
     SL_TRY(SL_NEW_ARRAY(c.outputs, rank->output_rows * width));
@@ -106,6 +107,7 @@ void sl_compiler_free(sl_compiler *c)
     sl_free(c->weights);
     sl_free(c->weight_grads);
     sl_free(c->gathering);
+    sl_free(c->reducing);
     sl_free(c->inputs);
     sl_free(c->input_grads);
     sl_free(c->outputs);

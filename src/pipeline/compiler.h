@@ -30,7 +30,7 @@ typedef struct sl_compiler {
     int *weights;            /* held by each local stage: its gathered weights */
     int *weight_grads;       /* likewise: its gradients of the step */
     bool *gathering;         /* of a local stage: its weights have been asked for and not awaited */
-    int reducing;            /* the stage whose gradients are being summed; -1: none */
+    bool *reducing;          /* likewise: the sum of its gradients has been begun and not awaited */
     sl_held *held;
     int held_count;
     int spare; /* entry of held that is free again, linked through refs and cell; 0: none */

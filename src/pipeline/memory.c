@@ -25,11 +25,11 @@ static void place_weights(const sl_pipeline *pipeline, int rank, sl_pipeline_mem
             weight->source = weight->own_data ? NULL : find_earlier(wiring, rank, weight);
             if (!weight->own_data && !weight->source) {
                 weight->data_offset = memory->params;
-                memory->params += sl_round_up(sl_meta_bytes(&weight->kept_meta));
+                memory->params += sl_round_up(weight->data_room);
             }
             if (!weight->frozen && pipeline->training && !weight->own_grad) {
                 weight->grad_offset = memory->grads;
-                memory->grads += sl_round_up(sl_meta_bytes(&weight->kept_grad_meta));
+                memory->grads += sl_round_up(weight->grad_room);
             }
         }
     }

@@ -14,9 +14,10 @@ static sl_status lower(const sl_pipeline_options *options, const sl_edge *edges,
     sl_status status = SL_OK;
     const sl_schedule *given = options->schedule;
     sl_schedule *tight = NULL, *more = NULL;
-    bool reduce = (options->replicas > 1 || options->shard_weights) && sl_schedule_has_backward(given) &&
+    bool full = options->shard == SL_SHARD_FULL;
+    bool reduce = (options->replicas > 1 || full) && sl_schedule_has_backward(given) &&
                   !sl_schedule_has_kind(given, SL_KIND_REDUCE_GRAD);
-    bool unshard = options->shard_weights && !sl_schedule_has_kind(given, SL_KIND_UNSHARD);
+    bool unshard = full && !sl_schedule_has_kind(given, SL_KIND_UNSHARD);
     if (!sl_schedule_has_messages(given)) {
         const sl_lower_options passes = {
             .edges = edges,

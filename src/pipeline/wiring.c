@@ -144,24 +144,33 @@ static sl_status shard_stage(const sl_wiring *wiring, sl_wire_stage *stage, int 
     for (int i = 0; i < stage->weight_count; i++) {
         sl_wire_weight *weight = &stage->weights[i];
         int64_t count = sl_meta_count(&weight->meta), replicas = wiring->replicas;
-        weight->part = count;
+        weight->part = (count + replicas - 1) / replicas;
+        weight->shard = weight->part * (replicas / wiring->shard_group);
         weight->kept_meta = weight->meta;
         weight->kept_grad_meta = weight->grad_meta;
-        if (!wiring->sharded)
+        weight->data_room = sl_meta_bytes(&weight->meta);
+        weight->grad_room = sl_meta_bytes(&weight->grad_meta);
+        if (wiring->shard == SL_SHARD_NONE)
             continue;
         if (weight->own_data || weight->own_grad)
             return sl_fail(SL_ERR_ARGUMENT,
                            "stage %d: parameter '%s' lies in the caller's memory: it cannot be sharded", s,
                            weight->name);
-        weight->part = (count + replicas - 1) / replicas;
-        weight->kept_meta = sl_meta_make(weight->meta.dtype, 1, &weight->part);
-        weight->kept_grad_meta = sl_meta_make(weight->grad_meta.dtype, 1, &weight->part);
-        weight->block_offset = stage->weight_block_bytes;
-        stage->weight_block_bytes += sl_round_up((size_t)replicas * sl_meta_bytes(&weight->kept_meta));
-        if (weight->frozen)
+        size_t all_parts = (size_t)(replicas * weight->part); /* collectives move equal parts */
+        weight->data_room = all_parts * sl_dtype_size(weight->meta.dtype);
+        weight->grad_room = all_parts * sl_dtype_size(weight->grad_meta.dtype);
+        if (wiring->shard == SL_SHARD_OPTIMIZER)
             continue;
-        weight->grad_block_offset = stage->grad_block_bytes;
-        stage->grad_block_bytes += sl_round_up((size_t)replicas * sl_meta_bytes(&weight->kept_grad_meta));
+        weight->block_offset = stage->weight_block_bytes;
+        stage->weight_block_bytes += sl_round_up(weight->data_room);
+        if (!weight->frozen) {
+            weight->grad_block_offset = stage->grad_block_bytes;
+            stage->grad_block_bytes += sl_round_up(weight->grad_room);
+        }
+        weight->kept_meta = sl_meta_make(weight->meta.dtype, 1, &weight->shard);
+        weight->kept_grad_meta = sl_meta_make(weight->grad_meta.dtype, 1, &weight->shard);
+        weight->data_room = sl_meta_bytes(&weight->kept_meta);
+        weight->grad_room = sl_meta_bytes(&weight->kept_grad_meta);
     }
     return SL_OK;
 }
@@ -453,7 +462,11 @@ static sl_status take_stages(sl_wiring *wiring, const sl_pipeline_options *optio
     wiring->stage_count = sl_schedule_stages(schedule);
     wiring->microbatches = sl_schedule_microbatches(schedule);
     wiring->replicas = options->replicas > 1 ? options->replicas : 1;
-    wiring->sharded = options->shard_weights;
+    wiring->shard = options->shard;
+    wiring->shard_group = options->shard_group > 0 ? options->shard_group : wiring->replicas;
+    if (wiring->replicas % wiring->shard_group != 0)
+        return sl_fail(SL_ERR_ARGUMENT, "%d replicas cannot be shared out to groups of %d", wiring->replicas,
+                       wiring->shard_group);
     if (options->stage_count != wiring->stage_count)
         return sl_fail(SL_ERR_ARGUMENT, "%d stages are described, the schedule has %d", options->stage_count,
                        wiring->stage_count);

@@ -38,9 +38,11 @@ typedef struct sl_wire_weight {
     int tie;                             /* -1: none */
     const struct sl_wire_weight *source; /* an earlier weight of the rank and tie has the values; NULL: this one */
     size_t data_offset, grad_offset;     /* in the rank's blocks; SL_NO_OFFSET: the caller's, or none */
-    /* What a rank keeps: the whole, or with shards this many elements of it in one dim. */
-    sl_meta kept_meta, kept_grad_meta;
-    int64_t part;                           /* elements of a shard; the last one's may lie past the end */
+    sl_meta kept_meta, kept_grad_meta;   /* what a rank keeps: the whole, or with SL_SHARD_FULL a shard in one dim */
+    /* Elements of one of as many equal parts as there are replicas, and of the parts that are one shard. The last ones'
+     * may lie past the end. */
+    int64_t part, shard;
+    size_t data_room, grad_room;            /* bytes that they take in the rank's blocks */
     size_t block_offset, grad_block_offset; /* in the stage's blocks of gathered weights and gradients */
 } sl_wire_weight;
 
@@ -107,7 +109,8 @@ typedef struct sl_wiring {
     int loss_stage, loss_output; /* -1: there is none */
 
     int replicas;
-    bool sharded;
+    sl_shard_mode shard;
+    int shard_group; /* replicas that share */
     int microbatches;
     int size_count;  /* 1, or 2 if the batch does not divide */
     int large_count; /* microbatches of the larger size; all of them if there is one size */
@@ -129,6 +132,26 @@ int sl_wiring_size(const sl_wiring *wiring, int microbatch);        /* 0 or 1 */
 int64_t sl_wiring_samples(const sl_wiring *wiring, int microbatch); /* in it */
 int64_t sl_wiring_first_sample(const sl_wiring *wiring, int microbatch);
 size_t sl_wiring_bytes(const sl_wiring *wiring, const sl_meta *metas); /* the largest over the sizes */
+
+/* What a replica has of each weight: one of shard_group shards, and alone of all one of as many parts as there are
+ * replicas. Every group of shard_group neighbors has all shards; the parts of those with the same shard are inside it. */
+static inline int sl_wiring_shard_of(const sl_wiring *wiring, int replica)
+{
+    return replica % wiring->shard_group;
+}
+
+static inline int sl_wiring_part_of(const sl_wiring *wiring, int replica)
+{
+    return replica % wiring->shard_group * (wiring->replicas / wiring->shard_group) + replica / wiring->shard_group;
+}
+
+/* The elements of the weight in piece `number` of pieces of `each`: none if that lies past the end. */
+static inline sl_param_range sl_weight_piece(const sl_wire_weight *weight, int64_t each, int number)
+{
+    int64_t count = sl_meta_count(&weight->meta), first = number * each;
+    first = first < count ? first : count;
+    return (sl_param_range){ .first = first, .count = each < count - first ? each : count - first };
+}
 
 /* The pairs of stages that are joined, with the bytes of all values between them; the caller frees both. bytes may be
  * NULL. */

@@ -27,13 +27,21 @@ static void place_weights(sl_runtime *runtime)
     }
 }
 
+static void set_ranges(const sl_runtime *runtime, const sl_wire_weight *wire, sl_param *param)
+{
+    const sl_param_range whole = { .first = 0, .count = sl_meta_count(&wire->meta) };
+    const sl_param_range shard = sl_weight_piece(wire, wire->shard, runtime->sharers.shard);
+    param->held = runtime->wiring->shard == SL_SHARD_FULL ? shard : whole;
+    param->updated = runtime->wiring->shard == SL_SHARD_NONE ? whole : shard;
+    param->counted = sl_weight_piece(wire, wire->part, runtime->sharers.part);
+    param->counted_part = runtime->sharers.part;
+}
+
 /* The list that callers see: each parameter of this rank once. */
 static sl_status list_params(sl_runtime *runtime)
 {
     sl_status status = SL_OK;
     int count = 0;
-    bool sharded = runtime->wiring->sharded && runtime->replicas;
-    int64_t replica = sharded ? sl_group_rank(runtime->replicas) : 0;
     for (int k = 0; k < runtime->stage_count; k++)
         count += runtime->stages[k]->weight_count;
     SL_TRY(SL_NEW_ARRAY(runtime->params, count));
@@ -50,11 +58,11 @@ static sl_status list_params(sl_runtime *runtime)
                                  .stage = stage->index,
                                  .data = { weight->data_place, wire->kept_meta },
                                  .shape = wire->meta.shape,
-                                 .first = replica * wire->part,
                                  .grad = { weight->grad_place, wire->kept_grad_meta },
                                  .init = weight->init,
                                  .owner = runtime->rank,
                                  .tied = wire->tie >= 0 };
+            set_ranges(runtime, wire, param);
             if (!weight->grad_place)
                 param->grad = sl_view_none();
             if (wire->tie >= 0)
@@ -217,8 +225,11 @@ sl_status sl_runtime_allocate(sl_runtime *runtime, const sl_runtime_options *opt
     for (int k = 0; k < runtime->stage_count; k++)
         SL_TRY(sl_stage_prepare(runtime->stages[k], runtime->wiring->size_count));
     SL_TRY(sl_weights_create(runtime));
-    if (runtime->blocks.grads)
+    if (runtime->blocks.grads) { /* what lies between gradients is summed with them */
+        SL_TRY(sl_stream_memset(runtime->stream, runtime->blocks.grads, 0,
+                                runtime->pipeline->ranks[runtime->rank].memory.grads));
         SL_TRY(sl_runtime_zero_grads(runtime));
+    }
 done:
     return status;
 }

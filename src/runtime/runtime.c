@@ -117,7 +117,8 @@ static sl_status compile_together(sl_runtime *runtime, const sl_runtime_options 
     SL_TRY(sl_arena_create(&arena));
     SL_TRY(sl_gather_stages(options, outcome, arena, &all));
     all.replicas = options->replicas ? sl_group_size(options->replicas) : 1;
-    all.shard_weights = options->shard_weights;
+    all.shard = options->shard;
+    all.shard_group = options->shard_group;
     all.unsharded_stages = options->unsharded_stages;
     all.staged_messages = !runtime->host;
     all.infer = infer_together;
@@ -191,6 +192,7 @@ static sl_status build(sl_runtime *runtime, const sl_runtime_options *options)
     sl_runtime_options own = *options;
     own.group = runtime->group;
     SL_TRY(compile_together(runtime, &own, outcome));
+    SL_TRY(sl_weights_split_groups(runtime));
     SL_TRY(sl_gather_outcomes(runtime->group, build_local(runtime, &own)));
     SL_TRY(open_channels(runtime));
     SL_TRY(start_watchdog(runtime, options));
@@ -238,6 +240,8 @@ void sl_runtime_destroy(sl_runtime *runtime)
     sl_weights_destroy(runtime);    /* ends what is posted */
     sl_lanes_destroy(runtime);      /* streams may still use what follows */
     sl_group_close(runtime->group); /* and with it the channels */
+    sl_group_close(runtime->sharers.across);
+    sl_group_close(runtime->sharers.shards);
     sl_group_close(runtime->replicas);
     for (int i = 0; runtime->stages && i < runtime->stage_count; i++)
         runtime->stages[i]->owner = NULL;

@@ -49,6 +49,7 @@ struct sl_runtime {
     int tie_count;
     sl_root_use *roots;          /* one a root input of the wiring */
     sl_stage_requests *requests; /* one a stage of this rank */
+    sl_sharers sharers;
 
     sl_loss_mean mean;
     bool watch_loss, local_loss;

@@ -129,7 +129,7 @@ done:
 static sl_status zero_grads(sl_runtime *runtime)
 {
     sl_status status = SL_OK;
-    for (int k = 0; !runtime->wiring->sharded && k < runtime->stage_count; k++) {
+    for (int k = 0; runtime->wiring->shard != SL_SHARD_FULL && k < runtime->stage_count; k++) {
         if (!runtime->stages[k]->table->starts_grads || runtime->stages[k]->weight_runner)
             SL_TRY(sl_runtime_zero_stage(runtime, k));
     }
@@ -191,7 +191,7 @@ static sl_status begin(sl_runtime *runtime, const sl_program *program, const sl_
     if (!step->keep_grads)
         SL_TRY(zero_grads(runtime));
     runtime->context.keep_grads = step->keep_grads;
-    runtime->context.fresh_grads = runtime->wiring->sharded;
+    runtime->context.fresh_grads = runtime->wiring->shard == SL_SHARD_FULL;
     runtime->grads_partial = step->partial;
 done:
     return status;

@@ -29,7 +29,14 @@ static sl_status tie_init(sl_runtime *runtime, const sl_wire_tie *wire, sl_tie *
     sl_status status = SL_OK;
     const sl_wiring *wiring = runtime->wiring;
     tie->wire = wire;
-    tie->meta = wiring->stages[wire->members[0].stage].weights[wire->members[0].weight].kept_grad_meta;
+    const sl_wire_weight *first = &wiring->stages[wire->members[0].stage].weights[wire->members[0].weight];
+    tie->meta = first->kept_grad_meta;
+    size_t own = 0; /* with SL_SHARD_OPTIMIZER a rank has the sum of its shard alone, inside of the whole */
+    if (wiring->shard == SL_SHARD_OPTIMIZER) {
+        sl_param_range range = sl_weight_piece(first, first->shard, runtime->sharers.shard);
+        tie->meta = sl_meta_make(first->grad_meta.dtype, 1, &range.count);
+        own = (size_t)range.first * sl_dtype_size(first->grad_meta.dtype);
+    }
     SL_TRY(SL_NEW_ARRAY(tie->parts, wire->member_count));
     for (int p = 0; p < wire->member_count; p++) {
         part *each = &tie->parts[p];
@@ -38,7 +45,8 @@ static sl_status tie_init(sl_runtime *runtime, const sl_wire_tie *wire, sl_tie *
         if (each->rank != runtime->rank)
             continue;
         tie->here = true;
-        each->grad = runtime->stages[stage->local]->weights[wire->members[p].weight].grad_place;
+        char *grad = runtime->stages[stage->local]->weights[wire->members[p].weight].grad_place;
+        each->grad = grad ? grad + own : NULL; /* NULL: frozen */
         SL_TRY(SL_NEW_ARRAY(each->to, wire->member_count));
     }
 done:

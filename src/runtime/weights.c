@@ -13,6 +13,24 @@ static void drop_all(sl_request **requests, int count)
 
 /* ---- Creation -------------------------------------------------------------------------------- */
 
+sl_status sl_weights_split_groups(sl_runtime *runtime)
+{
+    sl_status status = SL_OK;
+    const sl_wiring *wiring = runtime->wiring;
+    int rows = wiring->shard_group, columns = wiring->replicas / rows;
+    int rank = runtime->replicas ? sl_group_rank(runtime->replicas) : 0;
+    runtime->sharers = (sl_sharers){ .rows = rows,
+                                     .shard = sl_wiring_shard_of(wiring, rank),
+                                     .part = sl_wiring_part_of(wiring, rank) };
+    if (!runtime->replicas || wiring->shard == SL_SHARD_NONE || wiring->replicas == 1)
+        return SL_OK;
+    SL_TRY(sl_group_split(runtime->replicas, rank / rows, rank % rows, &runtime->sharers.shards));
+    if (columns > 1)
+        SL_TRY(sl_group_split(runtime->replicas, rank % rows, rank / rows, &runtime->sharers.across));
+done:
+    return status;
+}
+
 sl_status sl_weights_create(sl_runtime *runtime)
 {
     sl_status status = SL_OK;
@@ -124,8 +142,8 @@ static sl_status unshard(sl_runtime *runtime, const weights_of *of)
         const sl_wire_weight *weight = &of->wire->weights[i];
         size_t bytes = sl_meta_bytes(&weight->kept_meta);
         const void *part = of->stage->weights[i].data_place;
-        if (has_replicas(runtime))
-            SL_TRY(sl_group_all_gather_post(runtime->replicas, part, bytes, of->block + weight->block_offset,
+        if (runtime->sharers.shards)
+            SL_TRY(sl_group_all_gather_post(runtime->sharers.shards, part, bytes, of->block + weight->block_offset,
                                             runtime->lanes.posted, &of->requests->gathers[i]));
         else
             SL_TRY(sl_stream_copy(runtime->stream, SL_COPY_DEVICE_TO_DEVICE, of->block + weight->block_offset, part,
@@ -163,7 +181,7 @@ static sl_status open_grads(sl_runtime *runtime, const weights_of *of)
     bool overwrites = of->stage->table->starts_grads && !of->stage->weight_runner;
     for (int i = 0; i < of->wire->weight_count; i++) {
         const sl_wire_weight *weight = &of->wire->weights[i];
-        size_t whole = (size_t)runtime->wiring->replicas * sl_meta_bytes(&weight->kept_grad_meta);
+        size_t whole = (size_t)runtime->wiring->shard_group * sl_meta_bytes(&weight->kept_grad_meta);
         size_t used = overwrites ? sl_meta_bytes(&weight->grad_meta) : 0;
         if (weight->frozen)
             continue;
@@ -176,7 +194,67 @@ done:
     return status;
 }
 
-/* With shards each replica gets its part of the sum in its place of the block. */
+/* The gradients of a stage that lie side by side are one bucket: weights [first, *end). */
+static int64_t find_bucket(const weights_of *of, int first, int *end)
+{
+    const sl_wire_weight *weights = of->wire->weights;
+    const char *begin = of->stage->weights[first].grad_place, *stop = begin;
+    int64_t each = (int64_t)sl_dtype_size(weights[first].grad_meta.dtype);
+    int i = first;
+    do
+        stop += weights[i].own_grad ? weights[i].grad_room : sl_round_up(weights[i].grad_room);
+    while (++i < of->wire->weight_count && !weights[i - 1].own_grad && !weights[i].own_grad &&
+           of->stage->weights[i].grad_place == stop && weights[i].grad_meta.dtype == weights[first].grad_meta.dtype);
+    *end = i;
+    return (stop - begin) / each;
+}
+
+/* Every replica gets the sums of all gradients. */
+static sl_status reduce_buckets(sl_runtime *runtime, const weights_of *of)
+{
+    sl_status status = SL_OK;
+    for (int i = 0, end; i < of->wire->weight_count; i = end) {
+        end = i + 1;
+        if (of->wire->weights[i].frozen)
+            continue;
+        int64_t count = find_bucket(of, i, &end);
+        SL_TRY(sl_group_all_reduce_post(runtime->replicas, of->stage->weights[i].grad_place, count,
+                                        of->wire->weights[i].grad_meta.dtype, SL_REDUCE_SUM, runtime->lanes.posted,
+                                        &of->requests->sums[i]));
+    }
+done:
+    return status;
+}
+
+/* All of a step's gradient on this rank: in the block or, with whole gradients, where it is kept. */
+static char *whole_grad(const weights_of *of, int i)
+{
+    return of->block ? of->block + of->wire->weights[i].grad_block_offset : of->stage->weights[i].grad_place;
+}
+
+static size_t part_bytes(const sl_wire_weight *weight, int64_t elements)
+{
+    return (size_t)elements * sl_dtype_size(weight->grad_meta.dtype);
+}
+
+/* Every replica gets one part of the sum, in its place. */
+static sl_status reduce_parts(sl_runtime *runtime, const weights_of *of)
+{
+    sl_status status = SL_OK;
+    for (int i = 0; i < of->wire->weight_count; i++) {
+        const sl_wire_weight *weight = &of->wire->weights[i];
+        if (weight->frozen)
+            continue;
+        char *whole = whole_grad(of, i);
+        SL_TRY(sl_group_reduce_scatter_rows_post(
+            runtime->replicas, whole, whole + (size_t)runtime->sharers.part * part_bytes(weight, weight->part),
+            weight->part, runtime->sharers.rows, weight->grad_meta.dtype, SL_REDUCE_SUM, runtime->lanes.posted,
+            &of->requests->sums[i]));
+    }
+done:
+    return status;
+}
+
 static sl_status reduce_grads(sl_runtime *runtime, const weights_of *of)
 {
     sl_status status = SL_OK;
@@ -184,23 +262,29 @@ static sl_status reduce_grads(sl_runtime *runtime, const weights_of *of)
     if (!has_replicas(runtime) || (!of->block && runtime->grads_partial))
         return SL_OK;
     SL_TRY(begin_posting(runtime));
+    SL_TRY(runtime->wiring->shard == SL_SHARD_NONE ? reduce_buckets(runtime, of) : reduce_parts(runtime, of));
+done:
+    return status;
+}
+
+/* If several groups share, a shard is the parts of several ranks, which are side by side in the whole. */
+static sl_status join_parts(sl_runtime *runtime, const weights_of *of)
+{
+    sl_status status = SL_OK;
+    const sl_sharers *sharers = &runtime->sharers;
+    if (!sharers->across || (!of->block && runtime->grads_partial))
+        return SL_OK;
+    SL_TRY(begin_posting(runtime));
     for (int i = 0; i < of->wire->weight_count; i++) {
         const sl_wire_weight *weight = &of->wire->weights[i];
-        sl_dtype dtype = weight->grad_meta.dtype;
         if (weight->frozen)
             continue;
-        if (!of->block) {
-            SL_TRY(sl_group_all_reduce_post(runtime->replicas, of->stage->weights[i].grad_place,
-                                            sl_meta_count(&weight->grad_meta), dtype, SL_REDUCE_SUM,
-                                            runtime->lanes.posted, &of->requests->sums[i]));
-            continue;
-        }
-        char *whole = of->block + weight->grad_block_offset;
-        size_t part = sl_meta_bytes(&weight->kept_grad_meta);
-        SL_TRY(sl_group_reduce_scatter_post(runtime->replicas, whole,
-                                            whole + (size_t)sl_group_rank(runtime->replicas) * part, weight->part,
-                                            dtype, SL_REDUCE_SUM, runtime->lanes.posted, &of->requests->sums[i]));
+        size_t part = part_bytes(weight, weight->part);
+        char *shard = whole_grad(of, i) + (size_t)sharers->shard * part_bytes(weight, weight->shard);
+        SL_TRY(sl_group_all_gather_post(sharers->across, shard + (size_t)sl_group_rank(sharers->across) * part, part,
+                                        shard, runtime->lanes.posted, &of->requests->sums[i]));
     }
+    SL_TRY(await_all(runtime, of->requests->sums, of->wire->weight_count));
 done:
     return status;
 }
@@ -210,8 +294,8 @@ static sl_status keep_part(sl_runtime *runtime, const weights_of *of, int i)
 {
     const sl_wire_weight *weight = &of->wire->weights[i];
     size_t bytes = sl_meta_bytes(&weight->kept_grad_meta);
-    size_t rank = has_replicas(runtime) ? (size_t)sl_group_rank(runtime->replicas) : 0;
-    void *part = of->block + weight->grad_block_offset + rank * bytes, *kept = of->stage->weights[i].grad_place;
+    void *part = whole_grad(of, i) + (size_t)runtime->sharers.shard * bytes;
+    void *kept = of->stage->weights[i].grad_place;
     if (!runtime->context.keep_grads)
         return sl_stream_copy(runtime->stream, SL_COPY_DEVICE_TO_DEVICE, kept, part, bytes);
     const sl_view inputs[] = { { kept, weight->kept_grad_meta }, { part, weight->kept_grad_meta } };
@@ -225,11 +309,45 @@ static sl_status await_grads(sl_runtime *runtime, const weights_of *of, int stag
 {
     sl_status status = SL_OK;
     SL_TRY(await_all(runtime, of->requests->sums, of->wire->weight_count));
+    SL_TRY(join_parts(runtime, of));
     for (int i = 0; of->block && i < of->wire->weight_count; i++) {
         if (!of->wire->weights[i].frozen)
             SL_TRY(keep_part(runtime, of, i));
     }
     trace_action(runtime, of->requests->sum_start, stage, SL_KIND_REDUCE_GRAD);
+done:
+    return status;
+}
+
+/* ---- After an update ------------------------------------------------------------------------- */
+
+static sl_status gather_stage(sl_runtime *runtime, int k)
+{
+    sl_status status = SL_OK;
+    const sl_wire_stage *wire = &runtime->wiring->stages[runtime->stages[k]->index];
+    for (int i = 0; i < wire->weight_count; i++) {
+        const sl_wire_weight *weight = &wire->weights[i];
+        size_t bytes = (size_t)weight->shard * sl_dtype_size(weight->meta.dtype);
+        char *whole = runtime->stages[k]->weights[i].data_place;
+        if (weight->frozen || weight->source)
+            continue;
+        SL_TRY(sl_group_all_gather_post(runtime->sharers.shards, whole + (size_t)runtime->sharers.shard * bytes, bytes,
+                                        whole, runtime->lanes.posted, &runtime->requests[k].gathers[i]));
+    }
+done:
+    return status;
+}
+
+sl_status sl_runtime_gather_params(sl_runtime *runtime)
+{
+    sl_status status = SL_OK;
+    if (runtime->wiring->shard != SL_SHARD_OPTIMIZER || !runtime->sharers.shards)
+        return SL_OK;
+    SL_TRY(begin_posting(runtime));
+    for (int k = 0; k < runtime->stage_count; k++)
+        SL_TRY(gather_stage(runtime, k));
+    for (int k = 0; k < runtime->stage_count; k++)
+        SL_TRY(await_all(runtime, runtime->requests[k].gathers, runtime->stages[k]->weight_count));
 done:
     return status;
 }

@@ -4,12 +4,23 @@
 
 #include "runtime/program.h"
 
+/* Who shares what with whom. Replicas [n * rows, (n + 1) * rows) are one group of those that share. */
+typedef struct sl_sharers {
+    sl_group *shards; /* a part each: this rank's group; NULL: none */
+    sl_group *across; /* the same part: one rank of each group; NULL: there is one group */
+    int rows;         /* members of shards */
+    int shard;        /* this rank's number in shards */
+    int part;         /* which of all replicas' equal parts is this rank's */
+} sl_sharers;
+
 /* Collectives of one stage that are on their way; one a weight, NULL if there is none. */
 typedef struct sl_stage_requests {
     sl_request **gathers, **sums;
     uint64_t gather_start, sum_start; /* for the trace */
 } sl_stage_requests;
 
+/* Collective over the replicas: the groups of the mode that the pipeline was compiled for. */
+SL_MUST_CHECK sl_status sl_weights_split_groups(sl_runtime *runtime);
 SL_MUST_CHECK sl_status sl_weights_create(sl_runtime *runtime);
 void sl_weights_destroy(sl_runtime *runtime);
 

@@ -223,6 +223,21 @@ static sl_status sums_have_the_bits_of_the_rank_order(sl_group *group, uint64_t 
     }
     SL_TRY(sl_group_reduce_scatter(group, data, data + me * count, count, SL_F32, reduce)); /* into its own place */
     CHECK(memcmp(data + me * count, part, (size_t)count * sizeof *part) == 0);
+    for (int rows = 1; rows <= size; rows++) { /* with the parts in columns of so many neighbors */
+        sl_request *request = NULL;
+        int64_t place = (int64_t)(me % rows) * (size / rows) + me / rows;
+        if (size % rows != 0)
+            continue;
+        for (int64_t i = 0; i < count * size; i++)
+            data[i] = float_of(seed, me, i);
+        SL_TRY(sl_group_reduce_scatter_rows_post(group, data, data + place * count, count, rows, SL_F32, reduce, NULL,
+                                                 &request));
+        SL_TRY(sl_request_wait(request));
+        for (int64_t i = 0; i < count; i++) {
+            float expected = expected_f32(seed, size, place * count + i, reduce);
+            CHECK(memcmp(&data[place * count + i], &expected, 4) == 0);
+        }
+    }
 done:
     free(part);
     free(data);

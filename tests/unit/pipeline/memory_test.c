@@ -153,7 +153,7 @@ static void sharded_weights_are_gathered_for_their_stage(void **state)
         sl_schedule *schedule = make_schedule(i, &c); /* which says nothing of UNSHARD */
         sl_pipeline_options options = chain_options(&c, schedule);
         options.replicas = 2;
-        options.shard_weights = true;
+        options.shard = SL_SHARD_FULL;
         sl_pipeline *pipeline = compile(&options);
         assert_false(sl_schedule_has_kind(schedule, SL_KIND_UNSHARD));
         assert_true(sl_schedule_has_kind(sl_pipeline_schedule(pipeline), SL_KIND_UNSHARD));

@@ -179,7 +179,7 @@ static void shards_of_the_callers_memory(void **state)
 {
     fixture *f = *state;
     f->options.replicas = 2;
-    f->options.shard_weights = true;
+    f->options.shard = SL_SHARD_FULL;
     f->chain.weights[1][0].own_data = true;
     assert_refused(&f->options, SL_ERR_ARGUMENT, "stage 1: parameter 'w1' lies in the caller's memory");
 }
@@ -188,7 +188,7 @@ static void sharded_weights_that_the_schedule_does_not_gather(void **state)
 {
     fixture *f = *state;
     f->options.replicas = 2;
-    f->options.shard_weights = true;
+    f->options.shard = SL_SHARD_FULL;
     give_schedule(f, parse("0UNSHARD,0F0,0B0,0RESHARD,0REDUCE_GRAD\n1UNSHARD,1F0,1B0,1RESHARD,1REDUCE_GRAD\n"
                            "2F0,2B0,2REDUCE_GRAD\n"));
     assert_refused(&f->options, SL_ERR_SCHEDULE, "rank 2, cell 0, 2F0: its stage has to be unsharded before it");

@@ -59,9 +59,9 @@ static inline double job_weight(const job *self, int m)
     return self->mean == SL_MEAN_SUM ? 1 : 1.0 / self->microbatches;
 }
 
-static inline void job_update(float *w, const float *g)
+static inline void job_update(float *w, const float *g, int64_t count)
 {
-    for (int c = 0; c < WIDTH; c++)
+    for (int64_t c = 0; c < count; c++)
         w[c] -= 0.1f * g[c];
 }
 
@@ -125,11 +125,11 @@ done:
     return status;
 }
 
-/* Elements of the parameter that this rank has; the first of them is params->first. */
-static inline int job_own(const sl_param *param)
+/* Writes what the rank has of the updated elements to where the test looks. */
+static inline void job_keep(const sl_param *param, const float *from, float *whole)
 {
-    int64_t own = sl_meta_count(&param->data.meta);
-    return (int)(param->first + own > WIDTH ? (param->first < WIDTH ? WIDTH - param->first : 0) : own);
+    int64_t skip = param->updated.first - param->held.first;
+    memcpy(whole + param->updated.first, from + skip, (size_t)param->updated.count * sizeof *from);
 }
 
 static inline sl_status job_train(job *self, job_place place, sl_runtime *runtime)
@@ -137,11 +137,10 @@ static inline sl_status job_train(job *self, job_place place, sl_runtime *runtim
     sl_status status = SL_OK;
     int count = 0;
     const sl_param *params = sl_runtime_params(runtime, &count);
-    float all[WIDTH], w[WIDTH] = { 0 }, g[WIDTH]; /* the whole, and what this rank has of it */
+    float all[WIDTH], w[2 * WIDTH] = { 0 }, g[2 * WIDTH]; /* the whole, and what this rank has of it */
     for (int i = 0; i < count; i++) {
-        int own = job_own(&params[i]);
         toy_initial(atoi(params[i].name + 1), all);
-        memcpy(w, all + params[i].first, (size_t)own * sizeof *w);
+        memcpy(w, all + params[i].held.first, (size_t)params[i].held.count * sizeof *w);
         SL_TRY(job_copy(runtime, &params[i].data, w, true));
     }
     for (int step = 0; step < self->steps; step++) {
@@ -151,14 +150,15 @@ static inline sl_status job_train(job *self, job_place place, sl_runtime *runtim
         for (int i = 0; i < count; i++) {
             SL_TRY(job_copy(runtime, &params[i].data, w, false));
             SL_TRY(job_copy(runtime, &params[i].grad, g, false));
-            job_update(w, g);
+            int64_t skip = params[i].updated.first - params[i].held.first;
+            job_update(w + skip, g + skip, params[i].updated.count);
             SL_TRY(job_copy(runtime, &params[i].data, w, true));
-            if (place.replica == 0 || self->extra.shard_weights) {
-                size_t bytes = (size_t)job_own(&params[i]) * sizeof *w;
-                memcpy(self->grads[params[i].stage] + params[i].first, g, bytes);
-                memcpy(self->weights[params[i].stage] + params[i].first, w, bytes);
+            if (place.replica == 0 || self->extra.shard != SL_SHARD_NONE) {
+                job_keep(&params[i], g, self->grads[params[i].stage]);
+                job_keep(&params[i], w, self->weights[params[i].stage]);
             }
         }
+        SL_TRY(sl_runtime_gather_params(runtime));
     }
 done:
     return status;
@@ -402,7 +402,7 @@ static inline void job_reference(job *self)
         job_reduce(self, own, replicas, self->grads);
         job_tie(self, self->grads);
         for (int s = 0; s < self->shape.stages; s++)
-            job_update(w[s], self->grads[s]);
+            job_update(w[s], self->grads[s], WIDTH);
     }
     memcpy(self->weights, w, sizeof w);
     free(memory);

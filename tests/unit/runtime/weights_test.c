@@ -10,12 +10,12 @@ static const char *const schedules[] = {
 };
 enum { SCHEDULES = sizeof schedules / sizeof *schedules };
 
-static job make_sharded(const char *schedule, int ranks, int replicas)
+static job make_sharded(const char *schedule, int ranks, int replicas, sl_shard_mode mode)
 {
     job made = job_make(schedule, ranks, 0, 4, 8);
     made.steps = 3;
     made.replicas = replicas;
-    made.extra.shard_weights = true;
+    made.extra.shard = mode;
     return made;
 }
 
@@ -44,11 +44,13 @@ static void shards_give_the_bits_of_whole_weights(void **state)
         for (int ranks = 1; ranks <= 2; ranks++) {
             for (int replicas = 1; replicas <= 3; replicas++) { /* 3 elements: in one, two uneven and three parts */
                 for (int unsharded = 2; unsharded <= 3; unsharded++) {
-                    job made = make_sharded(schedules[i], ranks, replicas);
+                    job made = make_sharded(schedules[i], ranks, replicas, SL_SHARD_FULL);
                     made.extra.unsharded_stages = unsharded;
                     made.eval_first = unsharded == 2;
                     assert_same_bits(&made);
                 }
+                job made = make_sharded(schedules[i], ranks, replicas, SL_SHARD_OPTIMIZER);
+                assert_same_bits(&made);
             }
         }
     }
@@ -58,22 +60,51 @@ static void tied_weights_are_summed_part_by_part(void **state)
 {
     (void)state;
     for (int replicas = 1; replicas <= 3; replicas++) {
-        job made = make_sharded("Interleaved1F1B", 2, replicas);
-        made.shape.tied_with[made.shape.stages - 1] = 0;
-        assert_same_bits(&made);
+        for (sl_shard_mode mode = SL_SHARD_NONE; mode <= SL_SHARD_FULL; mode++) {
+            job made = make_sharded("Interleaved1F1B", 2, replicas, mode);
+            made.shape.tied_with[made.shape.stages - 1] = 0;
+            assert_same_bits(&made);
+        }
     }
+}
+
+/* Groups of neighbors that share, each of them with all parts: as many, and as few, as four replicas can make. */
+static void groups_that_share_give_the_same_bits(void **state)
+{
+    (void)state;
+    for (int group = 1; group <= 4; group *= 2) {
+        for (sl_shard_mode mode = SL_SHARD_OPTIMIZER; mode <= SL_SHARD_FULL; mode++) {
+            for (int tied = 0; tied < 2; tied++) {
+                job made = make_sharded("InterleavedZeroBubble", 2, 4, mode);
+                made.extra.shard_group = group;
+                if (tied)
+                    made.shape.tied_with[made.shape.stages - 1] = 0;
+                assert_same_bits(&made);
+            }
+        }
+    }
+}
+
+static void groups_that_do_not_divide_the_replicas_are_refused(void **state)
+{
+    (void)state;
+    job made = make_sharded("1F1B", 1, 3, SL_SHARD_FULL);
+    made.extra.shard_group = 2;
+    assert_int_not_equal(job_run(&made), SL_OK);
+    assert_non_null(strstr(sl_error_message(), "3 replicas cannot be shared out to groups of 2"));
+    sl_schedule_destroy(made.schedule);
 }
 
 static void partial_steps_add_up_in_the_shards(void **state)
 {
     (void)state;
     for (int replicas = 1; replicas <= 2; replicas++) {
-        job made = make_sharded("1F1B", 2, replicas);
+        job made = make_sharded("1F1B", 2, replicas, SL_SHARD_FULL);
         made.accumulate = true;
         made.steps = 4;
         /* Each partial step is summed by itself, then added: another order than that of whole weights. */
         job whole = made;
-        whole.extra.shard_weights = false;
+        whole.extra.shard = SL_SHARD_NONE;
         sl_schedule *schedule = made.schedule;
         assert_int_equal(job_run(&made), SL_OK);
         assert_int_equal(job_run(&whole), SL_OK);
@@ -126,7 +157,7 @@ static void as_many_blocks_as_stages_are_unsharded_at_once(void **state)
         job made = job_make("Interleaved1F1B", 2, 4, 4, 8);
         made.steps = 1;
         made.replicas = 2;
-        made.extra.shard_weights = true;
+        made.extra.shard = SL_SHARD_FULL;
         made.extra.unsharded_stages = unsharded;
         made.before = look_at_slots;
         made.user = &seen;
@@ -149,7 +180,7 @@ static void nothing_is_left_to_read_after_reshard(void **state)
     job made = { .samples = 2, .microbatches = 1, .steps = 2 };
     assert_int_equal(sl_schedule_parse_csv(csv, strlen(csv), "test", &made.schedule), SL_OK);
     made.shape = toy_shape_make(1);
-    made.extra.shard_weights = true;
+    made.extra.shard = SL_SHARD_FULL;
     assert_same_bits(&made);
 }
 
@@ -160,7 +191,7 @@ static void assert_refused(const char *csv, const char *reason)
     job made = { .samples = 2, .microbatches = 1, .steps = 1 };
     assert_int_equal(sl_schedule_parse_csv(csv, strlen(csv), "test", &made.schedule), SL_OK);
     made.shape = toy_shape_make(sl_schedule_stages(made.schedule));
-    made.extra.shard_weights = true;
+    made.extra.shard = SL_SHARD_FULL;
     assert_int_not_equal(job_run(&made), SL_OK);
     if (!strstr(sl_error_message(), reason))
         fail_msg("'%s' does not say '%s'", sl_error_message(), reason);
@@ -179,6 +210,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shards_give_the_bits_of_whole_weights),
         cmocka_unit_test(tied_weights_are_summed_part_by_part),
+        cmocka_unit_test(groups_that_share_give_the_same_bits),
+        cmocka_unit_test(groups_that_do_not_divide_the_replicas_are_refused),
         cmocka_unit_test(partial_steps_add_up_in_the_shards),
         cmocka_unit_test(as_many_blocks_as_stages_are_unsharded_at_once),
         cmocka_unit_test(nothing_is_left_to_read_after_reshard),
