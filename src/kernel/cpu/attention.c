@@ -5,6 +5,60 @@
 #include <math.h>
 #include <string.h>
 
+/* ---- Heads ----------------------------------------------------------------------------------- */
+
+static char *head_at(const sl_view *view, int64_t b, int64_t h)
+{
+    const int64_t *strides = view->meta.strides;
+    return (char *)view->data + (b * strides[0] + h * strides[2]) * (int64_t)sl_dtype_size(view->meta.dtype);
+}
+
+static sl_head head_in_place(const sl_view *view, int64_t b, int64_t h)
+{
+    return (sl_head){ (float *)(void *)head_at(view, b, h), view->meta.strides[1] };
+}
+
+static void widen(const sl_simd *simd, const sl_view *view, int64_t b, int64_t h, int64_t rows, float *to)
+{
+    const uint16_t *from = (const void *)head_at(view, b, h);
+    int64_t size = view->meta.shape.dims[3];
+    for (int64_t t = 0; t < rows; t++)
+        simd->from_half(view->meta.dtype, from + t * view->meta.strides[1], to + t * size, size);
+}
+
+sl_head sl_head_read(const sl_simd *simd, const sl_view *view, int64_t b, int64_t h, int64_t rows, float *buffer)
+{
+    if (view->meta.dtype == SL_F32)
+        return head_in_place(view, b, h);
+    widen(simd, view, b, h, rows, buffer);
+    return (sl_head){ buffer, view->meta.shape.dims[3] };
+}
+
+sl_head sl_head_begin_write(const sl_simd *simd, const sl_view *view, int64_t b, int64_t h, int64_t rows, bool add,
+                            float *buffer)
+{
+    int64_t size = view->meta.shape.dims[3];
+    bool wide = view->meta.dtype == SL_F32;
+    sl_head head = wide ? head_in_place(view, b, h) : (sl_head){ buffer, size };
+    if (add && !wide)
+        widen(simd, view, b, h, rows, buffer);
+    for (int64_t t = 0; !add && t < rows; t++)
+        memset(sl_head_row(&head, t), 0, (size_t)size * sizeof(float));
+    return head;
+}
+
+void sl_head_end_write(const sl_simd *simd, const sl_view *view, int64_t b, int64_t h, int64_t rows,
+                       const sl_head *head)
+{
+    if (view->meta.dtype == SL_F32)
+        return;
+    uint16_t *to = (void *)head_at(view, b, h);
+    for (int64_t t = 0; t < rows; t++)
+        simd->to_half(view->meta.dtype, sl_head_row(head, t), to + t * view->meta.strides[1], view->meta.shape.dims[3]);
+}
+
+/* ---- Forward --------------------------------------------------------------------------------- */
+
 /* One query head and the key/value head it uses. */
 typedef struct heads {
     sl_head q, v, o;
@@ -56,7 +110,6 @@ static void attend_block(const sl_attention *j, const heads *x, int64_t first, i
     for (int64_t i = 0; i < count; i++) {
         r.max[i] = -INFINITY;
         r.sum[i] = 0;
-        memset(sl_head_row(o, first + i), 0, (size_t)j->d_size * sizeof(float));
     }
     for (int64_t key = 0; key < limit; key += SL_KEYS) {
         int64_t n = sl_least(limit - key, SL_KEYS);
@@ -103,19 +156,25 @@ static void attend_part(void *context, int part, int parts)
 {
     const sl_attention *j = context;
     int64_t start, length, group = j->h_size / j->kv_size;
-    float *keys = sl_scratch_part(j->scratch, part, j->packed_bytes);
+    char *scratch = sl_scratch_part(j->scratch, part, j->part_bytes);
+    float *keys = sl_attention_take(&scratch, j->packed_bytes);
+    float *k_wide = sl_attention_take(&scratch, sl_wide_head_bytes(j->k, j->k->meta.shape.dims[1]));
+    float *v_wide = sl_attention_take(&scratch, sl_wide_head_bytes(j->v, j->k->meta.shape.dims[1]));
+    float *q_wide = sl_attention_take(&scratch, sl_wide_head_bytes(j->q, j->t_size));
+    float *o_wide = sl_attention_take(&scratch, sl_wide_head_bytes(j->o, j->t_size));
     sl_chunk_range(j->batch * j->kv_size, parts, part, &start, &length);
     for (int64_t item = start; item < start + length; item++) {
         int64_t b = item / j->kv_size, g = item % j->kv_size;
-        sl_head k = sl_head_of(j->k, b, g);
-        heads x = { .v = sl_head_of(j->v, b, g), .keys = keys };
+        sl_head k = sl_head_read(j->simd, j->k, b, g, j->keys, k_wide);
+        heads x = { .v = sl_head_read(j->simd, j->v, b, g, j->keys, v_wide), .keys = keys };
         sl_pack_head(j->simd, &k, j->keys, j->d_size, j->scale, keys);
         for (int64_t h = g * group; h < (g + 1) * group; h++) {
-            x.q = sl_head_of(j->q, b, h);
-            x.o = sl_head_of(j->o, b, h);
+            x.q = sl_head_read(j->simd, j->q, b, h, j->t_size, q_wide);
+            x.o = sl_head_begin_write(j->simd, j->o, b, h, j->t_size, false, o_wide);
             x.row = (b * j->h_size + h) * j->t_size;
             for (int64_t first = 0; first < j->t_size; first += SL_QUERIES)
                 attend_block(j, &x, first, sl_least(j->t_size - first, SL_QUERIES));
+            sl_head_end_write(j->simd, j->o, b, h, j->t_size, &x.o);
         }
     }
 }
@@ -149,31 +208,45 @@ sl_attention sl_attention_start(const sl_cpu *cpu, const sl_kernel_call *call, c
                            .packed_bytes = sl_packed_head_bytes(&k->meta.shape) };
 }
 
+/* Scratch of one thread: the packed keys, and the four heads if they are widened. */
+static size_t part_bytes(const sl_kernel_call *call, const sl_view *k, const sl_view *v)
+{
+    int64_t queries = sl_call_input(call, 0)->meta.shape.dims[1], keys = k->meta.shape.dims[1];
+    return sl_packed_head_bytes(&k->meta.shape) + sl_wide_head_bytes(k, keys) + sl_wide_head_bytes(v, keys) +
+           sl_wide_head_bytes(sl_call_input(call, 0), queries) + sl_wide_head_bytes(sl_call_output(call, 0), queries);
+}
+
 static sl_status run_attention(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     sl_attention j = sl_attention_start(cpu, call, sl_call_input(call, 1), sl_call_input(call, 2));
     j.o = sl_call_output(call, 0);
     j.lse = sl_rows_of(sl_call_output(call, 1), 0);
+    j.part_bytes = part_bytes(call, j.k, j.v);
     sl_pool_run(cpu->pool, sl_attention_parts(cpu, call), attend_part, &j);
     return SL_OK;
 }
 
 static size_t scratch_attention(const sl_cpu *cpu, const sl_kernel_call *call)
 {
-    const sl_view *k = sl_call_input(call, call->op == SL_OP_ATTENTION_CACHED ? 3 : 1);
-    return sl_packed_head_bytes(&k->meta.shape) * (size_t)sl_attention_parts(cpu, call);
+    bool cached = call->op == SL_OP_ATTENTION_CACHED;
+    const sl_view *k = sl_call_input(call, cached ? 3 : 1), *v = sl_call_input(call, cached ? 4 : 2);
+    return part_bytes(call, k, v) * (size_t)sl_attention_parts(cpu, call);
 }
 
 /* ---- With a cache ---------------------------------------------------------------------------- */
 
+/* The new rows of keys or values go to the end of the cache, which has the same dtype. */
 static void append(const sl_view *rows, const sl_view *cache, int64_t position)
 {
     const int64_t *dims = rows->meta.shape.dims;
+    int64_t size = (int64_t)sl_dtype_size(rows->meta.dtype);
     for (int64_t b = 0; b < dims[0]; b++) {
         for (int64_t h = 0; h < dims[2]; h++) {
-            sl_head from = sl_head_of(rows, b, h), to = sl_head_of(cache, b, h);
+            const char *from = head_at(rows, b, h);
+            char *to = head_at(cache, b, h);
             for (int64_t t = 0; t < dims[1]; t++)
-                memcpy(sl_head_row(&to, position + t), sl_head_row(&from, t), (size_t)dims[3] * sizeof(float));
+                memcpy(to + (position + t) * cache->meta.strides[1] * size, from + t * rows->meta.strides[1] * size,
+                       (size_t)(dims[3] * size));
         }
     }
 }
@@ -183,22 +256,29 @@ static void attend_few_part(void *context, int part, int parts)
 {
     const sl_attention *j = context;
     int64_t start, length, group = j->h_size / j->kv_size;
-    float *scores = sl_scratch_part(j->scratch, part, j->packed_bytes);
+    char *scratch = sl_scratch_part(j->scratch, part, j->part_bytes);
+    float *scores = sl_attention_take(&scratch, j->packed_bytes);
+    float *k_wide = sl_attention_take(&scratch, sl_wide_head_bytes(j->k, j->k->meta.shape.dims[1]));
+    float *v_wide = sl_attention_take(&scratch, sl_wide_head_bytes(j->v, j->k->meta.shape.dims[1]));
+    float *q_wide = sl_attention_take(&scratch, sl_wide_head_bytes(j->q, j->t_size));
+    float *o_wide = sl_attention_take(&scratch, sl_wide_head_bytes(j->o, j->t_size));
     sl_chunk_range(j->batch * j->kv_size, parts, part, &start, &length);
     for (int64_t item = start; item < start + length; item++) {
         int64_t b = item / j->kv_size, g = item % j->kv_size;
-        sl_head k = sl_head_of(j->k, b, g), v = sl_head_of(j->v, b, g);
-        for (int64_t i = 0; i < group * j->t_size; i++) {
-            int64_t h = g * group + i / j->t_size, t = i % j->t_size, n = sl_attention_seen(j, t, 0, j->keys);
-            sl_head q = sl_head_of(j->q, b, h), o = sl_head_of(j->o, b, h);
-            const float *query = sl_head_row(&q, t);
-            float *row = sl_head_row(&o, t);
-            for (int64_t s = 0; s < n; s++)
-                scores[s] = j->scale * j->simd->dot(query, sl_head_row(&k, s), j->d_size);
-            float max = -INFINITY, sum = j->simd->softmax_row(scores, &max, n);
-            memset(row, 0, (size_t)j->d_size * sizeof *row);
-            for (int64_t s = 0; s < n; s++)
-                j->simd->axpy(scores[s] / sum, sl_head_row(&v, s), row, j->d_size);
+        sl_head k = sl_head_read(j->simd, j->k, b, g, j->keys, k_wide);
+        sl_head v = sl_head_read(j->simd, j->v, b, g, j->keys, v_wide);
+        for (int64_t h = g * group; h < (g + 1) * group; h++) {
+            sl_head q = sl_head_read(j->simd, j->q, b, h, j->t_size, q_wide);
+            sl_head o = sl_head_begin_write(j->simd, j->o, b, h, j->t_size, false, o_wide);
+            for (int64_t t = 0; t < j->t_size; t++) {
+                int64_t n = sl_attention_seen(j, t, 0, j->keys);
+                for (int64_t s = 0; s < n; s++)
+                    scores[s] = j->scale * j->simd->dot(sl_head_row(&q, t), sl_head_row(&k, s), j->d_size);
+                float max = -INFINITY, sum = j->simd->softmax_row(scores, &max, n);
+                for (int64_t s = 0; s < n; s++)
+                    j->simd->axpy(scores[s] / sum, sl_head_row(&v, s), sl_head_row(&o, t), j->d_size);
+            }
+            sl_head_end_write(j->simd, j->o, b, h, j->t_size, &o);
         }
     }
 }
@@ -219,13 +299,29 @@ static sl_status run_attention_cached(const sl_cpu *cpu, const sl_kernel_call *c
     j.causal = true;
     j.before = position;
     j.keys = position + j.t_size;
+    j.part_bytes = part_bytes(call, cache_k, cache_v);
     sl_pool_run(cpu->pool, sl_attention_parts(cpu, call), j.t_size < FEW ? attend_few_part : attend_part, &j);
     return SL_OK;
 }
 
+/* The log-sum-exp is f32; another dtype of it is left to the reference, as is a cache that the new keys do not fit. */
+static bool accepts(const sl_kernel_call *call)
+{
+    const sl_view *lse = sl_call_output(call, 1);
+    return sl_cpu_is_narrow(call) && (sl_view_is_none(lse) || lse->meta.dtype == SL_F32);
+}
+
+static bool accepts_cached(const sl_kernel_call *call)
+{
+    sl_dtype k = sl_call_input(call, 1)->meta.dtype, v = sl_call_input(call, 2)->meta.dtype;
+    return sl_cpu_is_narrow(call) && sl_call_input(call, 3)->meta.dtype == k && sl_call_input(call, 4)->meta.dtype == v;
+}
+
 const sl_cpu_kernel sl_cpu_attention = {
-    .accepts = sl_cpu_is_f32, .run = run_attention, .takes = sl_cpu_takes_rows, .scratch = scratch_attention
+    .accepts = accepts, .run = run_attention, .halves = true, .takes = sl_cpu_takes_rows, .scratch = scratch_attention
 };
-const sl_cpu_kernel sl_cpu_attention_cached = {
-    .accepts = sl_cpu_is_f32, .run = run_attention_cached, .takes = sl_cpu_takes_rows, .scratch = scratch_attention
-};
+const sl_cpu_kernel sl_cpu_attention_cached = { .accepts = accepts_cached,
+                                                .run = run_attention_cached,
+                                                .halves = true,
+                                                .takes = sl_cpu_takes_rows,
+                                                .scratch = scratch_attention };

@@ -7,28 +7,39 @@
 /* Queries and keys are taken in blocks whose scores fit the first-level cache. */
 enum { SL_QUERIES = 24, SL_KEYS = 128 };
 
-/* One head of a [B,T,H,D] tensor: rows of D floats, `step` apart. */
+/* One head of a [B,T,H,D] tensor: rows of D elements, `step` apart. */
 typedef struct sl_head {
     float *data;
     int64_t step;
 } sl_head;
-
-static inline sl_head sl_head_of(const sl_view *view, int64_t b, int64_t h)
-{
-    const int64_t *strides = view->meta.strides;
-    return (sl_head){ view->data ? (float *)view->data + b * strides[0] + h * strides[2] : NULL, strides[1] };
-}
 
 static inline float *sl_head_row(const sl_head *head, int64_t t)
 {
     return head->data + t * head->step;
 }
 
+/* Heads [0, rows) x [0, D) of a tensor in f32: as they lie, or widened into the buffer, which has room for rows * D. */
+sl_head sl_head_read(const sl_simd *simd, const sl_view *view, int64_t b, int64_t h, int64_t rows, float *buffer);
+/* A head to write to: as it lies, or the buffer, which sl_head_end_write then rounds. It holds what the tensor holds if
+ * `add`, else zeros. */
+sl_head sl_head_begin_write(const sl_simd *simd, const sl_view *view, int64_t b, int64_t h, int64_t rows, bool add,
+                            float *buffer);
+void sl_head_end_write(const sl_simd *simd, const sl_view *view, int64_t b, int64_t h, int64_t rows,
+                       const sl_head *head);
+
 /* Bytes that one packed head of keys [B,S,Hkv,D] takes; also enough for a score of each key. */
 static inline size_t sl_packed_head_bytes(const sl_shape *keys)
 {
     int64_t rows = (keys->dims[1] + SL_KEYS - 1) / SL_KEYS * SL_KEYS, size = keys->dims[3] > 0 ? keys->dims[3] : 1;
     return (size_t)(rows * size) * sizeof(float);
+}
+
+/* Bytes of one head with `rows` rows that is widened; 0 for a tensor in f32. */
+static inline size_t sl_wide_head_bytes(const sl_view *view, int64_t rows)
+{
+    size_t bytes = (size_t)(rows * sl_dim_from_last(&view->meta, 1)) * sizeof(float);
+    return view->meta.dtype == SL_F32 ? 0
+                                      : (bytes + SL_DEVICE_ALIGNMENT - 1) / SL_DEVICE_ALIGNMENT * SL_DEVICE_ALIGNMENT;
 }
 
 /* Block j of the result holds rows j * SL_KEYS.. as columns: [size][SL_KEYS], times scale; missing rows are 0. */
@@ -60,8 +71,17 @@ typedef struct sl_attention {
     bool drops; /* some of the weights, by the stream */
     sl_dropout_stream stream;
     void *scratch;
-    size_t packed_bytes; /* of one packed head */
+    size_t part_bytes;   /* scratch of one thread */
+    size_t packed_bytes; /* of one packed head, of which the scratch begins with one or two */
 } sl_attention;
+
+/* Takes memory from a thread's scratch. */
+static inline float *sl_attention_take(char **scratch, size_t bytes)
+{
+    float *taken = (float *)(void *)*scratch;
+    *scratch += bytes;
+    return taken;
+}
 
 /* All that q and the keys say; the other tensors are the caller's to add. */
 sl_attention sl_attention_start(const sl_cpu *cpu, const sl_kernel_call *call, const sl_view *k, const sl_view *v);

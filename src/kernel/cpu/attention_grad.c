@@ -5,7 +5,7 @@
 
 /* The matrices of one query head and of the key/value head it uses. */
 typedef struct grad_heads {
-    sl_head q, k, v, o, d_o, dq, dk, dv;
+    sl_head q, k, o, d_o, dq, dk, dv;
     const float *keys, *values; /* packed; the keys times scale */
     int64_t row;                /* of query 0 among all rows of lse and of the weights */
 } grad_heads;
@@ -97,10 +97,26 @@ static void grad_block(const sl_attention *j, const grad_heads *x, int64_t first
     }
 }
 
-static void clear_head(const sl_head *head, int64_t rows, int64_t size)
+/* A thread's scratch: keys and values packed, and each head if it is widened. */
+typedef struct grad_memory {
+    float *keys, *values;
+    float *q, *k, *v, *o, *d_o, *dq, *dk, *dv;
+} grad_memory;
+
+static grad_memory take_memory(const sl_attention *j, char *scratch)
 {
-    for (int64_t t = 0; t < rows; t++)
-        memset(sl_head_row(head, t), 0, (size_t)size * sizeof(float));
+    grad_memory m;
+    m.keys = sl_attention_take(&scratch, j->packed_bytes);
+    m.values = sl_attention_take(&scratch, j->packed_bytes);
+    m.q = sl_attention_take(&scratch, sl_wide_head_bytes(j->q, j->t_size));
+    m.o = sl_attention_take(&scratch, sl_wide_head_bytes(j->o, j->t_size));
+    m.d_o = sl_attention_take(&scratch, sl_wide_head_bytes(j->d_o, j->t_size));
+    m.dq = sl_attention_take(&scratch, sl_wide_head_bytes(j->dq, j->t_size));
+    m.k = sl_attention_take(&scratch, sl_wide_head_bytes(j->k, j->keys));
+    m.v = sl_attention_take(&scratch, sl_wide_head_bytes(j->v, j->keys));
+    m.dk = sl_attention_take(&scratch, sl_wide_head_bytes(j->dk, j->keys));
+    m.dv = sl_attention_take(&scratch, sl_wide_head_bytes(j->dv, j->keys));
+    return m;
 }
 
 /* A part takes whole key/value heads, so that dk and dv are summed by one thread, in the order of the query heads. */
@@ -108,38 +124,35 @@ static void grad_part(void *context, int part, int parts)
 {
     const sl_attention *j = context;
     int64_t start, length, group = j->h_size / j->kv_size;
-    float *keys = sl_scratch_part(j->scratch, 2 * part, j->packed_bytes);
-    float *values = sl_scratch_part(j->scratch, 2 * part + 1, j->packed_bytes);
+    grad_memory m = take_memory(j, sl_scratch_part(j->scratch, part, j->part_bytes));
     sl_chunk_range(j->batch * j->kv_size, parts, part, &start, &length);
     for (int64_t item = start; item < start + length; item++) {
         int64_t b = item / j->kv_size, g = item % j->kv_size;
-        grad_heads x = { .k = sl_head_of(j->k, b, g),
-                         .v = sl_head_of(j->v, b, g),
-                         .dk = sl_head_of(j->dk, b, g),
-                         .dv = sl_head_of(j->dv, b, g),
-                         .keys = keys,
-                         .values = values };
-        sl_pack_head(j->simd, &x.k, j->keys, j->d_size, j->scale, keys);
-        sl_pack_head(j->simd, &x.v, j->keys, j->d_size, 1, values);
-        if (!(j->add & 2))
-            clear_head(&x.dk, j->keys, j->d_size);
-        if (!(j->add & 4))
-            clear_head(&x.dv, j->keys, j->d_size);
+        sl_head v = sl_head_read(j->simd, j->v, b, g, j->keys, m.v);
+        grad_heads x = { .k = sl_head_read(j->simd, j->k, b, g, j->keys, m.k),
+                         .dk = sl_head_begin_write(j->simd, j->dk, b, g, j->keys, j->add & 2, m.dk),
+                         .dv = sl_head_begin_write(j->simd, j->dv, b, g, j->keys, j->add & 4, m.dv),
+                         .keys = m.keys,
+                         .values = m.values };
+        sl_pack_head(j->simd, &x.k, j->keys, j->d_size, j->scale, m.keys);
+        sl_pack_head(j->simd, &v, j->keys, j->d_size, 1, m.values);
         for (int64_t h = g * group; h < (g + 1) * group; h++) {
-            x.q = sl_head_of(j->q, b, h);
-            x.o = sl_head_of(j->o, b, h);
-            x.d_o = sl_head_of(j->d_o, b, h);
-            x.dq = sl_head_of(j->dq, b, h);
+            x.q = sl_head_read(j->simd, j->q, b, h, j->t_size, m.q);
+            x.o = sl_head_read(j->simd, j->o, b, h, j->t_size, m.o);
+            x.d_o = sl_head_read(j->simd, j->d_o, b, h, j->t_size, m.d_o);
+            x.dq = sl_head_begin_write(j->simd, j->dq, b, h, j->t_size, j->add & 1, m.dq);
             x.row = (b * j->h_size + h) * j->t_size;
-            if (!(j->add & 1))
-                clear_head(&x.dq, j->t_size, j->d_size);
             for (int64_t first = 0; first < j->t_size; first += SL_QUERIES)
                 grad_block(j, &x, first, sl_least(j->t_size - first, SL_QUERIES));
+            sl_head_end_write(j->simd, j->dq, b, h, j->t_size, &x.dq);
         }
+        sl_head_end_write(j->simd, j->dk, b, g, j->keys, &x.dk);
+        sl_head_end_write(j->simd, j->dv, b, g, j->keys, &x.dv);
     }
 }
 
-static sl_status run_attention_grad(const sl_cpu *cpu, const sl_kernel_call *call)
+/* The arguments of the call, and what one thread needs. */
+static sl_attention start(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     sl_attention j = sl_attention_start(cpu, call, sl_call_input(call, 1), sl_call_input(call, 2));
     j.o = sl_call_input(call, 3);
@@ -149,15 +162,33 @@ static sl_status run_attention_grad(const sl_cpu *cpu, const sl_kernel_call *cal
     j.dk = sl_call_output(call, 1);
     j.dv = sl_call_output(call, 2);
     j.add = call->accumulate;
+    j.part_bytes = 2 * j.packed_bytes;
+    for (int i = 0; i < 6; i++)
+        j.part_bytes += i == 4 ? 0 : sl_wide_head_bytes(&call->inputs[i], i == 1 || i == 2 ? j.keys : j.t_size);
+    for (int i = 0; i < 3; i++)
+        j.part_bytes += sl_wide_head_bytes(&call->outputs[i], i == 0 ? j.t_size : j.keys);
+    return j;
+}
+
+static sl_status run_attention_grad(const sl_cpu *cpu, const sl_kernel_call *call)
+{
+    sl_attention j = start(cpu, call);
     sl_pool_run(cpu->pool, sl_attention_parts(cpu, call), grad_part, &j);
     return SL_OK;
 }
 
 static size_t scratch_attention_grad(const sl_cpu *cpu, const sl_kernel_call *call)
 {
-    return 2 * sl_packed_head_bytes(&sl_call_input(call, 1)->meta.shape) * (size_t)sl_attention_parts(cpu, call);
+    return start(cpu, call).part_bytes * (size_t)sl_attention_parts(cpu, call);
 }
 
-const sl_cpu_kernel sl_cpu_attention_grad = {
-    .accepts = sl_cpu_is_f32, .run = run_attention_grad, .takes = sl_cpu_takes_rows, .scratch = scratch_attention_grad
-};
+static bool accepts(const sl_kernel_call *call)
+{
+    return sl_cpu_is_narrow(call) && sl_call_input(call, 4)->meta.dtype == SL_F32;
+}
+
+const sl_cpu_kernel sl_cpu_attention_grad = { .accepts = accepts,
+                                              .run = run_attention_grad,
+                                              .halves = true,
+                                              .takes = sl_cpu_takes_rows,
+                                              .scratch = scratch_attention_grad };

@@ -18,10 +18,10 @@ static const sl_cpu_kernel *const kernels[SL_OP_COUNT] = {
     [SL_OP_LINEAR_GRAD_W] = &sl_cpu_linear_grad_w,
     [SL_OP_MATMUL] = &sl_cpu_matmul,
     [SL_OP_LAYERNORM] = &sl_cpu_layernorm,
-    [SL_OP_LAYERNORM_GRAD_X] = &sl_cpu_layernorm_grad_x,
+    [SL_OP_LAYERNORM_GRAD_X] = &sl_cpu_norm_grad_x,
     [SL_OP_LAYERNORM_GRAD_W] = &sl_cpu_norm_grad_w,
     [SL_OP_RMSNORM] = &sl_cpu_rmsnorm,
-    [SL_OP_RMSNORM_GRAD_X] = &sl_cpu_rmsnorm_grad_x,
+    [SL_OP_RMSNORM_GRAD_X] = &sl_cpu_norm_grad_x,
     [SL_OP_RMSNORM_GRAD_W] = &sl_cpu_norm_grad_w,
     [SL_OP_GELU_TANH] = &sl_cpu_unary,
     [SL_OP_GELU_TANH_GRAD] = &sl_cpu_unary,
@@ -58,7 +58,7 @@ static const sl_cpu_kernel *const kernels[SL_OP_COUNT] = {
     [SL_OP_MEAN] = &sl_cpu_sum,
     [SL_OP_MAX] = &sl_cpu_max,
     [SL_OP_CONCAT] = &sl_cpu_concat,
-    [SL_OP_COPY] = &sl_cpu_copy,
+    [SL_OP_COPY] = &sl_cpu_copy_kernel,
     [SL_OP_FILL] = &sl_cpu_fill,
     [SL_OP_CAST] = &sl_cpu_cast,
     [SL_OP_DROPOUT] = &sl_cpu_dropout,
@@ -72,18 +72,40 @@ static bool is_index(const sl_view *view)
     return view->meta.dtype == SL_I32 || view->meta.dtype == SL_I64;
 }
 
-bool sl_cpu_is_f32(const sl_kernel_call *call)
+static bool is_narrow(const sl_view *view)
+{
+    return sl_view_is_none(view) || view->meta.dtype == SL_F32 || sl_dtype_is_half(view->meta.dtype);
+}
+
+bool sl_cpu_is_narrow(const sl_kernel_call *call)
 {
     for (int i = 0; i < call->input_count; i++) {
-        const sl_view *view = &call->inputs[i];
-        if (!sl_view_is_none(view) && view->meta.dtype != SL_F32 && !is_index(view))
+        if (!is_narrow(&call->inputs[i]) && !is_index(&call->inputs[i]))
             return false;
     }
     for (int i = 0; i < call->output_count; i++) {
-        if (!sl_view_is_none(&call->outputs[i]) && call->outputs[i].meta.dtype != SL_F32)
+        if (!is_narrow(&call->outputs[i]))
             return false;
     }
     return true;
+}
+
+static bool is_half(const sl_view *view)
+{
+    return !sl_view_is_none(view) && sl_dtype_is_half(view->meta.dtype);
+}
+
+bool sl_cpu_has_halves(const sl_kernel_call *call)
+{
+    for (int i = 0; i < call->input_count; i++) {
+        if (is_half(&call->inputs[i]))
+            return true;
+    }
+    for (int i = 0; i < call->output_count; i++) {
+        if (is_half(&call->outputs[i]))
+            return true;
+    }
+    return false;
 }
 
 bool sl_cpu_takes_rows(const sl_kernel_call *call, const sl_view *view)
@@ -115,18 +137,26 @@ typedef struct packed_call {
     size_t bytes;                         /* that they take at the start of the scratch */
 } packed_call;
 
+/* bf16 or f16 that the kernel wants as f32. */
+static bool must_widen(const sl_cpu_kernel *kernel, const sl_view *view)
+{
+    return !kernel->halves && sl_dtype_is_half(view->meta.dtype);
+}
+
 static bool must_move(const sl_cpu_kernel *kernel, const sl_kernel_call *call, const sl_view *view)
 {
-    return !sl_view_is_none(view) && view->meta.dtype == SL_F32 && !kernel->takes(call, view);
+    if (sl_view_is_none(view) || is_index(view) || view->meta.dtype == SL_F64)
+        return false;
+    return must_widen(kernel, view) || (kernel->takes && !kernel->takes(call, view));
 }
 
 /* Gives the view a contiguous place in the scratch. */
-static void move(packed_call *packed, sl_view *view)
+static void move(packed_call *packed, const sl_cpu_kernel *kernel, sl_view *view)
 {
-    size_t bytes = sl_meta_bytes(&view->meta);
-    view->meta = sl_meta_contiguous(SL_F32, &view->meta.shape);
+    sl_dtype dtype = must_widen(kernel, view) ? SL_F32 : view->meta.dtype;
+    view->meta = sl_meta_contiguous(dtype, &view->meta.shape);
     view->data = packed->call.scratch ? (char *)packed->call.scratch + packed->bytes : NULL;
-    packed->bytes += (bytes + SL_DEVICE_ALIGNMENT - 1) / SL_DEVICE_ALIGNMENT * SL_DEVICE_ALIGNMENT;
+    packed->bytes += (sl_meta_bytes(&view->meta) + SL_DEVICE_ALIGNMENT - 1) / SL_DEVICE_ALIGNMENT * SL_DEVICE_ALIGNMENT;
 }
 
 static void pack_call(const sl_cpu_kernel *kernel, const sl_kernel_call *call, packed_call *packed)
@@ -134,20 +164,20 @@ static void pack_call(const sl_cpu_kernel *kernel, const sl_kernel_call *call, p
     packed->call = *call;
     packed->moved_inputs = packed->moved_outputs = 0;
     packed->bytes = 0;
-    if (!kernel->takes)
-        return;
+    if (!kernel->takes && kernel->halves)
+        return; /* CONCAT has any number of inputs */
     for (int i = 0; i < call->input_count; i++) {
         packed->inputs[i] = call->inputs[i];
         if (must_move(kernel, call, &call->inputs[i])) {
             packed->moved_inputs |= 1u << i;
-            move(packed, &packed->inputs[i]);
+            move(packed, kernel, &packed->inputs[i]);
         }
     }
     for (int i = 0; i < call->output_count; i++) {
         packed->outputs[i] = call->outputs[i];
         if (must_move(kernel, call, &call->outputs[i])) {
             packed->moved_outputs |= 1u << i;
-            move(packed, &packed->outputs[i]);
+            move(packed, kernel, &packed->outputs[i]);
         }
     }
     packed->call.inputs = packed->inputs;
@@ -168,20 +198,20 @@ static sl_status run_packed(const sl_cpu *cpu, const sl_cpu_kernel *kernel, cons
 {
     for (int i = 0; i < call->input_count; i++) {
         if (packed->moved_inputs >> i & 1)
-            sl_cpu_copy_f32(cpu, &call->inputs[i], &packed->inputs[i], false);
+            sl_cpu_copy(cpu, &call->inputs[i], &packed->inputs[i], false);
     }
     for (int i = 0; i < call->output_count; i++) {
         if ((packed->moved_outputs & call->accumulate) >> i & 1)
-            sl_cpu_copy_f32(cpu, &call->outputs[i], &packed->outputs[i], false);
+            sl_cpu_copy(cpu, &call->outputs[i], &packed->outputs[i], false);
     }
     sl_status status = kernel->run(cpu, &packed->call);
     for (int i = 0; status == SL_OK && i < call->output_count; i++) {
         if (packed->moved_outputs >> i & 1)
-            sl_cpu_copy_f32(cpu, &packed->outputs[i], &call->outputs[i], false);
+            sl_cpu_copy(cpu, &packed->outputs[i], &call->outputs[i], false);
     }
     for (int i = 0; status == SL_OK && i < call->input_count; i++) {
         if ((packed->moved_inputs >> i & 1) && (sl_op_get_info(call->op)->inputs[i].flags & SL_ARG_WRITTEN))
-            sl_cpu_copy_f32(cpu, &packed->inputs[i], &call->inputs[i], false);
+            sl_cpu_copy(cpu, &packed->inputs[i], &call->inputs[i], false);
     }
     return status;
 }

@@ -15,11 +15,12 @@ typedef struct sl_cpu {
 /* ---- Kernels --------------------------------------------------------------------------------- */
 
 /* The fast kernel of an op. So that the memory layout never changes a bit of the result, what a call computes depends
- * on its dtypes and shapes alone: accepts() looks at nothing else, and f32 tensors that the kernel does not take as
- * they lie are copied into scratch (and results back) rather than given to other code. */
+ * on its dtypes and shapes alone: accepts() looks at nothing else, and tensors that the kernel does not take as they lie
+ * are copied into scratch (and results back) rather than given to other code. */
 typedef struct SL_NAMED_FIELDS sl_cpu_kernel {
     bool (*accepts)(const sl_kernel_call *call); /* if false the reference kernel runs */
     sl_status (*run)(const sl_cpu *cpu, const sl_kernel_call *call);
+    bool halves; /* reads and writes bf16 and f16 itself; else such tensors are copied to f32 in scratch */
     /* Whether this tensor of the call can be used as it lies; NULL: any strides will do. */
     bool (*takes)(const sl_kernel_call *call, const sl_view *view);
     /* Bytes of scratch of an accepted call; NULL if none is needed. */
@@ -27,28 +28,35 @@ typedef struct SL_NAMED_FIELDS sl_cpu_kernel {
 } sl_cpu_kernel;
 
 extern const sl_cpu_kernel sl_cpu_unary, sl_cpu_binary, sl_cpu_swiglu, sl_cpu_swiglu_grad, sl_cpu_adamw, sl_cpu_sgd;
-extern const sl_cpu_kernel sl_cpu_layernorm, sl_cpu_layernorm_grad_x, sl_cpu_rmsnorm, sl_cpu_rmsnorm_grad_x;
-extern const sl_cpu_kernel sl_cpu_norm_grad_w;
+extern const sl_cpu_kernel sl_cpu_layernorm, sl_cpu_rmsnorm, sl_cpu_norm_grad_x, sl_cpu_norm_grad_w;
 extern const sl_cpu_kernel sl_cpu_softmax, sl_cpu_softmax_grad, sl_cpu_cross_entropy, sl_cpu_cross_entropy_grad;
 extern const sl_cpu_kernel sl_cpu_embedding, sl_cpu_embedding_grad, sl_cpu_rope;
 extern const sl_cpu_kernel sl_cpu_sum, sl_cpu_max, sl_cpu_square_sum;
-extern const sl_cpu_kernel sl_cpu_copy, sl_cpu_concat, sl_cpu_fill, sl_cpu_cast, sl_cpu_dropout;
+extern const sl_cpu_kernel sl_cpu_copy_kernel, sl_cpu_cast, sl_cpu_concat, sl_cpu_fill, sl_cpu_dropout;
 extern const sl_cpu_kernel sl_cpu_linear, sl_cpu_linear_grad_x, sl_cpu_linear_grad_w, sl_cpu_matmul;
 extern const sl_cpu_kernel sl_cpu_attention, sl_cpu_attention_grad, sl_cpu_attention_cached;
 
-/* For accepts: all data of the call is f32. */
-bool sl_cpu_is_f32(const sl_kernel_call *call);
+/* For accepts: all data of the call is f32, bf16 or f16. */
+bool sl_cpu_is_narrow(const sl_kernel_call *call);
+/* Some of it is bf16 or f16. */
+bool sl_cpu_has_halves(const sl_kernel_call *call);
 /* For takes: the last dim is contiguous. */
 bool sl_cpu_takes_rows(const sl_kernel_call *call, const sl_view *view);
 
-/* y = x, or y += x; both f32, same shape, any strides. */
-void sl_cpu_copy_f32(const sl_cpu *cpu, const sl_view *x, const sl_view *y, bool add);
+static inline bool sl_dtype_is_half(sl_dtype dtype)
+{
+    return dtype == SL_BF16 || dtype == SL_F16;
+}
+
+/* y = x, or y += x; same shape, each f32, bf16 or f16, any strides. */
+void sl_cpu_copy(const sl_cpu *cpu, const sl_view *x, const sl_view *y, bool add);
 
 /* ---- Rows ------------------------------------------------------------------------------------ */
 
 /* The leading dims of a tensor merged as far as its strides allow, so that finding a row is cheap. */
 typedef struct sl_rows {
-    float *data; /* NULL for an absent tensor */
+    void *data; /* NULL for an absent tensor */
+    sl_dtype dtype;
     int rank;
     int64_t dims[SL_MAX_DIMS], strides[SL_MAX_DIMS];
 } sl_rows;
@@ -66,10 +74,20 @@ static inline int64_t sl_rows_offset(const sl_rows *rows, int64_t row)
     return offset + row * rows->strides[0];
 }
 
+/* For tensors in f32. */
 static inline float *sl_rows_at(const sl_rows *rows, int64_t row)
 {
-    return rows->data + sl_rows_offset(rows, row);
+    return (float *)rows->data + sl_rows_offset(rows, row);
 }
+
+/* Elements first..first+n of a row, as floats: where they lie if they are f32, else widened into the buffer. */
+const float *sl_rows_read(const sl_simd *simd, const sl_rows *rows, int64_t row, int64_t first, int64_t n,
+                          float *buffer);
+/* Where to write (add: to add to) such elements: where they lie, or the buffer, which sl_rows_end_write then rounds. */
+float *sl_rows_begin_write(const sl_simd *simd, const sl_rows *rows, int64_t row, int64_t first, int64_t n, bool add,
+                           float *buffer);
+void sl_rows_end_write(const sl_simd *simd, const sl_rows *rows, int64_t row, int64_t first, int64_t n,
+                       const float *buffer);
 
 /* ---- Work for threads ------------------------------------------------------------------------ */
 
@@ -94,11 +112,12 @@ enum { SL_LOOP_ARGS = 6 };
 
 typedef enum sl_loop_use { SL_LOOP_READ, SL_LOOP_WRITE, SL_LOOP_UPDATE } sl_loop_use;
 
-/* f32 tensors of one shape, walked together in row-major order. */
+/* Tensors of one shape in f32, bf16 or f16, walked together in row-major order. */
 typedef struct sl_loop {
     int args, rank;
     int64_t dims[SL_MAX_DIMS];
-    float *data[SL_LOOP_ARGS];
+    void *data[SL_LOOP_ARGS];
+    sl_dtype dtypes[SL_LOOP_ARGS];
     int64_t strides[SL_LOOP_ARGS][SL_MAX_DIMS];
     sl_loop_use use[SL_LOOP_ARGS];
 } sl_loop;
@@ -109,7 +128,7 @@ typedef void (*sl_loop_body)(const void *context, float *const *args, int64_t fi
 void sl_loop_start(sl_loop *loop, const sl_shape *shape);
 /* The view must have the shape, or broadcast to it. */
 void sl_loop_add(sl_loop *loop, const sl_view *view, sl_loop_use use);
-/* Strided arguments are gathered into small buffers and scattered back, so the body sees contiguous runs only. */
+/* Arguments that are strided or not f32 go through small buffers, so the body sees contiguous runs of floats only. */
 void sl_loop_run(const sl_cpu *cpu, sl_loop *loop, sl_loop_body body, const void *context);
 
 #endif

@@ -133,9 +133,9 @@ static sl_status run_sgd(const sl_cpu *cpu, const sl_kernel_call *call)
     return SL_OK;
 }
 
-const sl_cpu_kernel sl_cpu_unary = { .accepts = sl_cpu_is_f32, .run = run_unary };
-const sl_cpu_kernel sl_cpu_binary = { .accepts = sl_cpu_is_f32, .run = run_binary };
-const sl_cpu_kernel sl_cpu_swiglu = { .accepts = sl_cpu_is_f32, .run = run_swiglu };
-const sl_cpu_kernel sl_cpu_swiglu_grad = { .accepts = sl_cpu_is_f32, .run = run_swiglu_grad };
-const sl_cpu_kernel sl_cpu_adamw = { .accepts = sl_cpu_is_f32, .run = run_adamw };
-const sl_cpu_kernel sl_cpu_sgd = { .accepts = sl_cpu_is_f32, .run = run_sgd };
+const sl_cpu_kernel sl_cpu_unary = { .accepts = sl_cpu_is_narrow, .run = run_unary, .halves = true };
+const sl_cpu_kernel sl_cpu_binary = { .accepts = sl_cpu_is_narrow, .run = run_binary, .halves = true };
+const sl_cpu_kernel sl_cpu_swiglu = { .accepts = sl_cpu_is_narrow, .run = run_swiglu, .halves = true };
+const sl_cpu_kernel sl_cpu_swiglu_grad = { .accepts = sl_cpu_is_narrow, .run = run_swiglu_grad, .halves = true };
+const sl_cpu_kernel sl_cpu_adamw = { .accepts = sl_cpu_is_narrow, .run = run_adamw, .halves = true };
+const sl_cpu_kernel sl_cpu_sgd = { .accepts = sl_cpu_is_narrow, .run = run_sgd, .halves = true };

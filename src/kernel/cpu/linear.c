@@ -212,11 +212,11 @@ static sl_status run_linear_grad_w(const sl_cpu *cpu, const sl_kernel_call *call
 }
 
 const sl_cpu_kernel sl_cpu_linear = {
-    .accepts = sl_cpu_is_f32, .run = run_linear, .takes = takes_matrix, .scratch = scratch_linear
+    .accepts = sl_cpu_is_narrow, .run = run_linear, .takes = takes_matrix, .scratch = scratch_linear
 };
 const sl_cpu_kernel sl_cpu_linear_grad_x = {
-    .accepts = sl_cpu_is_f32, .run = run_linear_grad_x, .takes = takes_matrix, .scratch = scratch_linear_grad_x
+    .accepts = sl_cpu_is_narrow, .run = run_linear_grad_x, .takes = takes_matrix, .scratch = scratch_linear_grad_x
 };
 const sl_cpu_kernel sl_cpu_linear_grad_w = {
-    .accepts = sl_cpu_is_f32, .run = run_linear_grad_w, .takes = takes_matrix, .scratch = scratch_linear_grad_w
+    .accepts = sl_cpu_is_narrow, .run = run_linear_grad_w, .takes = takes_matrix, .scratch = scratch_linear_grad_w
 };

@@ -31,15 +31,29 @@ static sl_status check_ids(const sl_kernel_call *call, const char *what, const s
     return SL_OK;
 }
 
+enum { BLOCK = 1024 }; /* elements of a row that are widened at a time if they are not f32 */
+
+/* Adds `n` elements from `first` on of a row of x to a row of y, or copies them. */
+static void move_block(const lookup_job *j, const sl_rows *x, int64_t from, const sl_rows *y, int64_t to, int64_t first,
+                       int64_t n, bool add)
+{
+    float x_block[BLOCK], y_block[BLOCK];
+    const float *source = sl_rows_read(j->simd, x, from, first, n, x_block);
+    float *target = sl_rows_begin_write(j->simd, y, to, first, n, add, y_block);
+    if (add)
+        j->simd->axpy(1, source, target, n);
+    else
+        memcpy(target, source, (size_t)n * sizeof *target);
+    sl_rows_end_write(j->simd, y, to, first, n, y_block);
+}
+
 static void embedding_range(void *context, int64_t begin, int64_t end)
 {
     const lookup_job *j = context;
     for (int64_t row = begin; row < end; row++) {
-        const float *from = sl_rows_at(&j->table, id_at(j->ids, row));
-        if (j->add)
-            j->simd->axpy(1, from, sl_rows_at(&j->y, row), j->size);
-        else
-            memcpy(sl_rows_at(&j->y, row), from, (size_t)j->size * sizeof(float));
+        int64_t id = id_at(j->ids, row);
+        for (int64_t i = 0; i < j->size; i += BLOCK)
+            move_block(j, &j->table, id, &j->y, row, i, j->size - i < BLOCK ? j->size - i : BLOCK, j->add);
     }
 }
 
@@ -63,9 +77,11 @@ static sl_status run_embedding(const sl_cpu *cpu, const sl_kernel_call *call)
 static void embedding_grad_range(void *context, int64_t begin, int64_t end)
 {
     const lookup_job *j = context;
-    for (int64_t row = 0; row < j->count; row++)
-        j->simd->axpy(1, sl_rows_at(&j->rows, row) + begin, sl_rows_at(&j->table, id_at(j->ids, row)) + begin,
-                      end - begin);
+    for (int64_t row = 0; row < j->count; row++) {
+        int64_t id = id_at(j->ids, row);
+        for (int64_t i = begin; i < end; i += BLOCK)
+            move_block(j, &j->rows, row, &j->table, id, i, end - i < BLOCK ? end - i : BLOCK, true);
+    }
 }
 
 static void clear_range(void *context, int64_t begin, int64_t end)
@@ -99,13 +115,22 @@ static sl_status run_embedding_grad(const sl_cpu *cpu, const sl_kernel_call *cal
 static void rope_range(void *context, int64_t begin, int64_t end)
 {
     const lookup_job *j = context;
+    float x_row[BLOCK], y_row[BLOCK], c_row[BLOCK], s_row[BLOCK];
     for (int64_t row = begin; row < end; row++) {
         int64_t t = row / j->heads % j->times, position = sl_view_is_none(j->ids) ? t : id_at(j->ids, t);
-        const float *x = sl_rows_at(&j->rows, row);
-        float *y = sl_rows_at(&j->y, row);
-        j->simd->rotate(x, x + j->size, sl_rows_at(&j->cosines, position), sl_rows_at(&j->sines, position), j->sign, y,
-                        y + j->size, j->size, j->add);
+        const float *x = sl_rows_read(j->simd, &j->rows, row, 0, 2 * j->size, x_row);
+        const float *c = sl_rows_read(j->simd, &j->cosines, position, 0, j->size, c_row);
+        const float *s = sl_rows_read(j->simd, &j->sines, position, 0, j->size, s_row);
+        float *y = sl_rows_begin_write(j->simd, &j->y, row, 0, 2 * j->size, j->add, y_row);
+        j->simd->rotate(x, x + j->size, c, s, j->sign, y, y + j->size, j->size, j->add);
+        sl_rows_end_write(j->simd, &j->y, row, 0, 2 * j->size, y_row);
     }
+}
+
+/* A head that is not f32 is widened whole. */
+static bool accepts_rope(const sl_kernel_call *call)
+{
+    return sl_cpu_is_narrow(call) && (sl_call_input(call, 0)->meta.shape.dims[3] <= BLOCK || !sl_cpu_has_halves(call));
 }
 
 static sl_status run_rope(const sl_cpu *cpu, const sl_kernel_call *call)
@@ -131,8 +156,18 @@ static sl_status run_rope(const sl_cpu *cpu, const sl_kernel_call *call)
     return status;
 }
 
-const sl_cpu_kernel sl_cpu_embedding = { .accepts = sl_cpu_is_f32, .run = run_embedding, .takes = sl_cpu_takes_rows };
-const sl_cpu_kernel sl_cpu_embedding_grad = { .accepts = sl_cpu_is_f32,
-                                              .run = run_embedding_grad,
-                                              .takes = sl_cpu_takes_rows };
-const sl_cpu_kernel sl_cpu_rope = { .accepts = sl_cpu_is_f32, .run = run_rope, .takes = sl_cpu_takes_rows };
+/* The sums are f32: rounding after each row would lose most of them. */
+static bool accepts_embedding_grad(const sl_kernel_call *call)
+{
+    return sl_cpu_is_narrow(call) && sl_call_output(call, 0)->meta.dtype == SL_F32;
+}
+
+const sl_cpu_kernel sl_cpu_embedding = {
+    .accepts = sl_cpu_is_narrow, .run = run_embedding, .halves = true, .takes = sl_cpu_takes_rows
+};
+const sl_cpu_kernel sl_cpu_embedding_grad = {
+    .accepts = accepts_embedding_grad, .run = run_embedding_grad, .halves = true, .takes = sl_cpu_takes_rows
+};
+const sl_cpu_kernel sl_cpu_rope = {
+    .accepts = accepts_rope, .run = run_rope, .halves = true, .takes = sl_cpu_takes_rows
+};

@@ -4,7 +4,7 @@
 sl_rows sl_rows_of(const sl_view *view, int inner)
 {
     const sl_meta *meta = &view->meta;
-    sl_rows rows = { .data = view->data, .rank = 0 };
+    sl_rows rows = { .data = view->data, .dtype = meta->dtype, .rank = 0 };
     for (int i = 0; i < meta->shape.rank - inner; i++) {
         int64_t size = meta->shape.dims[i], stride = meta->strides[i];
         if (size == 1)
@@ -23,6 +23,39 @@ sl_rows sl_rows_of(const sl_view *view, int inner)
         rows.rank = 1;
     }
     return rows;
+}
+
+static void *element_of(const sl_rows *rows, int64_t row, int64_t first)
+{
+    return (char *)rows->data + (sl_rows_offset(rows, row) + first) * (int64_t)sl_dtype_size(rows->dtype);
+}
+
+const float *sl_rows_read(const sl_simd *simd, const sl_rows *rows, int64_t row, int64_t first, int64_t n,
+                          float *buffer)
+{
+    const void *from = element_of(rows, row, first);
+    if (rows->dtype == SL_F32)
+        return from;
+    simd->from_half(rows->dtype, from, buffer, n);
+    return buffer;
+}
+
+float *sl_rows_begin_write(const sl_simd *simd, const sl_rows *rows, int64_t row, int64_t first, int64_t n, bool add,
+                           float *buffer)
+{
+    void *to = element_of(rows, row, first);
+    if (rows->dtype == SL_F32)
+        return to;
+    if (add)
+        simd->from_half(rows->dtype, to, buffer, n);
+    return buffer;
+}
+
+void sl_rows_end_write(const sl_simd *simd, const sl_rows *rows, int64_t row, int64_t first, int64_t n,
+                       const float *buffer)
+{
+    if (rows->dtype != SL_F32)
+        simd->to_half(rows->dtype, buffer, element_of(rows, row, first), n);
 }
 
 /* ---- Threads --------------------------------------------------------------------------------- */
@@ -71,6 +104,7 @@ void sl_loop_add(sl_loop *loop, const sl_view *view, sl_loop_use use)
     sl_meta meta = sl_meta_stretched(&view->meta, &shape);
     int arg = loop->args++;
     loop->data[arg] = view->data;
+    loop->dtypes[arg] = view->meta.dtype;
     loop->use[arg] = use;
     for (int i = 0; i < loop->rank; i++)
         loop->strides[arg][i] = meta.strides[i];
@@ -108,10 +142,11 @@ static void merge_dims(sl_loop *loop)
 }
 
 typedef struct loop_job {
+    const sl_simd *simd;
     const sl_loop *loop;
     sl_loop_body body;
     const void *context;
-    bool gathers; /* some argument's last dim is strided */
+    bool gathers; /* some argument's last dim is strided or not f32 */
 } loop_job;
 
 static int64_t offset_of(const sl_loop *loop, int arg, int64_t row)
@@ -124,23 +159,55 @@ static int64_t offset_of(const sl_loop *loop, int arg, int64_t row)
     return offset;
 }
 
+static bool is_gathered(const sl_loop *loop, int arg)
+{
+    return loop->dtypes[arg] != SL_F32 || loop->strides[arg][loop->rank - 1] != 1;
+}
+
+/* n elements, `stride` apart, into the buffer as floats. */
+static void gather(const sl_simd *simd, sl_dtype dtype, const void *from, int64_t stride, float *to, int64_t n)
+{
+    uint16_t halves[BUFFER];
+    const uint16_t *run = from;
+    if (dtype == SL_F32) {
+        for (int64_t i = 0; i < n; i++)
+            to[i] = ((const float *)from)[i * stride];
+        return;
+    }
+    for (int64_t i = 0; stride != 1 && i < n; i++)
+        halves[i] = run[i * stride];
+    simd->from_half(dtype, stride == 1 ? run : halves, to, n);
+}
+
+static void scatter(const sl_simd *simd, sl_dtype dtype, const float *from, void *to, int64_t stride, int64_t n)
+{
+    uint16_t halves[BUFFER], *run = to;
+    if (dtype == SL_F32) {
+        for (int64_t i = 0; i < n; i++)
+            ((float *)to)[i * stride] = from[i];
+        return;
+    }
+    simd->to_half(dtype, from, stride == 1 ? run : halves, n);
+    for (int64_t i = 0; stride != 1 && i < n; i++)
+        run[i * stride] = halves[i];
+}
+
 /* Up to BUFFER elements of one row through buffers. */
-static void run_gathered(const loop_job *job, float *const *at, int64_t first, int64_t n)
+static void run_gathered(const loop_job *job, void *const *at, int64_t first, int64_t n)
 {
     const sl_loop *loop = job->loop;
     float buffers[SL_LOOP_ARGS][BUFFER];
     float *runs[SL_LOOP_ARGS];
     for (int arg = 0; arg < loop->args; arg++) {
-        int64_t stride = loop->strides[arg][loop->rank - 1];
-        runs[arg] = stride == 1 ? at[arg] : buffers[arg];
-        for (int64_t i = 0; stride != 1 && loop->use[arg] != SL_LOOP_WRITE && i < n; i++)
-            buffers[arg][i] = at[arg][i * stride];
+        bool gathered = is_gathered(loop, arg);
+        runs[arg] = gathered ? buffers[arg] : at[arg];
+        if (gathered && loop->use[arg] != SL_LOOP_WRITE)
+            gather(job->simd, loop->dtypes[arg], at[arg], loop->strides[arg][loop->rank - 1], buffers[arg], n);
     }
     job->body(job->context, runs, first, n);
     for (int arg = 0; arg < loop->args; arg++) {
-        int64_t stride = loop->strides[arg][loop->rank - 1];
-        for (int64_t i = 0; stride != 1 && loop->use[arg] != SL_LOOP_READ && i < n; i++)
-            at[arg][i * stride] = buffers[arg][i];
+        if (is_gathered(loop, arg) && loop->use[arg] != SL_LOOP_READ)
+            scatter(job->simd, loop->dtypes[arg], buffers[arg], at[arg], loop->strides[arg][loop->rank - 1], n);
     }
 }
 
@@ -154,24 +221,28 @@ static void run_range(void *context, int64_t begin, int64_t end)
         n = size - column < end - i ? size - column : end - i;
         if (job->gathers && n > BUFFER)
             n = BUFFER;
-        float *at[SL_LOOP_ARGS];
-        for (int arg = 0; arg < loop->args; arg++)
-            at[arg] = loop->data[arg] + offset_of(loop, arg, row) + column * loop->strides[arg][loop->rank - 1];
+        void *at[SL_LOOP_ARGS];
+        float *runs[SL_LOOP_ARGS];
+        for (int arg = 0; arg < loop->args; arg++) {
+            int64_t offset = offset_of(loop, arg, row) + column * loop->strides[arg][loop->rank - 1];
+            at[arg] = (char *)loop->data[arg] + offset * (int64_t)sl_dtype_size(loop->dtypes[arg]);
+            runs[arg] = at[arg];
+        }
         if (job->gathers)
             run_gathered(job, at, i, n);
         else
-            job->body(job->context, at, i, n);
+            job->body(job->context, runs, i, n);
     }
 }
 
 void sl_loop_run(const sl_cpu *cpu, sl_loop *loop, sl_loop_body body, const void *context)
 {
-    loop_job job = { loop, body, context, false };
+    loop_job job = { .simd = cpu->simd, .loop = loop, .body = body, .context = context };
     int64_t count = 1;
     merge_dims(loop);
     for (int i = 0; i < loop->rank; i++)
         count *= loop->dims[i];
     for (int arg = 0; arg < loop->args; arg++)
-        job.gathers = job.gathers || loop->strides[arg][loop->rank - 1] != 1;
+        job.gathers = job.gathers || is_gathered(loop, arg);
     sl_cpu_split(cpu, count, SL_GRAIN, run_range, &job);
 }

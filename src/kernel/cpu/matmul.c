@@ -100,5 +100,5 @@ static bool takes_matrices(const sl_kernel_call *call, const sl_view *view)
 }
 
 const sl_cpu_kernel sl_cpu_matmul = {
-    .accepts = sl_cpu_is_f32, .run = run_matmul, .takes = takes_matrices, .scratch = scratch_matmul
+    .accepts = sl_cpu_is_narrow, .run = run_matmul, .takes = takes_matrices, .scratch = scratch_matmul
 };

@@ -1,5 +1,7 @@
-/* Copies, casts, fills, concat and dropout. */
+/* Copies (between dtypes too: casts), fills, concat and dropout. */
 #include "kernel/cpu/cpu.h"
+
+#include "op/op.h"
 
 #include <string.h>
 
@@ -20,7 +22,7 @@ static void copy_body(const void *context, float *const *args, int64_t first, in
         memcpy(args[1], args[0], (size_t)n * sizeof(float));
 }
 
-void sl_cpu_copy_f32(const sl_cpu *cpu, const sl_view *x, const sl_view *y, bool add)
+void sl_cpu_copy(const sl_cpu *cpu, const sl_view *x, const sl_view *y, bool add)
 {
     sl_loop loop;
     sl_loop_start(&loop, &y->meta.shape);
@@ -31,7 +33,7 @@ void sl_cpu_copy_f32(const sl_cpu *cpu, const sl_view *x, const sl_view *y, bool
 
 static sl_status run_copy(const sl_cpu *cpu, const sl_kernel_call *call)
 {
-    sl_cpu_copy_f32(cpu, sl_call_input(call, 0), sl_call_output(call, 0), sl_call_accumulates(call, 0));
+    sl_cpu_copy(cpu, sl_call_input(call, 0), sl_call_output(call, 0), sl_call_accumulates(call, 0));
     return SL_OK;
 }
 
@@ -41,10 +43,11 @@ static sl_status run_concat(const sl_cpu *cpu, const sl_kernel_call *call)
     int64_t start = 0; /* along attrs.dim of y */
     for (int i = 0; i < call->input_count; i++) {
         const sl_view *x = sl_call_input(call, i);
-        sl_view part = { .data = (float *)y->data + start * y->meta.strides[call->attrs.dim], .meta = y->meta };
+        int64_t bytes = start * y->meta.strides[call->attrs.dim] * (int64_t)sl_dtype_size(y->meta.dtype);
+        sl_view part = { .data = (char *)y->data + bytes, .meta = y->meta };
         part.meta.shape = x->meta.shape;
         if (sl_meta_count(&x->meta) > 0)
-            sl_cpu_copy_f32(cpu, x, &part, sl_call_accumulates(call, 0));
+            sl_cpu_copy(cpu, x, &part, sl_call_accumulates(call, 0));
         start += x->meta.shape.dims[call->attrs.dim];
     }
     return SL_OK;
@@ -97,45 +100,14 @@ static sl_status run_dropout(const sl_cpu *cpu, const sl_kernel_call *call)
     return SL_OK;
 }
 
-/* ---- Cast between f32 and the half precisions ------------------------------------------------ */
-
-typedef struct cast_job {
-    const sl_simd *simd;
-    const sl_view *x, *y;
-} cast_job;
-
-static bool is_half(sl_dtype dtype)
-{
-    return dtype == SL_BF16 || dtype == SL_F16;
-}
-
+/* Integers are left to the reference. */
 static bool accepts_cast(const sl_kernel_call *call)
 {
-    const sl_meta *x = &sl_call_input(call, 0)->meta, *y = &sl_call_output(call, 0)->meta;
-    bool narrows = x->dtype == SL_F32 && is_half(y->dtype), widens = is_half(x->dtype) && y->dtype == SL_F32;
-    return (narrows || widens) && !call->accumulate && sl_meta_is_contiguous(x) && sl_meta_is_contiguous(y);
+    return sl_dtype_is_floating(sl_call_input(call, 0)->meta.dtype) && sl_cpu_is_narrow(call);
 }
 
-static void cast_range(void *context, int64_t begin, int64_t end)
-{
-    const cast_job *j = context;
-    if (j->x->meta.dtype == SL_F32)
-        j->simd->to_half(j->y->meta.dtype, (const float *)j->x->data + begin, (uint16_t *)j->y->data + begin,
-                         end - begin);
-    else
-        j->simd->from_half(j->x->meta.dtype, (const uint16_t *)j->x->data + begin, (float *)j->y->data + begin,
-                           end - begin);
-}
-
-static sl_status run_cast(const sl_cpu *cpu, const sl_kernel_call *call)
-{
-    cast_job j = { cpu->simd, sl_call_input(call, 0), sl_call_output(call, 0) };
-    sl_cpu_split(cpu, sl_meta_count(&j.x->meta), SL_GRAIN, cast_range, &j);
-    return SL_OK;
-}
-
-const sl_cpu_kernel sl_cpu_copy = { .accepts = sl_cpu_is_f32, .run = run_copy };
-const sl_cpu_kernel sl_cpu_concat = { .accepts = sl_cpu_is_f32, .run = run_concat };
-const sl_cpu_kernel sl_cpu_fill = { .accepts = sl_cpu_is_f32, .run = run_fill };
-const sl_cpu_kernel sl_cpu_cast = { .accepts = accepts_cast, .run = run_cast };
-const sl_cpu_kernel sl_cpu_dropout = { .accepts = sl_cpu_is_f32, .run = run_dropout };
+const sl_cpu_kernel sl_cpu_copy_kernel = { .accepts = sl_cpu_is_narrow, .run = run_copy, .halves = true };
+const sl_cpu_kernel sl_cpu_cast = { .accepts = accepts_cast, .run = run_copy, .halves = true };
+const sl_cpu_kernel sl_cpu_concat = { .accepts = sl_cpu_is_narrow, .run = run_concat, .halves = true };
+const sl_cpu_kernel sl_cpu_fill = { .accepts = sl_cpu_is_narrow, .run = run_fill, .halves = true };
+const sl_cpu_kernel sl_cpu_dropout = { .accepts = sl_cpu_is_narrow, .run = run_dropout, .halves = true };

@@ -3,19 +3,41 @@
 
 #include <string.h>
 
+/* A row that is not f32 goes through a buffer on the stack; longer ones are left to the reference. */
+enum { LONGEST_HALF = 16384 };
+
 typedef struct norm_job {
     const sl_simd *simd;
     sl_rows dy, x, y, mean, rstd; /* y is dx in the gradients; mean.data is NULL for RMS */
-    const float *w, *b;
-    float *dw, *db;
+    sl_rows w, b;                 /* one row each, absent if data is NULL */
+    sl_rows dw, db;
     int64_t rows, size;
     float eps;
     bool add, add_db;
 } norm_job;
 
-static const float *vector_of(const sl_view *view)
+static sl_rows vector_of(const sl_view *view)
 {
-    return sl_view_is_none(view) ? NULL : view->data;
+    return sl_view_is_none(view) ? (sl_rows){ .dtype = SL_F32 } : sl_rows_of(view, 1);
+}
+
+/* The vector as floats; NULL if it is absent. */
+static const float *read_vector(const norm_job *j, const sl_rows *vector, float *buffer)
+{
+    return vector->data ? sl_rows_read(j->simd, vector, 0, 0, j->size, buffer) : NULL;
+}
+
+static float number_at(const norm_job *j, const sl_rows *numbers, int64_t row)
+{
+    float buffer;
+    return *sl_rows_read(j->simd, numbers, row, 0, 1, &buffer);
+}
+
+static void put_number(const norm_job *j, const sl_rows *numbers, int64_t row, float value)
+{
+    float buffer;
+    *sl_rows_begin_write(j->simd, numbers, row, 0, 1, false, &buffer) = value;
+    sl_rows_end_write(j->simd, numbers, row, 0, 1, &value);
 }
 
 static int64_t grain(const norm_job *j)
@@ -26,17 +48,30 @@ static int64_t grain(const norm_job *j)
 static void layernorm_range(void *context, int64_t begin, int64_t end)
 {
     const norm_job *j = context;
-    for (int64_t row = begin; row < end; row++)
-        j->simd->layernorm(sl_rows_at(&j->x, row), j->w, j->b, j->eps, sl_rows_at(&j->y, row),
-                           sl_rows_at(&j->mean, row), sl_rows_at(&j->rstd, row), j->size);
+    float x_row[LONGEST_HALF], y_row[LONGEST_HALF], w_row[LONGEST_HALF], b_row[LONGEST_HALF], mean, rstd;
+    const float *w = read_vector(j, &j->w, w_row), *b = read_vector(j, &j->b, b_row);
+    for (int64_t row = begin; row < end; row++) {
+        const float *x = sl_rows_read(j->simd, &j->x, row, 0, j->size, x_row);
+        float *y = sl_rows_begin_write(j->simd, &j->y, row, 0, j->size, false, y_row);
+        j->simd->layernorm(x, w, b, j->eps, y, &mean, &rstd, j->size);
+        sl_rows_end_write(j->simd, &j->y, row, 0, j->size, y_row);
+        put_number(j, &j->mean, row, mean);
+        put_number(j, &j->rstd, row, rstd);
+    }
 }
 
 static void rmsnorm_range(void *context, int64_t begin, int64_t end)
 {
     const norm_job *j = context;
-    for (int64_t row = begin; row < end; row++)
-        j->simd->rmsnorm(sl_rows_at(&j->x, row), j->w, j->eps, sl_rows_at(&j->y, row), sl_rows_at(&j->rstd, row),
-                         j->size);
+    float x_row[LONGEST_HALF], y_row[LONGEST_HALF], w_row[LONGEST_HALF], rstd;
+    const float *w = read_vector(j, &j->w, w_row);
+    for (int64_t row = begin; row < end; row++) {
+        const float *x = sl_rows_read(j->simd, &j->x, row, 0, j->size, x_row);
+        float *y = sl_rows_begin_write(j->simd, &j->y, row, 0, j->size, false, y_row);
+        j->simd->rmsnorm(x, w, j->eps, y, &rstd, j->size);
+        sl_rows_end_write(j->simd, &j->y, row, 0, j->size, y_row);
+        put_number(j, &j->rstd, row, rstd);
+    }
 }
 
 static norm_job forward_job(const sl_cpu *cpu, const sl_kernel_call *call)
@@ -71,20 +106,22 @@ static sl_status run_rmsnorm(const sl_cpu *cpu, const sl_kernel_call *call)
 
 /* ---- Gradients ------------------------------------------------------------------------------- */
 
-static void layernorm_grad_x_range(void *context, int64_t begin, int64_t end)
+static void grad_x_range(void *context, int64_t begin, int64_t end)
 {
     const norm_job *j = context;
-    for (int64_t row = begin; row < end; row++)
-        j->simd->layernorm_grad_x(sl_rows_at(&j->dy, row), sl_rows_at(&j->x, row), j->w, *sl_rows_at(&j->mean, row),
-                                  *sl_rows_at(&j->rstd, row), sl_rows_at(&j->y, row), j->size, j->add);
-}
-
-static void rmsnorm_grad_x_range(void *context, int64_t begin, int64_t end)
-{
-    const norm_job *j = context;
-    for (int64_t row = begin; row < end; row++)
-        j->simd->rmsnorm_grad_x(sl_rows_at(&j->dy, row), sl_rows_at(&j->x, row), j->w, *sl_rows_at(&j->rstd, row),
-                                sl_rows_at(&j->y, row), j->size, j->add);
+    float dy_row[LONGEST_HALF], x_row[LONGEST_HALF], dx_row[LONGEST_HALF], w_row[LONGEST_HALF];
+    const float *w = read_vector(j, &j->w, w_row);
+    for (int64_t row = begin; row < end; row++) {
+        const float *dy = sl_rows_read(j->simd, &j->dy, row, 0, j->size, dy_row);
+        const float *x = sl_rows_read(j->simd, &j->x, row, 0, j->size, x_row);
+        float *dx = sl_rows_begin_write(j->simd, &j->y, row, 0, j->size, j->add, dx_row);
+        float rstd = number_at(j, &j->rstd, row);
+        if (j->mean.data)
+            j->simd->layernorm_grad_x(dy, x, w, number_at(j, &j->mean, row), rstd, dx, j->size, j->add);
+        else
+            j->simd->rmsnorm_grad_x(dy, x, w, rstd, dx, j->size, j->add);
+        sl_rows_end_write(j->simd, &j->y, row, 0, j->size, dx_row);
+    }
 }
 
 /* dy, x and the statistics; the last of them are at `statistics`. */
@@ -104,21 +141,12 @@ static norm_job gradient_job(const sl_cpu *cpu, const sl_kernel_call *call, int 
     return j;
 }
 
-static sl_status run_layernorm_grad_x(const sl_cpu *cpu, const sl_kernel_call *call)
+static sl_status run_grad_x(const sl_cpu *cpu, const sl_kernel_call *call)
 {
-    norm_job j = gradient_job(cpu, call, 3, true);
+    norm_job j = gradient_job(cpu, call, 3, call->op == SL_OP_LAYERNORM_GRAD_X);
     j.w = vector_of(sl_call_input(call, 2));
     j.y = sl_rows_of(sl_call_output(call, 0), 1);
-    sl_cpu_split(cpu, j.rows, grain(&j), layernorm_grad_x_range, &j);
-    return SL_OK;
-}
-
-static sl_status run_rmsnorm_grad_x(const sl_cpu *cpu, const sl_kernel_call *call)
-{
-    norm_job j = gradient_job(cpu, call, 3, false);
-    j.w = vector_of(sl_call_input(call, 2));
-    j.y = sl_rows_of(sl_call_output(call, 0), 1);
-    sl_cpu_split(cpu, j.rows, grain(&j), rmsnorm_grad_x_range, &j);
+    sl_cpu_split(cpu, j.rows, grain(&j), grad_x_range, &j);
     return SL_OK;
 }
 
@@ -126,10 +154,21 @@ static sl_status run_rmsnorm_grad_x(const sl_cpu *cpu, const sl_kernel_call *cal
  * thread owns its columns, so the number of threads does not change a bit. */
 enum { COLUMNS = 512, ROW_BLOCK = 64 };
 
+/* sums[0..n) go to (or are added to) columns `column`.. of a vector; nothing if it is absent. */
+static void put_sums(const norm_job *j, const sl_rows *vector, int64_t column, int64_t n, const float *sums, bool add)
+{
+    float buffer[COLUMNS];
+    if (!vector->data)
+        return;
+    float *to = sl_rows_begin_write(j->simd, vector, 0, column, n, add, buffer);
+    j->simd->unary(SL_OP_SCALE, 1, 0, sums, NULL, to, n, add);
+    sl_rows_end_write(j->simd, vector, 0, column, n, buffer);
+}
+
 static void grad_w_range(void *context, int64_t begin, int64_t end)
 {
     const norm_job *j = context;
-    float dw[COLUMNS], db[COLUMNS], dw_block[COLUMNS], db_block[COLUMNS];
+    float dw[COLUMNS], db[COLUMNS], dw_block[COLUMNS], db_block[COLUMNS], dy_row[COLUMNS], x_row[COLUMNS];
     for (int64_t column = begin, n; column < end; column += n) {
         n = end - column < COLUMNS ? end - column : COLUMNS;
         memset(dw, 0, sizeof dw);
@@ -139,24 +178,23 @@ static void grad_w_range(void *context, int64_t begin, int64_t end)
             memset(dw_block, 0, (size_t)n * sizeof *dw_block);
             memset(db_block, 0, (size_t)n * sizeof *db_block);
             for (int64_t row = start; row < stop; row++)
-                j->simd->norm_grad_w(sl_rows_at(&j->dy, row) + column, sl_rows_at(&j->x, row) + column,
-                                     j->mean.data ? *sl_rows_at(&j->mean, row) : 0, *sl_rows_at(&j->rstd, row),
-                                     dw_block, j->db ? db_block : NULL, n);
+                j->simd->norm_grad_w(sl_rows_read(j->simd, &j->dy, row, column, n, dy_row),
+                                     sl_rows_read(j->simd, &j->x, row, column, n, x_row),
+                                     j->mean.data ? number_at(j, &j->mean, row) : 0, number_at(j, &j->rstd, row),
+                                     dw_block, j->db.data ? db_block : NULL, n);
             j->simd->axpy(1, dw_block, dw, n);
             j->simd->axpy(1, db_block, db, n);
         }
-        j->simd->unary(SL_OP_SCALE, 1, 0, dw, NULL, j->dw + column, n, j->add);
-        if (j->db)
-            j->simd->unary(SL_OP_SCALE, 1, 0, db, NULL, j->db + column, n, j->add_db);
+        put_sums(j, &j->dw, column, n, dw, j->add);
+        put_sums(j, &j->db, column, n, db, j->add_db);
     }
 }
 
 static sl_status run_norm_grad_w(const sl_cpu *cpu, const sl_kernel_call *call)
 {
-    const sl_view *db = sl_call_output(call, 1);
     norm_job j = gradient_job(cpu, call, 2, call->op == SL_OP_LAYERNORM_GRAD_W);
-    j.dw = sl_call_output(call, 0)->data;
-    j.db = sl_view_is_none(db) ? NULL : db->data;
+    j.dw = vector_of(sl_call_output(call, 0));
+    j.db = vector_of(sl_call_output(call, 1));
     sl_cpu_split(cpu, j.size, SL_GRAIN / (j.rows + 1) + 64, grad_w_range, &j);
     return SL_OK;
 }
@@ -165,15 +203,15 @@ static sl_status run_norm_grad_w(const sl_cpu *cpu, const sl_kernel_call *call)
 static bool accepts(const sl_kernel_call *call)
 {
     const sl_view *x = sl_call_input(call, call->op == SL_OP_LAYERNORM || call->op == SL_OP_RMSNORM ? 0 : 1);
-    return sl_cpu_is_f32(call) && sl_dim_from_last(&x->meta, 1) > 0;
+    int64_t size = sl_dim_from_last(&x->meta, 1);
+    return sl_cpu_is_narrow(call) && size > 0 && (size <= LONGEST_HALF || !sl_cpu_has_halves(call));
 }
 
-const sl_cpu_kernel sl_cpu_layernorm = { .accepts = accepts, .run = run_layernorm, .takes = sl_cpu_takes_rows };
-const sl_cpu_kernel sl_cpu_layernorm_grad_x = { .accepts = accepts,
-                                                .run = run_layernorm_grad_x,
-                                                .takes = sl_cpu_takes_rows };
-const sl_cpu_kernel sl_cpu_rmsnorm = { .accepts = accepts, .run = run_rmsnorm, .takes = sl_cpu_takes_rows };
-const sl_cpu_kernel sl_cpu_rmsnorm_grad_x = { .accepts = accepts,
-                                              .run = run_rmsnorm_grad_x,
-                                              .takes = sl_cpu_takes_rows };
-const sl_cpu_kernel sl_cpu_norm_grad_w = { .accepts = accepts, .run = run_norm_grad_w, .takes = sl_cpu_takes_rows };
+#define NORM(run_)                                                                                                     \
+    {                                                                                                                  \
+        .accepts = accepts, .run = run_, .halves = true, .takes = sl_cpu_takes_rows                                    \
+    }
+const sl_cpu_kernel sl_cpu_layernorm = NORM(run_layernorm);
+const sl_cpu_kernel sl_cpu_rmsnorm = NORM(run_rmsnorm);
+const sl_cpu_kernel sl_cpu_norm_grad_x = NORM(run_grad_x);
+const sl_cpu_kernel sl_cpu_norm_grad_w = NORM(run_norm_grad_w);

@@ -2,6 +2,7 @@
  * are left to the reference. */
 #include "kernel/cpu/cpu.h"
 
+#include <math.h>
 #include <string.h>
 
 /* x as [outer.., reduced, inner]; the result lies as [outer.., inner]. */
@@ -83,13 +84,13 @@ static bool packed_pattern(const sl_kernel_call *call, pattern *p)
 static bool accepts(const sl_kernel_call *call)
 {
     pattern p;
-    return sl_cpu_is_f32(call) && packed_pattern(call, &p);
+    return sl_cpu_is_narrow(call) && packed_pattern(call, &p);
 }
 
 static bool accepts_max(const sl_kernel_call *call)
 {
     pattern p;
-    return sl_cpu_is_f32(call) && packed_pattern(call, &p) && p.inner == 1;
+    return sl_cpu_is_narrow(call) && packed_pattern(call, &p) && p.inner == 1;
 }
 
 /* x may have gaps between its rows if that leaves the pattern, and so the order of additions, as it is. */
@@ -103,38 +104,63 @@ static bool takes(const sl_kernel_call *call, const sl_view *view)
 }
 
 /* Short sums first: they keep the rounding error small. */
-enum { RUN = 4096, COLUMNS = 1024, ROW_BLOCK = 64 };
+enum { RUN = 4096, COLUMNS = 512, ROW_BLOCK = 64 };
 
 /* One contiguous run: short sums added in double. */
-static float reduce_run(const reduce_job *j, const float *x)
+static float reduce_run(const reduce_job *j, int64_t outer)
 {
-    if (j->max)
-        return j->simd->highest(x, j->p.reduced);
+    float buffer[RUN], highest = -INFINITY;
     double total = 0;
-    for (int64_t i = 0; i < j->p.reduced; i += RUN)
-        total += (double)j->simd->sum(x + i, j->p.reduced - i < RUN ? j->p.reduced - i : RUN);
-    return (float)(total * j->factor);
+    for (int64_t i = 0; i < j->p.reduced; i += RUN) {
+        int64_t n = j->p.reduced - i < RUN ? j->p.reduced - i : RUN;
+        const float *x = sl_rows_read(j->simd, &j->p.outer, outer, i, n, buffer);
+        if (j->max) {
+            float high = j->simd->highest(x, n);
+            highest = high > highest || isnan(high) ? high : highest;
+        } else {
+            total += (double)j->simd->sum(x, n);
+        }
+    }
+    return j->max ? highest : (float)(total * j->factor);
 }
 
 static void runs_range(void *context, int64_t begin, int64_t end)
 {
     const reduce_job *j = context;
     for (int64_t outer = begin; outer < end; outer++) {
-        float *y = sl_rows_at(&j->y, outer), value = reduce_run(j, sl_rows_at(&j->p.outer, outer));
+        float buffer, value = reduce_run(j, outer);
+        float *y = sl_rows_begin_write(j->simd, &j->y, outer, 0, 1, j->add, &buffer);
         *y = j->add ? *y + value : value;
+        sl_rows_end_write(j->simd, &j->y, outer, 0, 1, &buffer);
     }
 }
 
-/* sums[0..n) = sum over the reduced dim of x. */
-static void sum_columns(const reduce_job *j, const float *x, float *sums, int64_t n)
+/* The rows of a block in f32, COLUMNS at a time: widened if they are not. */
+typedef struct block_rows {
+    const float *data;
+    int64_t stride;
+} block_rows;
+
+static block_rows read_block(const reduce_job *j, const sl_rows *x, int64_t outer, int64_t offset, int64_t rows,
+                             int64_t n, float (*buffer)[COLUMNS])
 {
-    float block[COLUMNS];
+    if (x->dtype == SL_F32)
+        return (block_rows){ sl_rows_at(x, outer) + offset, j->p.reduced_stride };
+    for (int64_t row = 0; row < rows; row++)
+        sl_rows_read(j->simd, x, outer, offset + row * j->p.reduced_stride, n, buffer[row]);
+    return (block_rows){ buffer[0], COLUMNS };
+}
+
+/* sums[0..n) = sum over the reduced dim of columns `column`.. */
+static void sum_columns(const reduce_job *j, int64_t outer, int64_t column, float *sums, int64_t n)
+{
+    float block[COLUMNS], buffer[ROW_BLOCK][COLUMNS];
     memset(sums, 0, (size_t)n * sizeof *sums);
     for (int64_t row = 0; row < j->p.reduced; row += ROW_BLOCK) {
-        int64_t left = j->p.reduced - row;
+        int64_t left = j->p.reduced - row, rows = left < ROW_BLOCK ? left : ROW_BLOCK;
+        block_rows x = read_block(j, &j->p.outer, outer, row * j->p.reduced_stride + column, rows, n, buffer);
         memset(block, 0, (size_t)n * sizeof *block);
-        j->simd->sum_rows(x + row * j->p.reduced_stride, left < ROW_BLOCK ? left : ROW_BLOCK, j->p.reduced_stride,
-                          block, n);
+        j->simd->sum_rows(x.data, rows, x.stride, block, n);
         j->simd->axpy(1, block, sums, n);
     }
 }
@@ -143,14 +169,14 @@ static void sum_columns(const reduce_job *j, const float *x, float *sums, int64_
 static void columns_range(void *context, int64_t begin, int64_t end)
 {
     const reduce_job *j = context;
-    float sums[COLUMNS];
+    float sums[COLUMNS], buffer[COLUMNS];
     for (int64_t outer = 0; outer < j->p.outer_count; outer++) {
-        const float *x = sl_rows_at(&j->p.outer, outer);
-        float *y = sl_rows_at(&j->y, outer);
         for (int64_t column = begin, n; column < end; column += n) {
             n = end - column < COLUMNS ? end - column : COLUMNS;
-            sum_columns(j, x + column, sums, n);
-            j->simd->unary(SL_OP_SCALE, (float)j->factor, 0, sums, NULL, y + column, n, j->add);
+            sum_columns(j, outer, column, sums, n);
+            float *y = sl_rows_begin_write(j->simd, &j->y, outer, column, n, j->add, buffer);
+            j->simd->unary(SL_OP_SCALE, (float)j->factor, 0, sums, NULL, y, n, j->add);
+            sl_rows_end_write(j->simd, &j->y, outer, column, n, buffer);
         }
     }
 }
@@ -161,7 +187,9 @@ static sl_status run_reduce(const sl_cpu *cpu, const sl_kernel_call *call)
     reduce_job j = { .simd = cpu->simd, .add = sl_call_accumulates(call, 0), .max = call->op == SL_OP_MAX };
     find_pattern(call, &sl_call_input(call, 0)->meta, &j.p);
     j.factor = call->op == SL_OP_MEAN ? 1 / (double)j.p.reduced : 1;
-    j.y = (sl_rows){ .data = y->data, .rank = 1, .dims = { j.p.outer_count }, .strides = { j.p.inner } };
+    j.y = (sl_rows){
+        .data = y->data, .dtype = y->meta.dtype, .rank = 1, .dims = { j.p.outer_count }, .strides = { j.p.inner }
+    };
     if (j.p.inner == 1)
         sl_cpu_split(cpu, j.p.outer_count, SL_GRAIN / (j.p.reduced + 1) + 1, runs_range, &j);
     else
@@ -169,14 +197,15 @@ static sl_status run_reduce(const sl_cpu *cpu, const sl_kernel_call *call)
     return SL_OK;
 }
 
-const sl_cpu_kernel sl_cpu_sum = { .accepts = accepts, .run = run_reduce, .takes = takes };
-const sl_cpu_kernel sl_cpu_max = { .accepts = accepts_max, .run = run_reduce, .takes = takes };
+const sl_cpu_kernel sl_cpu_sum = { .accepts = accepts, .run = run_reduce, .halves = true, .takes = takes };
+const sl_cpu_kernel sl_cpu_max = { .accepts = accepts_max, .run = run_reduce, .halves = true, .takes = takes };
 
 /* ---- Sum of squares -------------------------------------------------------------------------- */
 
 static bool accepts_square_sum(const sl_kernel_call *call)
 {
-    return sl_call_input(call, 0)->meta.dtype == SL_F32;
+    sl_dtype dtype = sl_call_input(call, 0)->meta.dtype;
+    return dtype == SL_F32 || sl_dtype_is_half(dtype);
 }
 
 static bool takes_contiguous(const sl_kernel_call *call, const sl_view *view)

@@ -56,7 +56,8 @@ typedef struct SL_NAMED_FIELDS sl_simd {
 
     void (*softmax)(const float *x, float *y, int64_t n, bool add);
     void (*softmax_grad)(const float *y, const float *dy, float *dx, int64_t n, bool add);
-    float (*log_sum_exp)(const float *x, int64_t n);
+    /* One more part of a row: *max is the highest so far (-INFINITY at first), *sum the sum of exp(x - *max). */
+    void (*add_exp)(const float *x, int64_t n, float *max, float *sum);
     /* dx (+)= weight * exp(x - lse) */
     void (*scaled_exp)(const float *x, float lse, float weight, float *dx, int64_t n, bool add);
 

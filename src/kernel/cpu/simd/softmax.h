@@ -28,23 +28,15 @@ V_INLINE float exp_and_sum(const float *x, float shift, float *y, int64_t n)
     return sum;
 }
 
-/* Block by block with a running maximum: a long row comes from memory once, and while its numbers are summed the next
- * are on their way. */
-static float simd_log_sum_exp(const float *x, int64_t n)
+static void simd_add_exp(const float *x, int64_t n, float *max, float *sum)
 {
-    enum { BLOCK = 1024 };
-    float max = -INFINITY, sum = 0;
-    for (int64_t i = 0; i < n; i += BLOCK) {
-        int64_t count = n - i < BLOCK ? n - i : BLOCK;
-        float highest = simd_highest(x + i, count);
-        if (!(highest <= max)) { /* higher, or NaN */
-            sum *= expf(max - highest);
-            max = highest;
-        }
-        if (max != -INFINITY)
-            sum += exp_and_sum(x + i, max, NULL, count);
+    float highest = simd_highest(x, n);
+    if (!(highest <= *max)) { /* higher, or NaN */
+        *sum *= expf(*max - highest);
+        *max = highest;
     }
-    return max == -INFINITY ? max : max + logf(sum);
+    if (*max != -INFINITY)
+        *sum += exp_and_sum(x, *max, NULL, n);
 }
 
 static void simd_scaled_exp(const float *x, float lse, float weight, float *dx, int64_t n, bool add)
