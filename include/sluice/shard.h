@@ -12,18 +12,26 @@ extern "C" {
 /* ---- safetensors: reading ---------------------------------------------------------------------- */
 
 typedef struct sl_safetensors sl_safetensors;
+typedef struct sl_slices sl_slices; /* the places of a tensor that several ranks have written */
 
-/* A named tensor, in memory or in a file. The name of one that comes from a file is borrowed from that file. */
+/* A named tensor or a slice of one, in memory or in files. The name of one that comes from a file is borrowed from that
+ * file. */
 typedef struct sl_tensor_entry {
     const char *name;
     sl_dtype dtype;
     sl_shape shape;
     int64_t count;    /* elements */
-    const void *data; /* little-endian, contiguous, maybe misaligned; NULL if the bytes are in a file: read them with
+    const void *data; /* little-endian, contiguous, maybe misaligned; NULL if the bytes are in files: read them with
                          sl_tensor_entry_read or sl_tensor_entry_read_f32 */
     size_t bytes;
+    /* A slice that a rank gives to a checkpoint: the shape of the whole tensor, and where the slice begins in it. Rank 0:
+     * the entry is the whole tensor. A slice has as many dims as the tensor, or one: then it is a range of the elements
+     * in row-major order, such as a shard of flat weights. */
+    sl_shape whole;
+    int64_t offsets[SL_MAX_DIMS];
     const sl_safetensors *file; /* set by the reader: where the bytes are if data is NULL */
     uint64_t offset;            /* of the first byte in that file */
+    const sl_slices *slices;    /* set by the reader: the bytes are in several places */
 } sl_tensor_entry;
 
 /* sl_safetensors: one file, checked as a whole when it is opened; immutable, so threads may share it.
@@ -47,7 +55,8 @@ SL_API const char *sl_safetensors_metadata(const sl_safetensors *file, const cha
 
 /* ---- Elements ---------------------------------------------------------------------------------- */
 
-/* Bytes [offset, offset + bytes) of the tensor. Errors of the disk are SL_ERR_IO with the file's name. */
+/* Bytes [offset, offset + bytes) of the tensor, and no others: from a tensor in slices only those are read that have some
+ * of them; both must then be multiples of the element's size. Errors of the disk are SL_ERR_IO with the file's name. */
 SL_API SL_MUST_CHECK sl_status sl_tensor_entry_read(const sl_tensor_entry *entry, size_t offset, size_t bytes,
                                                     void *out);
 /* Whether two tensors have the same type, shape and bits. */
@@ -107,9 +116,10 @@ SL_API SL_MUST_CHECK sl_status sl_weights_save(const char *folder, const sl_tens
 
 /* ---- Checkpoints ------------------------------------------------------------------------------- */
 
-/* A checkpoint is FOLDER/step-NNNNNNNN: one safetensors file for each writer, and manifest.json with their hashes. It is
- * written as step-NNNNNNNN.partial and gets its name when everything is on disk. Tensors are found by name, whoever wrote
- * them, so that any number of ranks can read what any other number wrote. */
+/* A checkpoint is FOLDER/step-NNNNNNNN: one safetensors file for each writer, and manifest.json with their hashes and
+ * the sharding of each tensor. It is written as step-NNNNNNNN.partial and gets its name when everything is on disk.
+ * Tensors are found by name and read by elements, whoever wrote which slice, so that any number of ranks can read what
+ * any other number wrote, and each reads only what it needs. */
 typedef struct sl_checkpoint sl_checkpoint; /* immutable; threads may share it */
 
 /* path is the folder with the manifest. Sizes are always compared with the manifest; verify hashes every file, too.
@@ -128,9 +138,13 @@ SL_API int64_t sl_checkpoint_step(const sl_checkpoint *checkpoint);
 SL_API const char *sl_checkpoint_attribute(const sl_checkpoint *checkpoint, const char *key);
 SL_API int sl_checkpoint_file_count(const sl_checkpoint *checkpoint);
 SL_API int64_t sl_checkpoint_bytes(const sl_checkpoint *checkpoint);
+/* Each tensor is one entry, also if several ranks have written slices of it. Sorted by name. */
 SL_API int sl_checkpoint_count(const sl_checkpoint *checkpoint);
-SL_API const sl_tensor_entry *sl_checkpoint_at(const sl_checkpoint *checkpoint, int i);              /* by file */
+SL_API const sl_tensor_entry *sl_checkpoint_at(const sl_checkpoint *checkpoint, int i);
 SL_API const sl_tensor_entry *sl_checkpoint_find(const sl_checkpoint *checkpoint, const char *name); /* or NULL */
+/* Which rank wrote what of tensor i: boxes of its shape, or of the shape [elements] if the slices are ranges. Borrowed
+ * from the checkpoint. */
+SL_API const struct sl_sharding *sl_checkpoint_sharding(const sl_checkpoint *checkpoint, int i);
 
 /* Clears the way for the steps that follow `step`. Folders NAME.partial, which a crash left, are removed. Checkpoints of
  * later steps and those without a manifest are renamed to NAME.damaged (NAME.damaged-2, ...) and never removed. Links
@@ -155,7 +169,9 @@ SL_API void sl_checkpoint_writer_destroy(sl_checkpoint_writer *writer);
 SL_API size_t sl_checkpoint_writer_bytes(const sl_checkpoint_writer *writer); /* that the last snapshot takes */
 SL_API size_t sl_snapshot_bytes(size_t bytes); /* that a tensor of so many bytes takes in a snapshot */
 /* Copies the entries (host memory) and returns; the copy is written meanwhile. Waits first if the work before it is
- * still going on. SL_ERR_NUMERIC if a value is infinite or not a number: nothing is written then. */
+ * still going on. SL_ERR_NUMERIC if a value is infinite or not a number: nothing is written then. An entry may be a slice
+ * (whole, offsets); the slices that all ranks give of a tensor must be the whole tensor, each element once. The commit
+ * checks that. */
 SL_API SL_MUST_CHECK sl_status sl_checkpoint_writer_begin(sl_checkpoint_writer *writer, int64_t step,
                                                           const sl_tensor_entry *entries, int count);
 /* The same with memory of the stream's device: it is copied in the order of the stream, without waiting for it, and work
@@ -168,12 +184,13 @@ SL_API SL_MUST_CHECK sl_status sl_checkpoint_writer_poll(sl_checkpoint_writer *w
 SL_API SL_MUST_CHECK sl_status sl_checkpoint_writer_wait(sl_checkpoint_writer *writer, sl_checkpoint_part *part);
 /* On one rank, once the parts of all ranks are done: writes the manifest, gives the checkpoint its name, then removes
  * all but the newest `keep` checkpoints; in the thread, too. attributes: pairs key, value, ..., NULL. Everything is
- * copied. Refused: no parts, parts that are not done or of different steps. */
+ * copied. Refused: no parts, parts that are not done or of different steps. Slices that are not whole tensors are an error
+ * of the work: the checkpoint does not get its name. */
 SL_API SL_MUST_CHECK sl_status sl_checkpoint_writer_commit(sl_checkpoint_writer *writer,
                                                            const sl_checkpoint_part *parts, int part_count, int keep,
                                                            const char *const *attributes);
 
-/* ---- Sharded tensors --------------------------------------------------------------------------- */
+/* ---- Shardings --------------------------------------------------------------------------------- */
 
 /* Where a shard lives: "rank:1/cpu", "rank:3/cuda:0". */
 typedef struct sl_shard_place {
@@ -195,10 +212,12 @@ typedef struct sl_shard {
 } sl_shard;
 
 typedef enum sl_storage_layout { SL_STORAGE_STRIDED, SL_STORAGE_SPARSE } sl_storage_layout;
+typedef enum sl_memory_format { SL_FORMAT_CONTIGUOUS, SL_FORMAT_CHANNELS_LAST, SL_FORMAT_PRESERVE } sl_memory_format;
 
 typedef struct sl_tensor_properties {
     sl_dtype dtype;
     sl_storage_layout layout;
+    sl_memory_format memory_format;
     bool requires_grad, pinned;
 } sl_tensor_properties;
 
@@ -228,6 +247,11 @@ SL_API SL_MUST_CHECK sl_status sl_sharding_grid(const sl_shape *size, const sl_t
 /* Any boxes. */
 SL_API SL_MUST_CHECK sl_status sl_sharding_list(const sl_shape *size, const sl_tensor_properties *properties,
                                                 const sl_shard *shards, int count, sl_sharding *out);
+
+/* A sharding as a line of JSON with a version, and back. Reading checks it as sl_sharding_check does; label stands in
+ * messages for where the text comes from. The caller frees *out with sl_free. */
+SL_API SL_MUST_CHECK sl_status sl_sharding_write(const sl_sharding *sharding, char **out);
+SL_API SL_MUST_CHECK sl_status sl_sharding_parse(const char *label, const char *text, sl_sharding *out);
 
 /* A shard together with the tensor that holds it. */
 typedef struct sl_local_shard {

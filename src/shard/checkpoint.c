@@ -15,9 +15,9 @@ struct sl_checkpoint {
     char *path;
     int64_t step, bytes;
     json_t *manifest;
-    sl_safetensors **files;
-    int file_count;
-    int tensor_count;
+    checkpoint_files files;
+    sl_arena *names; /* of tensors, if the manifest has none */
+    sl_tensor_set *tensors;
 };
 
 /* ---- Files ----------------------------------------------------------------------------------- */
@@ -36,9 +36,10 @@ static sl_status check_hash(const char *path, const char *expected)
     return SL_OK;
 }
 
-static sl_status open_file(sl_checkpoint *checkpoint, const json_t *about, bool verify)
+static sl_status open_file(sl_checkpoint *checkpoint, const json_t *about, int rank, bool verify)
 {
     sl_status status = SL_OK;
+    checkpoint_files *files = &checkpoint->files;
     char *path = NULL;
     struct stat stat_now;
     const char *name = json_string_value(json_object_get(about, "name"));
@@ -57,12 +58,54 @@ static sl_status open_file(sl_checkpoint *checkpoint, const json_t *about, bool 
                        (long long)stat_now.st_size, json_integer_value(bytes)));
     if (verify)
         SL_TRY(check_hash(path, hash));
-    SL_TRY(sl_safetensors_open(path, &checkpoint->files[checkpoint->file_count]));
-    checkpoint->tensor_count += sl_safetensors_count(checkpoint->files[checkpoint->file_count]);
+    SL_TRY(sl_safetensors_open(path, &files->files[files->count]));
+    files->ranks[files->count++] = rank;
     checkpoint->bytes += json_integer_value(bytes);
-    checkpoint->file_count++;
 done:
     sl_free(path);
+    return status;
+}
+
+static int64_t version_of(const sl_checkpoint *checkpoint)
+{
+    return json_integer_value(json_object_get(checkpoint->manifest, "version"));
+}
+
+static sl_status open_files(sl_checkpoint *checkpoint, bool verify)
+{
+    sl_status status = SL_OK;
+    const json_t *list = json_object_get(checkpoint->manifest, "files");
+    size_t count = json_array_size(list);
+    if (count == 0 || count > CHECKPOINT_FILE_LIMIT)
+        return sl_fail(SL_ERR_FORMAT, "%s/manifest.json: 'files' is missing, empty or too long", checkpoint->path);
+    SL_TRY(SL_NEW_ARRAY(checkpoint->files.files, count));
+    SL_TRY(SL_NEW_ARRAY(checkpoint->files.ranks, count));
+    int64_t least = 0;
+    for (size_t i = 0; i < count; i++) {
+        const json_t *about = json_array_get(list, i), *given = json_object_get(about, "rank");
+        int64_t rank = version_of(checkpoint) == CHECKPOINT_WHOLE_TENSORS ? (int64_t)i : json_integer_value(given);
+        if (rank < least || rank > INT32_MAX)
+            return sl_fail(SL_ERR_FORMAT, "%s/manifest.json: the ranks of the files do not rise", checkpoint->path);
+        SL_TRY(open_file(checkpoint, about, (int)rank, verify));
+        least = rank + 1;
+    }
+done:
+    return status;
+}
+
+static sl_status find_tensors(sl_checkpoint *checkpoint)
+{
+    sl_status status = SL_OK;
+    char *label = NULL;
+    SL_TRY(sl_path_join(checkpoint->path, "manifest.json", &label));
+    if (version_of(checkpoint) == CHECKPOINT_WHOLE_TENSORS) {
+        SL_TRY(sl_arena_create(&checkpoint->names));
+        SL_TRY(sl_checkpoint_collect(label, &checkpoint->files, checkpoint->names, &checkpoint->tensors));
+    } else {
+        SL_TRY(sl_checkpoint_match(label, checkpoint->manifest, &checkpoint->files, &checkpoint->tensors));
+    }
+done:
+    sl_free(label);
     return status;
 }
 
@@ -74,13 +117,8 @@ sl_status sl_checkpoint_open(const char *path, bool verify, sl_checkpoint **out)
     SL_TRY(sl_strdup(path, &checkpoint->path));
     SL_TRY(sl_checkpoint_read_manifest(path, &checkpoint->manifest));
     checkpoint->step = json_integer_value(json_object_get(checkpoint->manifest, "step"));
-    const json_t *files = json_object_get(checkpoint->manifest, "files");
-    size_t count = json_array_size(files);
-    if (count == 0 || count > CHECKPOINT_FILE_LIMIT)
-        SL_TRY(sl_fail(SL_ERR_FORMAT, "%s/manifest.json: 'files' is missing, empty or too long", path));
-    SL_TRY(SL_NEW_ARRAY(checkpoint->files, count));
-    for (size_t i = 0; i < count; i++)
-        SL_TRY(open_file(checkpoint, json_array_get(files, i), verify));
+    SL_TRY(open_files(checkpoint, verify));
+    SL_TRY(find_tensors(checkpoint));
     *out = checkpoint;
     checkpoint = NULL;
 done:
@@ -144,9 +182,12 @@ void sl_checkpoint_close(sl_checkpoint *checkpoint)
 {
     if (!checkpoint)
         return;
-    for (int i = 0; i < checkpoint->file_count; i++)
-        sl_safetensors_close(checkpoint->files[i]);
-    sl_free(checkpoint->files);
+    sl_tensor_set_destroy(checkpoint->tensors);
+    sl_arena_destroy(checkpoint->names);
+    for (int i = 0; i < checkpoint->files.count; i++)
+        sl_safetensors_close(checkpoint->files.files[i]);
+    sl_free(checkpoint->files.files);
+    sl_free(checkpoint->files.ranks);
     json_decref(checkpoint->manifest);
     sl_free(checkpoint->path);
     sl_free(checkpoint);
@@ -171,7 +212,7 @@ const char *sl_checkpoint_attribute(const sl_checkpoint *checkpoint, const char 
 
 int sl_checkpoint_file_count(const sl_checkpoint *checkpoint)
 {
-    return checkpoint->file_count;
+    return checkpoint->files.count;
 }
 
 int64_t sl_checkpoint_bytes(const sl_checkpoint *checkpoint)
@@ -181,26 +222,20 @@ int64_t sl_checkpoint_bytes(const sl_checkpoint *checkpoint)
 
 int sl_checkpoint_count(const sl_checkpoint *checkpoint)
 {
-    return checkpoint->tensor_count;
+    return sl_tensor_set_count(checkpoint->tensors);
 }
 
 const sl_tensor_entry *sl_checkpoint_at(const sl_checkpoint *checkpoint, int i)
 {
-    for (int f = 0; f < checkpoint->file_count; f++) {
-        int count = sl_safetensors_count(checkpoint->files[f]);
-        if (i < count)
-            return sl_safetensors_at(checkpoint->files[f], i);
-        i -= count;
-    }
-    return NULL;
+    return sl_tensor_set_at(checkpoint->tensors, i);
 }
 
 const sl_tensor_entry *sl_checkpoint_find(const sl_checkpoint *checkpoint, const char *name)
 {
-    for (int f = 0; f < checkpoint->file_count; f++) {
-        const sl_tensor_entry *entry = sl_safetensors_find(checkpoint->files[f], name);
-        if (entry)
-            return entry;
-    }
-    return NULL;
+    return sl_tensor_set_find(checkpoint->tensors, name);
+}
+
+const sl_sharding *sl_checkpoint_sharding(const sl_checkpoint *checkpoint, int i)
+{
+    return sl_tensor_set_sharding(checkpoint->tensors, i);
 }

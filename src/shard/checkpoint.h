@@ -2,12 +2,18 @@
 #ifndef SL_SHARD_CHECKPOINT_H
 #define SL_SHARD_CHECKPOINT_H
 
-#include <sluice/shard.h>
+#include "base/arena.h"
+#include "shard/slices.h"
 
 #include <jansson.h>
 
 #define CHECKPOINT_FORMAT "sluice-checkpoint"
-enum { CHECKPOINT_VERSION = 1, CHECKPOINT_FILE_LIMIT = 1 << 16 };
+enum {
+    CHECKPOINT_VERSION = 2,
+    CHECKPOINT_WHOLE_TENSORS = 1, /* the version in which every tensor is whole in one file, and in no manifest */
+    CHECKPOINT_FILE_LIMIT = 1 << 16
+};
+#define CHECKPOINT_WHOLE_KEY "whole" /* of a part's metadata: the shapes of the tensors that its slices are of */
 
 /* "FOLDER/step-00000020", or "FOLDER/step-00000020/NAME" if name is not NULL. The caller frees *out. */
 SL_MUST_CHECK sl_status sl_checkpoint_make_path(const char *folder, int64_t step, const char *name, char **out);
@@ -34,6 +40,21 @@ SL_MUST_CHECK sl_status sl_checkpoint_hash(const char *path, uint64_t *hash, int
 /* Writes the manifest of a checkpoint whose parts are on disk, and publishes it. */
 SL_MUST_CHECK sl_status sl_checkpoint_write_manifest(const char *folder, const sl_checkpoint_part *parts,
                                                      int part_count, const char *const *attributes);
+/* The files of a checkpoint and the ranks that wrote them, in rising order. */
+typedef struct checkpoint_files {
+    sl_safetensors **files;
+    int *ranks;
+    int count;
+} checkpoint_files;
+
+/* The tensors of the files as the files tell it; names are kept in the arena. */
+SL_MUST_CHECK sl_status sl_checkpoint_collect(const char *label, const checkpoint_files *files, sl_arena *arena,
+                                              sl_tensor_set **out);
+/* The tensors as the manifest tells it: each shard must be in its file, and nothing else may be. Names are borrowed from
+ * the manifest. */
+SL_MUST_CHECK sl_status sl_checkpoint_match(const char *label, const json_t *manifest, const checkpoint_files *files,
+                                            sl_tensor_set **out);
+
 /* The manifest of a checkpoint's folder: whole, of our format and version, with a step. The caller releases *out. */
 SL_MUST_CHECK sl_status sl_checkpoint_read_manifest(const char *step_folder, json_t **out);
 /* The same for the manifest's bytes; label stands in messages for the path. */

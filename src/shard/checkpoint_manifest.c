@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "shard/sharding_json.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -48,11 +49,11 @@ done:
 
 /* ---- Writing --------------------------------------------------------------------------------- */
 
-static sl_status put_part(sl_json *json, const char *folder, const sl_checkpoint_part *part)
+/* Opens what a rank has written, and compares its size with what the rank says. */
+static sl_status open_part(const char *folder, const sl_checkpoint_part *part, sl_safetensors **out)
 {
     sl_status status = SL_OK;
-    char *path = NULL, name[64], hash[32];
-    sl_safetensors *tensors = NULL;
+    char *path = NULL, name[64];
     struct stat about;
     SL_TRY(sl_checkpoint_make_partial_path(folder, part->step, sl_checkpoint_part_name(part->rank, name, sizeof name),
                                            &path));
@@ -62,30 +63,40 @@ static sl_status put_part(sl_json *json, const char *folder, const sl_checkpoint
     if (about.st_size != part->bytes)
         SL_TRY(sl_fail(SL_ERR_IO, "%s: rank %" PRId32 " wrote %" PRId64 " bytes, there are %lld", path, part->rank,
                        part->bytes, (long long)about.st_size));
-    SL_TRY(sl_safetensors_open(path, &tensors));
-    snprintf(hash, sizeof hash, "%016" PRIx64, part->hash);
-    sl_json_newline(json);
-    sl_json_begin(json, '{');
-    sl_json_put_string(json, "name", name);
-    sl_json_put_int(json, "bytes", part->bytes);
-    sl_json_put_string(json, "xxh3", hash);
-    sl_json_key(json, "tensors");
-    sl_json_begin(json, '[');
-    for (int t = 0; t < sl_safetensors_count(tensors); t++)
-        sl_json_string(json, sl_safetensors_at(tensors, t)->name);
-    sl_json_end(json, ']');
-    sl_json_end(json, '}');
+    SL_TRY(sl_safetensors_open(path, out));
 done:
-    sl_safetensors_close(tensors);
     sl_free(path);
     return status;
 }
 
-/* All but the seal, which closes the object. */
-static sl_status put_manifest(FILE *stream, const char *folder, const sl_checkpoint_part *parts, int part_count,
-                              const char *const *attributes)
+static void put_part(sl_json *json, const sl_checkpoint_part *part)
 {
-    sl_status status = SL_OK;
+    char name[64], hash[32];
+    snprintf(hash, sizeof hash, "%016" PRIx64, part->hash);
+    sl_json_newline(json);
+    sl_json_begin(json, '{');
+    sl_json_put_string(json, "name", sl_checkpoint_part_name(part->rank, name, sizeof name));
+    sl_json_put_int(json, "rank", part->rank);
+    sl_json_put_int(json, "bytes", part->bytes);
+    sl_json_put_string(json, "xxh3", hash);
+    sl_json_end(json, '}');
+}
+
+static void put_tensor(sl_json *json, const sl_tensor_entry *tensor, const sl_sharding *sharding)
+{
+    sl_json_newline(json);
+    sl_json_begin(json, '{');
+    sl_json_put_string(json, "name", tensor->name);
+    sl_shape_put(json, "shape", &tensor->shape);
+    sl_json_key(json, "sharding");
+    sl_sharding_put(json, sharding);
+    sl_json_end(json, '}');
+}
+
+/* All but the seal, which closes the object. */
+static void put_manifest(FILE *stream, const sl_checkpoint_part *parts, int part_count, const sl_tensor_set *tensors,
+                         const char *const *attributes)
+{
     sl_json json = { .file = stream };
     sl_json_begin(&json, '{');
     sl_json_put_string(&json, "format", CHECKPOINT_FORMAT);
@@ -99,9 +110,39 @@ static sl_status put_manifest(FILE *stream, const char *folder, const sl_checkpo
     sl_json_key(&json, "files");
     sl_json_begin(&json, '[');
     for (int i = 0; i < part_count; i++)
-        SL_TRY(put_part(&json, folder, &parts[i]));
+        put_part(&json, &parts[i]);
     sl_json_end(&json, ']');
+    sl_json_key(&json, "tensors");
+    sl_json_begin(&json, '[');
+    for (int i = 0; i < sl_tensor_set_count(tensors); i++)
+        put_tensor(&json, sl_tensor_set_at(tensors, i), sl_tensor_set_sharding(tensors, i));
+    sl_json_end(&json, ']');
+}
+
+/* The parts' files are read again: the manifest describes what is on disk, and only if it is whole tensors. */
+static sl_status describe_parts(FILE *stream, const char *label, const char *folder, const sl_checkpoint_part *parts,
+                                int part_count, const char *const *attributes)
+{
+    sl_status status = SL_OK;
+    checkpoint_files files = { .count = 0 };
+    sl_arena *names = NULL;
+    sl_tensor_set *tensors = NULL;
+    SL_TRY(sl_arena_create(&names));
+    SL_TRY(SL_NEW_ARRAY(files.files, part_count));
+    SL_TRY(SL_NEW_ARRAY(files.ranks, part_count));
+    for (int i = 0; i < part_count; i++) {
+        SL_TRY(open_part(folder, &parts[i], &files.files[i]));
+        files.ranks[files.count++] = parts[i].rank;
+    }
+    SL_TRY(sl_checkpoint_collect(label, &files, names, &tensors));
+    put_manifest(stream, parts, part_count, tensors, attributes);
 done:
+    sl_tensor_set_destroy(tensors);
+    for (int i = 0; i < files.count; i++)
+        sl_safetensors_close(files.files[i]);
+    sl_free(files.files);
+    sl_free(files.ranks);
+    sl_arena_destroy(names);
     return status;
 }
 
@@ -117,7 +158,7 @@ sl_status sl_checkpoint_write_manifest(const char *folder, const sl_checkpoint_p
     stream = open_memstream(&text, &length);
     if (!stream)
         SL_TRY(sl_fail(SL_ERR_MEMORY, "write %s: %s", path, strerror(errno)));
-    SL_TRY(put_manifest(stream, folder, parts, part_count, attributes));
+    SL_TRY(describe_parts(stream, path, folder, parts, part_count, attributes));
     if (fflush(stream) != 0 || ferror(stream))
         SL_TRY(sl_fail(SL_ERR_MEMORY, "write %s: %s", path, strerror(errno)));
     SL_TRY(sl_folder_sync(partial)); /* the parts' names are on disk before the manifest names them */
@@ -140,7 +181,7 @@ static sl_status check_head(const char *path, const json_t *manifest)
     if (!format || strcmp(format, CHECKPOINT_FORMAT) != 0)
         return sl_fail(SL_ERR_FORMAT, "%s: this is not the manifest of a checkpoint", path);
     int64_t version = json_integer_value(json_object_get(manifest, "version"));
-    if (version != CHECKPOINT_VERSION)
+    if (version != CHECKPOINT_VERSION && version != CHECKPOINT_WHOLE_TENSORS)
         return sl_fail(SL_ERR_UNSUPPORTED, "%s: version %" PRId64 " is not known", path, version);
     const json_t *step = json_object_get(manifest, "step");
     if (!json_is_integer(step) || json_integer_value(step) < 0)

@@ -5,9 +5,12 @@
 #include "base/file.h"
 #include "base/thread.h"
 #include "shard/safetensors.h"
+#include "shard/sharding_json.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* SNAPSHOT: a stream is copying it, and gives the thread its part then. */
@@ -61,15 +64,41 @@ static sl_status check_snapshot(const sl_checkpoint_writer *writer, int64_t step
     return SL_OK;
 }
 
+/* {"NAME@16":[4,8]}: for each slice of the snapshot the shape of its tensor. The caller frees *out with free(). */
+static sl_status list_shapes(const sl_checkpoint_writer *writer, char **out)
+{
+    char *text = NULL;
+    size_t length = 0;
+    FILE *stream = open_memstream(&text, &length);
+    if (!stream)
+        return sl_fail(SL_ERR_MEMORY, "the shapes of a checkpoint's tensors: %s", strerror(errno));
+    sl_json json = { .file = stream };
+    sl_json_begin(&json, '{');
+    for (int i = 0; i < writer->entry_count; i++) {
+        if (sl_entry_is_slice(&writer->entries[i]))
+            sl_shape_put(&json, writer->entries[i].name, &writer->entries[i].whole);
+    }
+    sl_json_end(&json, '}');
+    bool failed = ferror(stream) != 0;
+    if (fclose(stream) != 0 || failed) {
+        free(text);
+        return sl_fail(SL_ERR_MEMORY, "the shapes of a checkpoint's tensors: no memory");
+    }
+    *out = text;
+    return SL_OK;
+}
+
 static sl_status write_part(sl_checkpoint_writer *writer, sl_checkpoint_part *part)
 {
     sl_status status = SL_OK;
-    char *path = NULL, *partial = NULL;
+    char *path = NULL, *partial = NULL, *shapes = NULL;
     char name[64], rank[16], step[32];
     SL_TRY(check_snapshot(writer, part->step));
     snprintf(rank, sizeof rank, "%d", writer->rank);
     snprintf(step, sizeof step, "%" PRId64, part->step);
-    const char *const metadata[] = { "format", CHECKPOINT_FORMAT, "rank", rank, "step", step, NULL };
+    SL_TRY(list_shapes(writer, &shapes));
+    const char *const metadata[] = { "format", CHECKPOINT_FORMAT,    "rank", rank, "step",
+                                     step,     CHECKPOINT_WHOLE_KEY, shapes, NULL };
     SL_TRY(sl_checkpoint_make_partial_path(writer->folder, part->step, NULL, &partial));
     SL_TRY(sl_checkpoint_make_partial_path(writer->folder, part->step,
                                            sl_checkpoint_part_name(writer->rank, name, sizeof name), &path));
@@ -78,6 +107,7 @@ static sl_status write_part(sl_checkpoint_writer *writer, sl_checkpoint_part *pa
 done:
     if (status != SL_OK) /* half a checkpoint is no use, and its bytes may be what the disk lacks */
         sl_folder_discard(partial);
+    free(shapes);
     sl_free(partial);
     sl_free(path);
     return status;
@@ -221,7 +251,7 @@ static sl_status reserve_snapshot(sl_checkpoint_writer *writer, const sl_tensor_
     sl_status status = SL_OK;
     size_t name_bytes = 0, data_bytes = 0;
     for (int i = 0; i < count; i++) {
-        name_bytes += strlen(entries[i].name) + 1;
+        name_bytes += sl_slice_name(&entries[i], NULL, 0) + 1;
         data_bytes += sl_snapshot_bytes(entries[i].bytes);
     }
     SL_TRY(SL_GROW(writer->entries, &writer->entry_capacity, count));
@@ -241,21 +271,27 @@ static sl_status take_snapshot(sl_checkpoint_writer *writer, int64_t step, const
     sl_status status = SL_OK;
     SL_TRY(reserve_snapshot(writer, entries, count));
     char *name = writer->names, *data = writer->data;
+    writer->entry_count = 0;
     for (int i = 0; i < count; i++) {
         int64_t bad = -1;
-        writer->entries[i] = entries[i];
-        writer->entries[i].name = strcpy(name, entries[i].name);
-        writer->entries[i].data = data;
+        sl_tensor_entry *entry = &writer->entries[writer->entry_count];
+        *entry = entries[i];
+        if (!sl_slice_normalize(entry))
+            continue;
+        size_t name_bytes = sl_slice_name(entry, NULL, 0) + 1;
+        sl_slice_name(entry, name, name_bytes);
+        entry->name = name;
+        entry->data = data;
         if (stream)
             SL_TRY(sl_stream_copy(stream, SL_COPY_DEVICE_TO_HOST, data, entries[i].data, entries[i].bytes));
         else
             copy_into_snapshot(&entries[i], data, &bad);
         if (bad >= 0)
-            SL_TRY(fail_nonfinite(step, entries[i].name, bad));
-        name += strlen(name) + 1;
+            SL_TRY(fail_nonfinite(step, name, bad));
+        name += name_bytes;
         data += sl_snapshot_bytes(entries[i].bytes);
+        writer->entry_count++;
     }
-    writer->entry_count = count;
     writer->unchecked = stream != NULL;
 done:
     return status;

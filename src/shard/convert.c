@@ -1,5 +1,6 @@
 /* Elements of tensors: bytes, comparison, to and from f32. The bytes may be misaligned, so they are read with memcpy. */
 #include "shard/safetensors.h"
+#include "shard/slices.h"
 
 #include <sluice/tensor.h>
 
@@ -8,12 +9,33 @@
 
 enum { BLOCK = 1 << 14 }; /* bytes at a time */
 
+static sl_status fetch_file(const sl_tensor_entry *entry, size_t offset, size_t bytes, void *out)
+{
+    sl_file_reader reader = { .fd = -1 };
+    sl_status status = sl_safetensors_open_reader(entry->file, &reader);
+    if (status == SL_OK)
+        status = sl_file_read_at(&reader, out, bytes, entry->offset + offset);
+    sl_file_close(&reader);
+    return status;
+}
+
+static sl_status fetch_elements(const sl_tensor_entry *entry, size_t offset, size_t bytes, void *out)
+{
+    size_t size = sl_dtype_size(entry->dtype);
+    if (offset % size != 0 || bytes % size != 0)
+        return sl_fail(SL_ERR_ARGUMENT, "tensor '%s': bytes %zu + %zu are no whole elements of %zu", entry->name,
+                       offset, bytes, size);
+    return sl_slices_read(entry->slices, (int64_t)(offset / size), (int64_t)(bytes / size), out);
+}
+
 static sl_status fetch(const sl_tensor_entry *entry, size_t offset, size_t bytes, void *out)
 {
     if (bytes == 0)
         return SL_OK;
+    if (entry->slices)
+        return fetch_elements(entry, offset, bytes, out);
     if (!entry->data)
-        return sl_safetensors_read(entry->file, entry->offset + offset, bytes, out);
+        return fetch_file(entry, offset, bytes, out);
     memcpy(out, (const unsigned char *)entry->data + offset, bytes);
     return SL_OK;
 }

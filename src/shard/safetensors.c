@@ -313,7 +313,7 @@ done:
 }
 
 /* Opened for each read: a checkpoint may have more files than a process may have descriptors. */
-sl_status sl_safetensors_read(const sl_safetensors *file, uint64_t offset, size_t bytes, void *out)
+sl_status sl_safetensors_open_reader(const sl_safetensors *file, sl_file_reader *out)
 {
     sl_status status = SL_OK;
     sl_file_reader reader = { .fd = -1 };
@@ -322,7 +322,8 @@ sl_status sl_safetensors_read(const sl_safetensors *file, uint64_t offset, size_
     SL_TRY(sl_file_open(file->path, &reader));
     if (reader.size != file->size || reader.device != file->device || reader.inode != file->inode)
         SL_TRY(sl_fail(SL_ERR_IO, "read %s: another file has taken its place", file->path));
-    SL_TRY(sl_file_read_at(&reader, out, bytes, offset));
+    *out = reader;
+    reader = (sl_file_reader){ .fd = -1 };
 done:
     sl_file_close(&reader);
     return status;

@@ -4,6 +4,8 @@
 
 #include <sluice/shard.h>
 
+#include "base/file.h"
+
 enum { SAFETENSORS_HEADER_MAX = 16 << 20 }; /* bytes; a hundred thousand tensors fit */
 
 /* The weights of a Hugging Face folder. */
@@ -14,8 +16,9 @@ bool sl_weights_is_file(const char *name); /* whether sl_weights_save may have w
 
 const char *sl_safetensors_dtype_name(sl_dtype dtype); /* "F32" */
 
-/* Bytes of the file, counted from its beginning; fails if the file is no longer the one that was opened. */
-SL_MUST_CHECK sl_status sl_safetensors_read(const sl_safetensors *file, uint64_t offset, size_t bytes, void *out);
+/* For reads of bytes that are counted from the beginning of the file; fails if it is no longer the one that was opened.
+ * The caller closes *out. */
+SL_MUST_CHECK sl_status sl_safetensors_open_reader(const sl_safetensors *file, sl_file_reader *out);
 
 /* sl_safetensors_save that also gives the size and the XXH3 64 of the file, computed from the bytes in memory before
  * they are written: what the disk makes of them later has another hash. */

@@ -2,6 +2,7 @@
 #include <sluice/shard.h>
 
 #include "base/alloc.h"
+#include "shard/box_index.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -42,14 +43,6 @@ sl_status sl_gather_check(int rank, int root, const sl_shape *size, const sl_sha
 
 /* ---- Check ----------------------------------------------------------------------------------- */
 
-static int64_t volume(const sl_shape *size)
-{
-    int64_t count = 1;
-    for (int d = 0; d < size->rank; d++)
-        count *= size->dims[d];
-    return count;
-}
-
 static sl_status check_inside(const sl_sharding *sharding, int i)
 {
     const sl_shard *shard = &sharding->shards[i];
@@ -65,71 +58,59 @@ static sl_status check_inside(const sl_sharding *sharding, int i)
     return SL_OK;
 }
 
-/* What two boxes have in common; false where that is nothing. */
-static bool intersect(const sl_shard *a, const sl_shard *b, sl_shard_move *common)
+/* "[0, 2] + [4, 2] on rank:1/cpu" */
+static void describe_shard(const sl_shard *shard, char *text, size_t size)
 {
-    common->size.rank = a->size.rank;
-    for (int d = 0; d < a->size.rank; d++) {
-        int64_t begin = a->offsets[d] > b->offsets[d] ? a->offsets[d] : b->offsets[d];
-        int64_t end_a = a->offsets[d] + a->size.dims[d], end_b = b->offsets[d] + b->size.dims[d];
-        int64_t end = end_a < end_b ? end_a : end_b;
-        if (end <= begin)
-            return false;
-        common->offsets[d] = begin;
-        common->size.dims[d] = end - begin;
-    }
-    return true;
+    sl_shape offsets = { .rank = shard->size.rank };
+    char begin[160], length[160], place[48];
+    memcpy(offsets.dims, shard->offsets, sizeof offsets.dims);
+    snprintf(text, size, "%s + %s on %s", sl_shape_text(&offsets, begin, sizeof begin),
+             sl_shape_text(&shard->size, length, sizeof length),
+             sl_shard_place_text(&shard->placement, place, sizeof place));
 }
 
-static int compare_first(const void *a, const void *b, void *shards)
+static sl_status fail_overlap(const sl_sharding *sharding, int a, int b)
 {
-    const sl_shard *x = &((const sl_shard *)shards)[*(const int *)a], *y = &((const sl_shard *)shards)[*(const int *)b];
-    if (x->size.rank == 0 || x->offsets[0] == y->offsets[0])
-        return *(const int *)a - *(const int *)b;
-    return x->offsets[0] < y->offsets[0] ? -1 : 1;
+    char first[400], second[400];
+    describe_shard(&sharding->shards[a], first, sizeof first);
+    describe_shard(&sharding->shards[b], second, sizeof second);
+    return sl_fail(SL_ERR_SHAPE, "shards %d and %d overlap: %s, %s", a, b, first, second);
 }
 
-/* Sorted by their begin in dim 0, a shard can only overlap those that begin before it ends. */
-static sl_status check_overlap(const sl_sharding *sharding, const int *order)
+/* Each shard meets itself and nothing else. */
+static sl_status check_overlap(const sl_sharding *sharding)
 {
-    sl_shard_move common;
+    sl_status status = SL_OK;
+    sl_box_index *index = NULL;
+    sl_box_hits hits = { 0 };
+    SL_TRY(sl_box_index_create(sharding->shards, sharding->count, &index));
     for (int i = 0; i < sharding->count; i++) {
-        const sl_shard *a = &sharding->shards[order[i]];
-        for (int j = i + 1; j < sharding->count; j++) {
-            const sl_shard *b = &sharding->shards[order[j]];
-            if (a->size.rank > 0 && b->offsets[0] >= a->offsets[0] + a->size.dims[0])
-                break;
-            if (intersect(a, b, &common))
-                return sl_fail(SL_ERR_SHAPE, "shards %d and %d overlap", order[i] < order[j] ? order[i] : order[j],
-                               order[i] < order[j] ? order[j] : order[i]);
-        }
+        SL_TRY(sl_box_index_find(index, &sharding->shards[i], &hits));
+        if (hits.count > 1)
+            SL_TRY(fail_overlap(sharding, hits.shards[0], hits.shards[1]));
     }
-    return SL_OK;
+done:
+    sl_free(hits.shards);
+    sl_box_index_destroy(index);
+    return status;
 }
 
 sl_status sl_sharding_check(const sl_sharding *sharding)
 {
     sl_status status = SL_OK;
-    int *order = NULL;
     int64_t whole, covered = 0;
+    char text[160];
 
     SL_TRY(sl_shape_count(&sharding->size, &whole));
-    SL_TRY(SL_NEW_ARRAY(order, sharding->count));
-    for (int i = 0; i < sharding->count; i++) {
+    for (int i = 0; i < sharding->count; i++)
         SL_TRY(check_inside(sharding, i));
-        order[i] = i;
-    }
-    qsort_r(order, (size_t)sharding->count, sizeof *order, compare_first, sharding->shards);
-    SL_TRY(check_overlap(sharding, order));
+    SL_TRY(check_overlap(sharding));
     for (int i = 0; i < sharding->count; i++) /* no overflow: without overlaps it is at most the whole */
-        covered += volume(&sharding->shards[i].size);
-    if (covered != whole) {
-        char text[160];
-        status = sl_fail(SL_ERR_SHAPE, "the shards have %" PRId64 " of the %" PRId64 " elements of a tensor %s",
-                         covered, whole, sl_shape_text(&sharding->size, text, sizeof text));
-    }
+        covered += sl_box_volume(&sharding->shards[i].size);
+    if (covered != whole)
+        SL_TRY(sl_fail(SL_ERR_SHAPE, "the shards have %" PRId64 " of the %" PRId64 " elements of a tensor %s", covered,
+                       whole, sl_shape_text(&sharding->size, text, sizeof text)));
 done:
-    sl_free(order);
     return status;
 }
 
@@ -212,6 +193,8 @@ sl_status sl_reshard_plan(const sl_sharding *from, const sl_sharding *to, sl_sha
 {
     sl_status status = SL_OK;
     sl_shard_move *moves = NULL;
+    sl_box_index *index = NULL;
+    sl_box_hits hits = { 0 };
     size_t capacity = 0;
     int used = 0;
 
@@ -222,19 +205,22 @@ sl_status sl_reshard_plan(const sl_sharding *from, const sl_sharding *to, sl_sha
                        sl_shape_text(&to->size, expected, sizeof expected));
     }
     SL_TRY(SL_GROW(moves, &capacity, 1));
+    SL_TRY(sl_box_index_create(from->shards, from->count, &index));
     for (int t = 0; t < to->count; t++) {
-        for (int f = 0; f < from->count; f++) {
-            sl_shard_move move = { .from = f, .to = t };
-            if (!intersect(&from->shards[f], &to->shards[t], &move))
-                continue;
-            SL_TRY(SL_GROW(moves, &capacity, used + 1));
-            moves[used++] = move;
+        SL_TRY(sl_box_index_find(index, &to->shards[t], &hits));
+        SL_TRY(SL_GROW(moves, &capacity, used + hits.count));
+        for (int h = 0; h < hits.count; h++) {
+            sl_shard_move *move = &moves[used++];
+            *move = (sl_shard_move){ .from = hits.shards[h], .to = t };
+            sl_box_intersect(&from->shards[move->from], &to->shards[t], move->offsets, &move->size);
         }
     }
     *out = moves;
     *count = used;
     moves = NULL;
 done:
+    sl_box_index_destroy(index);
+    sl_free(hits.shards);
     sl_free(moves);
     return status;
 }
@@ -244,7 +230,7 @@ static void copy_rows(const sl_shard *shard, const sl_shard_move *move, size_t e
                       bool pack)
 {
     int last = move->size.rank - 1;
-    int64_t length = last < 0 ? 1 : move->size.dims[last], rows = length ? volume(&move->size) / length : 0;
+    int64_t length = last < 0 ? 1 : move->size.dims[last], rows = length ? sl_box_volume(&move->size) / length : 0;
     size_t bytes = (size_t)length * element_bytes;
     for (int64_t row = 0; row < rows; row++) {
         int64_t rest = row, at = 0, stride = 1;

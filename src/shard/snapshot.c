@@ -3,6 +3,7 @@
 #include "shard/snapshot.h"
 
 #include "base/alloc.h"
+#include "shard/slices.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -26,7 +27,8 @@ typedef struct snapshot_head {
 /* As it lies in the memory. */
 typedef struct snapshot_entry {
     sl_dtype dtype;
-    sl_shape shape;
+    sl_shape shape, whole;
+    int64_t offsets[SL_MAX_DIMS];
     int64_t count;
     uint64_t name, data, bytes; /* offsets of the first two */
 } snapshot_entry;
@@ -72,9 +74,11 @@ static uint64_t lay_out(const sl_tensor_entry *entries, int count, snapshot_entr
     for (int i = 0; i < count; i++) {
         out[i] = (snapshot_entry){ .dtype = entries[i].dtype,
                                    .shape = entries[i].shape,
+                                   .whole = entries[i].whole,
                                    .count = entries[i].count,
                                    .name = at,
                                    .bytes = entries[i].bytes };
+        memcpy(out[i].offsets, entries[i].offsets, sizeof out[i].offsets);
         at += strlen(entries[i].name) + 1;
     }
     for (int i = 0; i < count; i++) {
@@ -155,8 +159,9 @@ void sl_snapshot_writer_destroy(sl_snapshot_writer *writer)
 /* ---- Reading --------------------------------------------------------------------------------- */
 
 struct sl_snapshot {
-    sl_tensor_entry *entries; /* by name */
+    sl_held_entry *held; /* as the writers gave them; the pieces of memory stand for ranks */
     size_t count, capacity;
+    sl_tensor_set *tensors;
 };
 
 static sl_status check_head(const void *data, size_t bytes, snapshot_head *out)
@@ -173,32 +178,32 @@ static sl_status check_head(const void *data, size_t bytes, snapshot_head *out)
     return SL_OK;
 }
 
-static sl_status add_entries(sl_snapshot *snapshot, const char *data, size_t bytes)
+static sl_status add_entries(sl_snapshot *snapshot, int rank, const char *data, size_t bytes)
 {
     sl_status status = SL_OK;
     snapshot_head head;
     SL_TRY(check_head(data, bytes, &head));
-    SL_TRY(SL_GROW(snapshot->entries, &snapshot->capacity, snapshot->count + head.count));
+    SL_TRY(SL_GROW(snapshot->held, &snapshot->capacity, snapshot->count + head.count));
     for (size_t i = 0; i < head.count; i++) {
         snapshot_entry entry;
         memcpy(&entry, data + sizeof head + i * sizeof entry, sizeof entry);
         if (entry.name >= bytes || !memchr(data + entry.name, 0, bytes - entry.name) || entry.data > bytes ||
             entry.bytes > bytes - entry.data)
             SL_TRY(sl_fail(SL_ERR_FORMAT, "entry %zu of a snapshot in memory is malformed", i));
-        snapshot->entries[snapshot->count++] = (sl_tensor_entry){ .name = data + entry.name,
-                                                                  .dtype = entry.dtype,
-                                                                  .shape = entry.shape,
-                                                                  .count = entry.count,
-                                                                  .data = data + entry.data,
-                                                                  .bytes = entry.bytes };
+        sl_held_entry *held = &snapshot->held[snapshot->count];
+        *held = (sl_held_entry){ .rank = rank,
+                                 .entry = { .name = data + entry.name,
+                                            .dtype = entry.dtype,
+                                            .shape = entry.shape,
+                                            .whole = entry.whole,
+                                            .count = entry.count,
+                                            .data = data + entry.data,
+                                            .bytes = entry.bytes } };
+        memcpy(held->entry.offsets, entry.offsets, sizeof entry.offsets);
+        snapshot->count += sl_slice_normalize(&held->entry);
     }
 done:
     return status;
-}
-
-static int compare_names(const void *a, const void *b)
-{
-    return strcmp(((const sl_tensor_entry *)a)->name, ((const sl_tensor_entry *)b)->name);
 }
 
 sl_status sl_snapshot_open(void *const *data, const size_t *bytes, int count, sl_snapshot **out)
@@ -207,9 +212,8 @@ sl_status sl_snapshot_open(void *const *data, const size_t *bytes, int count, sl
     sl_snapshot *snapshot = NULL;
     SL_TRY(SL_NEW(snapshot));
     for (int i = 0; i < count; i++)
-        SL_TRY(add_entries(snapshot, data[i], bytes[i]));
-    if (snapshot->count > 0)
-        qsort(snapshot->entries, snapshot->count, sizeof *snapshot->entries, compare_names);
+        SL_TRY(add_entries(snapshot, i, data[i], bytes[i]));
+    SL_TRY(sl_tensor_set_create("the snapshot in memory", snapshot->held, (int)snapshot->count, &snapshot->tensors));
     *out = snapshot;
     snapshot = NULL;
 done:
@@ -221,14 +225,12 @@ void sl_snapshot_close(sl_snapshot *snapshot)
 {
     if (!snapshot)
         return;
-    sl_free(snapshot->entries);
+    sl_tensor_set_destroy(snapshot->tensors);
+    sl_free(snapshot->held);
     sl_free(snapshot);
 }
 
 const sl_tensor_entry *sl_snapshot_find(const sl_snapshot *snapshot, const char *name)
 {
-    const sl_tensor_entry key = { .name = name };
-    if (snapshot->count == 0)
-        return NULL;
-    return bsearch(&key, snapshot->entries, snapshot->count, sizeof *snapshot->entries, compare_names);
+    return sl_tensor_set_find(snapshot->tensors, name);
 }

@@ -227,7 +227,7 @@ static void a_checkpoint_that_lost_its_manifest_is_set_aside_not_removed(void **
 static void what_cannot_be_read_is_an_error_and_stays(void **state)
 {
     (void)state;
-    static const char future[] = "{\"format\":\"sluice-checkpoint\",\"version\":2,\"step\":20";
+    static const char future[] = "{\"format\":\"sluice-checkpoint\",\"version\":3,\"step\":20";
     sl_checkpoint *checkpoint = NULL;
     char part[256];
     write_checkpoint(1, 10, 9);
@@ -250,7 +250,7 @@ static void what_cannot_be_read_is_an_error_and_stays(void **state)
 
     assert_int_equal(sl_checkpoint_seal(path_of(20, "manifest.json"), future, strlen(future)), SL_OK);
     assert_int_equal(sl_checkpoint_open_newest(folder, &checkpoint), SL_ERR_UNSUPPORTED);
-    assert_non_null(strstr(sl_error_message(), "version 2 is not known"));
+    assert_non_null(strstr(sl_error_message(), "version 3 is not known"));
     assert_int_equal(access(path_of(20, "manifest.json"), F_OK), 0);
 }
 
@@ -398,7 +398,7 @@ static void hostile_manifests_are_refused(void **state)
         const char *text, *message;
     } cases[] = {
         { "{\"format\":\"other\"", "not the manifest" },
-        { "{\"format\":\"sluice-checkpoint\",\"version\":2", "version 2 is not known" },
+        { "{\"format\":\"sluice-checkpoint\",\"version\":3", "version 3 is not known" },
         { "{\"format\":\"sluice-checkpoint\",\"version\":1", "'step' is missing" },
         { "{\"format\":\"sluice-checkpoint\",\"version\":1,\"step\":-1", "'step' is missing" },
         { "{\"format\":\"sluice-checkpoint\",\"version\":1,\"step\":1", "'files' is missing" },

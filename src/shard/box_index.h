@@ -1,0 +1,29 @@
+/* An index of boxes: which of many shards meet a given box? Each check and plan asks it once for each box, so that none of
+ * them compares all with all. */
+#ifndef SL_SHARD_BOX_INDEX_H
+#define SL_SHARD_BOX_INDEX_H
+
+#include <sluice/shard.h>
+
+/* What two boxes of the same number of dims have in common; false if that is nothing. */
+bool sl_box_intersect(const sl_shard *a, const sl_shard *b, int64_t offsets[SL_MAX_DIMS], sl_shape *size);
+int64_t sl_box_volume(const sl_shape *size); /* elements of a box that lies in a tensor of a legal shape */
+
+typedef struct sl_box_index sl_box_index; /* immutable */
+
+/* All shards have the same number of dims and lie in one tensor. They are borrowed until the destroy. Empty ones are left
+ * out: nothing meets them. */
+SL_MUST_CHECK sl_status sl_box_index_create(const sl_shard *shards, int count, sl_box_index **out);
+void sl_box_index_destroy(sl_box_index *index); /* NULL is fine */
+
+/* Numbers of shards in rising order; memory is kept from one question to the next. */
+typedef struct sl_box_hits {
+    int *shards;
+    int count;
+    size_t capacity;
+} sl_box_hits;
+
+/* The shards that have an element in common with the box. The caller frees hits->shards in the end. */
+SL_MUST_CHECK sl_status sl_box_index_find(const sl_box_index *index, const sl_shard *box, sl_box_hits *hits);
+
+#endif
