@@ -188,7 +188,12 @@ typedef struct sl_step_result {
 } sl_step_result;
 
 /* Collective. Forward and backward of all microbatches; afterwards the gradients are complete on every rank. result may
- * be NULL. After a failure every call returns that failure. */
+ * be NULL.
+ *
+ * The step itself is checked before the first action, by all ranks and replicas together: arguments, outputs, and that
+ * all mean the same step. What is wrong on one of them is the same error on all, nothing has run, and the next step may
+ * be right. Any other failure is the end of the runtime: every call returns it, and sl_group_check() of the group says
+ * why. A new runtime on a new group may use the same stages once this one is destroyed. */
 SL_API SL_MUST_CHECK sl_status sl_runtime_step(sl_runtime *runtime, const sl_step *step, sl_step_result *result);
 /* The forwards of the same schedule alone; gradients stay as they are. */
 SL_API SL_MUST_CHECK sl_status sl_runtime_eval(sl_runtime *runtime, const sl_step *step, sl_step_result *result);
@@ -247,7 +252,7 @@ typedef struct sl_runtime_failure {
     sl_action action;
     char message[1024];
 } sl_runtime_failure;
-/* False while nothing has failed. The same on all ranks; sl_error_message() may say more, such as what this rank was
+/* False while nothing has failed; a step that was refused before its first action is no failure. The same on all ranks; sl_error_message() may say more, such as what this rank was
  * waiting for. */
 SL_API bool sl_runtime_get_failure(const sl_runtime *runtime, sl_runtime_failure *out);
 /* The schedule as a text grid with the place of the failure marked. */

@@ -141,26 +141,34 @@ done:
     return status;
 }
 
-sl_status sl_runtime_bind_args(sl_runtime *runtime, const sl_program *program, const sl_step *step)
+static sl_status bind_arg(sl_runtime *runtime, const sl_program *program, const sl_step *step, int m, int r,
+                          const sl_view *view)
+{
+    sl_root_use *use = &runtime->roots[r];
+    const char *name = runtime->wiring->roots[r].name;
+    if (use->given)
+        return sl_fail(SL_ERR_ARGUMENT, "argument '%s' is given twice", name);
+    use->given = true;
+    if (!use->used)
+        return SL_OK;
+    if (!view->data && sl_meta_count(&view->meta) > 0)
+        return sl_fail(SL_ERR_ARGUMENT, "the data of argument '%s' is NULL", name);
+    return step->split ? bind_given_part(runtime, program, r, m, view) : bind_whole(runtime, program, r, view);
+}
+
+/* The list of the whole batch, or of microbatch m of one that is split. */
+static sl_status bind_list(sl_runtime *runtime, const sl_program *program, const sl_step *step, int m)
 {
     sl_status status = SL_OK;
     const sl_wiring *wiring = runtime->wiring;
+    int position = 0;
     for (int r = 0; r < wiring->root_count; r++)
         runtime->roots[r].given = false;
-    for (int m = 0; m < (step->split ? wiring->microbatches : 1); m++) {
-        int position = 0;
-        for (int a = 0; a < step->arg_count; a++) {
-            const sl_arg *arg = &step->args[m * step->arg_count + a];
-            int r = -1;
-            SL_TRY(find_root(runtime, arg, &position, &r));
-            runtime->roots[r].given = true;
-            if (!runtime->roots[r].used)
-                continue;
-            if (step->split)
-                SL_TRY(bind_given_part(runtime, program, r, m, &arg->view));
-            else
-                SL_TRY(bind_whole(runtime, program, r, &arg->view));
-        }
+    for (int a = 0; a < step->arg_count; a++) {
+        const sl_arg *arg = &step->args[m * step->arg_count + a];
+        int r = -1;
+        SL_TRY(find_root(runtime, arg, &position, &r));
+        SL_TRY(bind_arg(runtime, program, step, m, r, &arg->view));
     }
     for (int r = 0; r < wiring->root_count; r++) {
         if (runtime->roots[r].used && !runtime->roots[r].given)
@@ -168,6 +176,15 @@ sl_status sl_runtime_bind_args(sl_runtime *runtime, const sl_program *program, c
                            "stage %d has an input '%s', which no stage before it makes and the batch was given without",
                            runtime->roots[r].stage, wiring->roots[r].name));
     }
+done:
+    return status;
+}
+
+sl_status sl_runtime_bind_args(sl_runtime *runtime, const sl_program *program, const sl_step *step)
+{
+    sl_status status = SL_OK;
+    for (int m = 0; m < (step->split ? runtime->wiring->microbatches : 1); m++)
+        SL_TRY(bind_list(runtime, program, step, m));
 done:
     return status;
 }
@@ -187,28 +204,76 @@ static sl_status fail_unknown_output(const sl_runtime *runtime, const char *name
                    *known ? known : "none");
 }
 
+/* The output of this rank's stages that has the name, of the last stage if several have one; NULL: there is none. */
+static const sl_border_value *find_output(const sl_runtime *runtime, const char *name, int *row)
+{
+    for (int k = runtime->stage_count - 1; k >= 0; k--) {
+        const sl_stage *stage = runtime->stages[k];
+        for (int j = 0; j < stage->output_count; j++) {
+            *row = runtime->first_output[stage->index] + j;
+            if (!stage->outputs[j].loss && strcmp(stage->outputs[j].name, name) == 0)
+                return &stage->outputs[j];
+        }
+    }
+    return NULL;
+}
+
+/* What the parts of all microbatches add up to. */
+static sl_status whole_meta(const sl_wiring *wiring, const sl_meta *parts, const sl_chunk_spec *chunk, sl_meta *out)
+{
+    sl_shape shape = parts[0].shape;
+    int dim = chunk->dim < 0 ? chunk->dim + shape.rank : chunk->dim;
+    if (chunk->kind == SL_CHUNK_SPLIT) {
+        if (dim < 0 || dim >= shape.rank)
+            return sl_fail(SL_ERR_ARGUMENT, "parts of rank %d cannot be put together along dim %d", shape.rank,
+                           chunk->dim);
+        shape.dims[dim] = 0;
+        for (int m = 0; m < wiring->microbatches; m++)
+            shape.dims[dim] += parts[sl_wiring_size(wiring, m)].shape.dims[dim];
+    }
+    *out = sl_meta_contiguous(parts[0].dtype, &shape);
+    return SL_OK;
+}
+
+/* Any strides will do. */
+static sl_status check_output(const sl_runtime *runtime, const sl_output *wanted, const sl_meta *parts)
+{
+    sl_status status = SL_OK;
+    sl_meta expected, given = sl_meta_contiguous(wanted->view.meta.dtype, &wanted->view.meta.shape);
+    if (!wanted->view.data)
+        return sl_fail(SL_ERR_ARGUMENT, "its data is NULL");
+    if (wanted->chunk.kind == SL_CHUNK_CUSTOM)
+        return wanted->chunk.merge
+                   ? SL_OK
+                   : sl_fail(SL_ERR_ARGUMENT, "a custom chunk spec without a merge function cannot merge");
+    SL_TRY(whole_meta(runtime->wiring, parts, &wanted->chunk, &expected));
+    SL_TRY(sl_meta_check("of the whole batch", &expected, &given));
+done:
+    return status;
+}
+
 sl_status sl_runtime_bind_outputs(sl_runtime *runtime, const sl_step *step)
 {
+    sl_status status = SL_OK;
     for (int k = 0; k < runtime->stage_count; k++) {
         const sl_stage *stage = runtime->stages[k];
         for (int j = 0; j < stage->output_count; j++)
             runtime->outputs[runtime->first_output[stage->index] + j] = NULL;
     }
-    for (int i = 0; i < step->output_count; i++) {
-        bool found = false;
-        for (int k = runtime->stage_count - 1; k >= 0 && !found; k--) {
-            const sl_stage *stage = runtime->stages[k];
-            for (int j = 0; j < stage->output_count && !found; j++) {
-                if (stage->outputs[j].loss || strcmp(stage->outputs[j].name, step->outputs[i].name) != 0)
-                    continue;
-                runtime->outputs[runtime->first_output[stage->index] + j] = &step->outputs[i];
-                found = true;
-            }
-        }
-        if (!found)
-            return fail_unknown_output(runtime, step->outputs[i].name);
+    for (int i = 0; i < step->output_count && status == SL_OK; i++) {
+        const sl_output *wanted = &step->outputs[i];
+        int row = 0;
+        if (!wanted->name)
+            return sl_fail(SL_ERR_ARGUMENT, "output %d of the step has no name", i);
+        const sl_border_value *output = find_output(runtime, wanted->name, &row);
+        if (!output)
+            return fail_unknown_output(runtime, wanted->name);
+        status = check_output(runtime, wanted, output->metas);
+        if (status != SL_OK)
+            return sl_fail_context(status, "output '%s'", wanted->name);
+        runtime->outputs[row] = wanted;
     }
-    return SL_OK;
+    return status;
 }
 
 static sl_status merge(const sl_runtime *runtime, const sl_instr *instr, void *data)

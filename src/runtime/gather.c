@@ -187,21 +187,21 @@ done:
 }
 
 /* Reads past a rank's outcome; a failure becomes this rank's, too. */
-static sl_status hear_outcome(const sl_blobs *blobs, int rank, sl_unpack *in)
+static sl_status hear_outcome(const sl_blobs *blobs, const char *member, int rank, sl_unpack *in)
 {
     *in = (sl_unpack){ blobs->data[rank], (char *)blobs->data[rank] + blobs->bytes[rank], false };
     sl_status outcome = (sl_status)sl_unpack_int(in);
     const char *message = sl_unpack_text(in);
-    return outcome == SL_OK ? SL_OK : sl_fail(outcome, "rank %d: %s", rank, message);
+    return outcome == SL_OK ? SL_OK : sl_fail(outcome, "%s %d: %s", member, rank, message);
 }
 
 /* The lowest rank's trouble is everybody's. */
-static sl_status hear_outcomes(const sl_blobs *blobs)
+static sl_status hear_outcomes(const sl_blobs *blobs, const char *member)
 {
     sl_status status = SL_OK;
     sl_unpack in;
     for (int rank = 0; rank < blobs->count && status == SL_OK; rank++)
-        status = hear_outcome(blobs, rank, &in);
+        status = hear_outcome(blobs, member, rank, &in);
     return status;
 }
 
@@ -212,7 +212,7 @@ static sl_status compare_schedules(const sl_blobs *blobs)
     int64_t first = 0;
     for (int rank = 0; rank < blobs->count; rank++) {
         sl_unpack in;
-        SL_TRY(hear_outcome(blobs, rank, &in));
+        SL_TRY(hear_outcome(blobs, "rank", rank, &in));
         int64_t hash = sl_unpack_int(&in);
         if (rank == 0)
             first = hash;
@@ -230,7 +230,7 @@ static sl_status make_room(const sl_blobs *blobs, heard *all)
     int64_t args = 0;
     for (int rank = 0; rank < blobs->count; rank++) {
         sl_unpack in;
-        SL_TRY(hear_outcome(blobs, rank, &in));
+        SL_TRY(hear_outcome(blobs, "rank", rank, &in));
         (void)sl_unpack_int(&in); /* the schedule's hash */
         args += sl_unpack_int(&in);
     }
@@ -247,7 +247,7 @@ static sl_status hear_rank(const sl_blobs *blobs, int rank, const sl_schedule *s
 {
     sl_status status = SL_OK;
     sl_unpack in;
-    SL_TRY(hear_outcome(blobs, rank, &in));
+    SL_TRY(hear_outcome(blobs, "rank", rank, &in));
     (void)sl_unpack_int(&in); /* the schedule's hash */
     for (int64_t args = sl_unpack_int(&in); args > 0; args--)
         SL_TRY(unpack_arg(all, &in, rank));
@@ -268,7 +268,7 @@ sl_status sl_gather_stages(const sl_runtime_options *options, sl_status outcome,
     heard all = { .arena = arena };
     SL_TRY(pack_rank(&pack, options, outcome));
     SL_TRY(sl_group_gather_blobs(options->group, pack.data, pack.size, &blobs));
-    SL_TRY(hear_outcomes(blobs));
+    SL_TRY(hear_outcomes(blobs, "rank"));
     SL_TRY(compare_schedules(blobs));
     all.stage_count = sl_schedule_stages(options->schedule);
     SL_TRY(make_room(blobs, &all));
@@ -290,14 +290,14 @@ done:
     return status;
 }
 
-sl_status sl_gather_outcomes(sl_group *group, sl_status outcome)
+sl_status sl_gather_outcomes(sl_group *group, const char *member, sl_status outcome)
 {
     sl_status status = SL_OK;
     sl_pack pack = { 0 };
     sl_blobs *blobs = NULL;
     SL_TRY(pack_outcome(&pack, outcome));
     SL_TRY(sl_group_gather_blobs(group, pack.data, pack.size, &blobs));
-    SL_TRY(hear_outcomes(blobs));
+    SL_TRY(hear_outcomes(blobs, member));
 done:
     sl_blobs_destroy(blobs);
     sl_pack_free(&pack);

@@ -10,7 +10,8 @@
 SL_MUST_CHECK sl_status sl_gather_stages(const sl_runtime_options *options, sl_status outcome, sl_arena *arena,
                                          sl_pipeline_options *out);
 
-/* Collective: SL_OK if every rank says so; else all fail with the first failing rank's message. */
-SL_MUST_CHECK sl_status sl_gather_outcomes(sl_group *group, sl_status outcome);
+/* Collective: SL_OK if every member says so; else all fail with the first failing member's message. member is what they
+ * are: "rank" or "replica". */
+SL_MUST_CHECK sl_status sl_gather_outcomes(sl_group *group, const char *member, sl_status outcome);
 
 #endif

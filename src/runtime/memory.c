@@ -191,17 +191,14 @@ static sl_status make_tables(sl_runtime *runtime)
 {
     sl_status status = SL_OK;
     int outputs = 0, count = runtime->wiring->microbatches;
-    size_t largest = 0;
     SL_TRY(SL_NEW_ARRAY(runtime->weights, count));
     SL_TRY(SL_NEW_ARRAY(runtime->losses, count));
+    int pipelines = runtime->replicas ? sl_group_size(runtime->replicas) : 1, ranks = runtime->wiring->rank_count;
+    SL_TRY(SL_NEW_ARRAY(runtime->starts, ranks > pipelines ? ranks : pipelines));
     SL_TRY(SL_NEW_ARRAY(runtime->first_output, runtime->wiring->stage_count));
     for (int k = 0; k < runtime->stage_count; k++) {
         runtime->first_output[runtime->stages[k]->index] = outputs;
         outputs += runtime->stages[k]->output_count;
-        for (int i = 0; i < runtime->stages[k]->weight_count; i++) {
-            size_t bytes = sl_meta_bytes(&runtime->stages[k]->weights[i].meta);
-            largest = bytes > largest ? bytes : largest;
-        }
     }
     SL_TRY(SL_NEW_ARRAY(runtime->outputs, outputs));
 done:
@@ -247,6 +244,7 @@ void sl_runtime_free_memory(sl_runtime *runtime)
     sl_free(runtime->roots);
     sl_free(runtime->weights);
     sl_free(runtime->losses);
+    sl_free(runtime->starts);
     sl_free(runtime->first_output);
     sl_free(runtime->outputs);
 }

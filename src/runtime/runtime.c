@@ -88,7 +88,7 @@ static sl_status infer_together(void *user, int s, int size, const sl_meta *inpu
         for (int j = 0; status == SL_OK && j < output_count; j++)
             outputs[j] = own->outputs[j].metas[size];
     }
-    SL_TRY(sl_gather_outcomes(runtime->group, status));
+    SL_TRY(sl_gather_outcomes(runtime->group, "rank", status));
     SL_TRY(sl_group_broadcast(runtime->group, sl_schedule_rank_of(runtime->schedule, s), outputs,
                               (size_t)output_count * sizeof *outputs));
 done:
@@ -193,7 +193,7 @@ static sl_status build(sl_runtime *runtime, const sl_runtime_options *options)
     own.group = runtime->group;
     SL_TRY(compile_together(runtime, &own, outcome));
     SL_TRY(sl_weights_split_groups(runtime));
-    SL_TRY(sl_gather_outcomes(runtime->group, build_local(runtime, &own)));
+    SL_TRY(sl_gather_outcomes(runtime->group, "rank", build_local(runtime, &own)));
     SL_TRY(open_channels(runtime));
     SL_TRY(start_watchdog(runtime, options));
 done:

@@ -23,6 +23,13 @@ typedef struct sl_root_use {
     size_t copy_bytes;  /* of each microbatch's; 0: used where it lies */
 } sl_root_use;
 
+/* What a rank says before the first action of a step. */
+enum { SL_STEP_VALUES = 4 };
+typedef struct sl_step_start {
+    int64_t outcome; /* an sl_status: whether its arguments are right */
+    int64_t values[SL_STEP_VALUES];
+} sl_step_start;
+
 /* A parameter shared across ranks or stages, as far as this rank takes part. */
 typedef struct sl_tie sl_tie;
 
@@ -58,6 +65,7 @@ struct sl_runtime {
     const sl_output **outputs; /* of each output of this rank's stages: who asked, this step */
     int *first_output;         /* of each stage: its first row in outputs */
     bool grads_partial;        /* the last step was */
+    sl_step_start *starts;     /* room for those of all ranks, or of all replicas */
 
     struct {
         sl_action_fn fn;
@@ -79,6 +87,9 @@ SL_MUST_CHECK sl_status sl_runtime_allocate(sl_runtime *runtime, const sl_runtim
 void sl_runtime_free_memory(sl_runtime *runtime);
 
 /* ---- A step ---- */
+/* Collective. *outcome is whether this rank's arguments are right, and becomes what all ranks have agreed on: the first
+ * failure, with the same message everywhere. Costs nothing with one rank. */
+SL_MUST_CHECK sl_status sl_runtime_agree(sl_runtime *runtime, const sl_step *step, bool training, sl_status *outcome);
 /* Points the frames' root inputs at the batch. */
 SL_MUST_CHECK sl_status sl_runtime_bind_args(sl_runtime *runtime, const sl_program *program, const sl_step *step);
 SL_MUST_CHECK sl_status sl_runtime_bind_outputs(sl_runtime *runtime, const sl_step *step);

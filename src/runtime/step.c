@@ -156,7 +156,7 @@ static sl_status check_loss(const sl_wiring *wiring)
     return SL_OK;
 }
 
-/* What the caller got wrong before anything of the step has begun; the other ranks hear of it like of any failure. */
+/* What the caller got wrong before anything of the step has begun. */
 static sl_status check_step(const sl_runtime *runtime, const sl_program *program, const sl_step *step, bool training)
 {
     if (!step)
@@ -167,24 +167,34 @@ static sl_status check_step(const sl_runtime *runtime, const sl_program *program
         return sl_fail(SL_ERR_ARGUMENT, "the step wants %d outputs, but their list is NULL", step->output_count);
     if (training && program->action_count == 0)
         return sl_fail(SL_ERR_ARGUMENT, "the schedule is forward only: it can evaluate, not train");
+    if (training && step->keep_grads && !runtime->grads_partial)
+        return sl_fail(SL_ERR_ARGUMENT, "keep_grads adds to a partial step, and the step before was not partial");
     return training ? check_loss(runtime->wiring) : SL_OK;
 }
 
-static sl_status begin(sl_runtime *runtime, const sl_program *program, const sl_step *step, bool training)
+/* All that can be wrong with the caller's arguments shows here, and nothing is sent: if it fails, the next step can be
+ * right. */
+static sl_status prepare(sl_runtime *runtime, const sl_program *program, const sl_step *step, bool training)
 {
     sl_status status = SL_OK;
     runtime->current = -1;
-    runtime->lanes.failed = SL_OK;
+    SL_TRY(check_step(runtime, program, step, training));
     runtime->context.step = step->number;
-    if (training && step->keep_grads && !runtime->grads_partial)
-        return sl_fail(SL_ERR_ARGUMENT, "keep_grads adds to a partial step, and the step before was not partial");
+    SL_TRY(sl_runtime_bind_args(runtime, program, step));
+    SL_TRY(sl_runtime_bind_outputs(runtime, step));
+done:
+    return status;
+}
+
+static sl_status begin(sl_runtime *runtime, const sl_step *step, bool training)
+{
+    sl_status status = SL_OK;
+    runtime->lanes.failed = SL_OK;
     runtime->context.training = training;
     runtime->context.rng = (sl_rng){
         .seed = step->seed, .step = (uint64_t)step->number, .sample_offset = step->sample_offset, .training = training
     };
     choose_weights(runtime, step);
-    SL_TRY(sl_runtime_bind_args(runtime, program, step));
-    SL_TRY(sl_runtime_bind_outputs(runtime, step));
     if (!training)
         return SL_OK;
     SL_TRY(write_seeds(runtime, step));
@@ -215,6 +225,15 @@ done:
     return status;
 }
 
+/* The status, with its message, once no stream works any more. */
+static sl_status settle(sl_runtime *runtime, sl_status status)
+{
+    char message[2048];
+    snprintf(message, sizeof message, "%s", sl_error_message());
+    sl_lanes_settle(runtime);
+    return sl_fail(status, "%s", message);
+}
+
 static sl_status run_step(sl_runtime *runtime, const sl_program *program, const sl_step *step, bool training,
                           sl_step_result *result)
 {
@@ -224,20 +243,18 @@ static sl_status run_step(sl_runtime *runtime, const sl_program *program, const 
         return sl_fail(runtime->failed, "%s", runtime->failure.message);
     if (runtime->running)
         return sl_fail(SL_ERR_ARGUMENT, "a step was started inside a callback of the step that is running");
-    sl_status status = check_step(runtime, program, step, training);
+    sl_status outcome = prepare(runtime, program, step, training);
+    sl_status status = sl_runtime_agree(runtime, step, training, &outcome);
+    if (status == SL_OK && outcome != SL_OK)
+        return settle(runtime, outcome);
     if (status == SL_OK)
-        status = begin(runtime, program, step, training);
+        status = begin(runtime, step, training);
     if (status == SL_OK)
         status = sl_runtime_execute(runtime, program);
     if (status == SL_OK)
         status = finish(runtime, program, training, &own);
-    if (status != SL_OK) {
-        char message[2048];
-        status = sl_runtime_fail(runtime, status, -1, none);
-        snprintf(message, sizeof message, "%s", sl_error_message());
-        sl_lanes_settle(runtime);
-        return sl_fail(status, "%s", message);
-    }
+    if (status != SL_OK)
+        return settle(runtime, sl_runtime_fail(runtime, status, -1, none));
     if (result)
         *result = own;
     return SL_OK;

@@ -354,7 +354,7 @@ sl_status sl_runtime_save_trace(sl_runtime *runtime, const char *path)
     sl_blobs *blobs = NULL;
     SL_TRY(need_trace(runtime));
     SL_TRY(gather_events(runtime, &blobs));
-    SL_TRY(sl_gather_outcomes(runtime->group, runtime->rank == 0 ? save(runtime, blobs, path) : SL_OK));
+    SL_TRY(sl_gather_outcomes(runtime->group, "rank", runtime->rank == 0 ? save(runtime, blobs, path) : SL_OK));
 done:
     sl_blobs_destroy(blobs);
     return status;

@@ -1,4 +1,4 @@
-/* Stages that do not fit: every process gets the same error, though each ends as soon as it has it. */
+/* Stages that do not fit, arguments that are wrong: every process gets the same error, though each ends as soon as it has it. */
 #include <sluice/runtime.h>
 
 #include <setjmp.h>
@@ -14,7 +14,7 @@ enum { RANKS = 4, ROUNDS = 5 };
 
 /* In memory that all processes share. */
 typedef struct seen {
-    int wrong; /* what is wrong: 0 a shape, 1 a missing stage, 2 a schedule of one rank's own */
+    int wrong; /* what is wrong: 0 a shape, 1 a missing stage, 2 a schedule of one rank's own, 3 an argument of a step */
     sl_status status[RANKS];
     char message[RANKS][1024];
 } seen;
@@ -66,6 +66,9 @@ static sl_status run_rank(const seen *shared, int rank)
                                 .stages = &stage,
                                 .stage_count = !(shared->wrong == 1 && odd) };
     SL_TRY(sl_runtime_create(&what, &runtime));
+    const sl_arg unknown = { .name = "ex" };
+    SL_TRY(sl_runtime_eval(runtime, &(sl_step){ .number = 0 }, NULL));
+    SL_TRY(sl_runtime_eval(runtime, &(sl_step){ .args = &unknown, .arg_count = odd, .number = 1 }, NULL));
 done:
     sl_runtime_destroy(runtime);
     sl_stage_destroy(stage);
@@ -119,12 +122,21 @@ static void a_schedule_of_ones_own(void **state)
     assert_all_say(2, SL_ERR_SCHEDULE, "ranks were given different schedules (rank 2 another than rank 0)");
 }
 
+static void an_argument_that_nobody_takes(void **state)
+{
+    (void)state;
+    assert_all_say(3, SL_ERR_ARGUMENT,
+                   "rank 2: before the first action of step 2: no stage has an input 'ex'; the batch consists of "
+                   "nothing");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_shape_that_does_not_fit),
         cmocka_unit_test(a_stage_that_nobody_has),
         cmocka_unit_test(a_schedule_of_ones_own),
+        cmocka_unit_test(an_argument_that_nobody_takes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -114,17 +114,18 @@ static sl_status create_after_failure(toy_rank *self)
     sl_device *device = NULL;
     sl_runtime *runtime = NULL;
     toy_stage *toy = calloc(1, sizeof *toy);
-    float x[WIDTH] = { 0 };
-    const sl_arg args[] = { { "x", { x, sl_meta_make(SL_F32, 2, (int64_t[]){ 1, WIDTH }) } } };
-    const sl_step wrong = { .args = args, .arg_count = 1 };
+    float x[8 * WIDTH] = { 0 };
+    const sl_view view = { x, sl_meta_make(SL_F32, 2, (int64_t[]){ 8, WIDTH }) };
+    const sl_arg args[] = { { "x", view }, { "t", view } };
+    const sl_step step = { .args = args, .arg_count = 2 };
     SL_TRY(sl_device_open(test_device_spec(), NULL, &device));
     SL_TRY(toy_create(toy, &made->shape, self->rank, made->samples / made->microbatches));
     const sl_runtime_options options = {
         .group = self->group, .device = device, .schedule = made->schedule, .stages = &toy->stage, .stage_count = 1
     };
     /* Another rank may have failed before this one has finished. */
-    if (sl_runtime_create(&options, &runtime) == SL_OK && sl_runtime_step(runtime, &wrong, NULL) == SL_OK)
-        SL_TRY(sl_fail(SL_ERR_INTERNAL, "a batch of one sample was taken"));
+    if (sl_runtime_create(&options, &runtime) == SL_OK && sl_runtime_step(runtime, &step, NULL) == SL_OK)
+        SL_TRY(sl_fail(SL_ERR_INTERNAL, "the failing stage did not fail"));
     sl_runtime_destroy(runtime);
     runtime = NULL;
     if (sl_runtime_create(&options, &runtime) == SL_OK)
@@ -143,6 +144,7 @@ static void a_runtime_on_a_group_that_has_failed_is_refused(void **state)
     for (int count = 1; count <= 3; count++) {
         toy_rank ranks[MAX_RANKS];
         job made = job_make("1F1B", count, 0, 4, 8);
+        made.shape.fail_stage = 0;
         assert_int_equal(toy_run_ranks(count, create_after_failure, &made, ranks), SL_OK);
         for (int r = 0; r < count; r++) {
             if (ranks[r].status != SL_OK)
