@@ -235,7 +235,7 @@ SL_API SL_MUST_CHECK sl_status sl_runtime_gather_params(sl_runtime *runtime);
 /* Runs in place of what the runtime does for one kind of action; sl_runtime_run_action inside it does that. Without
  * SL_SHARD_FULL, UNSHARD and RESHARD do nothing unless set. */
 typedef sl_status (*sl_action_fn)(void *user, sl_runtime *runtime, sl_action action);
-/* fn NULL restores the runtime's own. */
+/* fn NULL restores the runtime's own. Refused for WAIT_SEND_F and WAIT_SEND_B, which the runtime has no need to run. */
 SL_API SL_MUST_CHECK sl_status sl_runtime_set_action(sl_runtime *runtime, sl_kind kind, sl_action_fn fn, void *user);
 /* Only inside an sl_action_fn, with its action. */
 SL_API SL_MUST_CHECK sl_status sl_runtime_run_action(sl_runtime *runtime, sl_action action);

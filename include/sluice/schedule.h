@@ -16,24 +16,27 @@ extern "C" {
 #define SL_MAX_MICROBATCHES 2147483647 /* microbatches 0 to 2147483646 */
 #define SL_MAX_RANKS SL_MAX_STAGES     /* each rank has at least one stage */
 
-/* What a kind is about: it computes, moves a message to or from another rank, or handles a stage's weights as a whole.
- */
+/* What a kind is about: it computes, is about a message to or from another rank, or handles a stage's weights as a
+ * whole. */
 typedef enum sl_kind_class { SL_CLASS_COMPUTE, SL_CLASS_MESSAGE, SL_CLASS_WEIGHTS } sl_kind_class;
 
 /* Name and text form, class. COMPUTE and MESSAGE kinds carry a microbatch, WEIGHTS kinds none. */
 #define SL_KIND_LIST(X)                                                                                                \
-    X(F, COMPUTE)           /* forward */                                                                              \
-    X(I, COMPUTE)           /* gradient of the inputs */                                                               \
-    X(W, COMPUTE)           /* gradient of the weights */                                                              \
-    X(B, COMPUTE)           /* I and W in one go */                                                                    \
-    X(SEND_F, MESSAGE)      /* outputs of F to later stages on other ranks */                                          \
-    X(RECV_F, MESSAGE)      /* inputs of F from earlier stages on other ranks */                                       \
-    X(SEND_B, MESSAGE)      /* gradients of the inputs back to earlier stages on other ranks */                        \
-    X(RECV_B, MESSAGE)      /* gradients of the outputs from later stages on other ranks */                            \
-    X(UNSHARD, WEIGHTS)     /* gather the stage's sharded weights */                                                   \
-    X(RESHARD, WEIGHTS)     /* give the gathered weights back */                                                       \
-    X(REDUCE_GRAD, WEIGHTS) /* reduce the stage's weight gradients over its replicas */                                \
-    X(OVERLAP_F_B, COMPUTE) /* F of one stage together with B of another */
+    X(F, COMPUTE)                /* forward */                                                                         \
+    X(I, COMPUTE)                /* gradient of the inputs */                                                          \
+    X(W, COMPUTE)                /* gradient of the weights */                                                         \
+    X(B, COMPUTE)                /* I and W in one go */                                                               \
+    X(SEND_F, MESSAGE)           /* outputs of F to later stages on other ranks */                                     \
+    X(RECV_F, MESSAGE)           /* inputs of F from earlier stages on other ranks */                                  \
+    X(SEND_B, MESSAGE)           /* gradients of the inputs back to earlier stages on other ranks */                   \
+    X(RECV_B, MESSAGE)           /* gradients of the outputs from later stages on other ranks */                       \
+    X(WAIT_SEND_F, MESSAGE)      /* what SEND_F sent has left */                                                       \
+    X(WAIT_SEND_B, MESSAGE)      /* what SEND_B sent has left */                                                       \
+    X(UNSHARD, WEIGHTS)          /* gather the stage's sharded weights */                                              \
+    X(RESHARD, WEIGHTS)          /* give the gathered weights back */                                                  \
+    X(REDUCE_GRAD, WEIGHTS)      /* reduce the stage's weight gradients over its replicas */                           \
+    X(WAIT_REDUCE_GRAD, WEIGHTS) /* the reduction has ended */                                                         \
+    X(OVERLAP_F_B, COMPUTE)      /* F of one stage together with B of another */
 
 typedef enum sl_kind {
 #define SL_KIND_ENUM(name, class_) SL_KIND_##name,
@@ -203,6 +206,23 @@ SL_API SL_MUST_CHECK sl_status sl_schedule_add_messages(const sl_schedule *in, c
 SL_API SL_MUST_CHECK sl_status sl_schedule_tighten_messages(const sl_schedule *in, const sl_edge *edges, int edge_count,
                                                             sl_schedule **out);
 
+/* Where the wait for a reduction stands. */
+typedef enum sl_wait_place {
+    SL_WAIT_NONE,    /* nowhere: the step's end waits */
+    SL_WAIT_AT_ONCE, /* directly after REDUCE_GRAD */
+    SL_WAIT_LATE,    /* before the rank's next REDUCE_GRAD, the last one at the end of the list */
+} sl_wait_place;
+
+/* Adds the waits that runtimes ask for whose sends have to be waited for, PyTorch 2.15's among them. WAIT_SEND_F comes
+ * directly after the stage's own I or B of the microbatch: by then its message has been received. All other waits for
+ * sends stand at the end of the list, in the order of their sends. WAIT_REDUCE_GRAD stands as `reductions` says. What
+ * could run over links of some capacity still can. Fails if `in` already has waits. */
+SL_API SL_MUST_CHECK sl_status sl_schedule_add_waits(const sl_schedule *in, sl_wait_place reductions,
+                                                     sl_schedule **out);
+
+/* Removes WAIT_SEND_F and WAIT_SEND_B, for runtimes whose sends hold nobody up. */
+SL_API SL_MUST_CHECK sl_status sl_schedule_drop_send_waits(const sl_schedule *in, sl_schedule **out);
+
 typedef struct SL_NAMED_FIELDS sl_lower_options {
     const sl_edge *edges;
     int edge_count;
@@ -210,6 +230,7 @@ typedef struct SL_NAMED_FIELDS sl_lower_options {
     bool no_unshard;       /* weights are not sharded */
     bool no_reduce_grad;   /* there are no replicas */
     bool merge_backward;   /* first join adjacent I and W into B */
+    sl_wait_place waits;   /* other than SL_WAIT_NONE: add waits, those for reductions at this place */
 } sl_lower_options;
 
 /* The passes in their order; options NULL means all defaults. */

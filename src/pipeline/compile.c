@@ -97,6 +97,8 @@ static sl_status compile_action(sl_compiler *c, place where)
         return sl_compile_reshard(c, s);
     case SL_KIND_REDUCE_GRAD:
         return sl_compile_reduce_grad(c, s);
+    case SL_KIND_WAIT_REDUCE_GRAD:
+        return sl_compile_wait_reduce_grad(c, s);
     default:
         return SL_OK;
     }

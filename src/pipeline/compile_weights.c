@@ -1,4 +1,4 @@
-/* Compiles UNSHARD, RESHARD and REDUCE_GRAD: gathered weights and a step's gradients lie in slots like activations do.
+/* Compiles UNSHARD, RESHARD, REDUCE_GRAD and its wait: gathered weights and a step's gradients lie in slots like activations do.
  * What is begun runs beside the actions that follow; it is awaited as late as it can be. */
 #include "pipeline/compiler.h"
 
@@ -112,6 +112,11 @@ sl_status sl_compile_reduce_grad(sl_compiler *c, int s)
     c->reducing[c->wiring->stages[s].local] = true;
 done:
     return status;
+}
+
+sl_status sl_compile_wait_reduce_grad(sl_compiler *c, int s)
+{
+    return await_grads(c, s);
 }
 
 sl_status sl_compile_weights_end(sl_compiler *c)

@@ -84,6 +84,7 @@ SL_MUST_CHECK sl_status sl_compiler_run(sl_compiler *compiler, int stage, int mi
 SL_MUST_CHECK sl_status sl_compile_unshard(sl_compiler *compiler, int stage);
 SL_MUST_CHECK sl_status sl_compile_reshard(sl_compiler *compiler, int stage);
 SL_MUST_CHECK sl_status sl_compile_reduce_grad(sl_compiler *compiler, int stage);
+SL_MUST_CHECK sl_status sl_compile_wait_reduce_grad(sl_compiler *compiler, int stage);
 /* Before a phase runs: the weights have come, and the gradients have their place. */
 SL_MUST_CHECK sl_status sl_compile_weights_ready(sl_compiler *compiler, int stage, bool starts_grads);
 /* After the last action: nothing is on its way, nothing is held. */

@@ -8,12 +8,13 @@
 /* ---- Schedule -------------------------------------------------------------------------------- */
 
 /* The caller's schedule with all that its stages and replicas need. One that has messages keeps their order, but waits
- * for each as late as it can: a receive holds up its rank here, while elsewhere it may only be posted. */
+ * for each as late as it can: a receive holds up its rank here, while elsewhere it may only be posted. Waits for sends are
+ * checked and left out: a message lies in its channel once it is sent. */
 static sl_status lower(const sl_pipeline_options *options, const sl_edge *edges, int edge_count, sl_schedule **out)
 {
     sl_status status = SL_OK;
     const sl_schedule *given = options->schedule;
-    sl_schedule *tight = NULL, *more = NULL;
+    sl_schedule *posted = NULL, *tight = NULL, *more = NULL;
     bool full = options->shard == SL_SHARD_FULL;
     bool reduce = (options->replicas > 1 || full) && sl_schedule_has_backward(given) &&
                   !sl_schedule_has_kind(given, SL_KIND_REDUCE_GRAD);
@@ -28,7 +29,9 @@ static sl_status lower(const sl_pipeline_options *options, const sl_edge *edges,
         };
         return sl_schedule_lower(given, &passes, out);
     }
-    SL_TRY(sl_schedule_tighten_messages(given, edges, edge_count, &tight));
+    SL_TRY(sl_schedule_check(given, &(sl_check_options){ .edges = edges, .edge_count = edge_count }, NULL));
+    SL_TRY(sl_schedule_drop_send_waits(given, &posted));
+    SL_TRY(sl_schedule_tighten_messages(posted, edges, edge_count, &tight));
     if (unshard) {
         SL_TRY(sl_schedule_add_unshard(tight, options->unsharded_stages, &more));
         sl_schedule_destroy(tight);
@@ -41,6 +44,7 @@ static sl_status lower(const sl_pipeline_options *options, const sl_edge *edges,
         tight = NULL;
     }
 done:
+    sl_schedule_destroy(posted);
     sl_schedule_destroy(tight);
     return status;
 }

@@ -288,6 +288,8 @@ sl_status sl_runtime_set_action(sl_runtime *runtime, sl_kind kind, sl_action_fn 
 {
     if ((int)kind < 0 || kind >= SL_KIND_COUNT)
         return sl_fail(SL_ERR_ARGUMENT, "there is no kind of action %d", (int)kind);
+    if (kind == SL_KIND_WAIT_SEND_F || kind == SL_KIND_WAIT_SEND_B)
+        return sl_fail(SL_ERR_ARGUMENT, "%s is never run: a message that was sent holds nobody up", sl_kind_name(kind));
     runtime->custom[kind].fn = fn;
     runtime->custom[kind].user = user;
     return SL_OK;

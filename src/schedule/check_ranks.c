@@ -12,6 +12,8 @@ enum {
     DID_RECV_F = 16,
     DID_SEND_B = 32,
     DID_RECV_B = 64,
+    DID_WAIT_SEND_F = 128,
+    DID_WAIT_SEND_B = 256,
 };
 
 typedef struct stage_state {
@@ -25,8 +27,10 @@ typedef struct checker {
     const sl_links *links;
     sl_violation *violation;
     bool messages, backward, sharded, reduces; /* what the schedule has at all */
-    uint8_t *did;                              /* (stages, microbatches) */
+    bool send_waits, reduce_waits;
+    uint16_t *did; /* (stages, microbatches) */
     stage_state *stages;
+    int reducing; /* the rank's stage whose reduction is to be waited for; -1: none */
     /* The cell that is looked at: */
     int rank;
     int64_t cell;
@@ -45,13 +49,13 @@ static bool wrong_rank(const checker *self, int stage)
                       self->schedule->rank_of[stage]);
 }
 
-static uint8_t *did_of(const checker *self, int stage, int microbatch)
+static uint16_t *did_of(const checker *self, int stage, int microbatch)
 {
     return &self->did[(int64_t)stage * self->schedule->microbatches + microbatch];
 }
 
 /* Whether all peers on this rank have done it for the microbatch; names the first that has not. */
-static bool local_peers_did(const checker *self, const sl_link_table *table, sl_action part, uint8_t what)
+static bool local_peers_did(const checker *self, const sl_link_table *table, sl_action part, uint16_t what)
 {
     for (int i = table->start[part.stage]; i < table->start[part.stage + 1]; i++) {
         int peer = table->peer[i];
@@ -66,7 +70,7 @@ static bool local_peers_did(const checker *self, const sl_link_table *table, sl_
 
 static bool check_forward(const checker *self, sl_action part)
 {
-    uint8_t did = *did_of(self, part.stage, part.microbatch);
+    uint16_t did = *did_of(self, part.stage, part.microbatch);
     if (did & DID_F)
         return wrong(self, "this F has already run");
     if (self->messages && sl_link_table_has(&self->links->in, part.stage) && !(did & DID_RECV_F))
@@ -77,7 +81,7 @@ static bool check_forward(const checker *self, sl_action part)
 /* I, and B as far as it is one. */
 static bool check_input_backward(const checker *self, sl_action part)
 {
-    uint8_t did = *did_of(self, part.stage, part.microbatch);
+    uint16_t did = *did_of(self, part.stage, part.microbatch);
     if (!(did & DID_F))
         return wrong(self, "its F has to run before it");
     if (did & DID_I)
@@ -89,7 +93,7 @@ static bool check_input_backward(const checker *self, sl_action part)
 
 static bool check_weight_backward(const checker *self, sl_action part)
 {
-    uint8_t did = *did_of(self, part.stage, part.microbatch);
+    uint16_t did = *did_of(self, part.stage, part.microbatch);
     if (did & DID_W)
         return wrong(self, "the gradient of the weights has already run for this microbatch");
     if (!(did & DID_I))
@@ -140,8 +144,8 @@ static bool check_compute(const checker *self)
 static bool check_message(const checker *self)
 {
     static const struct {
-        uint8_t mark;
-        uint8_t needs;
+        uint16_t mark;
+        uint16_t needs;
         bool out; /* it is about the edges out of the stage */
         const char *nobody;
         const char *too_early;
@@ -150,9 +154,11 @@ static bool check_message(const checker *self)
         { DID_RECV_F, 0, false, "no stage on another rank sends what it receives", NULL },
         { DID_SEND_B, DID_I, false, "no stage on another rank needs what it sends", "its I or B has to run before it" },
         { DID_RECV_B, 0, true, "no stage on another rank sends what it receives", NULL },
+        { DID_WAIT_SEND_F, DID_SEND_F, true, "there is nothing to send", "its SEND_F has to come before it" },
+        { DID_WAIT_SEND_B, DID_SEND_B, false, "there is nothing to send", "its SEND_B has to come before it" },
     };
     sl_action action = self->action;
-    uint8_t *did = did_of(self, action.stage, action.microbatch);
+    uint16_t *did = did_of(self, action.stage, action.microbatch);
     int rule = action.kind - SL_KIND_SEND_F;
     if (!sl_link_table_has(rules[rule].out ? &self->links->out : &self->links->in, action.stage))
         return wrong(self, rules[rule].nobody);
@@ -166,7 +172,25 @@ static bool check_message(const checker *self)
     return true;
 }
 
-static bool check_weights(const checker *self)
+/* One reduction of a rank at a time, if they are waited for at all. */
+static bool check_reduce(checker *self)
+{
+    stage_state *stage = &self->stages[self->action.stage];
+    if (stage->reduced)
+        return wrong(self, "the gradients of the stage are already reduced");
+    if (stage->weights < self->schedule->microbatches)
+        return wrong(self, "a W or B of the stage comes after it or is missing");
+    if (self->reduce_waits && self->reducing >= 0) {
+        sl_action_text(self->action, self->violation->text, sizeof self->violation->text);
+        return sl_violate(self->violation, self->rank, self->cell, "%dWAIT_REDUCE_GRAD has to come before it",
+                          self->reducing);
+    }
+    stage->reduced = true;
+    self->reducing = self->action.stage;
+    return true;
+}
+
+static bool check_weights(checker *self)
 {
     stage_state *stage = &self->stages[self->action.stage];
     switch (self->action.kind) {
@@ -180,17 +204,17 @@ static bool check_weights(const checker *self)
             return wrong(self, "the stage is not unsharded");
         stage->unsharded = false;
         return true;
-    default:
-        if (stage->reduced)
-            return wrong(self, "the gradients of the stage are already reduced");
-        if (stage->weights < self->schedule->microbatches)
-            return wrong(self, "a W or B of the stage comes after it or is missing");
-        stage->reduced = true;
+    case SL_KIND_WAIT_REDUCE_GRAD:
+        if (self->reducing != self->action.stage)
+            return wrong(self, "no reduction of the stage is on its way");
+        self->reducing = -1;
         return true;
+    default:
+        return check_reduce(self);
     }
 }
 
-static bool check_cell(const checker *self)
+static bool check_cell(checker *self)
 {
     sl_action action = self->action;
     if (action.kind <= SL_KIND_B || sl_action_is(action, SL_KIND_OVERLAP_F_B))
@@ -212,17 +236,20 @@ static bool check_stage_complete(const checker *self, int stage)
     const stage_state *state = &self->stages[stage];
     bool sends_f = self->messages && sl_link_table_has(&self->links->out, stage);
     bool sends_b = self->messages && self->backward && sl_link_table_has(&self->links->in, stage);
-    uint8_t all = (uint8_t)(DID_F | (self->backward ? DID_I | DID_W : 0) | (sends_f ? DID_SEND_F : 0) |
-                            (sends_b ? DID_SEND_B : 0));
+    int all = DID_F | (self->backward ? DID_I | DID_W : 0) | (sends_f ? DID_SEND_F : 0) | (sends_b ? DID_SEND_B : 0);
+    if (self->send_waits)
+        all |= (sends_f ? DID_WAIT_SEND_F : 0) | (sends_b ? DID_WAIT_SEND_B : 0);
     for (int m = 0; m < self->schedule->microbatches; m++) {
-        uint8_t left = (uint8_t)(all & ~*did_of(self, stage, m));
+        int left = all & ~*did_of(self, stage, m);
         if (!left)
             continue;
-        sl_kind kind = left & DID_F        ? SL_KIND_F
-                       : left & DID_SEND_F ? SL_KIND_SEND_F
-                       : left & DID_I      ? SL_KIND_B
-                       : left & DID_W      ? SL_KIND_W
-                                           : SL_KIND_SEND_B;
+        sl_kind kind = left & DID_F             ? SL_KIND_F
+                       : left & DID_SEND_F      ? SL_KIND_SEND_F
+                       : left & DID_I           ? SL_KIND_B
+                       : left & DID_W           ? SL_KIND_W
+                       : left & DID_SEND_B      ? SL_KIND_SEND_B
+                       : left & DID_WAIT_SEND_F ? SL_KIND_WAIT_SEND_F
+                                                : SL_KIND_WAIT_SEND_B;
         return missing(self, kind, stage, m, kind == SL_KIND_B ? "it (or I and W) is missing" : "it is missing");
     }
     if (state->unsharded)
@@ -237,12 +264,15 @@ static bool check_ranks(checker *self)
     const sl_schedule *schedule = self->schedule;
     for (self->rank = 0; self->rank < schedule->ranks; self->rank++) {
         const sl_action_list *list = &schedule->lists[self->rank];
+        self->reducing = -1;
         for (size_t i = 0; i < list->count; i++) {
             self->cell = (int64_t)i;
             self->action = list->actions[i];
             if (!check_cell(self))
                 return false;
         }
+        if (self->reduce_waits && self->reducing >= 0)
+            return missing(self, SL_KIND_WAIT_REDUCE_GRAD, self->reducing, -1, "it is missing");
     }
     for (int stage = 0; stage < schedule->stages; stage++) {
         if (!check_stage_complete(self, stage))
@@ -262,6 +292,8 @@ sl_status sl_check_ranks(const sl_schedule *schedule, const sl_links *links, boo
         .backward = sl_schedule_has_backward(schedule),
         .sharded = sl_schedule_has_kind(schedule, SL_KIND_UNSHARD) || sl_schedule_has_kind(schedule, SL_KIND_RESHARD),
         .reduces = sl_schedule_has_kind(schedule, SL_KIND_REDUCE_GRAD),
+        .send_waits = sl_schedule_has_send_waits(schedule),
+        .reduce_waits = sl_schedule_has_kind(schedule, SL_KIND_WAIT_REDUCE_GRAD),
     };
     SL_TRY(SL_NEW_ARRAY(self.did, (int64_t)schedule->stages * schedule->microbatches));
     SL_TRY(SL_NEW_ARRAY(self.stages, schedule->stages));

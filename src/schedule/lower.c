@@ -63,6 +63,10 @@ sl_status sl_schedule_lower(const sl_schedule *in, const sl_lower_options *optio
     SL_TRY(sl_schedule_add_messages(now ? now : in, options->edges, options->edge_count, &made));
     replace(&now, made);
     SL_TRY(sl_schedule_tighten(now, false)); /* the sends are where their values are made */
+    if (options->waits != SL_WAIT_NONE) {
+        SL_TRY(sl_schedule_add_waits(now, options->waits, &made));
+        replace(&now, made);
+    }
 
     *out = now;
     now = NULL;

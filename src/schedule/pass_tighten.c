@@ -1,5 +1,5 @@
-/* The pass that moves receives down and sends up, past computation but never past another message: the order of a
- * rank's messages alone decides whether it can deadlock, so what was safe at some link capacity stays so. */
+/* The pass that moves receives down and sends up, past computation but never past another message or a
+ * wait for one: the order of a rank's messages alone decides whether it can deadlock, so what was safe at some link capacity stays so. */
 #include "schedule/schedule.h"
 
 #include <string.h>
@@ -79,7 +79,7 @@ static void put_down_for(moving *self, sl_action action)
 static sl_status move_past(moving *self, sl_action action)
 {
     if (sl_action_is_message(action)) {
-        if (is_send(action) == (self->step < 0))
+        if (!sl_action_is_send_wait(action) && is_send(action) == (self->step < 0))
             return take_up(self, action);
         put_down_all(self);
     } else if (self->queue.count > 0) {

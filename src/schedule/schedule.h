@@ -49,7 +49,7 @@ SL_MUST_CHECK static inline sl_status sl_action_list_push(sl_action_list *list, 
 /* sl_action_make(), sl_action_parts() and the tests of a kind for inner loops. */
 static inline sl_action sl_make(sl_kind kind, int stage, int microbatch)
 {
-    bool weights = kind >= SL_KIND_UNSHARD && kind <= SL_KIND_REDUCE_GRAD;
+    bool weights = kind >= SL_KIND_UNSHARD && kind <= SL_KIND_WAIT_REDUCE_GRAD;
     return (sl_action){
         .kind = (uint8_t)kind,
         .stage = (uint16_t)stage,
@@ -63,9 +63,20 @@ static inline bool sl_action_is(sl_action action, sl_kind kind)
     return action.kind == (uint8_t)kind;
 }
 
+/* A SEND, a RECV or the wait for a SEND. */
 static inline bool sl_action_is_message(sl_action action)
 {
-    return action.kind >= SL_KIND_SEND_F && action.kind <= SL_KIND_RECV_B;
+    return action.kind >= SL_KIND_SEND_F && action.kind <= SL_KIND_WAIT_SEND_B;
+}
+
+static inline bool sl_action_is_send_wait(sl_action action)
+{
+    return action.kind == SL_KIND_WAIT_SEND_F || action.kind == SL_KIND_WAIT_SEND_B;
+}
+
+static inline bool sl_schedule_has_send_waits(const sl_schedule *schedule)
+{
+    return (schedule->kinds & (1U << SL_KIND_WAIT_SEND_F | 1U << SL_KIND_WAIT_SEND_B)) != 0;
 }
 
 static inline int sl_parts(sl_action action, sl_action parts[2])

@@ -11,6 +11,8 @@ typedef struct simulation {
     double *compute_free; /* (ranks) when the last compute action ends */
     double *weights_free; /* (ranks) when the last UNSHARD, RESHARD or REDUCE_GRAD ends */
     double *unsharded;    /* (stages) when the last UNSHARD ends */
+    double *reduced;      /* (stages) when REDUCE_GRAD ends */
+    double *sent[2];      /* F, B: (stages, microbatches) when the last message of a SEND has arrived; NULL: no waits */
     double *link_free[2]; /* F, B: (edges) when the last message has left */
     double *ready[2];     /* F, B: (stages, microbatches) when all that it needs has arrived so far */
 } simulation;
@@ -110,6 +112,24 @@ static sl_span run_weights(simulation *self, int rank, sl_action action)
     self->weights_free[rank] = span.end;
     if (unshard)
         self->unsharded[action.stage] = span.end;
+    else if (action.kind == SL_KIND_REDUCE_GRAD)
+        self->reduced[action.stage] = span.end;
+    return span;
+}
+
+static sl_span run_send(simulation *self, sl_action action, bool backward, double now)
+{
+    sl_span span = { now, send(self, backward ? &self->links->in : &self->links->out, backward, action, now) };
+    if (self->sent[backward])
+        self->sent[backward][(int64_t)action.stage * self->schedule->microbatches + action.microbatch] = span.end;
+    return span;
+}
+
+/* The rank goes on when what it waits for has ended. */
+static sl_span run_wait(simulation *self, int rank, double ends)
+{
+    sl_span span = { self->compute_free[rank], later(self->compute_free[rank], ends) };
+    self->compute_free[rank] = span.end;
     return span;
 }
 
@@ -118,9 +138,15 @@ static sl_span run_action(simulation *self, int rank, sl_action action)
     double now = self->compute_free[rank];
     switch (action.kind) {
     case SL_KIND_SEND_F:
-        return (sl_span){ now, send(self, &self->links->out, false, action, now) };
     case SL_KIND_SEND_B:
-        return (sl_span){ now, send(self, &self->links->in, true, action, now) };
+        return run_send(self, action, action.kind == SL_KIND_SEND_B, now);
+    case SL_KIND_WAIT_SEND_F:
+    case SL_KIND_WAIT_SEND_B: {
+        const double *sent = self->sent[action.kind == SL_KIND_WAIT_SEND_B];
+        return run_wait(self, rank, sent[(int64_t)action.stage * self->schedule->microbatches + action.microbatch]);
+    }
+    case SL_KIND_WAIT_REDUCE_GRAD:
+        return run_wait(self, rank, self->reduced[action.stage]);
     case SL_KIND_RECV_F:
     case SL_KIND_RECV_B: {
         bool backward = action.kind == SL_KIND_RECV_B;
@@ -151,9 +177,12 @@ static sl_status simulation_start(simulation *self)
     SL_TRY(SL_NEW_ARRAY(self->compute_free, schedule->ranks));
     SL_TRY(SL_NEW_ARRAY(self->weights_free, schedule->ranks));
     SL_TRY(SL_NEW_ARRAY(self->unsharded, schedule->stages));
+    SL_TRY(SL_NEW_ARRAY(self->reduced, schedule->stages));
     for (int way = 0; way < 2; way++) {
         SL_TRY(SL_NEW_ARRAY(self->link_free[way], self->links->edge_count));
         SL_TRY(SL_NEW_ARRAY(self->ready[way], (int64_t)schedule->stages * schedule->microbatches));
+        if (sl_schedule_has_send_waits(schedule))
+            SL_TRY(SL_NEW_ARRAY(self->sent[way], (int64_t)schedule->stages * schedule->microbatches));
     }
 done:
     return status;
@@ -165,9 +194,11 @@ static void simulation_end(simulation *self)
     sl_free(self->compute_free);
     sl_free(self->weights_free);
     sl_free(self->unsharded);
+    sl_free(self->reduced);
     for (int way = 0; way < 2; way++) {
         sl_free(self->link_free[way]);
         sl_free(self->ready[way]);
+        sl_free(self->sent[way]);
     }
 }
 

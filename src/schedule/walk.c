@@ -8,6 +8,8 @@ void sl_walk_destroy(sl_walk *walk)
     sl_free(walk->walkers);
     sl_free(walk->stages);
     sl_free(walk->ran);
+    sl_free(walk->sent[0]);
+    sl_free(walk->sent[1]);
     sl_free(walk->ready);
     *walk = (sl_walk){ 0 };
 }
@@ -31,6 +33,8 @@ sl_status sl_walk_create(const sl_schedule *schedule, const sl_links *links, int
     }
     if (!walk.messages)
         SL_TRY(SL_NEW_ARRAY(walk.ran, (int64_t)schedule->stages * schedule->microbatches));
+    for (int way = 0; way < 2 && sl_schedule_has_send_waits(schedule); way++)
+        SL_TRY(SL_NEW_ARRAY(walk.sent[way], (int64_t)schedule->stages * schedule->microbatches));
     for (int rank = schedule->ranks - 1; rank >= 0; rank--) /* rank 0 comes off first */
         walk.ready[walk.ready_count++] = rank;
 
@@ -95,10 +99,24 @@ static void wake(sl_walk *walk, sl_gate gate, int stage)
     walk->stages[stage].waiters[gate] = still;
 }
 
+/* A send needs the receive that makes room for it to be reached. */
+static bool pass_room(sl_walk *walk, int rank, sl_action action, bool backward, int64_t place)
+{
+    int64_t room_from = place - walk->capacity; /* below 0 there is room */
+    const sl_link_table *table = backward ? &walk->links->in : &walk->links->out;
+    return room_from < 0 ||
+           pass_gates(walk, rank, table, action.stage, backward ? SL_GATE_RECV_B : SL_GATE_RECV_F, room_from);
+}
+
 /* The message kinds open their gate when they are reached, even where they then have to wait themselves. */
 static bool can_run_message(sl_walk *walk, int rank, sl_action action)
 {
     sl_walker *walker = &walk->walkers[rank];
+    if (sl_action_is_send_wait(action)) {
+        bool backward = sl_action_is(action, SL_KIND_WAIT_SEND_B);
+        return pass_room(walk, rank, action, backward,
+                         walk->sent[backward][cell_of(walk, action.stage, action.microbatch)]);
+    }
     sl_gate own = (sl_gate)(action.kind - SL_KIND_SEND_F);
     if (!walker->reached) {
         walker->reached = true;
@@ -106,12 +124,13 @@ static bool can_run_message(sl_walk *walk, int rank, sl_action action)
         wake(walk, own, action.stage);
     }
     int64_t place = walk->stages[action.stage].passed[own] - 1;
-    int64_t room_from = place - walk->capacity; /* a send needs this receive to be reached; below 0 there is room */
     switch (own) {
     case SL_GATE_SEND_F:
-        return room_from < 0 || pass_gates(walk, rank, &walk->links->out, action.stage, SL_GATE_RECV_F, room_from);
     case SL_GATE_SEND_B:
-        return room_from < 0 || pass_gates(walk, rank, &walk->links->in, action.stage, SL_GATE_RECV_B, room_from);
+        if (!walk->sent[0])
+            return pass_room(walk, rank, action, own == SL_GATE_SEND_B, place);
+        walk->sent[own == SL_GATE_SEND_B][cell_of(walk, action.stage, action.microbatch)] = (int32_t)place;
+        return true; /* its wait is where the rank is held up */
     case SL_GATE_RECV_F:
         return pass_gates(walk, rank, &walk->links->in, action.stage, SL_GATE_SEND_F, place);
     default:

@@ -34,8 +34,9 @@ typedef struct sl_walk {
     int64_t capacity;
     sl_walker *walkers;    /* (ranks) */
     sl_walk_stage *stages; /* (stages) */
-    uint8_t *ran;          /* (stages, microbatches) without messages: bit 0 F, bit 1 backward */
-    int *ready;            /* ranks that may be able to go on */
+    int32_t *sent[2]; /* F, B: (stages, microbatches) the how-manieth send of its stage; NULL: no waits for sends */
+    uint8_t *ran;     /* (stages, microbatches) without messages: bit 0 F, bit 1 backward */
+    int *ready;       /* ranks that may be able to go on */
     int ready_count;
 } sl_walk;
 

@@ -36,6 +36,24 @@ done
 run 0 "$SLUICE" plan --schedule GPipe --ranks 1 --microbatches 1 -o -
 prints 0F0,0B0
 
+# With waits: the form of PyTorch 2.15; one for each send and each reduction, right over links that hold nothing.
+for name in $("$SLUICE" plan --words=--schedule); do
+    for waits in at-once late; do
+        run 0 "$SLUICE" plan --schedule "$name" --ranks 3 --microbatches 6 --lower --waits "$waits" -o "$scratch/waits.csv"
+        tr , '\n' < "$scratch/waits.csv" > "$scratch/cells"
+        for kind in SEND_F SEND_B REDUCE_GRAD; do
+            [ "$(grep -cE "^[0-9]+$kind" "$scratch/cells")" = "$(grep -c "WAIT_$kind" "$scratch/cells")" ] ||
+                fail "$name --waits $waits has not one wait for each $kind"
+        done
+        run 0 "$SLUICE" check "$scratch/waits.csv" --link-capacity 0
+        prints "valid         yes"
+    done
+done
+run 0 "$SLUICE" plan --schedule 1F1B --ranks 2 --microbatches 2 --lower
+cp "$out" "$scratch/plain.csv"
+run 0 "$SLUICE" plan --schedule 1F1B --ranks 2 --microbatches 2 --lower --waits none
+cmp "$out" "$scratch/plain.csv" || fail "--waits none adds something"
+
 # Wrong command lines: exit code 2, the option named, a pointer to the help, nothing on standard output.
 refuses() {
     local text=$1
@@ -56,6 +74,8 @@ refuses "--ranks: -1 is outside 1 to" --schedule GPipe --ranks -1 --microbatches
 refuses "--microbatches: 99999999999 is outside" --schedule GPipe --ranks 2 --microbatches 99999999999
 refuses "--stages-per-rank: 0 is outside" "${good[@]}" --stages-per-rank 0
 refuses "--stages-per-rank needs a value (V)" "${good[@]}" --stages-per-rank
+refuses "--waits goes with --lower" "${good[@]}" --waits late
+refuses "--waits" "${good[@]}" --lower --waits soon
 refuses "--lower takes no value" "${good[@]}" --lower=yes
 refuses "there is no option '--frobnicate'" "${good[@]}" --frobnicate
 refuses "there is no option '-x'" "${good[@]}" -x

@@ -20,9 +20,11 @@ static const cli_usage plan_usage = {
         "beside all named schedules and beside a lower bound that no schedule can beat. The CSV then goes to the file "
         "of -o alone. --format gives the same figures for a named schedule.\n"
         "With --lower the communication is added: SEND and RECV where a value crosses ranks, UNSHARD and RESHARD "
-        "around the use of a stage's weights, and REDUCE_GRAD after its last gradient.",
+        "around the use of a stage's weights, and REDUCE_GRAD after its last gradient. PyTorch up to 2.11 reads this "
+        "form; PyTorch 2.15 wants a wait for every send and every reduction, which --waits adds.",
     .examples = "sluice plan --schedule 1F1B --ranks 4 --microbatches 8\n"
                 "sluice plan --schedule ZBVZeroBubble --ranks 4 --microbatches 8 --lower -o plan.csv\n"
+                "sluice plan --schedule 1F1B --ranks 4 --microbatches 8 --lower --waits late -o torch-2.15.csv\n"
                 "sluice plan --auto --ranks 4 --microbatches 8 --costs F=10,I=12,W=8,comm=1 --memory 4 -o plan.csv",
 };
 
@@ -32,7 +34,7 @@ enum { REPORT_NONE = 2 }; /* besides FORMAT_TEXT and FORMAT_JSON */
 typedef struct plan_args {
     sl_generate_options generate;
     bool search, lower;
-    int placement, format, objective;
+    int placement, format, objective, waits;
     sl_costs costs;
     const char *costs_file;
     double memory, release, budget;
@@ -153,7 +155,7 @@ static sl_status write_schedule(const plan_args *args, const sl_schedule *schedu
     sl_status status = SL_OK;
     sl_schedule *lowered = NULL;
     if (args->lower)
-        SL_TRY(sl_schedule_lower(schedule, NULL, &lowered));
+        SL_TRY(sl_schedule_lower(schedule, &(sl_lower_options){ .waits = (sl_wait_place)args->waits }, &lowered));
     if (args->output)
         SL_TRY(sl_schedule_save_csv(lowered ? lowered : schedule, args->output));
     else
@@ -215,6 +217,8 @@ static int check_args(const plan_args *args)
         return usage_error("plan", "--schedule NAME or --auto is missing");
     if (args->generate.forward_only && (args->search || args->format != REPORT_NONE))
         return usage_error("plan", "--forward-only goes with --schedule alone");
+    if (args->waits != SL_WAIT_NONE && !args->lower)
+        return usage_error("plan", "--waits goes with --lower");
     return EXIT_OK;
 }
 
@@ -278,6 +282,13 @@ int cmd_plan(int argc, char **argv)
           .help = "How long --auto may search after its heuristics, about; 0.9 by default. It is counted in steps, so "
                   "equal problems give equal plans." },
         { .name = "lower", .flag = &args.lower, .help = "Add the communication." },
+        { .name = "waits",
+          .value = "WHEN",
+          .words = "none|at-once|late",
+          .choice = &args.waits,
+          .help = "With --lower: add a wait for every SEND and every REDUCE_GRAD, as PyTorch 2.15 wants it. at-once "
+                  "waits for a reduction before the next action, late before the next reduction of the rank. none by "
+                  "default." },
         { .name = "output",
           .letter = 'o',
           .value = "FILE",

@@ -20,9 +20,12 @@ static const char *const kind_texts[SL_KIND_COUNT] = {
     [SL_KIND_RECV_F] = "receipt of activations",
     [SL_KIND_SEND_B] = "send of gradients",
     [SL_KIND_RECV_B] = "receipt of gradients",
+    [SL_KIND_WAIT_SEND_F] = "wait for a send of activations",
+    [SL_KIND_WAIT_SEND_B] = "wait for a send of gradients",
     [SL_KIND_UNSHARD] = "unshard",
     [SL_KIND_RESHARD] = "reshard",
     [SL_KIND_REDUCE_GRAD] = "gradient reduction",
+    [SL_KIND_WAIT_REDUCE_GRAD] = "wait for a gradient reduction",
     [SL_KIND_OVERLAP_F_B] = "forward and backward",
 };
 

@@ -22,11 +22,14 @@ static sl_kind look_of(sl_kind kind)
 {
     switch (kind) {
     case SL_KIND_RECV_F:
+    case SL_KIND_WAIT_SEND_F:
         return SL_KIND_SEND_F;
     case SL_KIND_RECV_B:
+    case SL_KIND_WAIT_SEND_B:
         return SL_KIND_SEND_B;
     case SL_KIND_RESHARD:
     case SL_KIND_REDUCE_GRAD:
+    case SL_KIND_WAIT_REDUCE_GRAD:
         return SL_KIND_UNSHARD;
     default:
         return kind;

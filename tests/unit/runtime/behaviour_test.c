@@ -251,13 +251,15 @@ static sl_status set_actions(job *self, int rank, sl_runtime *runtime, toy_stage
 {
     sl_status status = SL_OK;
     (void)rank, (void)stages, (void)count;
-    for (int kind = 0; kind < SL_KIND_COUNT; kind++)
-        SL_TRY(sl_runtime_set_action(runtime, (sl_kind)kind, count_action, self->user));
+    for (int kind = 0; kind < SL_KIND_COUNT; kind++) {
+        if (kind != SL_KIND_WAIT_SEND_F && kind != SL_KIND_WAIT_SEND_B) /* which are never run */
+            SL_TRY(sl_runtime_set_action(runtime, (sl_kind)kind, count_action, self->user));
+    }
 done:
     return status;
 }
 
-static void every_kind_of_action_can_be_replaced(void **state)
+static void every_kind_of_action_that_runs_can_be_replaced(void **state)
 {
     (void)state;
     hooks seen = { 0 };
@@ -319,7 +321,7 @@ int main(void)
         cmocka_unit_test(arguments_may_be_cut_and_outputs_merged_in_any_way),
         cmocka_unit_test(a_weight_runner_runs_once_a_microbatch),
         cmocka_unit_test(a_stage_does_not_change_under_its_runtime),
-        cmocka_unit_test(every_kind_of_action_can_be_replaced),
+        cmocka_unit_test(every_kind_of_action_that_runs_can_be_replaced),
         cmocka_unit_test(outputs_are_kept_by_the_rank_with_their_stage_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

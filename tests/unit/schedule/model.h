@@ -59,6 +59,12 @@ static bool crosses(const census *all, int from)
     return from >= 0 && from + 1 < all->stages && all->rank_of[from] != all->rank_of[from + 1];
 }
 
+/* Some send is waited for: then all are, and no send itself waits. */
+static bool has_send_waits(const census *all)
+{
+    return all->has[SL_KIND_WAIT_SEND_F] || all->has[SL_KIND_WAIT_SEND_B];
+}
+
 static bool is_complete(const census *all)
 {
     bool backward = all->has[SL_KIND_I] || all->has[SL_KIND_W] || all->has[SL_KIND_B];
@@ -82,6 +88,10 @@ static bool is_complete(const census *all)
                 all->count[SL_KIND_RECV_B][s][m] != (out && backward) ||
                 all->count[SL_KIND_SEND_B][s][m] != (in && backward))
                 return false;
+            bool waits = has_send_waits(all);
+            if (all->count[SL_KIND_WAIT_SEND_F][s][m] != (waits && out) ||
+                all->count[SL_KIND_WAIT_SEND_B][s][m] != (waits && in && backward))
+                return false;
         }
     }
     return true;
@@ -95,6 +105,8 @@ static bool weights_are_right(const program *given, const census *all, int rank)
     int reduced[STAGES] = { 0 };
     int gradients[STAGES] = { 0 };
     bool sharded = all->has[SL_KIND_UNSHARD] || all->has[SL_KIND_RESHARD];
+    bool awaited = all->has[SL_KIND_WAIT_REDUCE_GRAD];
+    int pending = -1; /* stage whose reduction is to be waited for */
     for (int i = 0; i < given->count[rank]; i++) {
         sl_action action = given->actions[rank][i];
         if (action.kind == SL_KIND_UNSHARD || action.kind == SL_KIND_RESHARD) {
@@ -105,8 +117,14 @@ static bool weights_are_right(const program *given, const census *all, int rank)
         }
         if (action.kind == SL_KIND_REDUCE_GRAD) {
             reduced[action.stage]++;
-            if (gradients[action.stage] != all->microbatches)
+            if (gradients[action.stage] != all->microbatches || (awaited && pending >= 0))
                 return false;
+            pending = action.stage;
+        }
+        if (action.kind == SL_KIND_WAIT_REDUCE_GRAD) {
+            if (pending != action.stage)
+                return false;
+            pending = -1;
         }
         sl_action parts[2];
         for (int p = 0, count = sl_action_parts(action, parts); p < count; p++) {
@@ -115,6 +133,8 @@ static bool weights_are_right(const program *given, const census *all, int rank)
                 return false;
         }
     }
+    if (awaited && pending >= 0)
+        return false;
     for (int s = 0; s < all->stages; s++) {
         if (all->rank_of[s] != rank)
             continue;
@@ -213,11 +233,26 @@ static step message_step(const world *w, const int at[MOST_RANKS], int rank, sl_
     if (send) {
         if (!w->past[rank][at[rank]].did[backward ? SL_KIND_I : SL_KIND_F][action.stage][action.microbatch])
             return IS_WRONG;
+        if (has_send_waits(w->all))
+            return CAN_RUN;
         return w->capacity == UNLIMITED || sends - receives < w->capacity ? CAN_RUN : MUST_WAIT;
     }
     if (sends == receives)
         return MUST_WAIT;
     return w->sent[backward][from][receives] == action.microbatch ? CAN_RUN : IS_WRONG;
+}
+
+/* The wait for a send: until so few later messages of its link are left that the link holds them. */
+static step wait_step(const world *w, const int at[MOST_RANKS], int rank, sl_action action)
+{
+    bool backward = action.kind == SL_KIND_WAIT_SEND_B;
+    int peer = action.stage + (backward ? -1 : 1), home = w->all->rank_of[peer], place = 0;
+    if (!w->past[rank][at[rank]].did[backward ? SL_KIND_SEND_B : SL_KIND_SEND_F][action.stage][action.microbatch])
+        return IS_WRONG;
+    while (w->sent[backward][action.stage][place] != action.microbatch)
+        place++;
+    int receives = w->past[home][at[home]].receives[backward][peer];
+    return w->capacity == UNLIMITED || receives > place - w->capacity ? CAN_RUN : MUST_WAIT;
 }
 
 /* Links of capacity 0: whether the rank and *receiver stand at the two ends of one message. */
@@ -227,7 +262,7 @@ static step meeting_step(const world *w, const int at[MOST_RANKS], int sender, i
         return MUST_WAIT;
     sl_action send = w->given->actions[sender][at[sender]];
     bool backward = send.kind == SL_KIND_SEND_B;
-    if (send.kind != SL_KIND_SEND_F && send.kind != SL_KIND_SEND_B)
+    if ((send.kind != SL_KIND_SEND_F && send.kind != SL_KIND_SEND_B) || has_send_waits(w->all))
         return MUST_WAIT;
     int receiver = w->all->rank_of[send.stage + (backward ? -1 : 1)];
     *receiver_out = receiver;
@@ -249,8 +284,10 @@ static step rank_step(const world *w, const int at[MOST_RANKS], int rank)
     sl_action action = w->given->actions[rank][at[rank]];
     sl_action parts[2];
     int count = sl_action_parts(action, parts);
+    if (action.kind == SL_KIND_WAIT_SEND_F || action.kind == SL_KIND_WAIT_SEND_B)
+        return wait_step(w, at, rank, action);
     if (count == 0 && sl_kind_class_of((sl_kind)action.kind) == SL_CLASS_MESSAGE)
-        return w->capacity == 0 ? MUST_WAIT : message_step(w, at, rank, action);
+        return w->capacity == 0 && !has_send_waits(w->all) ? MUST_WAIT : message_step(w, at, rank, action);
     step all = CAN_RUN;
     for (int p = 0; p < count; p++) {
         step one = compute_step(w, at, rank, parts[p]);

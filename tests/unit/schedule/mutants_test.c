@@ -41,7 +41,7 @@ static int generator_count(void)
     return count;
 }
 
-/* False if the generator cannot make it. The forms: compute alone, with messages, with weights as well. */
+/* False if the generator cannot make it. The forms: compute alone, with messages, with weights as well, with waits. */
 static bool generate(sl_schedule **out)
 {
     sl_generate_options options = { .name = sl_generator_name(random_below(generator_count())),
@@ -49,14 +49,15 @@ static bool generate(sl_schedule **out)
                                     .microbatches = 1 + random_below(4) };
     sl_lower_options bare = { .no_unshard = true, .no_reduce_grad = true };
     sl_schedule *compute = NULL;
-    int form = random_below(3);
+    sl_lower_options waits = { .waits = random_below(2) ? SL_WAIT_AT_ONCE : SL_WAIT_LATE };
+    int form = random_below(4);
     if (sl_schedule_generate(&options, &compute) != SL_OK)
         return false;
     if (form == 0) {
         *out = compute;
         return true;
     }
-    assert_int_equal(sl_schedule_lower(compute, form == 1 ? &bare : NULL, out), SL_OK);
+    assert_int_equal(sl_schedule_lower(compute, form == 1 ? &bare : form == 2 ? NULL : &waits, out), SL_OK);
     sl_schedule_destroy(compute);
     return true;
 }
