@@ -45,7 +45,8 @@ SL_API sl_status sl_graph_status(const sl_graph *graph);
 
 /* A tensor that the user hands in for every microbatch (tokens, targets). Its name does not take the scope's prefix. */
 SL_API sl_value sl_graph_input(sl_graph *graph, const char *name, sl_dtype dtype, int rank, const int64_t *dims);
-/* The same, and its gradient is wanted: the stage that uses it has it among its input_grads. */
+/* The same, and its gradient is wanted: the stage that uses it has it among its input_grads, and a step of a runtime
+ * hands it out (sl_step.input_grads). */
 SL_API sl_value sl_graph_input_differentiable(sl_graph *graph, const char *name, sl_dtype dtype, int rank,
                                               const int64_t *dims);
 

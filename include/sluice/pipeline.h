@@ -64,6 +64,9 @@ typedef struct sl_arg_spec {
      * differ in size, the spec of at least one split argument must give it. */
     sl_meta meta;
     sl_chunk_spec chunk;
+    /* Its gradient is wanted (sl_step.input_grads), so that stages get memory to write it to. Not needed for what a graph
+     * says itself (sl_graph_input_differentiable). */
+    bool grad;
 } sl_arg_spec;
 
 /* ---- Descriptions of stages ------------------------------------------------------------------ */
@@ -214,6 +217,7 @@ typedef enum sl_code {
     SL_CODE_RUN,           /* one phase of the microbatch at its stage */
     SL_CODE_LOSS,          /* looks at the loss that was just made */
     SL_CODE_OUTPUT,        /* hands an output to whoever asked for it */
+    SL_CODE_INPUT_GRAD,    /* likewise the gradient of a root input */
     SL_CODE_UNSHARD,       /* begins to gather the stage's weights into the block at cell */
     SL_CODE_AWAIT_WEIGHTS, /* until they are there; from now on the stage reads them at cell */
     SL_CODE_RESHARD,       /* the stage has no weights at hand any more */
@@ -226,8 +230,8 @@ typedef enum sl_code {
 typedef struct sl_pipeline_instr {
     uint8_t code;      /* an sl_code */
     uint8_t phase;     /* RUN: an sl_phase */
-    bool starts_grads; /* RUN: the stage's first weight gradient of the step */
-    int32_t index;     /* messages: the route; LOSS, OUTPUT: which of the stage's outputs */
+    bool starts_grads; /* RUN: the stage's first weight gradient of the step; INPUT_GRAD: the first part of its place */
+    int32_t index;     /* messages: the route; LOSS, OUTPUT, INPUT_GRAD: which of the stage's outputs or inputs */
     int32_t stage, microbatch;
     int32_t cell, from;  /* -1: none */
     const sl_meta *meta; /* of the value in cell; NULL: none */

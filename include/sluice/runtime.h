@@ -175,6 +175,14 @@ typedef struct SL_NAMED_FIELDS sl_step {
     bool partial;             /* more steps add to the gradients: no sum over replicas and tied stages yet */
     const sl_output *outputs; /* wanted on this rank, which must have their stages */
     int output_count;
+    /* Gradients of arguments by name, wanted on this rank, which must have stages that read them (sl_arg_spec.grad). Each
+     * view is host memory with the shape of the argument and any strides; it is overwritten with what this step's result
+     * (grad_scale and the share of a replica included) has as gradient by this rank's stages. If stages of several ranks
+     * read the argument, the gradient is the sum over them. The parts of the microbatches are put together as the
+     * argument is cut: along its dim, added up if all microbatches read the same, or by the merge function of its spec,
+     * which gets one part for each microbatch and each stage that reads it. */
+    const sl_arg *input_grads;
+    int input_grad_count;
     int64_t number;        /* from 0, for the trace and random numbers; errors count from 1 and say number + 1 */
     uint64_t seed;         /* of random numbers */
     int64_t sample_offset; /* index in the global batch of this pipeline's first sample, for random numbers */

@@ -73,8 +73,8 @@ static bool is_grad_made_in_message(const sl_compiler *c, int s, const sl_pipeli
     return edge->remote && c->options->in_place && c->backward_in_order[c->wiring->stages[s].local];
 }
 
-/* Gives the gradient of input i its memory: a message, a block that the maker on this rank shares, or a block that
- * nobody reads where the stage writes a gradient that nobody wants; else none. */
+/* Gives the gradient of input i its memory: a message, a block that the maker on this rank shares, or a block of its own
+ * for a root input, or if the stage writes a gradient that nobody wants; else none. */
 static sl_status place_input_grad(sl_compiler *c, int s, int m, int i)
 {
     sl_status status = SL_OK;
@@ -82,13 +82,13 @@ static sl_status place_input_grad(sl_compiler *c, int s, int m, int i)
     const sl_pipeline_edge *edge = input->edge >= 0 ? &c->wiring->edges[input->edge] : NULL;
     int32_t cell = sl_frame_cells_of(c->wiring, s, m).input_grads + i;
     int *held = sl_compiler_input(c, c->input_grads, s, i, m);
-    bool wanted = edge && edge->has_grad;
+    bool wanted = edge ? edge->has_grad : c->wiring->roots[input->root].grad;
     if (!input->has_grad || (!wanted && !c->wiring->stages[s].writes_all_grads))
         return SL_OK;
-    if (wanted && is_grad_made_in_message(c, s, edge))
+    if (wanted && edge && is_grad_made_in_message(c, s, edge))
         return sl_compiler_reserve(c, c->options->routes->backward[input->edge], m, input->metas, cell);
     SL_TRY(sl_compiler_hold_block(c, sl_wiring_bytes(c->wiring, input->metas), cell, held));
-    if (wanted && !edge->remote) {
+    if (wanted && edge && !edge->remote) {
         int32_t maker_cell = grad_cell(c, input->edge, m);
         SL_TRY(sl_compiler_place(c, *held, maker_cell));
         c->held[*held].cell = maker_cell;
@@ -97,6 +97,27 @@ static sl_status place_input_grad(sl_compiler *c, int s, int m, int i)
     }
 done:
     return status;
+}
+
+/* The gradient of a root input to whoever asked. The first part of its place in the whole overwrites, others add: of
+ * other stages of this rank and, if all microbatches read the same, of other microbatches. */
+static sl_status hand_out_grad(sl_compiler *c, int s, int m, int i)
+{
+    const sl_wire_input *input = &c->wiring->stages[s].inputs[i];
+    if (input->root < 0 || *sl_compiler_input(c, c->input_grads, s, i, m) == 0)
+        return SL_OK;
+    bool replicated = c->wiring->roots[input->root].kind == SL_CHUNK_REPLICATE;
+    bool *started = &c->root_started[(int64_t)input->root * c->wiring->microbatches + (replicated ? 0 : m)];
+    bool starts = !*started;
+    *started = true;
+    return sl_compiler_emit(c, (sl_pipeline_instr){ .code = SL_CODE_INPUT_GRAD,
+                                                    .starts_grads = starts,
+                                                    .stage = s,
+                                                    .microbatch = m,
+                                                    .index = i,
+                                                    .cell = sl_frame_cells_of(c->wiring, s, m).input_grads + i,
+                                                    .from = -1,
+                                                    .meta = &input->metas[sl_wiring_size(c->wiring, m)] });
 }
 
 /* I, or B. What nobody sends is dropped at once. */
@@ -113,6 +134,7 @@ sl_status sl_compile_backward(sl_compiler *c, int s, int m, sl_phase phase)
     SL_TRY(sl_compiler_run(c, s, m, phase));
     for (int i = 0; i < stage->input_count; i++) {
         int edge = stage->inputs[i].edge;
+        SL_TRY(hand_out_grad(c, s, m, i));
         if (edge < 0 || !c->wiring->edges[edge].has_grad)
             SL_TRY(sl_compiler_drop(c, sl_compiler_input(c, c->input_grads, s, i, m)));
     }

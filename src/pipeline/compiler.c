@@ -78,6 +78,7 @@ sl_status sl_compiler_create(const sl_compile_options *options, sl_rank_program 
     SL_TRY(SL_NEW_ARRAY(c.forward_in_order, rank->stage_count));
     SL_TRY(SL_NEW_ARRAY(c.backward_in_order, rank->stage_count));
     SL_TRY(SL_NEW_ARRAY(c.grads_started, rank->stage_count));
+    SL_TRY(SL_NEW_ARRAY(c.root_started, wiring->root_count * width));
     SL_TRY(SL_NEW_ARRAY(c.weights, rank->stage_count));
     SL_TRY(SL_NEW_ARRAY(c.weight_grads, rank->stage_count));
     SL_TRY(SL_NEW_ARRAY(c.gathering, rank->stage_count));
@@ -104,6 +105,7 @@ void sl_compiler_free(sl_compiler *c)
     sl_free(c->forward_in_order);
     sl_free(c->backward_in_order);
     sl_free(c->grads_started);
+    sl_free(c->root_started);
     sl_free(c->weights);
     sl_free(c->weight_grads);
     sl_free(c->gathering);

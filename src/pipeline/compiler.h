@@ -25,6 +25,7 @@ typedef struct sl_compiler {
     int *input_grads;        /* by each input: written and not yet sent */
     sl_slot *regions;        /* of each stage and microbatch: SL_REGION_COUNT */
     bool *grads_started;     /* of a stage: a W or B has been compiled */
+    bool *root_started;      /* of each root input and microbatch: a part of its gradient has been handed out */
     bool *forward_in_order;  /* of a stage: it sends in the order in which it computes */
     bool *backward_in_order; /* by local stage, like the two before */
     int *weights;            /* held by each local stage: its gathered weights */

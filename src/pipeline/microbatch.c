@@ -107,6 +107,46 @@ sl_status sl_microbatch_whole_meta(const sl_meta *parts, int count, const sl_chu
     return SL_OK;
 }
 
+static void add_element(sl_dtype dtype, char *target, const char *source)
+{
+    float a, b;
+    double c, d;
+    uint16_t e, f;
+    switch (dtype) {
+    case SL_F32:
+        memcpy(&a, target, sizeof a);
+        memcpy(&b, source, sizeof b);
+        a += b;
+        memcpy(target, &a, sizeof a);
+        break;
+    case SL_F64:
+        memcpy(&c, target, sizeof c);
+        memcpy(&d, source, sizeof d);
+        c += d;
+        memcpy(target, &c, sizeof c);
+        break;
+    default:
+        memcpy(&e, target, sizeof e);
+        memcpy(&f, source, sizeof f);
+        e = dtype == SL_BF16 ? sl_bf16_from_f32(sl_bf16_to_f32(e) + sl_bf16_to_f32(f))
+                             : sl_f16_from_f32(sl_f16_to_f32(e) + sl_f16_to_f32(f));
+        memcpy(target, &e, sizeof e);
+    }
+}
+
+static void add_strided(const sl_view *to, const sl_view *from, int dim, char *target, const char *source)
+{
+    const sl_shape *shape = &from->meta.shape;
+    size_t size = sl_dtype_size(from->meta.dtype);
+    if (dim >= shape->rank || dim >= SL_MAX_DIMS) {
+        add_element(from->meta.dtype, target, source);
+        return;
+    }
+    for (int64_t i = 0; i < shape->dims[dim]; i++)
+        add_strided(to, from, dim + 1, target + (size_t)(i * to->meta.strides[dim]) * size,
+                    source + (size_t)(i * from->meta.strides[dim]) * size);
+}
+
 /* Copies element by element over the outer dims, row by row where both rows are contiguous. */
 static void copy_strided(const sl_view *to, const sl_view *from, int dim, char *target, const char *source)
 {
@@ -126,13 +166,29 @@ static void copy_strided(const sl_view *to, const sl_view *from, int dim, char *
                      source + (size_t)(i * from_stride) * size);
 }
 
+static sl_status check_room(const sl_view *from, const sl_view *to)
+{
+    char given[128], wanted[128];
+    if (sl_shape_equal(&from->meta.shape, &to->meta.shape) && from->meta.dtype == to->meta.dtype)
+        return SL_OK;
+    return sl_fail(SL_ERR_SHAPE, "a part is %s, the whole has room for %s",
+                   sl_meta_text(&from->meta, given, sizeof given), sl_meta_text(&to->meta, wanted, sizeof wanted));
+}
+
+sl_status sl_microbatch_add(const sl_view *from, const sl_view *to)
+{
+    sl_status status = SL_OK;
+    SL_TRY(check_room(from, to));
+    add_strided(to, from, 0, to->data, from->data);
+done:
+    return status;
+}
+
 sl_status sl_microbatch_copy(const sl_view *from, const sl_view *to)
 {
-    if (!sl_shape_equal(&from->meta.shape, &to->meta.shape) || from->meta.dtype != to->meta.dtype) {
-        char given[128], wanted[128];
-        return sl_fail(SL_ERR_SHAPE, "a part is %s where the whole has room for %s",
-                       sl_meta_text(&from->meta, given, sizeof given), sl_meta_text(&to->meta, wanted, sizeof wanted));
-    }
+    sl_status status = check_room(from, to);
+    if (status != SL_OK)
+        return status;
     if (sl_meta_count(&from->meta) == 0)
         return SL_OK;
     if (sl_meta_is_contiguous(&from->meta) && sl_meta_is_contiguous(&to->meta))

@@ -247,6 +247,7 @@ static const char *const code_names[] = {
     [SL_CODE_RUN] = "run",
     [SL_CODE_LOSS] = "loss",
     [SL_CODE_OUTPUT] = "output",
+    [SL_CODE_INPUT_GRAD] = "input_grad",
     [SL_CODE_UNSHARD] = "unshard",
     [SL_CODE_AWAIT_WEIGHTS] = "await_weights",
     [SL_CODE_RESHARD] = "reshard",

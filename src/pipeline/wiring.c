@@ -210,6 +210,7 @@ static sl_status add_arg(sl_wiring *wiring, const sl_arg_spec *arg)
     wiring->roots[root].kind = arg->chunk.kind;
     wiring->roots[root].dim = arg->chunk.dim;
     wiring->roots[root].whole = arg->meta;
+    wiring->roots[root].grad = arg->grad;
     if (arg->meta.dtype == SL_F32 && arg->meta.shape.rank == 0)
         wiring->roots[root].whole.shape.rank = -1;
 done:

@@ -70,6 +70,7 @@ typedef struct sl_wire_root {
     int dim;
     sl_meta whole; /* of the batch; rank -1 if it cannot be known (CUSTOM) */
     bool derived;  /* the size of the batch follows from the stages' microbatches alone */
+    bool grad;     /* its gradient is wanted */
     int position;  /* in the order of stages and their inputs; -1: no stage uses it */
 } sl_wire_root;
 

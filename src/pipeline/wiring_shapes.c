@@ -205,6 +205,22 @@ static sl_status check_loss(const sl_wiring *wiring)
                    sl_meta_text(meta, text, sizeof text));
 }
 
+/* A gradient that is wanted must come from somewhere. */
+static sl_status check_grad(const sl_wiring *wiring, int root)
+{
+    bool found = !wiring->roots[root].grad;
+    for (int s = 0; s < wiring->stage_count && !found; s++) {
+        const sl_wire_stage *stage = &wiring->stages[s];
+        for (int i = 0; i < stage->input_count; i++)
+            found |= stage->inputs[i].root == root && stage->inputs[i].has_grad;
+    }
+    return found ? SL_OK
+                 : sl_fail(SL_ERR_ARGUMENT,
+                           "argument '%s': its gradient is wanted, but no stage gives one: integers, inputs with "
+                           "no_grad and inputs of a graph that are not differentiable have none",
+                           wiring->roots[root].name);
+}
+
 sl_status sl_wiring_settle_shapes(sl_wiring *wiring, const sl_pipeline_options *options)
 {
     sl_status status = SL_OK;
@@ -222,6 +238,8 @@ sl_status sl_wiring_settle_shapes(sl_wiring *wiring, const sl_pipeline_options *
     count_samples(wiring);
     SL_TRY(find_wholes(wiring));
     SL_TRY(check_loss(wiring));
+    for (int r = 0; r < wiring->root_count; r++)
+        SL_TRY(check_grad(wiring, r));
     for (int e = 0; e < wiring->edge_count; e++) {
         sl_pipeline_edge *edge = &wiring->edges[e];
         edge->bytes = sl_wiring_bytes(wiring, wiring->stages[edge->to].inputs[edge->input].metas);

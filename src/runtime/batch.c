@@ -1,4 +1,4 @@
-/* The batch: arguments bound to the frames that read them, outputs handed to whoever asked. */
+/* The batch: arguments bound to the frames that read them. */
 #include "runtime/runtime.h"
 
 #include "pipeline/microbatch.h"
@@ -7,18 +7,17 @@
 
 /* ---- Arguments ------------------------------------------------------------------------------- */
 
-/* Appends "'name'" to a list of names, as far as there is room. */
-static void list_name(char *list, size_t size, const char *name)
+void sl_runtime_list_name(char *list, size_t size, const char *name)
 {
     size_t used = strlen(list);
     snprintf(list + used, size - used, "%s'%s'", used ? ", " : "", name);
 }
 
-static sl_status fail_unknown_arg(const sl_wiring *wiring, const char *name)
+sl_status sl_runtime_fail_unknown_arg(const sl_wiring *wiring, const char *name)
 {
     char known[512] = "";
     for (int r = 0; r < wiring->root_count; r++)
-        list_name(known, sizeof known, wiring->roots[r].name);
+        sl_runtime_list_name(known, sizeof known, wiring->roots[r].name);
     return sl_fail(SL_ERR_ARGUMENT, "no stage has an input '%s'; the batch consists of %s", name,
                    *known ? known : "nothing");
 }
@@ -29,7 +28,7 @@ static sl_status find_root(const sl_runtime *runtime, const sl_arg *arg, int *po
     const sl_wiring *wiring = runtime->wiring;
     if (arg->name) {
         *out = sl_wiring_find_root(wiring, arg->name);
-        return *out >= 0 ? SL_OK : fail_unknown_arg(wiring, arg->name);
+        return *out >= 0 ? SL_OK : sl_runtime_fail_unknown_arg(wiring, arg->name);
     }
     for (int r = 0; r < wiring->root_count; r++) {
         if (wiring->roots[r].position == *position) {
@@ -185,132 +184,6 @@ sl_status sl_runtime_bind_args(sl_runtime *runtime, const sl_program *program, c
     sl_status status = SL_OK;
     for (int m = 0; m < (step->split ? runtime->wiring->microbatches : 1); m++)
         SL_TRY(bind_list(runtime, program, step, m));
-done:
-    return status;
-}
-
-/* ---- Outputs --------------------------------------------------------------------------------- */
-
-static sl_status fail_unknown_output(const sl_runtime *runtime, const char *name)
-{
-    char known[512] = "";
-    for (int k = 0; k < runtime->stage_count; k++) {
-        for (int j = 0; j < runtime->stages[k]->output_count; j++) {
-            if (!runtime->stages[k]->outputs[j].loss)
-                list_name(known, sizeof known, runtime->stages[k]->outputs[j].name);
-        }
-    }
-    return sl_fail(SL_ERR_ARGUMENT, "no stage of rank %d has an output '%s'; there is %s", runtime->rank, name,
-                   *known ? known : "none");
-}
-
-/* The output of this rank's stages that has the name, of the last stage if several have one; NULL: there is none. */
-static const sl_border_value *find_output(const sl_runtime *runtime, const char *name, int *row)
-{
-    for (int k = runtime->stage_count - 1; k >= 0; k--) {
-        const sl_stage *stage = runtime->stages[k];
-        for (int j = 0; j < stage->output_count; j++) {
-            *row = runtime->first_output[stage->index] + j;
-            if (!stage->outputs[j].loss && strcmp(stage->outputs[j].name, name) == 0)
-                return &stage->outputs[j];
-        }
-    }
-    return NULL;
-}
-
-/* What the parts of all microbatches add up to. */
-static sl_status whole_meta(const sl_wiring *wiring, const sl_meta *parts, const sl_chunk_spec *chunk, sl_meta *out)
-{
-    sl_shape shape = parts[0].shape;
-    int dim = chunk->dim < 0 ? chunk->dim + shape.rank : chunk->dim;
-    if (chunk->kind == SL_CHUNK_SPLIT) {
-        if (dim < 0 || dim >= shape.rank)
-            return sl_fail(SL_ERR_ARGUMENT, "parts of rank %d cannot be put together along dim %d", shape.rank,
-                           chunk->dim);
-        shape.dims[dim] = 0;
-        for (int m = 0; m < wiring->microbatches; m++)
-            shape.dims[dim] += parts[sl_wiring_size(wiring, m)].shape.dims[dim];
-    }
-    *out = sl_meta_contiguous(parts[0].dtype, &shape);
-    return SL_OK;
-}
-
-/* Any strides will do. */
-static sl_status check_output(const sl_runtime *runtime, const sl_output *wanted, const sl_meta *parts)
-{
-    sl_status status = SL_OK;
-    sl_meta expected, given = sl_meta_contiguous(wanted->view.meta.dtype, &wanted->view.meta.shape);
-    if (!wanted->view.data)
-        return sl_fail(SL_ERR_ARGUMENT, "its data is NULL");
-    if (wanted->chunk.kind == SL_CHUNK_CUSTOM)
-        return wanted->chunk.merge
-                   ? SL_OK
-                   : sl_fail(SL_ERR_ARGUMENT, "a custom chunk spec without a merge function cannot merge");
-    SL_TRY(whole_meta(runtime->wiring, parts, &wanted->chunk, &expected));
-    SL_TRY(sl_meta_check("of the whole batch", &expected, &given));
-done:
-    return status;
-}
-
-sl_status sl_runtime_bind_outputs(sl_runtime *runtime, const sl_step *step)
-{
-    sl_status status = SL_OK;
-    for (int k = 0; k < runtime->stage_count; k++) {
-        const sl_stage *stage = runtime->stages[k];
-        for (int j = 0; j < stage->output_count; j++)
-            runtime->outputs[runtime->first_output[stage->index] + j] = NULL;
-    }
-    for (int i = 0; i < step->output_count && status == SL_OK; i++) {
-        const sl_output *wanted = &step->outputs[i];
-        int row = 0;
-        if (!wanted->name)
-            return sl_fail(SL_ERR_ARGUMENT, "output %d of the step has no name", i);
-        const sl_border_value *output = find_output(runtime, wanted->name, &row);
-        if (!output)
-            return fail_unknown_output(runtime, wanted->name);
-        status = check_output(runtime, wanted, output->metas);
-        if (status != SL_OK)
-            return sl_fail_context(status, "output '%s'", wanted->name);
-        runtime->outputs[row] = wanted;
-    }
-    return status;
-}
-
-static sl_status merge(const sl_runtime *runtime, const sl_instr *instr, void *data)
-{
-    const sl_output *wanted = runtime->outputs[runtime->first_output[instr->stage] + instr->index];
-    sl_view part = { data, *instr->meta };
-    sl_status status = sl_microbatch_merge_part(&part, &wanted->chunk, runtime->wiring->microbatches, instr->microbatch,
-                                                &wanted->view);
-    return status == SL_OK ? SL_OK : sl_fail_context(status, "output '%s'", wanted->name);
-}
-
-/* In the order of the stream that brings outputs to the host, by a thread of the device. The first failure is kept. */
-static void merge_delivery(void *arg)
-{
-    const sl_delivery *delivery = arg;
-    sl_lanes *lanes = &delivery->runtime->lanes;
-    sl_status status = merge(delivery->runtime, delivery->instr, lanes->output);
-    if (status == SL_OK || lanes->failed != SL_OK)
-        return;
-    lanes->failed = status;
-    lanes->failed_instr = delivery->instr;
-    snprintf(lanes->message, sizeof lanes->message, "%s", sl_error_message());
-}
-
-sl_status sl_runtime_deliver(sl_runtime *runtime, const sl_instr *instr)
-{
-    sl_status status = SL_OK;
-    sl_lanes *lanes = &runtime->lanes;
-    sl_stream *stream = lanes->streams[SL_LANE_OUT];
-    void *data = instr->frame->outputs[instr->index];
-    if (!runtime->outputs[runtime->first_output[instr->stage] + instr->index])
-        return SL_OK;
-    if (runtime->host)
-        return merge(runtime, instr, data);
-    const sl_program_order *running = runtime->running == &runtime->train ? &lanes->train : &lanes->eval;
-    SL_TRY(sl_stream_copy(stream, SL_COPY_DEVICE_TO_HOST, lanes->output, data, sl_meta_bytes(instr->meta)));
-    SL_TRY(sl_stream_call(stream, merge_delivery, &running->deliveries[instr - runtime->running->instrs]));
 done:
     return status;
 }

@@ -119,6 +119,7 @@ static sl_status run_between(sl_runtime *runtime, const sl_instr *instr)
     case SL_CODE_LOSS:
         return watch_loss(runtime, instr);
     case SL_CODE_OUTPUT:
+    case SL_CODE_INPUT_GRAD:
         return sl_runtime_deliver(runtime, instr);
     default:
         return sl_weights_run(runtime, instr);

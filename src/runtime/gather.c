@@ -85,6 +85,7 @@ static sl_status pack_rank(sl_pack *pack, const sl_runtime_options *options, sl_
         SL_TRY(sl_pack_put(pack, &arg->meta, sizeof arg->meta));
         SL_TRY(sl_pack_int(pack, arg->chunk.kind));
         SL_TRY(sl_pack_int(pack, arg->chunk.dim));
+        SL_TRY(sl_pack_int(pack, arg->grad));
     }
     SL_TRY(sl_pack_int(pack, options->stage_count));
     for (int i = 0; i < options->stage_count; i++)
@@ -169,11 +170,12 @@ static sl_status unpack_arg(heard *all, sl_unpack *in, int rank)
     sl_unpack_get(in, &arg.meta, sizeof arg.meta);
     arg.chunk.kind = (sl_chunk_kind)sl_unpack_int(in);
     arg.chunk.dim = (int)sl_unpack_int(in);
+    arg.grad = sl_unpack_int(in) != 0;
     for (int i = 0; i < all->arg_count; i++) {
         const sl_arg_spec *known = &all->args[i];
         if (strcmp(known->name, arg.name) != 0)
             continue;
-        if (known->chunk.kind == arg.chunk.kind && known->chunk.dim == arg.chunk.dim &&
+        if (known->chunk.kind == arg.chunk.kind && known->chunk.dim == arg.chunk.dim && known->grad == arg.grad &&
             known->meta.dtype == arg.meta.dtype && known->meta.shape.rank == arg.meta.shape.rank &&
             (arg.meta.shape.rank < 0 || sl_meta_equal(&known->meta, &arg.meta)))
             return SL_OK;

@@ -119,6 +119,7 @@ static sl_lane lane_of(const sl_instr *instr)
     case SL_CODE_TO_MESSAGE:
     case SL_CODE_COMMIT:
     case SL_CODE_OUTPUT:
+    case SL_CODE_INPUT_GRAD:
         return SL_LANE_OUT;
     default:
         return SL_LANE_COMPUTE;
@@ -139,7 +140,8 @@ static void touch_blocks(finder *find, const sl_instr *instr)
         touch(find, *instr->cell, true);
         break;
     case SL_CODE_OUTPUT:
-        touch(find, instr->frame->outputs[instr->index], false);
+    case SL_CODE_INPUT_GRAD:
+        touch(find, *instr->cell, false);
         break;
     case SL_CODE_RUN:
         touch_frame(find, instr);
@@ -235,17 +237,23 @@ done:
     return status;
 }
 
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
 static sl_status make_staging(sl_runtime *runtime)
 {
     sl_status status = SL_OK;
     sl_lanes *lanes = &runtime->lanes;
     size_t largest = 0, scalars = 2 * (size_t)runtime->wiring->microbatches * SL_SCALAR_STRIDE;
     for (int k = 0; k < runtime->stage_count; k++) {
-        for (int j = 0; j < runtime->stages[k]->output_count; j++) {
-            for (int size = 0; size < runtime->wiring->size_count; size++) {
-                size_t bytes = sl_meta_bytes(&runtime->stages[k]->outputs[j].metas[size]);
-                largest = bytes > largest ? bytes : largest;
-            }
+        const sl_wire_stage *stage = &runtime->wiring->stages[runtime->stages[k]->index];
+        for (int j = 0; j < stage->output_count; j++)
+            largest = larger(largest, sl_wiring_bytes(runtime->wiring, stage->outputs[j].metas));
+        for (int i = 0; i < stage->input_count; i++) {
+            if (stage->inputs[i].root >= 0 && stage->inputs[i].has_grad)
+                largest = larger(largest, sl_wiring_bytes(runtime->wiring, stage->inputs[i].metas));
         }
     }
     SL_TRY(sl_device_alloc_host(runtime->device, scalars, (void **)&lanes->scalars));

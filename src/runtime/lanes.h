@@ -38,7 +38,7 @@ typedef struct sl_lanes {
 
     /* Host memory that copies go through. */
     char *inputs;  /* image of the block of inputs */
-    char *output;  /* one output at a time */
+    char *output;  /* one output or input gradient at a time */
     char *scalars; /* losses, then seeds */
 
     /* The first output of the step that could not be delivered. */

@@ -86,8 +86,11 @@ static sl_status plan_roots(sl_runtime *runtime, const sl_runtime_options *optio
         for (int i = 0; i < stage->input_count; i++) {
             if (stage->inputs[i].root < 0)
                 continue;
-            runtime->roots[stage->inputs[i].root].used = true;
-            runtime->roots[stage->inputs[i].root].stage = runtime->stages[k]->index;
+            sl_root_use *use = &runtime->roots[stage->inputs[i].root];
+            use->used = true;
+            use->stage = runtime->stages[k]->index;
+            use->has_grad |=
+                stage->inputs[i].has_grad && (stage->writes_all_grads || wiring->roots[stage->inputs[i].root].grad);
         }
     }
     for (int r = 0; r < wiring->root_count; r++) {

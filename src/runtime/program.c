@@ -33,6 +33,7 @@ static sl_instr bind_instr(const sl_wiring *wiring, const sl_pipeline_instr *fro
 {
     sl_instr instr = { .code = from->code,
                        .phase = from->phase,
+                       .starts_grads = from->starts_grads,
                        .index = from->index,
                        .microbatch = from->microbatch,
                        .stage = from->stage,
@@ -44,7 +45,7 @@ static sl_instr bind_instr(const sl_wiring *wiring, const sl_pipeline_instr *fro
     if (from->code == SL_CODE_RUN || from->code == SL_CODE_LOSS || from->code == SL_CODE_OUTPUT)
         instr.frame =
             &program->frames[(int64_t)wiring->stages[from->stage].local * wiring->microbatches + from->microbatch];
-    if (from->starts_grads)
+    if (from->starts_grads && from->code == SL_CODE_RUN)
         instr.frame->starts_grads = true;
     return instr;
 }

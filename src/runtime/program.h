@@ -6,9 +6,10 @@
 #include "runtime/stage.h"
 
 typedef struct sl_instr {
-    uint8_t code;  /* an sl_code */
-    uint8_t phase; /* RUN */
-    int32_t index; /* channel of a message; OUTPUT: which of the stage's */
+    uint8_t code;      /* an sl_code */
+    uint8_t phase;     /* RUN */
+    bool starts_grads; /* INPUT_GRAD: overwrites its place in the whole; else adds to it */
+    int32_t index;     /* channel of a message; OUTPUT, INPUT_GRAD: which of the stage's */
     int32_t microbatch;
     int32_t stage;
     sl_frame *frame;     /* RUN, LOSS, OUTPUT */

@@ -17,10 +17,12 @@ typedef struct sl_blocks {
 typedef struct sl_root_use {
     sl_chunk_spec chunk;
     bool used;
-    bool given;         /* with this step */
-    int stage;          /* the first that uses it */
-    size_t copy_offset; /* in the block of inputs, of microbatch 0's copy */
-    size_t copy_bytes;  /* of each microbatch's; 0: used where it lies */
+    bool given;           /* with this step */
+    bool has_grad;        /* stages of this rank write its gradient */
+    const sl_arg *wanted; /* where this step wants it; NULL: nowhere */
+    int stage;            /* the first that uses it */
+    size_t copy_offset;   /* in the block of inputs, of microbatch 0's copy */
+    size_t copy_bytes;    /* of each microbatch's; 0: used where it lies */
 } sl_root_use;
 
 /* What a rank says before the first action of a step. */
@@ -93,11 +95,15 @@ SL_MUST_CHECK sl_status sl_runtime_agree(sl_runtime *runtime, const sl_step *ste
 /* Points the frames' root inputs at the batch. */
 SL_MUST_CHECK sl_status sl_runtime_bind_args(sl_runtime *runtime, const sl_program *program, const sl_step *step);
 SL_MUST_CHECK sl_status sl_runtime_bind_outputs(sl_runtime *runtime, const sl_step *step);
+SL_MUST_CHECK sl_status sl_runtime_bind_input_grads(sl_runtime *runtime, const sl_step *step);
+/* Appends "'name'" to a list of names, as far as there is room. */
+void sl_runtime_list_name(char *list, size_t size, const char *name);
+sl_status sl_runtime_fail_unknown_arg(const sl_wiring *wiring, const char *name);
 /* Runs all actions of the program. A failure has been told to all ranks when it returns. */
 SL_MUST_CHECK sl_status sl_runtime_execute(sl_runtime *runtime, const sl_program *program);
 /* Zeroes the gradients of the k-th of this rank's stages. */
 SL_MUST_CHECK sl_status sl_runtime_zero_stage(sl_runtime *runtime, int k);
-/* Hands output `index` of the frame's microbatch to whoever asked. */
+/* OUTPUT and INPUT_GRAD: to whoever asked. */
 SL_MUST_CHECK sl_status sl_runtime_deliver(sl_runtime *runtime, const sl_instr *instr);
 
 /* ---- Tied parameters ---- */

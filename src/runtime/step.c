@@ -165,6 +165,12 @@ static sl_status check_step(const sl_runtime *runtime, const sl_program *program
         return sl_fail(SL_ERR_ARGUMENT, "the step has %d arguments, but their list is NULL", step->arg_count);
     if (step->output_count < 0 || (step->output_count > 0 && !step->outputs))
         return sl_fail(SL_ERR_ARGUMENT, "the step wants %d outputs, but their list is NULL", step->output_count);
+    if (step->input_grad_count < 0 || (step->input_grad_count > 0 && !step->input_grads))
+        return sl_fail(SL_ERR_ARGUMENT, "the step wants %d input gradients, but their list is NULL",
+                       step->input_grad_count);
+    if (!training && step->input_grad_count > 0)
+        return sl_fail(SL_ERR_ARGUMENT, "an evaluation goes forward alone: it has no gradient of '%s'",
+                       step->input_grads[0].name);
     if (training && program->action_count == 0)
         return sl_fail(SL_ERR_ARGUMENT, "the schedule is forward only: it can evaluate, not train");
     if (training && step->keep_grads && !runtime->grads_partial)
@@ -182,6 +188,7 @@ static sl_status prepare(sl_runtime *runtime, const sl_program *program, const s
     runtime->context.step = step->number;
     SL_TRY(sl_runtime_bind_args(runtime, program, step));
     SL_TRY(sl_runtime_bind_outputs(runtime, step));
+    SL_TRY(sl_runtime_bind_input_grads(runtime, step));
 done:
     return status;
 }
