@@ -1,5 +1,5 @@
 /* Pipelined training gives the bits of the same stages run one after another in one process: every schedule, number of
- * ranks, stages a rank and microbatches. By default each of the three transports has a third of these runs, with --full
+ * ranks, stages a rank and microbatches, in f32 and in bf16. By default each of the three transports has a third of these runs, with --full
  * each has all.
  *
  * One reference serves all runs that cut a model into as many stages, with as many microbatches and the same order of
@@ -21,9 +21,10 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-enum { MAX_RANKS = 4, MAX_CONFIGS = 2000, MAX_REFERENCES = 2000 };
+enum { MAX_RANKS = 4, MAX_CONFIGS = 4000, MAX_REFERENCES = 4000 };
 
 enum { TRANSPORTS = 3, EVERY_SHARE = TRANSPORTS };
+enum { BF16_SHARE = 5 }; /* one in so many runs is made in bf16 too, with --full every one */
 
 static bool full;
 static const char *self_path;
@@ -60,7 +61,11 @@ static int list_configs(int ranks, int share, run_config *out)
                     snprintf(config.schedule, sizeof config.schedule, "%s", sl_generator_name(i));
                     bool wanted = share == EVERY_SHARE || (i + ranks + per_rank + k + model) % TRANSPORTS == share;
                     bool skipped = !full && !on_host() && (i + 2 * per_rank + 3 * k + model + share) % 5 > 0;
-                    if (wanted && !skipped && can_generate(&config))
+                    if (!wanted || skipped || !can_generate(&config))
+                        continue;
+                    out[count++] = config;
+                    config.dtype = SL_BF16;
+                    if (full || (i + 3 * per_rank + 2 * k + model + ranks) % BF16_SHARE == 0)
                         out[count++] = config;
                 }
             }
@@ -214,6 +219,7 @@ static int mpi_main(char **argv)
 
 typedef struct reference {
     int model, stages, microbatches;
+    sl_dtype dtype;
     uint64_t order; /* of the weight gradients of every stage */
     bool rising;    /* which is that of the microbatches */
     run_result result;
@@ -244,7 +250,7 @@ static uint64_t order_of(const sl_schedule *schedule, bool *rising)
             }
         }
     }
-    return hash_of(order, sl_schedule_stages(schedule) * microbatches);
+    return hash_of(order, (size_t)(sl_schedule_stages(schedule) * microbatches) * sizeof *order);
 }
 
 /* Made where it is not known yet. */
@@ -254,6 +260,7 @@ static const run_result *reference_of(const run_config *config)
     if (make_schedule(config, &schedule) != SL_OK)
         fail_msg("%s", sl_error_message());
     reference wanted = { .model = config->model,
+                         .dtype = config->dtype,
                          .stages = sl_schedule_stages(schedule),
                          .microbatches = config->microbatches };
     wanted.order = order_of(schedule, &wanted.rising);
@@ -261,7 +268,7 @@ static const run_result *reference_of(const run_config *config)
     for (int i = 0; i < reference_count; i++) {
         const reference *each = &references[i];
         if (each->model == wanted.model && each->stages == wanted.stages && each->microbatches == wanted.microbatches &&
-            each->order == wanted.order)
+            each->dtype == wanted.dtype && each->order == wanted.order)
             return &each->result;
     }
     assert_true(reference_count < MAX_REFERENCES);
@@ -275,8 +282,9 @@ static const run_result *reference_of(const run_config *config)
 static void compare(const run_config *config, const run_result *expected, const run_result *given)
 {
     char what[128];
-    snprintf(what, sizeof what, "%s, %s, %d ranks, %d stages a rank, %d microbatches", model_names[config->model],
-             config->schedule, config->ranks, config->stages_per_rank, config->microbatches);
+    snprintf(what, sizeof what, "%s in %s, %s, %d ranks, %d stages a rank, %d microbatches", model_names[config->model],
+             sl_dtype_name(config->dtype), config->schedule, config->ranks, config->stages_per_rank,
+             config->microbatches);
     if (*expected->error || *given->error)
         fail_msg("%s: %s", what, *given->error ? given->error : expected->error);
     if (memcmp(expected->losses, given->losses, sizeof given->losses) != 0)
@@ -344,7 +352,7 @@ static void cuts_make_no_difference_where_nothing_is_tied(void **state)
         for (int k = 0; k < i; k++) {
             const reference *a = &references[i], *b = &references[k];
             if (a->model != MODEL_LLAMA || b->model != MODEL_LLAMA || a->microbatches != b->microbatches ||
-                !a->rising || !b->rising)
+                a->dtype != b->dtype || !a->rising || !b->rising)
                 continue;
             if (memcmp(&a->result, &b->result, sizeof a->result) != 0)
                 fail_msg("%d and %d stages differ with %d microbatches", a->stages, b->stages, a->microbatches);

@@ -80,8 +80,17 @@ static void a_perceptron_with_skips_and_tied_weights(void **state)
 static void transformers_with_uneven_microbatches(void **state)
 {
     (void)state;
-    assert_same_bits(&(run_config){ MODEL_GPT2, "InterleavedZeroBubble", 2, 2, 3 });
-    assert_same_bits(&(run_config){ MODEL_LLAMA, "1F1B", 3, 1, 7 });
+    run_config interleaved = {
+        .model = MODEL_GPT2, .schedule = "InterleavedZeroBubble", .ranks = 2, .stages_per_rank = 2, .microbatches = 3
+    };
+    run_config plain = {
+        .model = MODEL_LLAMA, .schedule = "1F1B", .ranks = 3, .stages_per_rank = 1, .microbatches = 7
+    };
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        interleaved.dtype = plain.dtype = bf16 ? SL_BF16 : SL_F32;
+        assert_same_bits(&interleaved);
+        assert_same_bits(&plain);
+    }
 }
 
 int main(void)

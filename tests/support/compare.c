@@ -4,6 +4,11 @@
  *   compare tensors A B TOLERANCE   two safetensors files: the norm of the difference over that of B, per tensor
  *   compare elements A B TOLERANCE  the same files: the largest difference of two elements
  *   compare curve METRICS CURVE TOLERANCE   losses of metrics.jsonl against the list "loss" of a JSON file
+ *   compare bf16_curve METRICS CURVE BF16    losses of a run in bf16: their distance (root of the mean square) to the
+ *                                   f32 losses of CURVE is no larger than that of the losses in BF16
+ *   compare bf16_tensors A B BF16   tensors of a run in bf16 and of one in f32: the norm of the difference over that of B
+ *                                   is at most twice its gradient_error in BF16
+ *   compare bf16_weights A B BF16   the same of all tensors together: at most weights_error in BF16
  *   compare metrics A B             step, loss, grad_norm and lr of two metrics.jsonl, digit by digit; lines of
  *                                   restarts do not count
  *   compare checkpoints A B         all tensors of two checkpoints, bit by bit
@@ -49,6 +54,16 @@ static double relative_error(const sl_tensor_entry *a, const sl_tensor_entry *b)
     free(x);
     free(y);
     return sqrt(difference) / (sqrt(size) > 0 ? sqrt(size) : 1);
+}
+
+static double norm_of(const sl_tensor_entry *entry)
+{
+    float *values = values_of(entry);
+    double sum = values ? 0 : NAN;
+    for (int64_t i = 0; values && i < entry->count; i++)
+        sum += (double)values[i] * (double)values[i];
+    free(values);
+    return sqrt(sum);
 }
 
 /* The largest difference of two elements; -1 if shapes or types differ. */
@@ -97,6 +112,43 @@ static int compare_tensors(const char *path_a, const char *path_b, double tolera
     printf("%d tensors, worst %.3g (%s), allowed %.3g\n", sl_safetensors_count(b), worst, where, tolerance);
     sl_safetensors_close(a);
     sl_safetensors_close(b);
+    return code;
+}
+
+/* Of a run in bf16 and one in f32: each tensor's error, or that of all together, against what is on record. */
+static int compare_bf16_tensors(const char *path_a, const char *path_b, const char *bf16_path, bool together)
+{
+    sl_safetensors *a = NULL, *b = NULL;
+    json_t *bf16 = json_load_file(bf16_path, 0, NULL), *errors = json_object_get(bf16, "gradient_error"), *one;
+    const char *name;
+    double difference = 0, size = 0, allowed = 0, worst = 0;
+    int code = 0;
+    if (sl_safetensors_open(path_a, &a) != SL_OK || sl_safetensors_open(path_b, &b) != SL_OK)
+        return unreadable(sl_error_message());
+    if (!errors)
+        return unreadable("the errors of bf16 cannot be read");
+    for (int i = 0; i < sl_safetensors_count(b); i++) {
+        const sl_tensor_entry *expected = sl_safetensors_at(b, i), *given = sl_safetensors_find(a, expected->name);
+        double error = given ? relative_error(given, expected) : -1, norm = norm_of(expected);
+        double record = json_number_value(json_object_get(errors, expected->name));
+        if (error < 0 || (!together && !(error <= 2 * record))) {
+            printf("%s: %s, %.3g, on record %.3g\n", expected->name, given ? "differs" : "missing", error, record);
+            code = 1;
+        }
+        worst = error / record > worst ? error / record : worst;
+        difference += error * error * norm * norm;
+        size += norm * norm;
+    }
+    json_object_foreach(json_object_get(bf16, "weights_error"), name, one) allowed =
+        json_number_value(one) > allowed ? json_number_value(one) : allowed;
+    if (together)
+        printf("error of all tensors %.4g, allowed %.4g\n", sqrt(difference / size), allowed);
+    else
+        printf("%d tensors, worst %.3g of what is on record, allowed 2\n", sl_safetensors_count(b), worst);
+    code |= together && !(sqrt(difference / size) <= allowed);
+    sl_safetensors_close(a);
+    sl_safetensors_close(b);
+    json_decref(bf16);
     return code;
 }
 
@@ -191,6 +243,43 @@ static int compare_curve(const char *metrics_path, const char *curve_path, doubl
     return code;
 }
 
+/* Root of the mean square of the differences to `expected`; a number of the list, or its member "loss". */
+static double curve_distance(const json_t *list, const json_t *expected)
+{
+    double sum = 0;
+    size_t count = json_array_size(expected);
+    if (json_array_size(list) != count || count == 0)
+        return NAN;
+    for (size_t i = 0; i < count; i++) {
+        const json_t *one = json_array_get(list, i);
+        double given = json_number_value(json_is_object(one) ? json_object_get(one, "loss") : one);
+        double difference = given - json_number_value(json_array_get(expected, i));
+        sum += difference * difference;
+    }
+    return sqrt(sum / (double)count);
+}
+
+static int compare_bf16_curve(const char *metrics_path, const char *curve_path, const char *bf16_path)
+{
+    json_t *metrics = read_metrics(metrics_path), *curve = json_load_file(curve_path, 0, NULL);
+    json_t *bf16 = json_load_file(bf16_path, 0, NULL), *losses = json_object_get(curve, "loss"), *one;
+    const char *name;
+    double allowed = 0;
+    if (!metrics || !losses || !bf16)
+        return unreadable("the metrics or a curve cannot be read");
+    json_object_foreach(json_object_get(bf16, "loss"), name, one)
+    {
+        double distance = curve_distance(one, losses);
+        allowed = distance > allowed ? distance : allowed;
+    }
+    double given = curve_distance(metrics, losses);
+    printf("distance to f32 %.3g, allowed %.3g\n", given, allowed);
+    json_decref(metrics);
+    json_decref(curve);
+    json_decref(bf16);
+    return !(given <= allowed);
+}
+
 static int compare_metrics(const char *path_a, const char *path_b)
 {
     static const char *const keys[] = { "step", "loss", "grad_norm", "lr" };
@@ -222,11 +311,16 @@ int main(int argc, char **argv)
         return compare_tensors(argv[2], argv[3], atof(argv[4]), largest_error);
     if (argc == 5 && strcmp(argv[1], "curve") == 0)
         return compare_curve(argv[2], argv[3], atof(argv[4]));
+    if (argc == 5 && strcmp(argv[1], "bf16_curve") == 0)
+        return compare_bf16_curve(argv[2], argv[3], argv[4]);
+    if (argc == 5 && strncmp(argv[1], "bf16_", 5) == 0)
+        return compare_bf16_tensors(argv[2], argv[3], argv[4], strcmp(argv[1], "bf16_weights") == 0);
     if (argc == 4 && strcmp(argv[1], "metrics") == 0)
         return compare_metrics(argv[2], argv[3]);
     if (argc == 4 && strcmp(argv[1], "checkpoints") == 0)
         return compare_checkpoints(argv[2], argv[3]);
     if (argc == 4 && strcmp(argv[1], "files") == 0)
         return compare_files(argv[2], argv[3]);
-    return unreadable("usage: compare tensors|elements|curve|metrics|checkpoints|files A B [TOLERANCE]");
+    return unreadable(
+        "usage: compare tensors|elements|curve|metrics|checkpoints|files|bf16_... A B [TOLERANCE | BF16]");
 }

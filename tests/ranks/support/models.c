@@ -82,14 +82,16 @@ done:
     return status;
 }
 
-sl_status cut_model(const sl_model *model, int stages, int microbatches, sl_partition *out[2], int *count)
+sl_status cut_model(const run_config *config, const sl_model *model, int stages, sl_partition *out[2], int *count)
 {
     sl_status status = SL_OK;
-    int cut_count = 0;
+    int cut_count = 0, microbatches = config->microbatches;
     *count = BATCH % microbatches ? 2 : 1;
     for (int size = 0; size < *count; size++) {
         sl_graph *graph = NULL;
-        sl_model_shape shape = { .batch = (BATCH + microbatches - 1) / microbatches - size, .seq = SEQ };
+        sl_model_shape shape = { .batch = (BATCH + microbatches - 1) / microbatches - size,
+                                 .seq = SEQ,
+                                 .dtype = config->dtype };
         sl_split_spec spec = { .kind = stages == 1 ? SL_SPLIT_WHOLE : SL_SPLIT_EQUAL, .stages = stages };
         if (size == 1 && stages > 1) {
             spec.kind = SL_SPLIT_NODES;
@@ -105,15 +107,19 @@ done:
     return status;
 }
 
-uint64_t hash_of(const void *data, int64_t count)
+static const sl_dtype f32 = SL_F32;
+const sl_program_options program_options = { .grad_dtype = &f32 };
+
+uint64_t hash_of(const void *data, size_t bytes)
 {
-    return XXH64(data, (size_t)count * sizeof(float), 1);
+    return XXH64(data, bytes, 1);
 }
 
-void descend(float *w, const float *g, int64_t count)
+sl_status descend(float *w, const float *g, int64_t count, sl_dtype dtype, void *weight)
 {
     for (int64_t i = 0; i < count; i++)
         w[i] -= 0.05f * g[i];
+    return sl_f32_convert(w, count, dtype, weight);
 }
 
 sl_status make_schedule(const run_config *config, sl_schedule **out)

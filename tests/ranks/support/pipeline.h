@@ -16,6 +16,7 @@ extern const char *const model_names[MODEL_COUNT];
 /* One training run. */
 typedef struct run_config {
     int model;
+    sl_dtype dtype; /* of weights, activations and messages; gradients of weights and masters are f32 */
     char schedule[32];
     int ranks, stages_per_rank, microbatches;
 } run_config;
@@ -52,9 +53,11 @@ sl_status open_weights(int which, const sl_model *model, sl_model_weights **out)
 sl_status first_weight(sl_model_weights *weights, const sl_param_info *param, float *out);
 sl_status read_batch(int which, int step, batch *out);
 /* Partitions for the larger and the smaller microbatch, cut at the same nodes; *count is how many there are. */
-sl_status cut_model(const sl_model *model, int stages, int microbatches, sl_partition *out[2], int *count);
+sl_status cut_model(const run_config *config, const sl_model *model, int stages, sl_partition *out[2], int *count);
 sl_status make_schedule(const run_config *config, sl_schedule **out);
-uint64_t hash_of(const void *data, int64_t count);     /* of floats */
-void descend(float *w, const float *g, int64_t count); /* plain gradient descent */
+extern const sl_program_options program_options; /* gradients in f32 */
+uint64_t hash_of(const void *data, size_t bytes);
+/* Plain gradient descent on the f32 master w; the weight is w rounded. */
+sl_status descend(float *w, const float *g, int64_t count, sl_dtype dtype, void *weight);
 
 #endif

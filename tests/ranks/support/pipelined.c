@@ -9,17 +9,17 @@
 #include <string.h>
 
 /* A value of the device as the host sees it; the caller frees it. */
-static float *fetch(const sl_runtime *runtime, const sl_view *view)
+static void *fetch(const sl_runtime *runtime, const sl_view *view)
 {
     sl_stream *stream = sl_runtime_stream(runtime);
-    float *host = malloc(sl_meta_bytes(&view->meta) + 1);
+    void *host = malloc(sl_meta_bytes(&view->meta) + 1);
     if (sl_stream_copy(stream, SL_COPY_DEVICE_TO_HOST, host, view->data, sl_meta_bytes(&view->meta)) != SL_OK ||
         sl_stream_synchronize(stream) != SL_OK)
         abort();
     return host;
 }
 
-static sl_status store(const sl_runtime *runtime, const sl_view *view, const float *host)
+static sl_status store(const sl_runtime *runtime, const sl_view *view, const void *host)
 {
     sl_status status = SL_OK;
     sl_stream *stream = sl_runtime_stream(runtime);
@@ -31,8 +31,8 @@ done:
 
 static uint64_t hash_view(const sl_runtime *runtime, const sl_view *view)
 {
-    float *host = fetch(runtime, view);
-    uint64_t hash = hash_of(host, sl_meta_count(&view->meta));
+    void *host = fetch(runtime, view);
+    uint64_t hash = hash_of(host, sl_meta_bytes(&view->meta));
     free(host);
     return hash;
 }
@@ -64,29 +64,34 @@ static void check_copies(const sl_runtime *runtime, int rank, const sl_param_lis
     }
 }
 
+/* Of each parameter the f32 master, in host memory that the caller frees, and the weight: the master rounded. */
 static sl_status set_weights(sl_runtime *runtime, const run_config *config, const sl_model *model,
-                             const sl_param_list *list)
+                             const sl_param_list *list, float **masters)
 {
     sl_status status = SL_OK;
     sl_model_weights *weights = NULL;
-    float *host = NULL;
+    void *rounded = NULL;
     int count = 0;
     const sl_param *params = sl_runtime_params(runtime, &count);
     SL_TRY(open_weights(config->model, model, &weights));
     for (int i = 0; i < count; i++) {
-        free(host);
-        host = malloc(sl_meta_bytes(&params[i].data.meta) + 1);
-        SL_TRY(first_weight(weights, sl_param_list_at(list, sl_param_list_find(list, params[i].name)), host));
-        SL_TRY(store(runtime, &params[i].data, host));
+        const sl_meta *meta = &params[i].data.meta;
+        int64_t elements = sl_meta_count(meta);
+        free(rounded);
+        rounded = malloc(sl_meta_bytes(meta) + 1);
+        masters[i] = malloc((size_t)elements * sizeof **masters + 1);
+        SL_TRY(first_weight(weights, sl_param_list_at(list, sl_param_list_find(list, params[i].name)), masters[i]));
+        SL_TRY(sl_f32_convert(masters[i], elements, meta->dtype, rounded));
+        SL_TRY(store(runtime, &params[i].data, rounded));
     }
 done:
-    free(host);
+    free(rounded);
     sl_model_weights_close(weights);
     return status;
 }
 
 static sl_status train(sl_runtime *runtime, sl_group *group, const run_config *config, const sl_param_list *list,
-                       run_result *result)
+                       float **masters, run_result *result)
 {
     sl_status status = SL_OK;
     int count = 0, rank = sl_group_rank(group);
@@ -105,9 +110,10 @@ static sl_status train(sl_runtime *runtime, sl_group *group, const run_config *c
         if (step == 0)
             take_params(runtime, rank, list, true, result->first_grads);
         for (int i = 0; i < count; i++) {
-            float *w = fetch(runtime, &params[i].data), *g = fetch(runtime, &params[i].grad);
-            descend(w, g, sl_meta_count(&params[i].data.meta));
-            status = store(runtime, &params[i].data, w);
+            void *w = fetch(runtime, &params[i].data), *g = fetch(runtime, &params[i].grad);
+            status = descend(masters[i], g, sl_meta_count(&params[i].data.meta), params[i].data.meta.dtype, w);
+            if (status == SL_OK)
+                status = store(runtime, &params[i].data, w);
             free(w);
             free(g);
             SL_TRY(status);
@@ -131,18 +137,20 @@ sl_status run_pipelined(sl_group *group, const run_config *config, run_result *r
     sl_device *device = NULL;
     sl_stage *stages[16];
     sl_runtime *runtime = NULL;
+    float *masters[MAX_PARAMS] = { NULL };
     batch shapes;
     int sizes = 0, count = 0;
     SL_TRY(make_schedule(config, &schedule));
     SL_TRY(model_of(config->model, &model));
     SL_TRY(sl_model_params(&model, &list));
-    SL_TRY(cut_model(&model, sl_schedule_stages(schedule), config->microbatches, partitions, &sizes));
+    SL_TRY(cut_model(config, &model, sl_schedule_stages(schedule), partitions, &sizes));
     SL_TRY(sl_device_open(test_device_spec(), NULL, &device));
     SL_TRY(read_batch(config->model, 0, &shapes));
     for (int s = 0; s < sl_schedule_stages(schedule); s++) {
         if (sl_schedule_rank_of(schedule, s) != sl_group_rank(group))
             continue;
-        SL_TRY(sl_stage_build((const sl_partition *const *)partitions, sizes, s, device, NULL, &stages[count]));
+        SL_TRY(sl_stage_build((const sl_partition *const *)partitions, sizes, s, device, &program_options,
+                              &stages[count]));
         count++;
     }
     sl_arg_spec specs[2] = { { .name = shapes.args[0].name, .meta = shapes.args[0].view.meta },
@@ -155,8 +163,8 @@ sl_status run_pipelined(sl_group *group, const run_config *config, run_result *r
                                    .args = specs,
                                    .arg_count = 2 };
     SL_TRY(sl_runtime_create(&options, &runtime));
-    SL_TRY(set_weights(runtime, config, &model, list));
-    SL_TRY(train(runtime, group, config, list, result));
+    SL_TRY(set_weights(runtime, config, &model, list, masters));
+    SL_TRY(train(runtime, group, config, list, masters, result));
     sl_device_memory memory = sl_device_get_memory(device);
     if (memory.peak != sl_runtime_get_memory(runtime).device)
         SL_TRY(sl_fail(SL_ERR_INTERNAL, "%zu bytes were predicted, %zu taken", sl_runtime_get_memory(runtime).device,
@@ -164,6 +172,8 @@ sl_status run_pipelined(sl_group *group, const run_config *config, run_result *r
 done:
     if (status != SL_OK)
         snprintf(result->error, sizeof result->error, "rank %d: %s", sl_group_rank(group), sl_error_message());
+    for (int i = 0; i < MAX_PARAMS; i++)
+        free(masters[i]);
     sl_runtime_destroy(runtime);
     for (int i = 0; i < count; i++)
         sl_stage_destroy(stages[i]);

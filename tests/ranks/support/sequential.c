@@ -19,7 +19,8 @@ typedef struct sequential {
     int stages, sizes;
     sl_stage_program **programs; /* [stage * 2 + size] */
     void **constants;            /* likewise */
-    float ***weights, ***grads;  /* [stage][param] */
+    float ***masters, ***grads;  /* [stage][param] */
+    void ***weights;             /* likewise: the masters rounded */
     cell *cells;                 /* [stage * MAX_MICROBATCHES + microbatch] */
     void *scratch;
     float seeds[MAX_MICROBATCHES];
@@ -98,6 +99,12 @@ static sl_status run_phase(sequential *run, int s, int m, sl_phase phase, bool f
     return sl_stage_program_run(run->programs[s * 2 + size], phase, run->stream, &bindings);
 }
 
+/* Gradients are f32. */
+static int64_t elements_of(const sl_port *param)
+{
+    return (int64_t)(param->grad_bytes / sizeof(float));
+}
+
 static sl_status prepare(sequential *run, const sl_model *model)
 {
     sl_status status = SL_OK;
@@ -107,16 +114,17 @@ static sl_status prepare(sequential *run, const sl_model *model)
     SL_TRY(open_weights(run->config->model, model, &weights));
     SL_TRY(sl_device_open("cpu", NULL, &run->device));
     SL_TRY(sl_stream_create(run->device, &run->stream));
-    SL_TRY(cut_model(model, stages, run->config->microbatches, run->partitions, &run->sizes));
+    SL_TRY(cut_model(run->config, model, stages, run->partitions, &run->sizes));
     run->programs = (sl_stage_program **)calloc((size_t)stages * 2, sizeof *run->programs);
     run->constants = (void **)calloc((size_t)stages * 2, sizeof *run->constants);
-    run->weights = (float ***)calloc((size_t)stages, sizeof *run->weights);
+    run->masters = (float ***)calloc((size_t)stages, sizeof *run->masters);
+    run->weights = (void ***)calloc((size_t)stages, sizeof *run->weights);
     run->grads = (float ***)calloc((size_t)stages, sizeof *run->grads);
     run->cells = (cell *)calloc((size_t)stages * MAX_MICROBATCHES, sizeof *run->cells);
     for (int s = 0; s < stages; s++) {
         for (int size = 0; size < run->sizes; size++) {
             sl_stage_program **program = &run->programs[s * 2 + size];
-            SL_TRY(sl_stage_program_create(run->partitions[size], s, run->device, NULL, program));
+            SL_TRY(sl_stage_program_create(run->partitions[size], s, run->device, &program_options, program));
             const sl_program_info *info = sl_stage_program_info(*program);
             run->constants[s * 2 + size] = room_of(info->constant_bytes);
             sl_stage_program_constants(*program, run->constants[s * 2 + size]);
@@ -124,13 +132,17 @@ static sl_status prepare(sequential *run, const sl_model *model)
                 scratch = info->scratch_bytes[phase] > scratch ? info->scratch_bytes[phase] : scratch;
         }
         const sl_program_info *info = sl_stage_program_info(run->programs[s * 2]);
-        run->weights[s] = (float **)calloc((size_t)info->param_count + 1, sizeof **run->weights);
+        run->masters[s] = (float **)calloc((size_t)info->param_count + 1, sizeof **run->masters);
+        run->weights[s] = (void **)calloc((size_t)info->param_count + 1, sizeof **run->weights);
         run->grads[s] = (float **)calloc((size_t)info->param_count + 1, sizeof **run->grads);
         for (int p = 0; p < info->param_count; p++) {
             sl_param_info param = { info->params[p].name, SL_F32, info->params[p].shape, info->params[p].init };
-            run->weights[s][p] = (float *)room_of(info->params[p].bytes);
-            run->grads[s][p] = (float *)room_of(info->params[p].bytes);
-            SL_TRY(first_weight(weights, &param, run->weights[s][p]));
+            run->masters[s][p] = (float *)room_of(info->params[p].grad_bytes);
+            run->weights[s][p] = room_of(info->params[p].bytes);
+            run->grads[s][p] = (float *)room_of(info->params[p].grad_bytes);
+            SL_TRY(first_weight(weights, &param, run->masters[s][p]));
+            SL_TRY(sl_f32_convert(run->masters[s][p], elements_of(&info->params[p]), info->params[p].dtype,
+                                  run->weights[s][p]));
         }
     }
     run->scratch = room_of(scratch);
@@ -155,9 +167,11 @@ static void release(sequential *run)
         }
         const sl_program_info *info = run->programs[s * 2] ? sl_stage_program_info(run->programs[s * 2]) : NULL;
         for (int p = 0; info && run->grads[s] && p < info->param_count; p++) {
+            free(run->masters[s][p]);
             free(run->weights[s][p]);
             free(run->grads[s][p]);
         }
+        free(run->masters[s]);
         free(run->weights[s]);
         free(run->grads[s]);
         for (int size = 0; size < 2; size++) {
@@ -167,6 +181,7 @@ static void release(sequential *run)
     }
     free(run->programs);
     free(run->constants);
+    free(run->masters);
     free(run->weights);
     free(run->grads);
     free(run->cells);
@@ -243,7 +258,7 @@ static void sum_tied(sequential *run)
                 const sl_program_info *info = sl_stage_program_info(run->programs[ties[t].stages[k] * 2]);
                 int p = find_port(info, ties[t].name);
                 float *grad = run->grads[ties[t].stages[k]][p];
-                bytes = info->params[p].bytes;
+                bytes = info->params[p].grad_bytes;
                 if (pass == 1)
                     memmove(grad, sum, bytes);
                 else if (k == 0)
@@ -257,13 +272,15 @@ static void sum_tied(sequential *run)
     }
 }
 
-static void take_hashes(sequential *run, const sl_param_list *list, float ***from, uint64_t *out)
+static void take_hashes(sequential *run, const sl_param_list *list, bool grads, uint64_t *out)
 {
     for (int s = 0; s < run->stages; s++) {
         const sl_program_info *info = sl_stage_program_info(run->programs[s * 2]);
-        for (int p = 0; p < info->param_count; p++)
-            out[sl_param_list_find(list, info->params[p].name)] =
-                hash_of(from[s][p], (int64_t)(info->params[p].bytes / sizeof(float)));
+        for (int p = 0; p < info->param_count; p++) {
+            const sl_port *port = &info->params[p];
+            out[sl_param_list_find(list, port->name)] =
+                grads ? hash_of(run->grads[s][p], port->grad_bytes) : hash_of(run->weights[s][p], port->bytes);
+        }
     }
 }
 
@@ -290,15 +307,16 @@ sl_status run_sequential(const run_config *config, run_result *result)
             SL_TRY(run_weights(&run, schedule, s));
         sum_tied(&run);
         if (step == 0)
-            take_hashes(&run, list, run.grads, result->first_grads);
+            take_hashes(&run, list, true, result->first_grads);
         for (int s = 0; s < run.stages; s++) {
             const sl_program_info *info = sl_stage_program_info(run.programs[s * 2]);
             for (int p = 0; p < info->param_count; p++)
-                descend(run.weights[s][p], run.grads[s][p], (int64_t)(info->params[p].bytes / sizeof(float)));
+                SL_TRY(descend(run.masters[s][p], run.grads[s][p], elements_of(&info->params[p]), info->params[p].dtype,
+                               run.weights[s][p]));
         }
     }
-    take_hashes(&run, list, run.grads, result->last_grads);
-    take_hashes(&run, list, run.weights, result->weights);
+    take_hashes(&run, list, true, result->last_grads);
+    take_hashes(&run, list, false, result->weights);
 done:
     if (status != SL_OK)
         snprintf(result->error, sizeof result->error, "%s", sl_error_message());
