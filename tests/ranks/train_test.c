@@ -176,44 +176,73 @@ static const sl_train_options plain = { .console = NULL };
 
 /* ---- Tests ----------------------------------------------------------------------------------- */
 
-static void cuts_and_schedules_change_no_bit(void **state)
+static void check_cuts(const char *precision)
 {
-    (void)state;
-    static const char *const cases[][4] = {
+    static const char *const cases[][3] = {
         { "parallel.pp=2" },
         { "parallel.pp=4", "parallel.schedule=GPipe" },
         { "parallel.pp=2", "parallel.schedule=InterleavedZeroBubble", "parallel.stages_per_rank=2" },
         { "parallel.pp=3", "parallel.split=transformer.h.1.mlp,transformer.h.3" },
         { "parallel.pp=2", "parallel.recompute=transformer.h.*" },
     };
+    char name[64];
     run_outcome whole;
-    run("whole", &plain, NULL, &whole);
+    snprintf(name, sizeof name, "whole-%s", precision);
+    run(name, &plain, (const char *const[]){ precision, NULL }, &whole);
     assert_int_equal(whole.steps, 6);
     assert_true(whole.loss[5] < whole.loss[0]);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         run_outcome cut;
-        char name[16];
-        snprintf(name, sizeof name, "cut%zu", i);
-        run(name, &plain, cases[i], &cut);
+        snprintf(name, sizeof name, "cut%zu-%s", i, precision);
+        run(name, &plain, (const char *const[]){ precision, cases[i][0], cases[i][1], cases[i][2], NULL }, &cut);
         assert_string_equal(cut.message, "");
         assert_memory_equal(cut.loss, whole.loss, sizeof whole.loss);
         assert_memory_equal(cut.grad_norm, whole.grad_norm, sizeof whole.grad_norm);
     }
 }
 
-/* Pipeline, replicas, checkpoint and resume: where the memory is and when a stream runs makes no difference. */
-static void a_device_that_works_by_itself_changes_no_bit(void **state)
+static void cuts_and_schedules_change_no_bit(void **state)
 {
     (void)state;
+    check_cuts("precision.dtype=f32");
+    check_cuts("precision.dtype=bf16");
+}
+
+/* Also of bf16 weights without masters and of bf16 gradients, which ties and replicas add up. */
+static void every_precision_trains(void **state)
+{
+    (void)state;
+    static const char *const precisions[][2] = {
+        { "precision.master=f32", "precision.grad=f32" },
+        { "precision.master=f32", "precision.grad=bf16" },
+        { "precision.master=none", "precision.grad=f32" },
+        { "precision.master=none", "precision.grad=bf16" },
+    };
+    for (int i = 0; i < 4; i++) {
+        char name[32];
+        run_outcome out;
+        snprintf(name, sizeof name, "precision%d", i);
+        run(name, &plain,
+            (const char *const[]){ "precision.dtype=bf16", precisions[i][0], precisions[i][1], "parallel.pp=2",
+                                   "parallel.dp=2", "batch.microbatches=2", NULL },
+            &out);
+        assert_string_equal(out.message, "");
+        assert_true(out.loss[5] < out.loss[0]);
+        check_plan_file(name, 4);
+    }
+}
+
+/* Pipeline, replicas, checkpoint and resume: where the memory is and when a stream runs makes no difference. */
+static void check_device(const char *precision)
+{
     static const char *const devices[] = { "cpu", "test" };
-    static const char *const half[] = { "parallel.pp=2", "parallel.dp=2", "batch.microbatches=2", "run.steps=4", NULL };
-    static const char *const rest[] = { "parallel.pp=2", "parallel.dp=2", "batch.microbatches=2", "run.steps=8", NULL };
+    const char *half[] = { "parallel.pp=2", "parallel.dp=2", "batch.microbatches=2", "run.steps=4", precision, NULL };
+    const char *rest[] = { "parallel.pp=2", "parallel.dp=2", "batch.microbatches=2", "run.steps=8", precision, NULL };
     run_outcome outcomes[2];
-    test_device_install();
     for (int i = 0; i < 2; i++) {
         sl_train_options first = { .resume = false }, second = { .resume = true };
-        char name[16];
-        snprintf(name, sizeof name, "on-%s", devices[i]);
+        char name[64];
+        snprintf(name, sizeof name, "on-%s-%s", devices[i], precision);
         run_on(devices[i], name, &first, half, &outcomes[i]);
         assert_string_equal(outcomes[i].message, "");
         run_on(devices[i], name, &second, rest, &outcomes[i]);
@@ -223,6 +252,14 @@ static void a_device_that_works_by_itself_changes_no_bit(void **state)
     }
     assert_memory_equal(outcomes[0].loss, outcomes[1].loss, sizeof outcomes[0].loss);
     assert_memory_equal(outcomes[0].grad_norm, outcomes[1].grad_norm, sizeof outcomes[0].grad_norm);
+}
+
+static void a_device_that_works_by_itself_changes_no_bit(void **state)
+{
+    (void)state;
+    test_device_install();
+    check_device("precision.dtype=f32");
+    check_device("precision.dtype=bf16");
 }
 
 static void replicas_share_the_batch(void **state)
@@ -352,7 +389,8 @@ static void memory_is_planned_to_the_byte(void **state)
             if (strncmp(sl_generator_name(g), "ForwardOnly", 11) == 0)
                 continue;
             for (int pp = 1; pp <= 4; pp *= 2) {
-                for (int more = 0; more < 4; more++) {
+                for (int variant = 0; variant < 5; variant++) { /* the last is in bf16 */
+                    int more = variant < 4 ? variant : (g + pp + f) % 4;
                     char name[32], family[32], schedule[64], ranks[32];
                     snprintf(name, sizeof name, "memory-%d", number);
                     if (number++ % EVERY)
@@ -367,6 +405,7 @@ static void memory_is_planned_to_the_byte(void **state)
                                            "batch.microbatches=4",
                                            "model.n_layer=7", /* with embedding and head a stage for each rank and V */
                                            more & 1 ? "parallel.dp=2" : "parallel.dp=1",
+                                           variant < 4 ? "precision.dtype=f32" : "precision.dtype=bf16",
                                            more & 2 ? recompute[f] : NULL,
                                            NULL };
                     run_outcome out;
@@ -385,6 +424,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(cuts_and_schedules_change_no_bit, enter, leave),
         cmocka_unit_test_setup_teardown(a_device_that_works_by_itself_changes_no_bit, enter, leave),
+        cmocka_unit_test_setup_teardown(every_precision_trains, enter, leave),
         cmocka_unit_test_setup_teardown(replicas_share_the_batch, enter, leave),
         cmocka_unit_test_setup_teardown(uneven_microbatches_weigh_every_row_the_same, enter, leave),
         cmocka_unit_test_setup_teardown(dropout_follows_the_rows_not_the_microbatches, enter, leave),

@@ -82,6 +82,40 @@ static void memory_is_the_sum_of_its_parts(void **state)
     sl_train_config_destroy(config);
 }
 
+static void check_half(const char *what, size_t half, size_t whole)
+{
+    double ratio = (double)half / (double)whole;
+    if (!(ratio > 0.49 && ratio < 0.53))
+        fail_msg("%s take %.4f of what f32 takes", what, ratio);
+}
+
+/* Statistics and what aligns buffers stay as they are: a few percent. Scratch is the kernels' own business; gradients
+ * of tied weights travel in f32. */
+static void bf16_halves_weights_activations_and_messages(void **state)
+{
+    (void)state;
+    sl_train_config *config[2] = { NULL };
+    sl_train_plan *plan[2] = { NULL };
+    const char *more[] = { "parallel.pp=2", "model.n_embd=128", "precision.dtype=f32", "model.tie=false" };
+    make(more, 4, &config[0], &plan[0]);
+    more[2] = "precision.dtype=bf16";
+    make(more, 4, &config[1], &plan[1]);
+    for (int r = 0; r < 2; r++) {
+        sl_plan_memory whole = sl_train_plan_memory(plan[0], r), half = sl_train_plan_memory(plan[1], r);
+        check_half("weights", half.weights, whole.weights);
+        check_half("activations", sl_pipeline_get_memory(sl_train_plan_pipeline(plan[1]), r).slots,
+                   sl_pipeline_get_memory(sl_train_plan_pipeline(plan[0]), r).slots);
+        check_half("messages", half.messages, whole.messages);
+        assert_int_equal(half.gradients, whole.gradients);
+        assert_int_equal(half.checkpoint, whole.checkpoint); /* the masters */
+        assert_in_range(half.optimizer - whole.optimizer, whole.weights * 99 / 100, whole.weights);
+    }
+    for (int i = 0; i < 2; i++) {
+        sl_train_plan_destroy(plan[i]);
+        sl_train_config_destroy(config[i]);
+    }
+}
+
 /* A run that goes on with fewer ranks keeps its replicas, on which its bits depend, as long as it can. */
 static void fewer_ranks_shorten_the_pipeline_before_replicas_go(void **state)
 {
@@ -126,6 +160,7 @@ int main(void)
         cmocka_unit_test(fewer_ranks_shorten_the_pipeline_before_replicas_go),
         cmocka_unit_test(stages_are_the_whole_model_on_the_ranks_of_the_schedule),
         cmocka_unit_test(memory_is_the_sum_of_its_parts),
+        cmocka_unit_test(bf16_halves_weights_activations_and_messages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
