@@ -18,5 +18,6 @@
 #include <sluice/data.h>
 #include <sluice/tensor.h>
 #include <sluice/train.h>
+#include <sluice/tune.h>
 
 #endif

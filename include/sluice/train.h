@@ -84,6 +84,7 @@ typedef struct sl_train_config {
     struct {
         int64_t steps;
         const char *out;
+        const char *plan; /* file with keys that win over the configuration's, such as sl_tune_save writes */
         int64_t seed;
     } run;
 } sl_train_config;

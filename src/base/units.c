@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 char *sl_duration_text(double seconds, char *text, size_t size)
 {
@@ -61,4 +62,34 @@ char *sl_count_text(double value, char *text, size_t size)
 char *sl_bytes_text(double bytes, char *text, size_t size)
 {
     return scaled(bytes, " ", "B", text, size);
+}
+
+sl_status sl_parse_memory(const char *what, const char *text, double *out)
+{
+    static const struct {
+        const char *name;
+        double bytes;
+    } units[] = { { "KiB", 0x1p10 }, { "MiB", 0x1p20 }, { "GiB", 0x1p30 }, { "TiB", 0x1p40 }, { "kB", 1e3 },
+                  { "MB", 1e6 },     { "GB", 1e9 },     { "TB", 1e12 },    { "B", 1 } };
+    char number[64];
+    double unit = 1, value;
+    size_t length = strlen(text);
+    if (length >= sizeof number)
+        return sl_fail(SL_ERR_ARGUMENT, "%s: '%.60s...' is not an amount of memory", what, text);
+    snprintf(number, sizeof number, "%s", text);
+    for (size_t n = 0; n < sizeof units / sizeof *units; n++) {
+        size_t end = strlen(units[n].name);
+        if (length > end && strcmp(text + length - end, units[n].name) == 0) {
+            number[length - end] = '\0';
+            unit = units[n].bytes;
+            break;
+        }
+    }
+    sl_status status = sl_parse_double(what, number, 0, 1e300, &value);
+    if (status != SL_OK)
+        return status;
+    if (value <= 0)
+        return sl_fail(SL_ERR_ARGUMENT, "%s: 0 is no memory", what);
+    *out = value * unit;
+    return SL_OK;
 }

@@ -2,6 +2,8 @@
 #ifndef SL_BASE_UNITS_H
 #define SL_BASE_UNITS_H
 
+#include <sluice/base.h>
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -13,6 +15,9 @@ char *sl_seconds_text(double seconds, char *text, size_t size);
 char *sl_count_text(double value, char *text, size_t size);
 /* "1.23 GB", "45.6 MB" (powers of 1000) */
 char *sl_bytes_text(double bytes, char *text, size_t size);
+
+/* The reverse: a number above 0, or one with a unit of bytes after it ("80GB", "12GiB"). what opens the message. */
+SL_MUST_CHECK sl_status sl_parse_memory(const char *what, const char *text, double *out);
 
 /* The s of "3 layers". */
 static inline const char *sl_plural(int64_t count)

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 
+#include <math.h>
 #include <string.h>
 
 const char *sl_phase_name(sl_phase phase)
@@ -136,19 +137,32 @@ void sl_stage_program_constants(const sl_stage_program *program, void *host)
         memcpy((char *)host + program->constant_offsets[i], program->constant_data[i], program->constant_sizes[i]);
 }
 
+static sl_cost instruction_cost(const sl_instruction *step)
+{
+    const sl_op_use use = { .op = step->op,
+                            .attrs = &step->attrs,
+                            .inputs = { &step->inputs->meta, sizeof *step->inputs, step->input_count },
+                            .outputs = { &step->outputs->meta, sizeof *step->outputs, step->output_count } };
+    return step->is_done ? (sl_cost){ 0 } : sl_op_cost(&use);
+}
+
+double sl_program_seconds(const sl_stage_program *program, sl_phase phase, double flops_per_s, double bytes_per_s)
+{
+    double seconds = 0;
+    const sl_instruction_list *list = &program->plan.phases[phase];
+    for (int i = 0; i < list->count; i++) {
+        sl_cost cost = instruction_cost(&list->items[i]);
+        seconds += fmax(cost.flops / flops_per_s, cost.bytes / bytes_per_s);
+    }
+    return seconds;
+}
+
 static void add_costs(sl_stage_program *program)
 {
     for (int p = 0; p < SL_PHASE_COUNT; p++) {
         const sl_instruction_list *list = &program->plan.phases[p];
         for (int i = 0; i < list->count; i++) {
-            const sl_instruction *step = &list->items[i];
-            if (step->is_done)
-                continue;
-            const sl_op_use use = { .op = step->op,
-                                    .attrs = &step->attrs,
-                                    .inputs = { &step->inputs->meta, sizeof *step->inputs, step->input_count },
-                                    .outputs = { &step->outputs->meta, sizeof *step->outputs, step->output_count } };
-            sl_cost cost = sl_op_cost(&use);
+            sl_cost cost = instruction_cost(&list->items[i]);
             program->info.cost[p].flops += cost.flops;
             program->info.cost[p].bytes += cost.bytes;
         }

@@ -243,6 +243,33 @@ done:
     return status;
 }
 
+/* The schedule that a plan names lies beside it. */
+static sl_status find_beside(sl_train_config *config, const char *plan)
+{
+    const config_origin *origin =
+        &sl_config_own(config)->origins[sl_config_find("parallel", strlen("parallel"), "schedule", strlen("schedule"))];
+    const char *slash = strrchr(plan, '/'), *name = config->parallel.schedule;
+    size_t length = strlen(name);
+    if (!origin->given || origin->path != sl_config_own(config)->path || !slash || name[0] == '/' || length < 5 ||
+        strcmp(name + length - 4, ".csv") != 0)
+        return SL_OK;
+    return sl_arena_printf(sl_config_own(config)->arena, (char **)(void *)&config->parallel.schedule, "%.*s%s",
+                           (int)(slash + 1 - plan), plan, name);
+}
+
+/* Values of the file run.plan win over those of the configuration, and overrides over both. */
+static sl_status read_plan(sl_train_config *config, const char *const *overrides, int override_count)
+{
+    sl_status status = SL_OK;
+    const char *plan = config->run.plan;
+    SL_TRY(sl_config_read_yaml(config, plan));
+    SL_TRY(find_beside(config, plan));
+    for (int i = 0; i < override_count; i++)
+        SL_TRY(set_override(config, overrides[i]));
+done:
+    return status;
+}
+
 sl_status sl_train_config_load(const char *path, const char *const *overrides, int override_count,
                                sl_train_config **out)
 {
@@ -254,6 +281,8 @@ sl_status sl_train_config_load(const char *path, const char *const *overrides, i
         SL_TRY(sl_config_read_yaml(config, path));
     for (int i = 0; i < override_count; i++)
         SL_TRY(set_override(config, overrides[i]));
+    if (config->run.plan)
+        SL_TRY(read_plan(config, overrides, override_count));
     adapt_defaults(config);
     SL_TRY(sl_config_check(config));
     *out = config;
@@ -307,7 +336,7 @@ static const char *place_of(const sl_train_config *config, const char *key, char
     if (origin && origin->override)
         snprintf(place, size, "--%.300s", origin->override);
     else if (origin && origin->given)
-        snprintf(place, size, "%s:%d:%d: %s", sl_config_own(config)->path, origin->line, origin->column, key);
+        snprintf(place, size, "%s:%d:%d: %s", origin->path, origin->line, origin->column, key);
     else if (value)
         snprintf(place, size, "%s (%s by default)", key, value);
     else

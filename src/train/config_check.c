@@ -80,9 +80,9 @@ static sl_status check_optimizer(const sl_train_config *config)
 static sl_status check_parallel(const sl_train_config *config)
 {
     int64_t pp = config->parallel.pp, stages = config->parallel.stages_per_rank;
-    if (pp * config->parallel.dp > 4096)
-        return sl_train_config_fail(config, "parallel.dp", "%" PRId64 " x %" PRId64 " ranks; 4096 is the limit", pp,
-                                    config->parallel.dp);
+    if (pp * config->parallel.dp > SL_MAX_RANKS)
+        return sl_train_config_fail(config, "parallel.dp", "%" PRId64 " x %" PRId64 " ranks; %d is the limit", pp,
+                                    config->parallel.dp, SL_MAX_RANKS);
     if (stages > 0 && config->parallel.split.count > 0 && config->parallel.split.count + 1 != pp * stages)
         return sl_train_config_fail(
             config, "parallel.split",

@@ -68,8 +68,8 @@ const config_key sl_config_keys[] = {
     WORD(optimizer, schedule, "constant|cosine|linear", "constant", "learning rate over the run"),
     INT(optimizer, warmup, 0, 1e12, "0", "steps over which the learning rate rises to lr"),
 
-    INT(parallel, pp, 1, 4096, "1", "ranks of one pipeline"),
-    INT(parallel, dp, 1, 4096, "1", "replicas of the pipeline"),
+    INT(parallel, pp, 1, 65535, "1", "ranks of one pipeline"),
+    INT(parallel, dp, 1, 65535, "1", "replicas of the pipeline"),
     TEXT(parallel, schedule, "1F1B",
          "GPipe, 1F1B, Interleaved1F1B, LoopedBFS, InterleavedZeroBubble, ZBVZeroBubble, DualPipeV, or a CSV file"),
     INT(parallel, stages_per_rank, 0, 256, "0", "stages per rank; 0: what the schedule needs"),
@@ -96,6 +96,7 @@ const config_key sl_config_keys[] = {
 
     INT(run, steps, 1, 1e12, "100", "steps of the whole run"),
     TEXT(run, out, "out", "folder of the run: metrics.jsonl, checkpoints/, trace.json"),
+    TEXT(run, plan, NULL, "file that `sluice plan -c` wrote: its values win over this file's"),
     INT(run, seed, 0, 1e15, "1", "seed of weights, data order and dropout"),
     { .section = NULL },
 };

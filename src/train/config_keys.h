@@ -33,7 +33,8 @@ enum { CONFIG_KEY_LIMIT = 64, CONFIG_LIST_LIMIT = 256 /* items of one value */ }
 /* Where a value came from. */
 typedef struct config_origin {
     bool given;
-    int line, column;     /* in the file; 0 for an override */
+    const char *path;     /* of the file: the configuration's or that of run.plan; NULL for an override */
+    int line, column;     /* in it */
     const char *override; /* "section.key=value"; NULL if the file gave the value */
 } config_origin;
 
@@ -48,7 +49,7 @@ typedef struct config_extra {
 struct sl_config_own {
     sl_train_config values; /* first: a pointer to it is a pointer to this */
     sl_arena *arena;        /* of the texts */
-    const char *path;       /* of the file, or NULL */
+    const char *path;       /* of the file that is being read, or was last; NULL: none */
     config_origin origins[CONFIG_KEY_LIMIT];
     config_extra extras[CONFIG_KEY_LIMIT];
     int extra_count;

@@ -76,6 +76,7 @@ static bool is_null(const yaml_reader *r)
 static config_origin place_here(const yaml_reader *r)
 {
     return (config_origin){ .given = true,
+                            .path = sl_config_own(r->config)->path,
                             .line = (int)r->event.start_mark.line + 1,
                             .column = (int)r->event.start_mark.column + 1 };
 }

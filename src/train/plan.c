@@ -3,7 +3,7 @@
 
 #include "base/alloc.h"
 
-sl_status sl_train_plan_create(const sl_train_config *config, const char *device, sl_train_plan **out)
+static sl_status begin(const sl_train_config *config, const char *device, sl_train_plan **out)
 {
     sl_status status = SL_OK;
     sl_train_plan *plan = NULL;
@@ -11,12 +11,44 @@ sl_status sl_train_plan_create(const sl_train_config *config, const char *device
     plan->config = config;
     SL_TRY(sl_arena_create(&plan->arena));
     SL_TRY(sl_arena_strdup(plan->arena, device ? device : "cpu", &plan->device));
+    *out = plan;
+    plan = NULL;
+done:
+    sl_train_plan_destroy(plan);
+    return status;
+}
+
+sl_status sl_train_plan_create(const sl_train_config *config, const char *device, sl_train_plan **out)
+{
+    sl_status status = SL_OK;
+    sl_train_plan *plan = NULL;
+    SL_TRY(begin(config, device, &plan));
     SL_TRY(sl_plan_open_data(plan));
     SL_TRY(sl_plan_choose_model(plan));
     SL_TRY(sl_plan_check_data(plan));
     SL_TRY(sl_plan_make_schedule(plan));
     SL_TRY(sl_plan_cut(plan));
-    SL_TRY(sl_plan_predict(plan));
+    SL_TRY(sl_plan_predict(plan, true));
+    *out = plan;
+    plan = NULL;
+done:
+    sl_train_plan_destroy(plan);
+    return status;
+}
+
+sl_status sl_plan_create_shape(const sl_train_config *config, const char *device, const sl_schedule *given,
+                               sl_train_plan **out)
+{
+    sl_status status = SL_OK;
+    sl_train_plan *plan = NULL;
+    SL_TRY(begin(config, device, &plan));
+    if (!config->model.init && config->model.vocab == 0)
+        SL_TRY(sl_plan_open_data(plan));
+    SL_TRY(sl_plan_choose_model(plan));
+    plan->schedule = given;
+    SL_TRY(sl_plan_make_schedule(plan));
+    SL_TRY(sl_plan_cut(plan));
+    SL_TRY(sl_plan_predict(plan, false));
     *out = plan;
     plan = NULL;
 done:
@@ -31,7 +63,7 @@ void sl_train_plan_destroy(sl_train_plan *plan)
     sl_pipeline_destroy(plan->pipeline);
     sl_partition_destroy(plan->partitions[1]);
     sl_partition_destroy(plan->partitions[0]);
-    sl_schedule_destroy(plan->schedule);
+    sl_schedule_destroy(plan->own_schedule);
     sl_batches_destroy(plan->batches);
     sl_tokens_close(plan->tokens);
     sl_param_list_destroy(plan->params);

@@ -26,7 +26,8 @@ struct sl_train_plan {
     int64_t sizes[2]; /* rows of the larger and the smaller microbatches */
     int size_count;   /* 1 where all are equal */
 
-    sl_schedule *schedule; /* compute order of one pipeline */
+    const sl_schedule *schedule; /* compute order of one pipeline */
+    sl_schedule *own_schedule;   /* the same; NULL if it is the caller's */
     int stage_count;
     sl_texts split, recompute;   /* of the configuration, by their names in the graph */
     sl_partition *partitions[2]; /* for sizes[] */
@@ -36,6 +37,12 @@ struct sl_train_plan {
     sl_plan_memory *memory; /* one a rank of the pipeline, of the replica that writes checkpoints */
     double step_seconds, bubble, flops;
 };
+
+/* plan.c: a plan for whoever tries many of them. It has the model, the stages, the compiled pipeline and the memory, but
+ * no times, and it opens the data only if the vocabulary depends on them. given: the schedule, which must outlive the
+ * plan, instead of the configuration's; NULL: none. */
+SL_MUST_CHECK sl_status sl_plan_create_shape(const sl_train_config *config, const char *device,
+                                             const sl_schedule *given, sl_train_plan **out);
 
 /* plan_model.c */
 SL_MUST_CHECK sl_status sl_plan_open_data(sl_train_plan *plan);
@@ -47,7 +54,19 @@ SL_MUST_CHECK sl_status sl_plan_make_schedule(sl_train_plan *plan);
 SL_MUST_CHECK sl_status sl_plan_cut(sl_train_plan *plan);
 
 /* plan_predict.c */
-SL_MUST_CHECK sl_status sl_plan_predict(sl_train_plan *plan);
+/* Memory, and if wanted time at rates measured here. */
+SL_MUST_CHECK sl_status sl_plan_predict(sl_train_plan *plan, bool timed);
+/* Seconds of work: flops / flops_per_s + bytes / bytes_per_s. */
+typedef struct sl_machine_rates {
+    double flops_per_s, bytes_per_s;
+} sl_machine_rates;
+
+/* Of the device: a matrix product of so many rows as wide as the model, in its element type, and a copy that no cache
+ * holds. */
+SL_MUST_CHECK sl_status sl_plan_measure_rates(sl_device *device, sl_dtype dtype, int64_t rows, int64_t width,
+                                              sl_machine_rates *out);
+double sl_plan_machine_memory(void); /* bytes of the machine, or of the container that this runs in */
+
 /* The stage as every rank makes it, with its tied parameters. */
 SL_MUST_CHECK sl_status sl_plan_build_stage(const sl_train_plan *plan, int stage, sl_device *device, sl_stage **out);
 

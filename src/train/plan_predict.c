@@ -1,4 +1,5 @@
 /* What the plan predicts: memory of each rank from the stages' programs, time of a step from rates measured here. */
+#include "train/config_keys.h"
 #include "train/plan.h"
 
 #include "nn/family.h"
@@ -11,11 +12,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-
-/* Seconds of work: flops / flops_per_s + bytes / bytes_per_s. */
-typedef struct machine_rates {
-    double flops_per_s, bytes_per_s;
-} machine_rates;
 
 /* ---- Rates ----------------------------------------------------------------------------------- */
 
@@ -43,8 +39,7 @@ static sl_view view_of(void *block, sl_dtype dtype, int64_t first, int64_t rows,
                       .meta = sl_meta_make(dtype, 2, (int64_t[]){ rows, columns }) };
 }
 
-/* A matrix product as wide as the model's, in its element type, and a copy that no cache holds. */
-static sl_status measure_rates(sl_device *device, sl_dtype dtype, int64_t rows, int64_t width, machine_rates *out)
+sl_status sl_plan_measure_rates(sl_device *device, sl_dtype dtype, int64_t rows, int64_t width, sl_machine_rates *out)
 {
     enum { COPY_ROWS = 4096, COPY_COLUMNS = 1024 };
     sl_status status = SL_OK;
@@ -244,7 +239,7 @@ done:
 }
 
 /* Of the machine, or of the container that this runs in. */
-static double machine_memory(void)
+double sl_plan_machine_memory(void)
 {
     static const char *const limits[] = { "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes" };
     double bytes = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGE_SIZE);
@@ -278,7 +273,7 @@ static bool find_shortage(const sl_train_plan *plan, double *needed, double *lim
     if (*limit > 0)
         return most > *limit;
     *needed = sum;
-    *limit = machine_memory();
+    *limit = sl_plan_machine_memory();
     *rank = -1;
     return sum > *limit;
 }
@@ -309,30 +304,32 @@ static void find_help(const sl_train_plan *plan, char *text, size_t size)
     const char *const layers[] = { "h.*", "model.layers.*", "layers.*" };
     char what[96];
     double needed = 0;
-    sl_train_config config = *plan->config;
-    for (size_t i = 0; config.parallel.recompute.count == 0 && i < sizeof layers / sizeof *layers; i++) {
-        config.parallel.recompute = (sl_texts){ .items = (const char **)&layers[i], .count = 1 };
+    struct sl_config_own changed = *sl_config_own(plan->config); /* knows where values came from */
+    sl_train_config *config = &changed.values;
+    for (size_t i = 0; config->parallel.recompute.count == 0 && i < sizeof layers / sizeof *layers; i++) {
+        config->parallel.recompute = (sl_texts){ .items = (const char **)&layers[i], .count = 1 };
         snprintf(what, sizeof what, "parallel.recompute=%s", layers[i]);
-        if (would_fit(&config, plan->device, &needed)) {
+        if (would_fit(config, plan->device, &needed)) {
             suggest(text, size, what, needed);
             break;
         }
-        config.parallel.recompute.count = 0;
+        config->parallel.recompute.count = 0;
     }
-    config = *plan->config;
-    for (config.batch.microbatches *= 2; config.batch.microbatches * config.parallel.dp <= config.batch.size;
-         config.batch.microbatches *= 2) {
-        snprintf(what, sizeof what, "batch.microbatches=%" PRId64, config.batch.microbatches);
-        if (!would_fit(&config, plan->device, &needed))
+    *config = *plan->config;
+    for (config->batch.microbatches *= 2; config->batch.microbatches * config->parallel.dp <= config->batch.size;
+         config->batch.microbatches *= 2) {
+        snprintf(what, sizeof what, "batch.microbatches=%" PRId64, config->batch.microbatches);
+        if (!would_fit(config, plan->device, &needed))
             continue;
         suggest(text, size, what, needed);
         break;
     }
-    config = *plan->config;
-    for (config.parallel.pp *= 2; config.parallel.memory_gb > 0 && config.parallel.pp <= 8 * plan->config->parallel.pp;
-         config.parallel.pp *= 2) {
-        snprintf(what, sizeof what, "parallel.pp=%" PRId64, config.parallel.pp);
-        if (!would_fit(&config, plan->device, &needed))
+    *config = *plan->config;
+    for (config->parallel.pp *= 2;
+         config->parallel.memory_gb > 0 && config->parallel.pp <= 8 * plan->config->parallel.pp;
+         config->parallel.pp *= 2) {
+        snprintf(what, sizeof what, "parallel.pp=%" PRId64, config->parallel.pp);
+        if (!would_fit(config, plan->device, &needed))
             continue;
         suggest(text, size, what, needed);
         break;
@@ -365,13 +362,13 @@ bool sl_train_plan_fits(const sl_train_plan *plan)
 
 /* ---- Time ------------------------------------------------------------------------------------ */
 
-static double seconds_of(const machine_rates *rates, sl_cost cost)
+static double seconds_of(const sl_machine_rates *rates, sl_cost cost)
 {
     return cost.flops / rates->flops_per_s + cost.bytes / rates->bytes_per_s;
 }
 
 /* Seconds to sum one stage's gradients over the replicas: every rank sends and gets all but its own part twice. */
-static double reduce_seconds(const sl_train_plan *plan, const machine_rates *rates)
+static double reduce_seconds(const sl_train_plan *plan, const sl_machine_rates *rates)
 {
     double bytes = 0, dp = (double)plan->config->parallel.dp;
     for (int r = 0; r < plan->config->parallel.pp; r++)
@@ -379,7 +376,7 @@ static double reduce_seconds(const sl_train_plan *plan, const machine_rates *rat
     return 2 * (dp - 1) / dp * bytes / plan->stage_count / rates->bytes_per_s;
 }
 
-static sl_status simulate(sl_train_plan *plan, const sl_stage_cost *costs, const machine_rates *rates)
+static sl_status simulate(sl_train_plan *plan, const sl_stage_cost *costs, const sl_machine_rates *rates)
 {
     sl_status status = SL_OK;
     sl_timeline *timeline = NULL;
@@ -402,7 +399,7 @@ done:
     return status;
 }
 
-static sl_status predict_time(sl_train_plan *plan, const machine_rates *rates, const stage_facts *facts)
+static sl_status predict_time(sl_train_plan *plan, const sl_machine_rates *rates, const stage_facts *facts)
 {
     sl_status status = SL_OK;
     sl_stage_cost *costs = NULL;
@@ -422,22 +419,24 @@ done:
     return status;
 }
 
-sl_status sl_plan_predict(sl_train_plan *plan)
+sl_status sl_plan_predict(sl_train_plan *plan, bool timed)
 {
     sl_status status = SL_OK;
     sl_device *device = NULL;
     sl_arena *arena = NULL;
     stage_facts facts = { 0 };
-    machine_rates rates;
+    sl_machine_rates rates;
     const sl_train_config *config = plan->config;
     const sl_device_options device_options = { .threads = (int)config->parallel.threads };
     SL_TRY(sl_arena_create(&arena));
     SL_TRY(sl_device_open(plan->device, &device_options, &device));
-    SL_TRY(measure_rates(device, (sl_dtype)config->precision.dtype, plan->sizes[0] * config->batch.seq,
-                         sl_nn_int(&plan->model, "n_embd", 1), &rates));
     SL_TRY(describe_stages(plan, device, arena, &facts));
     SL_TRY(compile(plan, device, facts.descs));
     SL_TRY(count_memory(plan, device, facts.descs));
+    if (!timed)
+        goto done;
+    SL_TRY(sl_plan_measure_rates(device, (sl_dtype)config->precision.dtype, plan->sizes[0] * config->batch.seq,
+                                 sl_nn_int(&plan->model, "n_embd", 1), &rates));
     SL_TRY(predict_time(plan, &rates, &facts));
 done:
     sl_arena_destroy(arena);

@@ -20,10 +20,10 @@ static bool is_file_name(const char *text)
 static sl_status load_schedule(sl_train_plan *plan)
 {
     const sl_train_config *config = plan->config;
-    sl_status status = sl_schedule_load_csv(config->parallel.schedule, &plan->schedule);
+    sl_status status = sl_schedule_load_csv(config->parallel.schedule, &plan->own_schedule);
     if (status != SL_OK)
         return sl_train_config_context(config, "parallel.schedule", status);
-    int ranks = sl_schedule_ranks(plan->schedule), microbatches = sl_schedule_microbatches(plan->schedule);
+    int ranks = sl_schedule_ranks(plan->own_schedule), microbatches = sl_schedule_microbatches(plan->own_schedule);
     if (ranks != config->parallel.pp)
         return sl_train_config_fail(config, "parallel.schedule", "it is for %d ranks, parallel.pp is %" PRId64, ranks,
                                     config->parallel.pp);
@@ -49,7 +49,7 @@ static sl_status generate_schedule(sl_train_plan *plan)
                                           .ranks = (int)pp,
                                           .microbatches = (int)config->batch.microbatches,
                                           .stages_per_rank = (int)per_rank };
-    sl_status status = sl_schedule_generate(&options, &plan->schedule);
+    sl_status status = sl_schedule_generate(&options, &plan->own_schedule);
     return status == SL_OK ? SL_OK : sl_train_config_context(config, "parallel.schedule", status);
 }
 
@@ -60,7 +60,10 @@ sl_status sl_plan_make_schedule(sl_train_plan *plan)
     bool known = false;
     for (int i = 0; sl_generator_name(i); i++)
         known |= sl_case_compare(sl_generator_name(i), config->parallel.schedule, SIZE_MAX) == 0;
-    SL_TRY(!known && is_file_name(config->parallel.schedule) ? load_schedule(plan) : generate_schedule(plan));
+    if (!plan->schedule) {
+        SL_TRY(!known && is_file_name(config->parallel.schedule) ? load_schedule(plan) : generate_schedule(plan));
+        plan->schedule = plan->own_schedule;
+    }
     plan->stage_count = sl_schedule_stages(plan->schedule);
     int64_t points = config->parallel.split.count, per_rank = config->parallel.stages_per_rank;
     if (!sl_schedule_has_backward(plan->schedule))

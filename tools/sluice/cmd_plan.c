@@ -1,8 +1,12 @@
 /* sluice plan: makes a schedule, named or searched for, and writes it as CSV. */
 #include "command.h"
+#include "config_options.h"
 #include "options.h"
 #include "plan_report.h"
+#include "plan_whole.h"
 #include "schedule_source.h"
+
+#include "base/units.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -11,7 +15,7 @@
 
 static const cli_usage plan_usage = {
     .command = "plan",
-    .synopsis = "(--schedule NAME | --auto) --ranks P --microbatches M [OPTIONS]",
+    .synopsis = "((--schedule NAME | --auto) --ranks P --microbatches M | -c RUN.YAML --auto) [OPTIONS]",
     .description =
         "Makes a pipeline schedule and writes it as CSV: a line a rank, a cell an action. The cell 3F0 is the "
         "forward of stage 3 on microbatch 0; I, W and B are the gradients of its inputs, of its weights, and both "
@@ -19,13 +23,21 @@ static const cli_usage plan_usage = {
         "With --auto it looks for the schedule that takes least time with the given costs and memory, and prints it "
         "beside all named schedules and beside a lower bound that no schedule can beat. The CSV then goes to the file "
         "of -o alone. --format gives the same figures for a named schedule.\n"
+        "With -c it chooses the whole configuration of a training run: pipeline and replicas, stages and where to cut, "
+        "schedule, microbatches, how replicas share weights, and what is computed again. It prints the best ones "
+        "beside each other with the reason why each is slower than the first, and writes the first as a file that "
+        "'sluice train --plan' takes. Keys of the configuration may be given as options as for train. Times come from "
+        "a model of operations and bytes at the rates of the cluster's file or of this machine, or are measured here; "
+        "memory is that of the compiled pipeline.\n"
         "With --lower the communication is added: SEND and RECV where a value crosses ranks, UNSHARD and RESHARD "
         "around the use of a stage's weights, and REDUCE_GRAD after its last gradient. PyTorch up to 2.11 reads this "
         "form; PyTorch 2.15 wants a wait for every send and every reduction, which --waits adds.",
     .examples = "sluice plan --schedule 1F1B --ranks 4 --microbatches 8\n"
                 "sluice plan --schedule ZBVZeroBubble --ranks 4 --microbatches 8 --lower -o plan.csv\n"
                 "sluice plan --schedule 1F1B --ranks 4 --microbatches 8 --lower --waits late -o torch-2.15.csv\n"
-                "sluice plan --auto --ranks 4 --microbatches 8 --costs F=10,I=12,W=8,comm=1 --memory 4 -o plan.csv",
+                "sluice plan --auto --ranks 4 --microbatches 8 --costs F=10,I=12,W=8,comm=1 --memory 4 -o plan.csv\n"
+                "sluice plan -c run.yaml --auto --ranks 4 --measure -o plan.yaml\n"
+                "sluice plan -c llama.yaml --auto --cluster cluster.yaml --top 10",
 };
 
 enum { PLACEMENT_LINEAR, PLACEMENT_INTERLEAVED, PLACEMENT_V, PLACEMENT_OF_SCHEDULE };
@@ -39,38 +51,12 @@ typedef struct plan_args {
     const char *costs_file;
     double memory, release, budget;
     const char *output; /* NULL: standard output */
+    plan_whole_args whole;
 } plan_args;
 
-/* Memory: a number, or one with a unit of bytes after it. */
 static sl_status read_memory(const char *what, const char *text, void *target)
 {
-    static const struct {
-        const char *name;
-        double bytes;
-    } units[] = { { "KiB", 0x1p10 }, { "MiB", 0x1p20 }, { "GiB", 0x1p30 }, { "TiB", 0x1p40 }, { "kB", 1e3 },
-                  { "MB", 1e6 },     { "GB", 1e9 },     { "TB", 1e12 },    { "B", 1 } };
-    char number[64];
-    double unit = 1;
-    size_t length = strlen(text);
-    if (length >= sizeof number)
-        return sl_fail(SL_ERR_ARGUMENT, "%s: '%.60s...' is not an amount of memory", what, text);
-    snprintf(number, sizeof number, "%s", text);
-    for (size_t n = 0; n < sizeof units / sizeof *units; n++) {
-        size_t end = strlen(units[n].name);
-        if (length > end && strcmp(text + length - end, units[n].name) == 0) {
-            number[length - end] = '\0';
-            unit = units[n].bytes;
-            break;
-        }
-    }
-    double value;
-    sl_status status = sl_parse_double(what, number, 0, 1e300, &value);
-    if (status != SL_OK)
-        return status;
-    if (value <= 0)
-        return sl_fail(SL_ERR_ARGUMENT, "%s: 0 is no memory; leave the option out for no limit", what);
-    *(double *)target = value * unit;
-    return SL_OK;
+    return sl_parse_memory(what, text, target);
 }
 
 /* Appends every name to text, with the separator between them. */
@@ -209,12 +195,32 @@ done:
     return status;
 }
 
+/* The whole configuration is wanted: options of a schedule alone are mistakes. */
+static int check_whole(const plan_args *args)
+{
+    if (!args->search)
+        return usage_error("plan", "-c goes with --auto");
+    if (args->generate.name || args->generate.microbatches || args->generate.stages_per_rank || args->costs_file ||
+        args->memory > 0 || args->placement != PLACEMENT_OF_SCHEDULE || args->lower || args->generate.forward_only)
+        return usage_error("plan", "-c chooses schedule, microbatches, stages and costs itself; parallel.memory_gb or "
+                                   "the cluster's file gives the memory");
+    return EXIT_OK;
+}
+
 static int check_args(const plan_args *args)
 {
+    if (args->whole.config || args->whole.keys->count > 0)
+        return check_whole(args);
+    if (args->whole.cluster || args->whole.measure || args->whole.top)
+        return usage_error("plan", "--cluster, --measure and --top go with -c");
     if (args->search && args->generate.name)
         return usage_error("plan", "either --schedule or --auto, not both");
     if (!args->search && !args->generate.name)
         return usage_error("plan", "--schedule NAME or --auto is missing");
+    if (args->generate.ranks == 0)
+        return usage_error("plan", "--ranks P is missing");
+    if (args->generate.microbatches == 0)
+        return usage_error("plan", "--microbatches M is missing");
     if (args->generate.forward_only && (args->search || args->format != REPORT_NONE))
         return usage_error("plan", "--forward-only goes with --schedule alone");
     if (args->waits != SL_WAIT_NONE && !args->lower)
@@ -222,21 +228,65 @@ static int check_args(const plan_args *args)
     return EXIT_OK;
 }
 
+static int finish_plan(plan_args *args)
+{
+    sl_status status;
+    if (args->search && args->format == REPORT_NONE)
+        args->format = FORMAT_TEXT;
+    if (args->output && strcmp(args->output, "-") == 0)
+        args->output = NULL;
+    if (args->whole.config || args->whole.keys->count > 0) {
+        args->whole.ranks = args->generate.ranks;
+        args->whole.budget = args->budget;
+        args->whole.format = args->format;
+        args->whole.output = args->output;
+        status = plan_whole(&args->whole);
+    } else {
+        status = run_plan(args);
+    }
+    if (status == SL_ERR_ARGUMENT) /* what was asked for cannot be */
+        return usage_error("plan", "%s", sl_error_message());
+    return status == SL_OK ? EXIT_OK : failure("plan");
+}
+
 int cmd_plan(int argc, char **argv)
 {
     plan_args args = {
         .placement = PLACEMENT_OF_SCHEDULE, .format = REPORT_NONE, .release = NAN, .budget = SL_PLAN_BUDGET
     };
+    static config_options keys;
+    static cli_option options[CONFIG_OPTION_LIMIT + 1];
+    args.whole.keys = &keys;
     sl_costs_init(&args.costs);
     args.costs.stage.activation = NAN; /* not given */
-    const cli_option options[] = {
+    const cli_option own[] = {
+        { .name = "config",
+          .letter = 'c',
+          .value = "FILE",
+          .text = &args.whole.config,
+          .help = "Configuration of a training run: choose the whole of it." },
+        { .name = "cluster",
+          .value = "FILE",
+          .text = &args.whole.cluster,
+          .help =
+              "With -c: the machines as YAML: machines, devices, memory, flops, bandwidth, and the links inside and "
+              "between with latency and bandwidth. This machine by default." },
+        { .name = "measure",
+          .flag = &args.whole.measure,
+          .help = "With -c: run each kind of layer here a few times, instead of the model of operations and bytes." },
+        { .name = "top",
+          .value = "K",
+          .integer = &args.whole.top,
+          .min = 1,
+          .max = 1000,
+          .help = "With -c: how many configurations to print; 5 by default." },
         { .name = "schedule",
           .value = "NAME",
           .words = plan_words(),
           .text = &args.generate.name,
           .help = plan_help() },
         { .name = "auto", .flag = &args.search, .help = "Look for the best schedule." },
-        GENERATE_SIZE_ROWS(args.generate, true),
+        GENERATE_SIZE_ROWS(args.generate, false),
         { .name = "placement",
           .value = "PLACEMENT",
           .words = "linear|interleaved|v",
@@ -295,24 +345,15 @@ int cmd_plan(int argc, char **argv)
           .text = &args.output,
           .help = "Write to FILE, not to standard output." },
         FORMAT_OPTION_ROW(args.format),
-        { .name = NULL },
     };
     int code;
+    memcpy(options, own, sizeof own);
+    config_options_add(&keys, options, sizeof own / sizeof *own);
     if (!options_parse(&plan_usage, options, &argc, argv, &code))
         return code;
     code = check_args(&args);
-    if (code != EXIT_OK)
-        return code;
-    if (args.search && args.format == REPORT_NONE)
-        args.format = FORMAT_TEXT;
-    if (args.output && strcmp(args.output, "-") == 0)
-        args.output = NULL;
-    switch (run_plan(&args)) {
-    case SL_OK:
-        return EXIT_OK;
-    case SL_ERR_ARGUMENT: /* what was asked for cannot be */
-        return usage_error("plan", "%s", sl_error_message());
-    default:
-        return failure("plan");
-    }
+    if (code == EXIT_OK)
+        code = finish_plan(&args);
+    config_options_clear(&keys);
+    return code;
 }

@@ -1,5 +1,6 @@
 /* sluice train: reads the configuration, shows or runs the plan. */
 #include "command.h"
+#include "config_options.h"
 #include "options.h"
 #include "ranks.h"
 
@@ -21,7 +22,8 @@
 
 static const cli_usage usage = {
     .command = NAME,
-    .synopsis = "[-c FILE] [--SECTION.KEY=VALUE ...] [-n RANKS] [--dry-run] [--resume | --overwrite] [--restarts N] "
+    .synopsis = "[-c FILE] [--plan FILE] [--SECTION.KEY=VALUE ...] [-n RANKS] [--dry-run] [--resume | --overwrite] "
+                "[--restarts N] "
                 "[--trace N] [--save-grads FILE]",
     .description =
         "Trains a language model from a text or token file, cut into pipeline stages. Everything of a run lies in the "
@@ -37,7 +39,7 @@ static const cli_usage usage = {
                 "mpirun -n 4 sluice train -c run.yaml --parallel.pp=4",
 };
 
-enum { OPTION_LIMIT = 256, OVERRIDE_LIMIT = 256, OWN_OPTIONS = 12 };
+enum { OWN_OPTIONS = 12 };
 
 /* The command line as it was read. */
 typedef struct train_arguments {
@@ -46,29 +48,19 @@ typedef struct train_arguments {
     bool dry_run, resume, overwrite;
     double hang_timeout;
     int format; /* of --dry-run */
-    char *overrides[OVERRIDE_LIMIT];
-    int override_count;
+    config_options keys;
 } train_arguments;
 
 /* ---- Options --------------------------------------------------------------------------------- */
 
-static sl_status take_override(const char *what, const char *text, void *target)
+static sl_status take_plan(const char *what, const char *text, void *target)
 {
-    train_arguments *arguments = target;
-    size_t size = strlen(what) + strlen(text) + 2;
-    char *override = NULL;
-    if (arguments->override_count == OVERRIDE_LIMIT)
-        return sl_fail(SL_ERR_ARGUMENT, "%s: more than %d keys are given", what, OVERRIDE_LIMIT);
-    sl_status status = SL_NEW_ARRAY(override, size);
-    if (status != SL_OK)
-        return status;
-    snprintf(override, size, "%s=%s", what + 2, text);
-    arguments->overrides[arguments->override_count++] = override;
-    return SL_OK;
+    (void)what;
+    return config_options_take("--run.plan", text, target);
 }
 
-/* A row for every key of the configuration after the command's own. names holds "section.key". */
-static void fill_options(train_arguments *arguments, cli_option *options, char names[][48], char helps[][256])
+/* The command's own, then a row for every key of the configuration. */
+static void fill_options(train_arguments *arguments, cli_option *options)
 {
     const cli_option own[OWN_OPTIONS] = {
         { .name = "config",
@@ -76,12 +68,17 @@ static void fill_options(train_arguments *arguments, cli_option *options, char n
           .value = "FILE",
           .text = &arguments->config,
           .help = "YAML file with the sections and keys below." },
+        { .name = "plan",
+          .value = "FILE",
+          .read = take_plan,
+          .target = &arguments->keys,
+          .help = "File that 'sluice plan -c' wrote: its values win over those of the configuration (run.plan)." },
         { .name = "ranks",
           .letter = 'n',
           .value = "N",
           .integer = &arguments->ranks,
           .min = 1,
-          .max = 4096,
+          .max = SL_MAX_RANKS,
           .help = "Ranks to start; parallel.pp x parallel.dp by default. Where parallel.pp is not given it is N / "
                   "parallel.dp." },
         { .name = "dry-run",
@@ -128,24 +125,9 @@ static void fill_options(train_arguments *arguments, cli_option *options, char n
           .help = "Seconds without a sign of life after which a rank counts as hung, and seconds that one action may "
                   "take; -1 for never. By default 30, and for an action a hundred times what the plan predicts if that "
                   "is more." },
-        { .name = NULL },
     };
     memcpy(options, own, sizeof own);
-    sl_config_key_info key;
-    for (int i = 0; sl_train_config_key(i, &key) && OWN_OPTIONS + i < OPTION_LIMIT; i++) {
-        snprintf(names[i], sizeof names[i], "%s.%s", key.section, key.key);
-        snprintf(helps[i], sizeof helps[i], "%s%s%s%s", key.help, key.default_value[0] ? " (" : "", key.default_value,
-                 key.default_value[0] ? ")" : "");
-        options[OWN_OPTIONS - 1 + i] = (cli_option){ .name = names[i],
-                                                     .value = strchr(key.type, '|')        ? "WORD"
-                                                              : strstr(key.type, "number") ? "N"
-                                                                                           : "TEXT",
-                                                     .words = strchr(key.type, '|') ? key.type : NULL,
-                                                     .help = helps[i],
-                                                     .read = take_override,
-                                                     .target = arguments };
-        options[OWN_OPTIONS + i] = (cli_option){ .name = NULL };
-    }
+    config_options_add(&arguments->keys, options, OWN_OPTIONS);
 }
 
 /* ---- Signals --------------------------------------------------------------------------------- */
@@ -286,8 +268,8 @@ static int choose_ranks(const void *user, int most, char words[RANKS_WORDS][48])
 {
     const train_arguments *arguments = user;
     int pp = 0, dp = 0;
-    if (sl_train_fit_mesh(arguments->config, (const char *const *)arguments->overrides, arguments->override_count, most,
-                          &pp, &dp) != SL_OK) {
+    if (sl_train_fit_mesh(arguments->config, (const char *const *)arguments->keys.overrides, arguments->keys.count,
+                          most, &pp, &dp) != SL_OK) {
         sl_log(SL_LOG_WARN, "%s", sl_error_message());
         return 0;
     }
@@ -358,8 +340,8 @@ static int run(const train_arguments *arguments, const sl_train_config *config, 
 
 static sl_status load_keys(const train_arguments *arguments, sl_train_config **config)
 {
-    return sl_train_config_load(arguments->config, (const char *const *)arguments->overrides, arguments->override_count,
-                                config);
+    return sl_train_config_load(arguments->config, (const char *const *)arguments->keys.overrides,
+                                arguments->keys.count, config);
 }
 
 /* Without parallel.pp the pipelines have as many ranks as there are for a replica; beside it, -n and the ranks that
@@ -392,7 +374,7 @@ static int load_config(train_arguments *arguments, sl_train_config **out)
     snprintf(pp, sizeof pp, "%" PRId64, ranks / dp);
     sl_train_config_destroy(config);
     *out = NULL;
-    status = take_override("--parallel.pp", pp, arguments);
+    status = config_options_take("--parallel.pp", pp, &arguments->keys);
     if (status == SL_OK)
         status = load_keys(arguments, out);
     return status == SL_OK ? EXIT_OK : refuse(status);
@@ -400,8 +382,7 @@ static int load_config(train_arguments *arguments, sl_train_config **out)
 
 int cmd_train(int argc, char **argv)
 {
-    static cli_option options[OPTION_LIMIT + 1];
-    static char names[OPTION_LIMIT][48], helps[OPTION_LIMIT][256];
+    static cli_option options[CONFIG_OPTION_LIMIT + 1];
     static train_arguments arguments;
     sl_train_config *config = NULL;
     int code, full_argc = argc;
@@ -409,7 +390,7 @@ int cmd_train(int argc, char **argv)
     if (SL_NEW_ARRAY(line, argc + 1) != SL_OK)
         return failure(NAME);
     memcpy(line, argv, (size_t)argc * sizeof *line);
-    fill_options(&arguments, options, names, helps);
+    fill_options(&arguments, options);
     log_to_stderr(NAME);
     if (options_parse(&usage, options, &argc, argv, &code)) {
         if (arguments.resume && arguments.overwrite)
@@ -424,8 +405,7 @@ int cmd_train(int argc, char **argv)
             sl_train_config_destroy(config);
         }
     }
-    for (int i = 0; i < arguments.override_count; i++)
-        sl_free(arguments.overrides[i]);
+    config_options_clear(&arguments.keys);
     sl_free(line);
     return code;
 }

@@ -138,7 +138,7 @@ static void errors_of_the_file_name_line_column_and_key(void **state)
         { "parallel:\n  split:\n    - a\n    - {b: c}\n",
           "run.yaml:4:7: parallel.split: one value is expected here, not a list or a mapping" },
         { "run: {steps: null}\nmodel: {tie: yes, tie: no}\n", "run.yaml:2:19: model.tie: this is given a second time" },
-        { "run:\n  steps: 1\n  '': 3\n", "run.yaml:3:3: run.: there is no such key; there are steps, out, seed" },
+        { "run:\n  steps: 1\n  '': 3\n", "run.yaml:3:3: run.: there is no such key; there are steps, out, plan, seed" },
         { "parallel:\n  split: [a\n", "run.yaml:3:1: did not find expected ',' or ']'" },
         { "? [run]\n: 1\n", "run.yaml:1:3: a key must be a plain word" },
     };

@@ -1,0 +1,210 @@
+/* All configurations: layouts in the order of a bound on their time, until none can be better than those found. */
+#include "tune/tune.h"
+
+#include "base/alloc.h"
+#include "train/config_keys.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_ACTIONS = 4 * 1000 * 1000 };
+
+static const double SAME = 1e-3; /* times that differ by less count as equal: the one with less memory is better */
+
+typedef struct candidate_list {
+    tune_candidate *items;
+    int count;
+    size_t capacity;
+} candidate_list;
+
+static sl_status add_candidate(candidate_list *list, const tune_candidate *candidate)
+{
+    sl_status status = SL_GROW(list->items, &list->capacity, list->count + 1);
+    if (status == SL_OK)
+        list->items[list->count++] = *candidate;
+    return status;
+}
+
+static int by_bound(const void *a, const void *b)
+{
+    const tune_candidate *x = a, *y = b;
+    return x->bound < y->bound ? -1 : x->bound > y->bound;
+}
+
+static int by_seconds(const void *a, const void *b)
+{
+    const tune_candidate *x = a, *y = b;
+    return x->seconds < y->seconds ? -1 : x->seconds > y->seconds;
+}
+
+/* The least that the fullest rank can get by with: one microbatch in flight. */
+static double least_memory(const sl_tune *tune, const tune_stages *stages, const tune_candidate *candidate)
+{
+    double most = 0;
+    for (int r = 0; r < candidate->pp; r++) {
+        double sum = sl_tune_fixed_memory(&tune->setting, stages, candidate, r);
+        for (int chunk = 0; chunk < candidate->chunks; chunk++)
+            sum += stages->costs[sl_placement_stage(candidate->placement, candidate->pp, r, chunk)].activation;
+        most = fmax(most, sum);
+    }
+    return most;
+}
+
+/* ---- Layouts --------------------------------------------------------------------------------- */
+
+/* Takes the layout if it can fit. The exact memory is known later: what is a little too large stays. */
+static sl_status add_layout(sl_tune *tune, candidate_list *list, tune_candidate layout)
+{
+    sl_status status = SL_OK;
+    tune_stages stages = { 0 };
+    int64_t most = tune->model.unit_count < CONFIG_LIST_LIMIT ? tune->model.unit_count : CONFIG_LIST_LIMIT;
+    if ((int64_t)layout.pp * layout.chunks > most || 3 * layout.microbatches * layout.pp * layout.chunks > MOST_ACTIONS)
+        return SL_OK;
+    SL_TRY(sl_tune_make_stages(tune, &layout, &stages));
+    layout.bound = sl_tune_bound(&tune->setting, &stages, &layout);
+    layout.shard = layout.dp > 1 ? tune->shard_count - 1 : TUNE_SHARD_NONE;
+    double memory = least_memory(tune, &stages, &layout);
+    layout.shard = TUNE_SHARD_NONE;
+    if (tune->least_memory == 0 || memory < tune->least_memory)
+        tune->least_memory = memory;
+    if (memory <= 1.05 * tune->cluster.memory)
+        SL_TRY(add_candidate(list, &layout));
+done:
+    sl_tune_clear_stages(&stages);
+    return status;
+}
+
+static sl_status add_microbatches(sl_tune *tune, candidate_list *list, tune_candidate layout, int64_t rows)
+{
+    sl_status status = SL_OK;
+    static const struct {
+        sl_placement placement;
+        int chunks;
+    } shapes[] = {
+        { SL_PLACEMENT_LOOP, 1 }, { SL_PLACEMENT_V, 2 }, { SL_PLACEMENT_LOOP, 2 }, { SL_PLACEMENT_LOOP, 4 }
+    };
+    for (int64_t m = 1; m <= rows; m++) {
+        if (rows % m != 0)
+            continue;
+        layout.microbatches = m;
+        layout.rows = rows / m;
+        for (layout.recompute = 0; layout.recompute < tune->model.recompute_count; layout.recompute++) {
+            for (size_t i = 0; i < sizeof shapes / sizeof *shapes && (layout.pp > 1 || i == 0); i++) {
+                layout.placement = shapes[i].placement;
+                layout.chunks = shapes[i].chunks;
+                SL_TRY(add_layout(tune, list, layout));
+            }
+        }
+    }
+done:
+    return status;
+}
+
+static sl_status list_layouts(sl_tune *tune, candidate_list *list)
+{
+    sl_status status = SL_OK;
+    int64_t batch = tune->config->batch.size;
+    bool any = false;
+    for (int dp = 1; dp <= tune->ranks; dp++) {
+        if (tune->ranks % dp != 0 || batch % dp != 0 || tune->ranks / dp > tune->model.unit_count)
+            continue;
+        any = true;
+        SL_TRY(
+            add_microbatches(tune, list, (tune_candidate){ .pp = tune->ranks / dp, .dp = dp, .room = 1 }, batch / dp));
+    }
+    if (!any)
+        SL_TRY(
+            sl_fail(SL_ERR_ARGUMENT,
+                    "%d ranks: no pipeline of at most %d stages and no number of replicas that divides the %lld rows "
+                    "of batch.size use them all",
+                    tune->ranks, tune->model.unit_count, (long long)batch));
+done:
+    return status;
+}
+
+/* ---- Schedules of a layout ------------------------------------------------------------------- */
+
+/* Each way to share weights between replicas, with one schedule: the best of the layout so far stays in best[]. */
+static sl_status try_schedule(sl_tune *tune, const tune_candidate *layout, const tune_stages *stages, const char *name,
+                              tune_candidate best[3])
+{
+    sl_status status = SL_OK;
+    sl_schedule *schedule = NULL;
+    status = sl_tune_make_schedule(tune, layout, stages, name, 0, &schedule, NULL);
+    if (status == SL_ERR_ARGUMENT || status == SL_ERR_UNSUPPORTED)
+        return SL_OK; /* not for this many microbatches, or not into this memory */
+    SL_TRY(status);
+    for (int shard = 0; shard < (layout->dp > 1 ? tune->shard_count : 1); shard++) {
+        tune_candidate candidate = *layout;
+        candidate.shard = shard;
+        candidate.schedule = name;
+        SL_TRY(sl_tune_time(&tune->setting, stages, schedule, &candidate));
+        tune->tried++;
+        bool better = candidate.seconds < best[shard].seconds * (1 - SAME);
+        bool leaner = candidate.seconds < best[shard].seconds * (1 + SAME) && candidate.memory < best[shard].memory;
+        if (candidate.memory <= 1.05 * tune->cluster.memory && (better || leaner))
+            best[shard] = candidate;
+    }
+done:
+    sl_schedule_destroy(schedule);
+    return status;
+}
+
+static sl_status try_layout(sl_tune *tune, const tune_candidate *layout, candidate_list *found)
+{
+    sl_status status = SL_OK;
+    tune_stages stages = { 0 };
+    tune_candidate best[3] = { { .seconds = INFINITY }, { .seconds = INFINITY }, { .seconds = INFINITY } };
+    SL_TRY(sl_tune_make_stages(tune, layout, &stages));
+    for (int n = 0; sl_generator_name(n); n++) {
+        sl_placement placement;
+        int chunks;
+        const char *name = sl_generator_name(n);
+        if (strncmp(name, "Forward", strlen("Forward")) == 0)
+            continue;
+        SL_TRY(sl_plan_named_placement(name, &placement, &chunks));
+        bool suits = chunks == 1 ? layout->chunks == 1 : layout->chunks > 1 && layout->placement == placement;
+        if (suits)
+            SL_TRY(try_schedule(tune, layout, &stages, name, best));
+    }
+    if (layout->pp > 1)
+        SL_TRY(try_schedule(tune, layout, &stages, "found", best));
+    for (int shard = 0; shard < 3; shard++) {
+        if (best[shard].seconds < INFINITY)
+            SL_TRY(add_candidate(found, &best[shard]));
+    }
+done:
+    sl_tune_clear_stages(&stages);
+    return status;
+}
+
+/* The time that a layout must be able to beat: that of the last of the four-fold top so far. */
+static double threshold(const sl_tune *tune, candidate_list *found)
+{
+    int wanted = 4 * tune->top;
+    if (found->count < wanted)
+        return INFINITY;
+    qsort(found->items, (size_t)found->count, sizeof *found->items, by_seconds);
+    return found->items[wanted - 1].seconds;
+}
+
+sl_status sl_tune_enumerate(sl_tune *tune, tune_candidate **out, int *count)
+{
+    sl_status status = SL_OK;
+    candidate_list layouts = { 0 }, found = { 0 };
+    SL_TRY(list_layouts(tune, &layouts));
+    if (layouts.count > 0)
+        qsort(layouts.items, (size_t)layouts.count, sizeof *layouts.items, by_bound);
+    for (int i = 0; i < layouts.count && layouts.items[i].bound <= threshold(tune, &found); i++)
+        SL_TRY(try_layout(tune, &layouts.items[i], &found));
+    if (found.count > 0)
+        qsort(found.items, (size_t)found.count, sizeof *found.items, by_seconds);
+    *out = found.items;
+    *count = found.count;
+    found.items = NULL;
+done:
+    sl_free(found.items);
+    sl_free(layouts.items);
+    return status;
+}

@@ -1,0 +1,336 @@
+/* Seconds of units measured here: two of each kind in the order of the model, in as many threads at once as ranks will
+ * work at once, so that what processors share (caches, memory) is shared here as well. */
+#include "tune/tune.h"
+
+#include "base/alloc.h"
+#include "base/thread.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LEAST_PASSES = 3, MOST_PASSES = 12, SAME_KIND = 2 };
+static const double PASS_SECONDS = 0.25; /* that are enough beyond the least number of passes */
+
+/* The programs that are measured. */
+typedef struct chain {
+    sl_stage_program **programs;
+    int *kinds;
+    int count, kind_count;
+    int threads; /* of a device */
+    const char *device;
+    pthread_mutex_t gate; /* held until all threads are there */
+    bool abandoned;       /* they are not: nothing is run */
+    pthread_barrier_t barrier;
+    bool stop; /* set by the first thread between two barriers */
+} chain;
+
+/* Memory and pointers of one unit in one thread. */
+typedef struct unit_memory {
+    const void **params, **inputs, **output_grads;
+    void **grads, **outputs, **input_grads;
+    sl_bindings bindings;
+} unit_memory;
+
+/* One thread's copy. */
+typedef struct chain_copy {
+    chain *chain;
+    bool first;
+    sl_device *device;
+    sl_stream *stream;
+    sl_arena *arena;
+    void **blocks; /* of the device */
+    int block_count;
+    size_t block_capacity;
+    unit_memory *units;
+    double *samples; /* (kind, phase, pass) */
+    int *counts;     /* (kind, phase) */
+    sl_status status;
+    char message[512];
+} chain_copy;
+
+enum { MOST_SAMPLES = 2 * SAME_KIND * MOST_PASSES };
+
+/* ---- Memory ---------------------------------------------------------------------------------- */
+
+static sl_status take_block(chain_copy *copy, size_t bytes, int byte, void **out)
+{
+    sl_status status = SL_OK;
+    void *block = NULL;
+    SL_TRY(SL_GROW(copy->blocks, &copy->block_capacity, copy->block_count + 1));
+    SL_TRY(sl_device_alloc(copy->device, bytes, &block));
+    copy->blocks[copy->block_count++] = block;
+    SL_TRY(sl_stream_memset(copy->stream, block, byte, bytes));
+    *out = block;
+done:
+    return status;
+}
+
+/* Numbers of about 0.01; indices are 0, which every table has. */
+static int filling(sl_dtype dtype)
+{
+    return dtype == SL_I32 || dtype == SL_I64 ? 0 : 0x3c;
+}
+
+static sl_status take_ports(chain_copy *copy, const sl_port *ports, int count, bool grads, void ***out)
+{
+    sl_status status = SL_OK;
+    void **pointers = NULL;
+    SL_TRY(SL_ARENA_ARRAY(copy->arena, pointers, count + 1));
+    for (int i = 0; i < count; i++)
+        SL_TRY(take_block(copy, grads && ports[i].grad_bytes > ports[i].bytes ? ports[i].grad_bytes : ports[i].bytes,
+                          filling(ports[i].dtype), &pointers[i]));
+    *out = pointers;
+done:
+    return status;
+}
+
+static sl_status take_unit(chain_copy *copy, const sl_stage_program *program, unit_memory *unit)
+{
+    sl_status status = SL_OK;
+    const sl_program_info *info = sl_stage_program_info(program);
+    size_t scratch = 0;
+    void *saved_i, *saved_w, *kept, *memory, *constants, *host = NULL;
+    for (int p = 0; p < SL_PHASE_COUNT; p++)
+        scratch = info->scratch_bytes[p] > scratch ? info->scratch_bytes[p] : scratch;
+    SL_TRY(take_ports(copy, info->params, info->param_count, false, (void ***)&unit->params));
+    SL_TRY(take_ports(copy, info->params, info->param_count, true, &unit->grads));
+    SL_TRY(take_ports(copy, info->inputs, info->input_count, false, (void ***)&unit->inputs));
+    SL_TRY(take_ports(copy, info->inputs, info->input_count, false, &unit->input_grads));
+    SL_TRY(take_ports(copy, info->outputs, info->output_count, false, &unit->outputs));
+    SL_TRY(take_ports(copy, info->outputs, info->output_count, false, (void ***)&unit->output_grads));
+    SL_TRY(take_block(copy, info->saved_i_bytes, 0, &saved_i));
+    SL_TRY(take_block(copy, info->saved_w_bytes, 0, &saved_w));
+    SL_TRY(take_block(copy, info->kept_bytes, 0, &kept));
+    SL_TRY(take_block(copy, scratch, 0, &memory));
+    SL_TRY(take_block(copy, info->constant_bytes, 0, &constants));
+    SL_TRY(sl_alloc(1, info->constant_bytes, &host));
+    sl_stage_program_constants(program, host);
+    SL_TRY(sl_stream_copy(copy->stream, SL_COPY_HOST_TO_DEVICE, constants, host, info->constant_bytes));
+    SL_TRY(sl_stream_synchronize(copy->stream));
+    unit->bindings = (sl_bindings){ .params = unit->params,
+                                    .grads = unit->grads,
+                                    .inputs = unit->inputs,
+                                    .outputs = unit->outputs,
+                                    .output_grads = unit->output_grads,
+                                    .input_grads = unit->input_grads,
+                                    .constants = constants,
+                                    .saved_i = saved_i,
+                                    .saved_w = saved_w,
+                                    .kept = kept,
+                                    .scratch = memory,
+                                    .rng = { .seed = 1, .training = true } };
+done:
+    sl_free(host);
+    return status;
+}
+
+static void close_copy(chain_copy *copy)
+{
+    for (int i = 0; i < copy->block_count; i++)
+        sl_device_free(copy->device, copy->blocks[i]);
+    sl_free(copy->blocks);
+    sl_stream_destroy(copy->stream);
+    sl_device_close(copy->device);
+    sl_arena_destroy(copy->arena);
+}
+
+static sl_status open_copy(chain_copy *copy)
+{
+    sl_status status = SL_OK;
+    const chain *all = copy->chain;
+    SL_TRY(sl_arena_create(&copy->arena));
+    SL_TRY(sl_device_open(all->device, &(sl_device_options){ .threads = all->threads }, &copy->device));
+    SL_TRY(sl_stream_create(copy->device, &copy->stream));
+    SL_TRY(SL_ARENA_ARRAY(copy->arena, copy->units, all->count));
+    for (int u = 0; u < all->count; u++)
+        SL_TRY(take_unit(copy, all->programs[u], &copy->units[u]));
+done:
+    return status;
+}
+
+/* ---- Passes ---------------------------------------------------------------------------------- */
+
+static sl_status time_phase(chain_copy *copy, int unit, sl_phase phase, bool counts)
+{
+    sl_status status = SL_OK;
+    const chain *all = copy->chain;
+    double start = sl_now();
+    SL_TRY(sl_stage_program_run(all->programs[unit], phase, copy->stream, &copy->units[unit].bindings));
+    SL_TRY(sl_stream_synchronize(copy->stream));
+    int cell = all->kinds[unit] * SL_PHASE_COUNT + (int)phase;
+    if (counts && copy->counts[cell] < MOST_SAMPLES)
+        copy->samples[cell * MOST_SAMPLES + copy->counts[cell]++] = sl_now() - start;
+done:
+    return status;
+}
+
+/* A microbatch through the chain and back, once with B and once with I and W. */
+static sl_status run_pass(chain_copy *copy, bool counts)
+{
+    sl_status status = SL_OK;
+    int count = copy->chain->count;
+    for (int u = 0; u < count; u++)
+        SL_TRY(time_phase(copy, u, SL_PHASE_F, counts));
+    for (int u = count - 1; u >= 0; u--)
+        SL_TRY(time_phase(copy, u, SL_PHASE_B, counts));
+    for (int u = 0; u < count; u++)
+        SL_TRY(time_phase(copy, u, SL_PHASE_F, counts));
+    for (int u = count - 1; u >= 0; u--) {
+        SL_TRY(time_phase(copy, u, SL_PHASE_I, counts));
+        SL_TRY(time_phase(copy, u, SL_PHASE_W, counts));
+    }
+done:
+    return status;
+}
+
+/* All copies make the same number of passes, each at the same time as the others. */
+static void *run_copy(void *user)
+{
+    chain_copy *copy = user;
+    chain *all = copy->chain;
+    double start = 0;
+    pthread_mutex_lock(&all->gate);
+    bool abandoned = all->abandoned;
+    pthread_mutex_unlock(&all->gate);
+    if (abandoned)
+        return NULL;
+    copy->status = open_copy(copy);
+    for (int pass = 0; pass <= MOST_PASSES; pass++) {
+        pthread_barrier_wait(&all->barrier);
+        if (copy->status == SL_OK)
+            copy->status = run_pass(copy, pass > 0); /* the first warms up */
+        if (copy->first && pass == 0)
+            start = sl_now();
+        if (copy->first)
+            all->stop = pass >= LEAST_PASSES && sl_now() - start > PASS_SECONDS;
+        pthread_barrier_wait(&all->barrier);
+        if (all->stop)
+            break;
+    }
+    if (copy->status != SL_OK)
+        snprintf(copy->message, sizeof copy->message, "%s", sl_error_message());
+    close_copy(copy);
+    return NULL;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* The median over passes, units of the kind and copies. */
+static sl_status take_medians(const chain_copy *copies, int copy_count, tune_costs *costs)
+{
+    sl_status status = SL_OK;
+    double *values = NULL;
+    SL_TRY(SL_NEW_ARRAY(values, copy_count * MOST_SAMPLES));
+    for (int cell = 0; cell < copies[0].chain->kind_count * SL_PHASE_COUNT; cell++) {
+        int count = 0;
+        for (int c = 0; c < copy_count; c++) {
+            memcpy(values + count, copies[c].samples + (ptrdiff_t)cell * MOST_SAMPLES,
+                   (size_t)copies[c].counts[cell] * sizeof *values);
+            count += copies[c].counts[cell];
+        }
+        if (count == 0)
+            continue;
+        qsort(values, (size_t)count, sizeof *values, by_value);
+        tune_cost *cost = &costs->kinds[cell / SL_PHASE_COUNT];
+        double *fields[SL_PHASE_COUNT] = { &cost->f, &cost->i, &cost->w, &cost->b };
+        *fields[cell % SL_PHASE_COUNT] = values[count / 2];
+    }
+done:
+    sl_free(values);
+    return status;
+}
+
+static sl_status run_copies(chain *all, int copy_count, tune_costs *costs)
+{
+    sl_status status = SL_OK;
+    chain_copy *copies = NULL;
+    pthread_t *threads = NULL;
+    int started = 0, cells = all->kind_count * SL_PHASE_COUNT;
+    SL_TRY(SL_NEW_ARRAY(copies, copy_count));
+    SL_TRY(SL_NEW_ARRAY(threads, copy_count));
+    for (int c = 0; c < copy_count; c++) {
+        copies[c] = (chain_copy){ .chain = all, .first = c == 0 };
+        SL_TRY(SL_NEW_ARRAY(copies[c].samples, (int64_t)cells * MOST_SAMPLES));
+        SL_TRY(SL_NEW_ARRAY(copies[c].counts, cells));
+    }
+    pthread_mutex_lock(&all->gate);
+    for (; started < copy_count && status == SL_OK; started += status == SL_OK)
+        status = sl_thread_start("measures layers", run_copy, &copies[started], &threads[started]);
+    all->abandoned = status != SL_OK;
+    pthread_mutex_unlock(&all->gate);
+    for (; started > 0; started--)
+        pthread_join(threads[started - 1], NULL);
+    SL_TRY(status);
+    for (int c = 0; c < copy_count; c++) {
+        if (copies[c].status != SL_OK)
+            SL_TRY(sl_fail(copies[c].status, "measuring a layer: %s", copies[c].message));
+    }
+    SL_TRY(take_medians(copies, copy_count, costs));
+done:
+    for (int c = 0; copies && c < copy_count; c++) {
+        sl_free(copies[c].samples);
+        sl_free(copies[c].counts);
+    }
+    sl_free(threads);
+    sl_free(copies);
+    return status;
+}
+
+/* ---- The chain ------------------------------------------------------------------------------- */
+
+static sl_status build_chain(const tune_model *model, const tune_costs *costs, sl_device *device, chain *all)
+{
+    sl_status status = SL_OK;
+    sl_graph *graph = NULL;
+    int *seen = NULL;
+    const sl_model_shape shape = { .batch = costs->rows,
+                                   .seq = model->config->batch.seq,
+                                   .dtype = (sl_dtype)model->config->precision.dtype };
+    SL_TRY(SL_NEW_ARRAY(seen, model->kind_count));
+    SL_TRY(SL_NEW_ARRAY(all->programs, model->unit_count));
+    SL_TRY(SL_NEW_ARRAY(all->kinds, model->unit_count));
+    SL_TRY(sl_model_build(&model->plan->graph_model, SL_MODE_TRAIN, &shape, &graph));
+    for (int u = 0; u < model->unit_count; u++) {
+        int kind = model->units[u].kind;
+        if (seen[kind]++ >= SAME_KIND)
+            continue;
+        SL_TRY(sl_tune_build_unit(model, graph, u, costs->recompute, device, &all->programs[all->count]));
+        all->kinds[all->count++] = kind;
+    }
+done:
+    sl_graph_destroy(graph);
+    sl_free(seen);
+    return status;
+}
+
+sl_status sl_tune_measure_costs(const tune_model *model, int copies, tune_costs *costs)
+{
+    sl_status status = SL_OK;
+    sl_device *device = NULL;
+    chain all = { .kind_count = model->kind_count,
+                  .threads = (int)model->config->parallel.threads,
+                  .device = model->plan->device,
+                  .gate = PTHREAD_MUTEX_INITIALIZER };
+    bool barrier = false;
+    SL_TRY(sl_device_open(all.device, &(sl_device_options){ .threads = all.threads }, &device));
+    SL_TRY(build_chain(model, costs, device, &all));
+    barrier = pthread_barrier_init(&all.barrier, NULL, (unsigned)copies) == 0;
+    if (!barrier)
+        SL_TRY(sl_fail(SL_ERR_MEMORY, "no barrier for %d threads", copies));
+    SL_TRY(run_copies(&all, copies, costs));
+done:
+    if (barrier)
+        pthread_barrier_destroy(&all.barrier);
+    for (int u = 0; u < all.count; u++)
+        sl_stage_program_destroy(all.programs[u]);
+    sl_free(all.programs);
+    sl_free(all.kinds);
+    sl_device_close(device);
+    return status;
+}

@@ -1,0 +1,142 @@
+/* Pipelines whose ranks share processors: as many actions run at full speed as there are cores, more of them share. */
+#include "tune/tune.h"
+
+#include "base/alloc.h"
+
+#include <math.h>
+
+/* A rank on its way through its actions. */
+typedef struct core_rank {
+    const sl_action *actions;
+    int64_t count, next;
+    int part;        /* of the next action: an OVERLAP_F_B has two */
+    double left;     /* seconds of work of the part under way */
+    bool runs;       /* a part is under way */
+    double ready_at; /* when the next part may start; INFINITY: not known yet */
+} core_rank;
+
+typedef struct core_share {
+    const tune_stages *stages;
+    core_rank *ranks;
+    int rank_count;
+    int64_t microbatches;
+    double *forward, *backward; /* (stage, microbatch): when F, and I or B, has ended; INFINITY before */
+    double now;
+} core_share;
+
+static sl_action part_of(const core_rank *rank)
+{
+    sl_action parts[2];
+    int count = sl_action_parts(rank->actions[rank->next], parts);
+    return parts[rank->part < count ? rank->part : 0];
+}
+
+static double duration(const core_share *share, sl_action action)
+{
+    const sl_stage_cost *cost = &share->stages->costs[action.stage];
+    return action.kind == SL_KIND_F   ? cost->f
+           : action.kind == SL_KIND_I ? cost->i
+           : action.kind == SL_KIND_W ? cost->w
+                                      : cost->b;
+}
+
+/* When what the action needs from other stages is there. */
+static double arrival(const core_share *share, sl_action action)
+{
+    const tune_stages *stages = share->stages;
+    int64_t m = share->microbatches, at = action.stage * m + action.microbatch;
+    if (action.kind == SL_KIND_F && action.stage > 0)
+        return share->forward[at - m] + stages->hops[action.stage - 1];
+    if ((action.kind == SL_KIND_I || action.kind == SL_KIND_B) && action.stage + 1 < stages->count)
+        return share->backward[at + m] + stages->hops[action.stage];
+    return 0;
+}
+
+/* Starts whatever can start now; the number of ranks that are at work. */
+static int start_ready(core_share *share)
+{
+    int active = 0;
+    for (int r = 0; r < share->rank_count; r++) {
+        core_rank *rank = &share->ranks[r];
+        if (!rank->runs && rank->next < rank->count) {
+            sl_action action = part_of(rank);
+            rank->ready_at = arrival(share, action);
+            if (rank->ready_at <= share->now) {
+                rank->runs = true;
+                rank->left = duration(share, action);
+            }
+        }
+        active += rank->runs;
+    }
+    return active;
+}
+
+static void finish_part(core_share *share, core_rank *rank)
+{
+    sl_action parts[2], action = part_of(rank);
+    int64_t at = action.stage * share->microbatches + action.microbatch;
+    if (action.kind == SL_KIND_F)
+        share->forward[at] = share->now;
+    else if (action.kind != SL_KIND_W)
+        share->backward[at] = share->now;
+    rank->runs = false;
+    if (++rank->part >= sl_action_parts(rank->actions[rank->next], parts)) {
+        rank->part = 0;
+        rank->next++;
+    }
+}
+
+/* Goes on to the next end or arrival. False: all is done; an order that cannot run leaves ends of INFINITY. */
+static bool advance_time(core_share *share, double copies, double cores, double *ends)
+{
+    int active = start_ready(share);
+    double speed = active * copies > cores ? cores / (active * copies) : 1, step = INFINITY;
+    for (int r = 0; r < share->rank_count; r++) {
+        const core_rank *rank = &share->ranks[r];
+        if (rank->runs)
+            step = fmin(step, rank->left / speed);
+        else if (rank->next < rank->count)
+            step = fmin(step, rank->ready_at - share->now);
+    }
+    if (step == INFINITY)
+        return false;
+    share->now += step;
+    for (int r = 0; r < share->rank_count; r++) {
+        core_rank *rank = &share->ranks[r];
+        if (!rank->runs)
+            continue;
+        rank->left -= step * speed;
+        if (rank->left > 1e-12 * share->now)
+            continue;
+        finish_part(share, rank);
+        if (rank->next == rank->count)
+            ends[r] = share->now;
+    }
+    return true;
+}
+
+sl_status sl_tune_share_cores(const sl_schedule *schedule, const tune_stages *stages, int copies, double cores,
+                              double *ends)
+{
+    sl_status status = SL_OK;
+    core_share share = { .stages = stages,
+                         .rank_count = sl_schedule_ranks(schedule),
+                         .microbatches = sl_schedule_microbatches(schedule) };
+    int64_t cells = share.microbatches * stages->count;
+    SL_TRY(SL_NEW_ARRAY(share.ranks, share.rank_count));
+    SL_TRY(SL_NEW_ARRAY(share.forward, cells));
+    SL_TRY(SL_NEW_ARRAY(share.backward, cells));
+    for (int64_t i = 0; i < cells; i++)
+        share.forward[i] = share.backward[i] = INFINITY;
+    for (int r = 0; r < share.rank_count; r++) {
+        share.ranks[r].actions = sl_schedule_actions(schedule, r, &share.ranks[r].count);
+        ends[r] = INFINITY;
+    }
+    while (advance_time(&share, copies, cores, ends))
+        continue;
+done:
+    sl_free(share.backward);
+    sl_free(share.forward);
+    sl_free(share.ranks);
+    return status;
+}

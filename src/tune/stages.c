@@ -1,0 +1,158 @@
+/* Stages and schedules of a candidate. */
+#include "tune/tune.h"
+
+#include "base/alloc.h"
+
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Those of this size and choice: known, or computed now. */
+static sl_status find_costs(sl_tune *tune, int64_t rows, int recompute, const tune_costs **out)
+{
+    sl_status status = SL_OK;
+    tune_costs costs;
+    for (int i = 0; i < tune->cost_count; i++) {
+        if (tune->costs[i].rows == rows && tune->costs[i].recompute == recompute) {
+            *out = &tune->costs[i];
+            return SL_OK;
+        }
+    }
+    SL_TRY(sl_tune_count_costs(&tune->model, &tune->cluster, rows, recompute, &costs));
+    if (tune->measure) {
+        double cores = (double)sysconf(_SC_NPROCESSORS_ONLN) / (double)tune->config->parallel.threads;
+        SL_TRY(sl_tune_measure_costs(&tune->model, (int)fmax(1, fmin(tune->ranks, cores)), &costs));
+    }
+    SL_TRY(SL_GROW(tune->costs, &tune->cost_capacity, tune->cost_count + 1));
+    tune->costs[tune->cost_count] = costs;
+    *out = &tune->costs[tune->cost_count++];
+done:
+    return status;
+}
+
+static void add_unit(tune_stages *stages, int stage, const tune_cost *cost)
+{
+    sl_stage_cost *sum = &stages->costs[stage];
+    double early = sum->activation * sum->release + cost->until_i;
+    sum->f += cost->f;
+    sum->i += cost->i;
+    sum->w += cost->w;
+    sum->b += cost->b;
+    sum->activation += cost->until_i + cost->until_w;
+    sum->release = sum->activation > 0 ? early / sum->activation : 0;
+    stages->kept[stage] += cost->kept;
+    stages->params[stage] += cost->params;
+    stages->grads[stage] += cost->grads;
+    stages->elements[stage] += cost->elements;
+    stages->scratch[stage] = fmax(stages->scratch[stage], cost->scratch);
+}
+
+void sl_tune_clear_stages(tune_stages *stages)
+{
+    sl_free(stages->cuts);
+    sl_free(stages->costs);
+    sl_free(stages->hops);
+    *stages = (tune_stages){ 0 };
+}
+
+sl_status sl_tune_make_stages(sl_tune *tune, const tune_candidate *candidate, tune_stages *out)
+{
+    sl_status status = SL_OK;
+    const tune_model *model = &tune->model;
+    const tune_costs *costs = NULL;
+    tune_stages made = { .count = candidate->pp * candidate->chunks };
+    double *weights = NULL;
+    SL_TRY(find_costs(tune, candidate->rows, candidate->recompute, &costs));
+    SL_TRY(SL_NEW_ARRAY(made.cuts, made.count));
+    SL_TRY(SL_NEW_ARRAY(made.costs, made.count));
+    SL_TRY(SL_NEW_ARRAY(made.hops, (int64_t)6 * made.count));
+    SL_TRY(SL_NEW_ARRAY(weights, model->unit_count));
+    made.kept = made.hops + made.count;
+    made.scratch = made.kept + made.count;
+    made.params = made.scratch + made.count;
+    made.grads = made.params + made.count;
+    made.elements = made.grads + made.count;
+    for (int u = 0; u < model->unit_count; u++) {
+        const tune_cost *cost = &costs->kinds[model->units[u].kind];
+        weights[u] = cost->f + fmin(cost->b, cost->i + cost->w);
+    }
+    SL_TRY(sl_tune_cut(weights, model->unit_count, made.count, made.cuts));
+    for (int u = 0, s = 0; u < model->unit_count; u++) {
+        const tune_cost *cost = &costs->kinds[model->units[u].kind];
+        if (s + 1 < made.count && made.cuts[s] == u) {
+            int from = sl_placement_rank(candidate->placement, candidate->pp, s);
+            int to = sl_placement_rank(candidate->placement, candidate->pp, s + 1);
+            made.hops[s++] = sl_tune_hop(&tune->cluster, candidate->dp, from, to, cost->input);
+        }
+        add_unit(&made, s, cost);
+    }
+    *out = made;
+    made = (tune_stages){ 0 };
+done:
+    sl_free(weights);
+    sl_tune_clear_stages(&made);
+    return status;
+}
+
+void sl_tune_split_costs(const tune_stages *stages, sl_stage_cost *out)
+{
+    for (int s = 0; s < stages->count; s++) {
+        const sl_stage_cost *whole = &stages->costs[s];
+        double after = whole->activation * (1 - whole->release) + stages->kept[s]; /* held when I has ended */
+        out[s] = *whole;
+        out[s].activation = fmax(whole->activation, after);
+        out[s].release = out[s].activation > 0 ? 1 - after / out[s].activation : 0;
+    }
+}
+
+/* The planner's problem: memory in shares of what each rank has left for activations. */
+static sl_status state_problem(const sl_tune *tune, const tune_candidate *candidate, const tune_stages *stages,
+                               sl_stage_cost *costs, sl_plan_problem *out)
+{
+    sl_plan_problem_init(out, candidate->pp, (int)candidate->microbatches, candidate->placement, candidate->chunks);
+    sl_tune_split_costs(stages, costs);
+    for (int s = 0; s < stages->count; s++) {
+        int rank = sl_placement_rank(candidate->placement, candidate->pp, s);
+        double left =
+            candidate->room * (tune->cluster.memory - sl_tune_fixed_memory(&tune->setting, stages, candidate, rank));
+        if (left <= 0)
+            return sl_fail(SL_ERR_UNSUPPORTED, "rank %d has no memory for activations", rank);
+        costs[s].activation /= left;
+    }
+    out->costs.stages = costs;
+    out->costs.edge_sizes = stages->hops;
+    out->costs.bandwidth = 1;
+    out->memory = 1;
+    return SL_OK;
+}
+
+sl_status sl_tune_make_schedule(const sl_tune *tune, const tune_candidate *candidate, const tune_stages *stages,
+                                const char *name, double budget, sl_schedule **out, double *bound)
+{
+    sl_status status = SL_OK;
+    sl_plan_problem problem;
+    sl_plan_result *result = NULL;
+    sl_stage_cost *costs = NULL;
+    sl_plan_bound least;
+    SL_TRY(SL_NEW_ARRAY(costs, stages->count));
+    if (strcmp(name, "found") != 0) {
+        const sl_generate_options options = { .name = name,
+                                              .ranks = candidate->pp,
+                                              .microbatches = (int)candidate->microbatches,
+                                              .stages_per_rank = candidate->chunks };
+        SL_TRY(sl_schedule_generate(&options, out));
+    } else {
+        SL_TRY(state_problem(tune, candidate, stages, costs, &problem));
+        SL_TRY(sl_plan_search(&problem, budget, &result));
+        SL_TRY(sl_schedule_merge_backward(sl_plan_schedule(result), out));
+    }
+    if (bound) {
+        SL_TRY(state_problem(tune, candidate, stages, costs, &problem));
+        SL_TRY(sl_plan_bounds(&problem, &least));
+        *bound = least.makespan;
+    }
+done:
+    sl_plan_result_destroy(result);
+    sl_free(costs);
+    return status;
+}

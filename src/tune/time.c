@@ -1,0 +1,223 @@
+/* Time and memory of a step: the schedule run in time, then what replicas exchange, then the optimizer. */
+#include "tune/tune.h"
+
+#include "base/alloc.h"
+
+#include <math.h>
+
+/* The machine of a device of the pipeline: replicas of a stage are neighbors. */
+static int machine_of(const sl_cluster *cluster, int rank, int dp, int replica)
+{
+    return (int)(((int64_t)rank * dp + replica) / cluster->devices);
+}
+
+static const sl_cluster_link *link_of_ranks(const sl_cluster *cluster, int dp, int from, int to)
+{
+    bool near = machine_of(cluster, from, dp, 0) == machine_of(cluster, to, dp, 0) &&
+                machine_of(cluster, from, dp, dp - 1) == machine_of(cluster, to, dp, dp - 1);
+    return near ? &cluster->inside : &cluster->between;
+}
+
+double sl_tune_hop(const sl_cluster *cluster, int dp, int from, int to, double bytes)
+{
+    const sl_cluster_link *link = link_of_ranks(cluster, dp, from, to);
+    if (from == to)
+        return 0;
+    return link->latency + (link->bandwidth > 0 ? bytes / link->bandwidth : 0);
+}
+
+/* A reduce-scatter or an all-gather of so many bytes in a ring of the replicas of one stage. */
+static double half_ring(const sl_cluster *cluster, const tune_candidate *candidate, double bytes)
+{
+    double dp = candidate->dp;
+    bool near = (int64_t)candidate->pp * candidate->dp <= cluster->devices || cluster->devices % candidate->dp == 0;
+    const sl_cluster_link *link = near ? &cluster->inside : &cluster->between;
+    if (candidate->dp == 1)
+        return 0;
+    return (dp - 1) * link->latency + (link->bandwidth > 0 ? (dp - 1) / dp * bytes / link->bandwidth : 0);
+}
+
+/* Gradients are summed; weights are gathered if each replica keeps or updates a part of them. */
+static double exchange_seconds(const sl_cluster *cluster, const tune_candidate *candidate, double grads, double params)
+{
+    return half_ring(cluster, candidate, grads) +
+           half_ring(cluster, candidate, candidate->shard == TUNE_SHARD_NONE ? grads : params);
+}
+
+static int rank_of(const tune_candidate *candidate, int stage)
+{
+    return sl_placement_rank(candidate->placement, candidate->pp, stage);
+}
+
+static double work_of(const sl_stage_cost *cost)
+{
+    return cost->f + fmin(cost->b, cost->i + cost->w);
+}
+
+static bool shares_cores(const sl_cluster *cluster, const tune_candidate *candidate)
+{
+    return cluster->shared_cores > 0 && (double)candidate->pp * candidate->dp > cluster->shared_cores;
+}
+
+/* ---- Memory ---------------------------------------------------------------------------------- */
+
+double sl_tune_fixed_memory(const tune_setting *setting, const tune_stages *stages, const tune_candidate *candidate,
+                            int rank)
+{
+    double params = 0, grads = 0, elements = 0, scratch = 0, dp = candidate->dp;
+    for (int s = 0; s < stages->count; s++) {
+        if (rank_of(candidate, s) != rank)
+            continue;
+        params += stages->params[s];
+        grads += stages->grads[s];
+        elements += stages->elements[s];
+        scratch = fmax(scratch, stages->scratch[s]);
+    }
+    double state = elements * setting->state_bytes / (candidate->shard == TUNE_SHARD_NONE ? 1 : dp);
+    double parts = candidate->shard == TUNE_SHARD_FULL ? (params + grads) / dp : 0;
+    double snapshot = setting->cluster->shared_cores > 0 ? params + elements * setting->state_bytes : 0;
+    return params + grads + parts + state + scratch + snapshot;
+}
+
+static void find_fullest(const tune_setting *setting, const tune_stages *stages, const sl_timeline *timeline,
+                         tune_candidate *candidate)
+{
+    candidate->memory = 0;
+    for (int r = 0; r < candidate->pp; r++) {
+        double memory = sl_tune_fixed_memory(setting, stages, candidate, r) + sl_timeline_peak_memory(timeline, r);
+        if (memory > candidate->memory) {
+            candidate->memory = memory;
+            candidate->fullest = r;
+        }
+    }
+}
+
+/* ---- Time ------------------------------------------------------------------------------------ */
+
+/* When each rank has done its part of the pipeline and of the exchange. With processors of its own a rank exchanges the
+ * gradients of a stage while it works on others; one that shares them does it afterwards. */
+static void end_of_ranks(const tune_setting *setting, const tune_stages *stages, const sl_timeline *timeline,
+                         const tune_candidate *candidate, double *ends)
+{
+    const sl_schedule *schedule = sl_timeline_schedule(timeline);
+    for (int r = 0; r < candidate->pp; r++) {
+        int64_t count = 0;
+        const sl_action *actions = sl_schedule_actions(schedule, r, &count);
+        const sl_span *spans = sl_timeline_spans(timeline, r);
+        double compute = count > 0 ? spans[count - 1].end : 0, link = 0;
+        for (int chunk = 0; chunk < candidate->chunks; chunk++) {
+            int stage = sl_placement_stage(candidate->placement, candidate->pp, r, candidate->chunks - 1 - chunk);
+            double end = 0;
+            for (int64_t i = count - 1; i >= 0 && end == 0; i--) {
+                sl_action parts[2];
+                for (int p = sl_action_parts(actions[i], parts) - 1; p >= 0; p--)
+                    end = parts[p].stage == stage && parts[p].kind != SL_KIND_F ? fmax(end, spans[i].end) : end;
+            }
+            link = fmax(link, end) +
+                   exchange_seconds(setting->cluster, candidate, stages->grads[stage], stages->params[stage]);
+        }
+        ends[r] = fmax(compute, link);
+    }
+}
+
+static double largest(const double *values, int count)
+{
+    double most = 0;
+    for (int i = 0; i < count; i++)
+        most = fmax(most, values[i]);
+    return most;
+}
+
+/* Work of the pipeline and of the optimizer on each rank. */
+static void sum_ranks(const tune_setting *setting, const tune_stages *stages, const tune_candidate *candidate,
+                      double *work, double *update)
+{
+    for (int s = 0; s < stages->count; s++) {
+        int rank = rank_of(candidate, s);
+        work[rank] += work_of(&stages->costs[s]) * (double)candidate->microbatches;
+        update[rank] += stages->elements[s] * setting->update_seconds /
+                        (candidate->shard == TUNE_SHARD_NONE ? 1 : (double)candidate->dp);
+    }
+}
+
+/* Seconds that the slowest rank needs, or all together if they share the processors. */
+static double span_of(const tune_setting *setting, const tune_candidate *candidate, const double *values)
+{
+    double sum = 0, most = largest(values, candidate->pp);
+    for (int r = 0; r < candidate->pp; r++)
+        sum += values[r];
+    return shares_cores(setting->cluster, candidate) ? fmax(most, sum * candidate->dp / setting->cluster->shared_cores)
+                                                     : most;
+}
+
+static double tied_seconds(const tune_setting *setting, const tune_candidate *candidate, const tune_stages *stages)
+{
+    int first = rank_of(candidate, 0), last = rank_of(candidate, stages->count - 1);
+    return first == last ? 0 : 2 * sl_tune_hop(setting->cluster, candidate->dp, first, last, setting->tied_bytes);
+}
+
+double sl_tune_bound(const tune_setting *setting, const tune_stages *stages, const tune_candidate *candidate)
+{
+    double work = 0, update = 0, before = 0, most = 0, all = 0;
+    for (int s = 0; s < stages->count; s++) {
+        double own = work_of(&stages->costs[s]) * (double)candidate->microbatches;
+        all += own;
+        work = candidate->chunks == 1 ? before + own : 0;
+        update = stages->elements[s] * setting->update_seconds / candidate->dp;
+        most = fmax(most, work + update);
+        before += stages->costs[s].f + (s + 1 < stages->count ? stages->hops[s] : 0);
+    }
+    double cores = candidate->pp;
+    if (shares_cores(setting->cluster, candidate))
+        cores = setting->cluster->shared_cores / candidate->dp;
+    return fmax(most, all / cores);
+}
+
+sl_status sl_tune_time(const tune_setting *setting, const tune_stages *stages, const sl_schedule *schedule,
+                       tune_candidate *candidate)
+{
+    sl_status status = SL_OK;
+    sl_timeline *timeline = NULL;
+    double *ends = NULL, *work = NULL, *update = NULL;
+    sl_stage_cost *split = NULL;
+    sl_costs costs;
+    sl_costs_init(&costs);
+    SL_TRY(SL_NEW_ARRAY(split, stages->count));
+    sl_tune_split_costs(stages, split);
+    costs.stages = sl_schedule_has_kind(schedule, SL_KIND_W) ? split : stages->costs;
+    costs.edge_sizes = stages->hops;
+    costs.bandwidth = 1;
+    SL_TRY(SL_NEW_ARRAY(ends, candidate->pp));
+    SL_TRY(SL_NEW_ARRAY(work, candidate->pp));
+    SL_TRY(SL_NEW_ARRAY(update, candidate->pp));
+    SL_TRY(sl_schedule_simulate(schedule, &costs, NULL, 0, &timeline));
+    candidate->bubble = sl_timeline_bubble(timeline, -1);
+    find_fullest(setting, stages, timeline, candidate);
+    double pipeline = sl_timeline_makespan(timeline), exchanged = 0;
+    if (shares_cores(setting->cluster, candidate)) {
+        SL_TRY(sl_tune_share_cores(schedule, stages, candidate->dp, setting->cluster->shared_cores, ends));
+        pipeline = largest(ends, candidate->pp);
+        for (int s = 0; s < stages->count; s++)
+            work[rank_of(candidate, s)] +=
+                exchange_seconds(setting->cluster, candidate, stages->grads[s], stages->params[s]);
+        exchanged = pipeline + span_of(setting, candidate, work);
+        for (int r = 0; r < candidate->pp; r++)
+            work[r] = 0;
+    } else {
+        end_of_ranks(setting, stages, timeline, candidate, ends);
+        exchanged = fmax(pipeline, largest(ends, candidate->pp));
+    }
+    sum_ranks(setting, stages, candidate, work, update);
+    candidate->work = fmin(span_of(setting, candidate, work), pipeline);
+    candidate->idle = pipeline - candidate->work;
+    candidate->exchange = exchanged - pipeline + tied_seconds(setting, candidate, stages);
+    candidate->update = span_of(setting, candidate, update);
+    candidate->seconds = candidate->work + candidate->idle + candidate->exchange + candidate->update;
+done:
+    sl_timeline_destroy(timeline);
+    sl_free(split);
+    sl_free(update);
+    sl_free(work);
+    sl_free(ends);
+    return status;
+}

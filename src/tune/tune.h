@@ -1,0 +1,173 @@
+/* What the files of this layer share. */
+#ifndef SL_TUNE_TUNE_H
+#define SL_TUNE_TUNE_H
+
+#include <sluice/tune.h>
+
+#include "base/arena.h"
+#include "train/plan.h"
+
+/* ---- The model in units (units.c) ------------------------------------------------------------ */
+
+/* A part of the model between two places where a cut sends least. Stages are made of whole units. */
+typedef struct tune_unit {
+    int first;        /* node of the graph; it ends before the next unit's first */
+    int kind;         /* units of the same kind have the same nodes and shapes */
+    const char *name; /* of its first node: where parallel.split cuts */
+} tune_unit;
+
+enum { TUNE_RECOMPUTE_LIMIT = 6 };
+
+typedef struct tune_model {
+    const sl_train_config *config;
+    const sl_train_plan *plan; /* of the configuration on one rank: model and names */
+    sl_arena *arena;
+    tune_unit *units;
+    int unit_count, kind_count, node_count;
+    int *samples; /* a unit of each kind */
+    /* What may be computed again: patterns of modules; the first is NULL, nothing. */
+    const char *recompute[TUNE_RECOMPUTE_LIMIT];
+    int recompute_count;
+} tune_model;
+
+SL_MUST_CHECK sl_status sl_tune_read_model(const sl_train_plan *plan, sl_arena *arena, tune_model *out);
+
+/* ---- Costs of units (costs.c) ---------------------------------------------------------------- */
+
+/* One microbatch in one unit. */
+typedef struct tune_cost {
+    double f, i, w, b;       /* seconds */
+    double until_i, until_w; /* bytes held from F to the end of I, and to the end of W */
+    double kept;             /* bytes held from I to the end of W, if these run apart */
+    double scratch, params, grads;
+    double elements; /* of the parameters */
+    double input;    /* bytes that come from the unit before */
+} tune_cost;
+
+/* Costs of every kind for one size of microbatch and one choice of recomputation. */
+typedef struct tune_costs {
+    int64_t rows;
+    int recompute;
+    tune_cost *kinds; /* (kind_count) */
+} tune_costs;
+
+/* Of the unit as a stage of its own: the caller destroys *program. */
+SL_MUST_CHECK sl_status sl_tune_build_unit(const tune_model *model, const sl_graph *graph, int unit, int recompute,
+                                           sl_device *device, sl_stage_program **program);
+/* From the model of FLOPs and bytes. */
+SL_MUST_CHECK sl_status sl_tune_count_costs(const tune_model *model, const sl_cluster *cluster, int64_t rows,
+                                            int recompute, tune_costs *out);
+/* Replaces the seconds by those that `copies` threads measure here, all at once. */
+SL_MUST_CHECK sl_status sl_tune_measure_costs(const tune_model *model, int copies, tune_costs *costs);
+
+/* ---- Time of a step (time.c, shared_cores.c) -------------------------------------------------- */
+
+/* A configuration that is being looked at. */
+typedef struct tune_candidate {
+    int pp, dp, chunks; /* stages a rank */
+    sl_placement placement;
+    int64_t microbatches, rows;
+    int recompute;
+    int shard; /* place in the words of parallel.shard: none, optimizer, full */
+    const char *schedule;
+    double bound;                                 /* of the time, before any schedule is made */
+    double seconds, work, idle, exchange, update; /* as in sl_tune_choice */
+    double bubble, memory;                        /* memory is an estimate until it is compiled */
+    int fullest;
+    double room; /* share of the memory left for activations that a searched schedule may use */
+} tune_candidate;
+
+/* Stages of a candidate. */
+typedef struct tune_stages {
+    int count;
+    int *cuts;            /* first unit of stages 1, 2, .. */
+    sl_stage_cost *costs; /* activation in bytes */
+    double *hops;         /* seconds from stage s to s + 1 */
+    double *kept, *scratch, *params, *grads, *elements;
+} tune_stages;
+
+enum { TUNE_SHARD_NONE, TUNE_SHARD_OPTIMIZER, TUNE_SHARD_FULL };
+
+/* Contiguous stages of whole units: the largest as small as possible, and the others as equal as that allows. weights
+ * are the seconds of the units; cuts has room for stages - 1. */
+SL_MUST_CHECK sl_status sl_tune_cut(const double *weights, int units, int stages, int *cuts);
+
+/* Fills the times and the estimated memory of the candidate with the schedule. state_bytes: of the optimizer, a
+ * parameter's element. tied_bytes: gradient that the first and the last stage add up if they are on two ranks. */
+typedef struct tune_setting {
+    const sl_cluster *cluster;
+    double state_bytes, update_seconds; /* of one element of a parameter */
+    double tied_bytes;
+} tune_setting;
+SL_MUST_CHECK sl_status sl_tune_time(const tune_setting *setting, const tune_stages *stages,
+                                     const sl_schedule *schedule, tune_candidate *candidate);
+/* Seconds of a message between two ranks of the pipeline. */
+double sl_tune_hop(const sl_cluster *cluster, int dp, int from, int to, double bytes);
+/* The costs with the memory that I keeps for W, for schedules in which they run apart. */
+void sl_tune_split_costs(const tune_stages *stages, sl_stage_cost *out);
+/* No schedule makes the candidate faster. */
+double sl_tune_bound(const tune_setting *setting, const tune_stages *stages, const tune_candidate *candidate);
+
+/* When each rank has run its actions if `copies` pipelines share `cores`: ends (ranks). */
+SL_MUST_CHECK sl_status sl_tune_share_cores(const sl_schedule *schedule, const tune_stages *stages, int copies,
+                                            double cores, double *ends);
+
+/* ---- The search (search.c, stages.c, verify.c) ------------------------------------------------ */
+
+/* A choice with what it takes to run it. */
+typedef struct tune_entry {
+    tune_candidate candidate;
+    sl_schedule *schedule;
+    const char *const *split; /* names of nodes before which stages begin */
+    const char *why;
+    double bound;
+} tune_entry;
+
+struct sl_tune {
+    sl_arena *arena;
+    const char *path; /* of the configuration, or NULL */
+    const char **overrides;
+    int override_count;
+    sl_train_config *config, *sample; /* as given, and for one row on one rank */
+    sl_train_plan *plan;              /* of the sample */
+    tune_model model;
+    sl_cluster cluster;
+    tune_setting setting;
+    bool measure;
+    int shard_count; /* values of parallel.shard that train offers, from the first on */
+    int ranks, top;
+    double budget;
+    tune_costs *costs; /* computed so far */
+    int cost_count;
+    size_t cost_capacity;
+    tune_entry *entries; /* best first */
+    int entry_count;
+    int64_t tried;
+    double least_memory; /* that any configuration would need on its fullest rank, as estimated */
+};
+
+/* The words of parallel.shard in their order. */
+const char *sl_tune_shard_name(int shard);
+
+/* Stages of the candidate, from costs that are computed once. */
+SL_MUST_CHECK sl_status sl_tune_make_stages(sl_tune *tune, const tune_candidate *candidate, tune_stages *out);
+void sl_tune_clear_stages(tune_stages *stages);
+/* The schedule by its name; "found": the best that the planner finds for this memory in about so many seconds. Fails with
+ * SL_ERR_UNSUPPORTED if there is none. bound may be NULL: else what no schedule comes below. */
+SL_MUST_CHECK sl_status sl_tune_make_schedule(const sl_tune *tune, const tune_candidate *candidate,
+                                              const tune_stages *stages, const char *name, double budget,
+                                              sl_schedule **out, double *bound);
+/* Bytes that a rank of the candidate needs before any activation; an estimate. */
+double sl_tune_fixed_memory(const tune_setting *setting, const tune_stages *stages, const tune_candidate *candidate,
+                            int rank);
+
+/* The keys that make the entry; see sl_tune_overrides(). */
+SL_MUST_CHECK sl_status sl_tune_entry_overrides(sl_tune *tune, const tune_entry *entry, const char *schedule,
+                                                const char *lines[SL_TUNE_LINES], int *count);
+
+/* All configurations, the best of each layout, sorted by time: the caller frees *out. */
+SL_MUST_CHECK sl_status sl_tune_enumerate(sl_tune *tune, tune_candidate **out, int *count);
+/* Fills entries with the best ones that fit. */
+SL_MUST_CHECK sl_status sl_tune_verify(sl_tune *tune, tune_candidate *candidates, int count);
+
+#endif

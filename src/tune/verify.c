@@ -1,0 +1,234 @@
+/* The best candidates that fit: each is compiled as train would, a better schedule is searched for, and what makes one
+ * slower than the best is said. */
+#include "tune/tune.h"
+
+#include "base/alloc.h"
+#include "base/units.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SEARCHES = 4 };
+
+/* ---- Memory ---------------------------------------------------------------------------------- */
+
+/* The memory of the fullest rank as the pure compile has it. */
+static sl_status compile_memory(const sl_tune *tune, const tune_candidate *candidate, const char *const *lines,
+                                int line_count, const sl_schedule *schedule, double *memory, int *fullest)
+{
+    sl_status status = SL_OK;
+    sl_train_config *config = NULL;
+    sl_train_plan *plan = NULL;
+    const char **all = NULL;
+    int count = tune->override_count;
+    SL_TRY(SL_NEW_ARRAY(all, count + line_count));
+    memcpy(all, tune->overrides, (size_t)count * sizeof *all);
+    memcpy(all + count, lines, (size_t)line_count * sizeof *all);
+    SL_TRY(sl_train_config_load(tune->path, all, count + line_count, &config));
+    SL_TRY(sl_plan_create_shape(config, NULL, schedule, &plan));
+    *memory = 0;
+    for (int r = 0; r < candidate->pp; r++) {
+        sl_plan_memory bytes = sl_train_plan_memory(plan, r * candidate->dp);
+        /* Snapshots lie in the machine's memory, which is the device's own only if ranks share processors. */
+        double total = (double)(bytes.total - (tune->cluster.shared_cores > 0 ? 0 : bytes.checkpoint));
+        if (total > *memory) {
+            *memory = total;
+            *fullest = r;
+        }
+    }
+done:
+    sl_train_plan_destroy(plan);
+    sl_train_config_destroy(config);
+    sl_free(all);
+    return status;
+}
+
+static sl_status name_split(sl_tune *tune, const tune_stages *stages, const char *const **out)
+{
+    sl_status status = SL_OK;
+    const char **names = NULL;
+    SL_TRY(SL_ARENA_ARRAY(tune->arena, names, stages->count));
+    for (int s = 0; s + 1 < stages->count; s++)
+        names[s] = tune->model.units[stages->cuts[s]].name;
+    *out = names;
+done:
+    return status;
+}
+
+/* Takes the schedule if the entry fits with it, and fills in what that gives. */
+static sl_status take_schedule(sl_tune *tune, const tune_stages *stages, sl_schedule *schedule, tune_entry *entry,
+                               bool *fits)
+{
+    sl_status status = SL_OK;
+    const char *lines[SL_TUNE_LINES];
+    int count = 0;
+    double memory = 0;
+    int fullest = 0;
+    SL_TRY(sl_tune_time(&tune->setting, stages, schedule, &entry->candidate));
+    SL_TRY(sl_tune_entry_overrides(tune, entry, "1F1B", lines, &count)); /* the schedule itself is given */
+    status = compile_memory(tune, &entry->candidate, lines, count, schedule, &memory, &fullest);
+    *fits = status == SL_OK && memory <= tune->cluster.memory;
+    if (status == SL_ERR_ARGUMENT || status == SL_ERR_SCHEDULE || status == SL_ERR_UNSUPPORTED)
+        status = SL_OK; /* train refuses it */
+    entry->candidate.memory = memory;
+    entry->candidate.fullest = fullest;
+done:
+    return status;
+}
+
+/* ---- Entries --------------------------------------------------------------------------------- */
+
+/* A searched schedule that takes more memory than was estimated is searched again with less. */
+static sl_status verify_one(sl_tune *tune, const tune_candidate *candidate, tune_entry *out, bool *fits)
+{
+    sl_status status = SL_OK;
+    tune_stages stages = { 0 };
+    tune_entry entry = { .candidate = *candidate };
+    bool searched = strcmp(candidate->schedule, "found") == 0;
+    SL_TRY(sl_tune_make_stages(tune, candidate, &stages));
+    SL_TRY(name_split(tune, &stages, &entry.split));
+    for (int tries = 0; tries < (searched ? SEARCHES : 1) && !*fits; tries++) {
+        sl_schedule_destroy(entry.schedule);
+        entry.schedule = NULL;
+        status = sl_tune_make_schedule(tune, &entry.candidate, &stages, candidate->schedule, 0, &entry.schedule, NULL);
+        if (status == SL_ERR_UNSUPPORTED) { /* that is too little */
+            status = SL_OK;
+            break;
+        }
+        SL_TRY(status);
+        SL_TRY(take_schedule(tune, &stages, entry.schedule, &entry, fits));
+        entry.candidate.room *= *fits ? 1 : 0.97 * fmin(1, tune->cluster.memory / entry.candidate.memory);
+    }
+    if (*fits) {
+        *out = entry;
+        entry.schedule = NULL;
+    }
+done:
+    sl_schedule_destroy(entry.schedule);
+    sl_tune_clear_stages(&stages);
+    return status;
+}
+
+/* A schedule that the planner's search finds stays if it is faster and fits. */
+static sl_status search_better(sl_tune *tune, tune_entry *entry)
+{
+    sl_status status = SL_OK;
+    tune_stages stages = { 0 };
+    sl_schedule *schedule = NULL;
+    tune_entry better = *entry;
+    bool fits = false;
+    better.candidate.schedule = "found";
+    SL_TRY(sl_tune_make_stages(tune, &entry->candidate, &stages));
+    entry->bound = entry->candidate.work;
+    bool shared =
+        entry->candidate.pp * entry->candidate.dp > tune->cluster.shared_cores && tune->cluster.shared_cores > 0;
+    status = sl_tune_make_schedule(tune, &entry->candidate, &stages, "found", tune->budget, &schedule,
+                                   shared ? NULL : &entry->bound); /* the planner's bound knows no shared processors */
+    if (status == SL_ERR_UNSUPPORTED) { /* by the estimate there is no room; the compile knows better */
+        status = SL_OK;
+        goto done;
+    }
+    SL_TRY(status);
+    SL_TRY(take_schedule(tune, &stages, schedule, &better, &fits));
+    if (!fits || better.candidate.seconds >= entry->candidate.seconds * (1 - 1e-3))
+        goto done;
+    better.bound = entry->bound;
+    sl_schedule_destroy(entry->schedule);
+    *entry = better;
+    entry->schedule = schedule;
+    schedule = NULL;
+done:
+    sl_schedule_destroy(schedule);
+    sl_tune_clear_stages(&stages);
+    return status;
+}
+
+static int by_time(const void *a, const void *b)
+{
+    const tune_entry *x = a, *y = b;
+    return x->candidate.seconds < y->candidate.seconds ? -1 : x->candidate.seconds > y->candidate.seconds;
+}
+
+/* ---- Reasons --------------------------------------------------------------------------------- */
+
+/* The part of the step that grows most against the best one. */
+static sl_status explain_worse(sl_tune *tune, tune_entry *entry)
+{
+    const tune_candidate *own = &entry->candidate, *best = &tune->entries[0].candidate;
+    const struct {
+        double more;
+        const char *what;
+    } parts[] = {
+        { own->work - best->work, own->recompute != best->recompute && own->recompute > 0
+                                      ? "more work: it computes activations again"
+                                  : own->rows != best->rows ? "more work: its microbatches have another size"
+                                                            : "more work on the slowest rank: the cut is less even" },
+        { own->idle - best->idle, own->pp > best->pp ? "more waiting: a longer pipeline has more to fill and drain"
+                                  : own->microbatches < best->microbatches
+                                      ? "more waiting: fewer microbatches fill the pipeline less"
+                                      : "more waiting in its schedule" },
+        { own->exchange - best->exchange, own->dp > best->dp ? "more exchange: more replicas sum their gradients"
+                                                             : "more exchange between ranks at the end of a step" },
+        { own->update - best->update, "a longer update: a rank has more parameters" },
+    };
+    size_t most = 0;
+    char more[32];
+    char *text = NULL;
+    for (size_t i = 1; i < sizeof parts / sizeof *parts; i++)
+        most = parts[i].more > parts[most].more ? i : most;
+    if (own->seconds <= best->seconds * (1 + 1e-6))
+        return sl_arena_strdup(tune->arena, "as fast as the best", (char **)(void *)&entry->why);
+    sl_status status =
+        sl_arena_printf(tune->arena, &text, "+%.1f%%: %s (+%s)", 100 * (own->seconds / best->seconds - 1),
+                        parts[most].what, sl_seconds_text(fmax(0, parts[most].more), more, sizeof more));
+    entry->why = text;
+    return status;
+}
+
+static sl_status explain_best(sl_tune *tune, tune_entry *entry)
+{
+    const tune_candidate *best = &entry->candidate;
+    double pipeline = best->work + best->idle;
+    char *text = NULL;
+    const char *limit = best->work > 0.5 * best->seconds ? "the work of its slowest rank"
+                        : best->idle > best->exchange    ? "waiting in the pipeline"
+                                                         : "exchange between replicas";
+    sl_status status = sl_arena_printf(tune->arena, &text,
+                                       "bounded by %s: work %.1f%%, waiting %.1f%%, exchange %.1f%%, update %.1f%%; "
+                                       "its schedule is %.2f%% over the bound",
+                                       limit, 100 * best->work / best->seconds, 100 * best->idle / best->seconds,
+                                       100 * best->exchange / best->seconds, 100 * best->update / best->seconds,
+                                       100 * fmax(0, entry->bound > 0 ? pipeline / entry->bound - 1 : 0));
+    entry->why = text;
+    return status;
+}
+
+/* ---- All ------------------------------------------------------------------------------------- */
+
+sl_status sl_tune_verify(sl_tune *tune, tune_candidate *candidates, int count)
+{
+    sl_status status = SL_OK;
+    char bytes[2][32];
+    SL_TRY(SL_NEW_ARRAY(tune->entries, tune->top));
+    for (int i = 0; i < count && tune->entry_count < tune->top; i++) {
+        bool fits = false;
+        SL_TRY(verify_one(tune, &candidates[i], &tune->entries[tune->entry_count], &fits));
+        tune->entry_count += fits;
+    }
+    if (tune->entry_count == 0)
+        SL_TRY(sl_fail(SL_ERR_UNSUPPORTED,
+                       "nothing fits: the least that any configuration on %d rank%s needs is about %s on its fullest "
+                       "rank, and a device has %s; more ranks, a smaller batch.seq or model would help",
+                       tune->ranks, sl_plural(tune->ranks), sl_bytes_text(tune->least_memory, bytes[0], sizeof *bytes),
+                       sl_bytes_text(tune->cluster.memory, bytes[1], sizeof *bytes)));
+    for (int i = 0; i < tune->entry_count; i++)
+        SL_TRY(search_better(tune, &tune->entries[i]));
+    qsort(tune->entries, (size_t)tune->entry_count, sizeof *tune->entries, by_time);
+    SL_TRY(explain_best(tune, &tune->entries[0]));
+    for (int i = 1; i < tune->entry_count; i++)
+        SL_TRY(explain_worse(tune, &tune->entries[i]));
+done:
+    return status;
+}

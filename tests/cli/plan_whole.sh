@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# sluice plan -c: the whole configuration, from the file to a run; clusters; what it refuses.
+. "$(dirname "$0")/common.bash"
+cd "$scratch"
+
+for ((i = 0; i < 40; i++)); do echo "There was a well, and nobody knew how deep it was. A stone said: I do."; done >tale.txt
+cat >run.yaml <<'YAML'
+model: {n_layer: 2, n_head: 2, n_embd: 32}
+data: {text: tale.txt}
+batch: {size: 8, seq: 16}
+run: {steps: 2, out: out}
+log: {progress: "off"}
+YAML
+
+# The best one as text, JSON and file; train runs the file, and its memory is what the plan says.
+run 0 "$SLUICE" plan -c run.yaml --auto --ranks 2 --top 3 --budget 0.01 -o plan.yaml
+silent
+prints "pp x dp"
+prints "bounded by"
+prints "to run it: sluice train -c run.yaml --plan plan.yaml"
+[ "$(grep -cE '^[123] +[12] x [12] ' "$out")" -eq 3 ] || fail "the table has not three rows"
+grep -q '^parallel:' plan.yaml || fail "no section in the plan"
+run 0 "$SLUICE" train -c run.yaml --plan plan.yaml
+[ "$(wc -l <out/metrics.jsonl)" -eq 2 ] || fail "the plan did not run two steps"
+run 0 "$SLUICE" plan -c run.yaml --auto --ranks 2 --top 2 --budget 0.01 --format json
+json_is choices.0.pp "$("$SLUICE_SUPPORT/json_get" choices.0.pp <"$out")"
+for key in dp stages_per_rank schedule microbatches rows shard recompute step_s tokens_per_s bubble memory fullest_rank work_s \
+    idle_s exchange_s update_s bound_s why; do
+    "$SLUICE_SUPPORT/json_get" "choices.1.$key" <"$out" >/dev/null || fail "no $key"
+done
+
+# A schedule that was searched for lies beside the plan, wherever both are; show draws it and train runs it.
+cat >cluster.yaml <<'YAML'
+machines: 1
+devices: 2
+memory: 1GB
+flops: 1e11
+bandwidth: 1e10
+inside: {latency: 1e-5, bandwidth: 1e10}
+YAML
+mkdir folder
+run 0 "$SLUICE" plan -c run.yaml --auto --cluster cluster.yaml --batch.size=7 -o folder/best.yaml --top 1
+prints found
+grep -q 'schedule: best.csv' folder/best.yaml || fail "the plan does not name its schedule"
+run 0 "$SLUICE" show folder/best.csv -o best.svg
+run 0 "$SLUICE" train -c run.yaml --plan folder/best.yaml --batch.size=7 --overwrite
+run 0 "$SLUICE" train -c run.yaml --plan folder/best.yaml --batch.size=7 --dry-run --format json
+json_is fits true
+
+# A large model on many devices is planned here.
+run 0 "$SLUICE" plan --auto --cluster cluster.yaml --ranks 2 --model.family=llama --model.n_layer=8 --model.n_embd=256 \
+    --model.vocab=1000 --data.tokens=none.bin --batch.seq=64 --top 1 --budget 0.01 # the data need not be there
+prints "1 "
+
+# Mistakes.
+refuses() {
+    local code=$1 text=$2
+    shift 2
+    run "$code" "$SLUICE" plan "$@"
+    complains "$text"
+    [ ! -s "$out" ] || fail "prints although it fails"
+}
+refuses 2 "-c goes with --auto" -c run.yaml --schedule 1F1B
+refuses 2 "-c chooses schedule, microbatches" -c run.yaml --auto --microbatches 4
+refuses 2 "--cluster, --measure and --top go with -c" --auto --ranks 2 --microbatches 2 --top 3
+refuses 2 "3 ranks, but the cluster has 2 devices" -c run.yaml --auto --cluster cluster.yaml --ranks 3
+refuses 2 "13 ranks: no pipeline of at most" -c run.yaml --auto --ranks 13
+refuses 1 "open none.yaml" -c none.yaml --auto
+refuses 1 "nothing fits: the least that any configuration on 2 ranks needs" -c run.yaml --auto --ranks 2 \
+    --parallel.memory_gb=0.0001
+refuses 2 "best.csv: that is the name of the schedule beside the plan" -c run.yaml --auto --cluster cluster.yaml --batch.size=7 \
+    -o folder/best.csv --top 1
+run 1 "$SLUICE" train -c run.yaml --plan none.yaml
+complains "none.yaml"
+echo "parallel: {pp: 2, depth: 3}" >wrong.yaml
+run 2 "$SLUICE" train -c run.yaml --plan wrong.yaml
+complains "wrong.yaml:1:19: parallel.depth: there is no such key"
