@@ -31,7 +31,8 @@ typedef struct sl_stage_call {
     const sl_view *params;
     const sl_view *grads; /* W and B add to them */
     int param_count;
-    void *saved; /* saved_bytes of this microbatch, from F to its W or B */
+    void *saved;     /* saved_bytes of this microbatch, from F to its W or B */
+    void *step_user; /* sl_step.user */
     sl_stream *stream;
     sl_rng rng;
 } sl_stage_call;
@@ -123,11 +124,19 @@ typedef enum sl_loss_mean {
     SL_MEAN_SUM           /* weight 1: losses and gradients are summed */
 } sl_loss_mean;
 
+/* What happens to the parameters of replicas before the first step, when the caller has set or loaded them. */
+typedef enum sl_replica_params {
+    SL_REPLICAS_COMPARE,   /* their hashes must be the same, frozen ones too; else the step is refused and says which */
+    SL_REPLICAS_BROADCAST, /* they become those of replica 0 */
+    SL_REPLICAS_TRUST      /* nothing */
+} sl_replica_params;
+
 /* Zero is the default of every field except group, device, schedule and stages. Lists are borrowed for the call; the
  * group, the device, the stages and user pointers must outlive the runtime. */
 typedef struct SL_NAMED_FIELDS sl_runtime_options {
-    sl_group *group;             /* the ranks of this pipeline, in the order of the schedule's ranks */
-    sl_group *replicas;          /* ranks that hold the same stages: REDUCE_GRAD takes the mean over them; NULL: none */
+    sl_group *group;    /* the ranks of this pipeline, in the order of the schedule's ranks */
+    sl_group *replicas; /* ranks that hold the same stages: REDUCE_GRAD takes the mean over them; NULL: none */
+    sl_replica_params replica_params;
     sl_device *device;           /* of this rank */
     const sl_schedule *schedule; /* lowered if it is not yet; forward-only allows sl_runtime_eval alone */
     sl_stage *const *stages;     /* of this rank, in any order: those that the schedule gives it */
@@ -186,6 +195,7 @@ typedef struct SL_NAMED_FIELDS sl_step {
     int64_t number;        /* from 0, for the trace and random numbers; errors count from 1 and say number + 1 */
     uint64_t seed;         /* of random numbers */
     int64_t sample_offset; /* index in the global batch of this pipeline's first sample, for random numbers */
+    void *user;            /* handed to every callback of a stage as sl_stage_call.step_user */
 } sl_step;
 
 /* What came of a step; arrays are borrowed from the runtime until its next step. */
@@ -234,6 +244,12 @@ typedef struct sl_param {
 SL_API const sl_param *sl_runtime_params(const sl_runtime *runtime, int *count);
 SL_API SL_MUST_CHECK sl_status sl_runtime_find_param(const sl_runtime *runtime, const char *name, const sl_param **out);
 SL_API SL_MUST_CHECK sl_status sl_runtime_zero_grads(sl_runtime *runtime);
+/* Collective over the replicas: fails on all of them if a parameter does not have the same bits everywhere. The first
+ * step does it by itself (sl_runtime_options.replica_params); later it shows whether replicas have drifted apart. With
+ * SL_SHARD_FULL only what several replicas hold is compared. */
+SL_API SL_MUST_CHECK sl_status sl_runtime_compare_params(sl_runtime *runtime);
+/* Collective over the replicas: all parameters become those of replica 0, or of the first that holds the same part. */
+SL_API SL_MUST_CHECK sl_status sl_runtime_broadcast_params(sl_runtime *runtime);
 /* Collective over the replicas, after each has updated its part of the parameters: they become whole everywhere again.
  * In the order of the runtime's stream. Does nothing unless the mode is SL_SHARD_OPTIMIZER. */
 SL_API SL_MUST_CHECK sl_status sl_runtime_gather_params(sl_runtime *runtime);

@@ -47,6 +47,7 @@ static sl_status take_options(sl_runtime *runtime, const sl_runtime_options *opt
     runtime->device = options->device;
     runtime->host = sl_device_is_host(options->device);
     runtime->mean = options->mean;
+    runtime->replica_params = options->replica_params;
     runtime->watch_loss = options->watch_loss;
     runtime->local_loss = options->local_loss;
     runtime->stage_count = options->stage_count;

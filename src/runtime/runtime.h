@@ -60,6 +60,8 @@ struct sl_runtime {
     sl_stage_requests *requests; /* one a stage of this rank */
     sl_sharers sharers;
 
+    sl_replica_params replica_params;
+    bool replicas_ready; /* their parameters have been compared or broadcast */
     sl_loss_mean mean;
     bool watch_loss, local_loss;
     double *weights; /* of each microbatch's loss, this step */
@@ -105,6 +107,10 @@ SL_MUST_CHECK sl_status sl_runtime_execute(sl_runtime *runtime, const sl_program
 SL_MUST_CHECK sl_status sl_runtime_zero_stage(sl_runtime *runtime, int k);
 /* OUTPUT and INPUT_GRAD: to whoever asked. */
 SL_MUST_CHECK sl_status sl_runtime_deliver(sl_runtime *runtime, const sl_instr *instr);
+
+/* Collective over the replicas, before each step: does what replica_params says once. Returns how the talking went;
+ * *outcome is what was found. */
+SL_MUST_CHECK sl_status sl_replicas_begin(sl_runtime *runtime, sl_status *outcome);
 
 /* ---- Tied parameters ---- */
 SL_MUST_CHECK sl_status sl_ties_create(sl_runtime *runtime);

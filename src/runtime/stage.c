@@ -275,6 +275,7 @@ void sl_stage_fill_call(sl_stage *stage, sl_phase phase, const sl_frame *frame, 
         .grads = stage->weight_views + stage->weight_count,
         .param_count = stage->weight_count,
         .saved = frame->saved_w,
+        .step_user = context->user,
         .stream = context->stream,
         .rng = context->rng,
     };

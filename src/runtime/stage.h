@@ -46,6 +46,7 @@ typedef struct sl_run_context {
     sl_stream *stream;
     void *scratch;
     int64_t step;
+    void *user;       /* the step's */
     sl_rng rng;       /* sample_offset: of the pipeline's first sample */
     bool keep_grads;  /* this step adds to the gradients of the one before */
     bool fresh_grads; /* but in other memory: what is there now does not count */

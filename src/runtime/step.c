@@ -198,6 +198,7 @@ static sl_status begin(sl_runtime *runtime, const sl_step *step, bool training)
     sl_status status = SL_OK;
     runtime->lanes.failed = SL_OK;
     runtime->context.training = training;
+    runtime->context.user = step->user;
     runtime->context.rng = (sl_rng){
         .seed = step->seed, .step = (uint64_t)step->number, .sample_offset = step->sample_offset, .training = training
     };
@@ -250,8 +251,11 @@ static sl_status run_step(sl_runtime *runtime, const sl_program *program, const 
         return sl_fail(runtime->failed, "%s", runtime->failure.message);
     if (runtime->running)
         return sl_fail(SL_ERR_ARGUMENT, "a step was started inside a callback of the step that is running");
-    sl_status outcome = prepare(runtime, program, step, training);
-    sl_status status = sl_runtime_agree(runtime, step, training, &outcome);
+    sl_status outcome = SL_OK, status = sl_replicas_begin(runtime, &outcome);
+    if (status == SL_OK && outcome == SL_OK)
+        outcome = prepare(runtime, program, step, training);
+    if (status == SL_OK)
+        status = sl_runtime_agree(runtime, step, training, &outcome);
     if (status == SL_OK && outcome != SL_OK)
         return settle(runtime, outcome);
     if (status == SL_OK)

@@ -114,6 +114,7 @@ static void assert_survives(const char *schedule, int ranks, int replicas, seen 
 {
     job made = job_make(schedule, ranks, 0, 4, 8);
     made.replicas = replicas;
+    made.extra.replica_params = SL_REPLICAS_TRUST; /* the weights are set after the mistake */
     made.before = make_a_mistake;
     made.user = &saw;
     job reference = made;
