@@ -2,7 +2,7 @@
 #ifndef SLUICE_SHARD_H
 #define SLUICE_SHARD_H
 
-#include <sluice/device.h>
+#include <sluice/comm.h>
 #include <sluice/tensor.h>
 
 #ifdef __cplusplus
@@ -260,6 +260,7 @@ typedef struct sl_local_shard {
     sl_storage_layout layout;
     bool requires_grad, pinned;
     const char *device; /* "cpu" */
+    void *data;         /* of the tensor, memory of that device */
 } sl_local_shard;
 
 /* What one rank knows of a tensor of this size: its own shards. Refused: none at all; a tensor that is not strided and
@@ -267,7 +268,7 @@ typedef struct sl_local_shard {
  * tensor's; a size other than the tensor's. Not checked: whether they are the whole tensor. */
 SL_API SL_MUST_CHECK sl_status sl_sharding_from_local(const sl_shape *size, int rank, const sl_local_shard *locals,
                                                       int count, sl_sharding *out);
-/* Joins what all ranks know, by rank; NULL stands for a rank without shards. Sizes and properties must agree, and the
+/* Joins what all ranks know, in the order of ranks; NULL stands for one without shards. Sizes and properties must agree, and the
  * shards must be the whole tensor. */
 SL_API SL_MUST_CHECK sl_status sl_sharding_merge(const sl_sharding *const *ranks, int count, sl_sharding *out);
 /* New offsets along dim from the sizes alone, in the order of the placements' ranks; the size of the tensor is their
@@ -295,6 +296,53 @@ SL_API void sl_shard_pack(const sl_shard *shard, const sl_shard_move *move, size
                           void *packed);
 SL_API void sl_shard_unpack(const sl_shard *shard, const sl_shard_move *move, size_t element_bytes, const void *packed,
                             void *data);
+
+/* ---- Sharded tensors --------------------------------------------------------------------------- */
+
+/* A tensor of which each rank of a group holds some shards: a sharding and this rank's part of the data. Placements name
+ * ranks as the whole run numbers them (sl_group_world_rank); those of the group alone may hold shards. Group and device
+ * must outlive the tensor; device NULL: all data is memory of the host.
+ *
+ * A call that is collective gives the same error on all ranks, and names the rank that it comes from. */
+typedef struct sl_sharded_tensor sl_sharded_tensor;
+
+/* Collective. A tensor of zeros by a sharding, the same on every rank; its shards are this tensor's own memory. */
+SL_API SL_MUST_CHECK sl_status sl_sharded_tensor_create(sl_group *group, sl_device *device, const sl_sharding *sharding,
+                                                        sl_sharded_tensor **out);
+/* Collective. From the shards that each rank has, maybe none; their data is borrowed until the destroy. Each rank's are
+ * checked as by sl_sharding_from_local, all together as by sl_sharding_merge. */
+SL_API SL_MUST_CHECK sl_status sl_sharded_tensor_from_local(sl_group *group, sl_device *device, const sl_shape *size,
+                                                            const sl_local_shard *locals, int count,
+                                                            sl_sharded_tensor **out);
+/* Collective. The same if nobody knows offsets and size: the shards are stacked along dim in the order of ranks, as by
+ * sl_sharding_stack. */
+SL_API SL_MUST_CHECK sl_status sl_sharded_tensor_stack(sl_group *group, sl_device *device, int dim,
+                                                       const sl_local_shard *locals, int count,
+                                                       sl_sharded_tensor **out);
+/* Not collective. From a sharding that is known already, and this rank's shards of it in any order: number, offsets, sizes,
+ * devices and properties must be those of the sharding. */
+SL_API SL_MUST_CHECK sl_status sl_sharded_tensor_from_sharding(sl_group *group, sl_device *device,
+                                                               const sl_sharding *sharding,
+                                                               const sl_local_shard *locals, int count,
+                                                               sl_sharded_tensor **out);
+SL_API void sl_sharded_tensor_destroy(sl_sharded_tensor *tensor); /* NULL is fine */
+
+/* Borrowed from the tensor. Of all ranks. */
+SL_API const sl_sharding *sl_sharded_tensor_sharding(const sl_sharded_tensor *tensor);
+/* This rank's shards, in the order of the sharding. */
+SL_API int sl_sharded_tensor_local_count(const sl_sharded_tensor *tensor);
+SL_API const sl_local_shard *sl_sharded_tensor_local(const sl_sharded_tensor *tensor, int i);
+
+/* Collective, all three; each rank sends only what another needs, and what stays on a rank is copied.
+ *
+ * The whole tensor on member root of the group: a contiguous view there, in memory of the tensor's device; NULL elsewhere. */
+SL_API SL_MUST_CHECK sl_status sl_sharded_tensor_gather(const sl_sharded_tensor *tensor, int root,
+                                                        const sl_view *output);
+/* The whole tensor on every rank. */
+SL_API SL_MUST_CHECK sl_status sl_sharded_tensor_all_gather(const sl_sharded_tensor *tensor, const sl_view *output);
+/* The same tensor by another sharding over the same group, as a new one. */
+SL_API SL_MUST_CHECK sl_status sl_sharded_tensor_reshard(const sl_sharded_tensor *tensor, const sl_sharding *sharding,
+                                                         sl_sharded_tensor **out);
 
 #ifdef __cplusplus
 }

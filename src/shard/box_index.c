@@ -50,6 +50,57 @@ int64_t sl_box_volume(const sl_shape *size)
     return count;
 }
 
+sl_box_runs sl_box_find_runs(const sl_shape *a, const sl_shape *b, const sl_shape *common)
+{
+    sl_box_runs runs = { .count = 1, .length = 1, .outer = common->rank };
+    while (runs.outer > 0) { /* a dim is part of the run if all dims after it are complete in both */
+        int d = --runs.outer;
+        runs.length *= common->dims[d];
+        if (common->dims[d] != a->dims[d] || common->dims[d] != b->dims[d])
+            break;
+    }
+    for (int d = 0; d < runs.outer; d++)
+        runs.count *= common->dims[d];
+    return runs;
+}
+
+int64_t sl_box_run_place(const sl_box_runs *runs, const sl_shard *box, const int64_t *offsets, const sl_shape *common,
+                         int64_t run)
+{
+    int64_t at = 0, stride = 1;
+    for (int d = box->size.rank - 1; d >= 0; d--) {
+        int64_t index = offsets[d] - box->offsets[d];
+        if (d < runs->outer) {
+            index += run % common->dims[d];
+            run /= common->dims[d];
+        }
+        at += index * stride;
+        stride *= box->size.dims[d];
+    }
+    return at;
+}
+
+sl_shard sl_box_of_range(const sl_shape *size, int64_t at, int64_t count)
+{
+    sl_shard box = { .size = *size };
+    int64_t stride = 1, rest = at;
+    for (int d = size->rank - 1; d >= 0; d--) {
+        box.offsets[d] = rest % size->dims[d];
+        rest /= size->dims[d];
+    }
+    if (size->rank == 0)
+        return box;
+    int dim = size->rank - 1;
+    /* Up one dim as long as all dims below begin at 0 and are complete. */
+    while (dim > 0 && box.offsets[dim] == 0 && count / stride >= size->dims[dim])
+        stride *= size->dims[dim--];
+    int64_t left = size->dims[dim] - box.offsets[dim], fits = count / stride;
+    for (int d = 0; d < dim; d++)
+        box.size.dims[d] = 1;
+    box.size.dims[dim] = fits < left ? fits : left;
+    return box;
+}
+
 /* ---- Building -------------------------------------------------------------------------------- */
 
 static int64_t center(const sl_box_index *index, int shard, int dim)

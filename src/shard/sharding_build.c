@@ -2,6 +2,7 @@
 #include <sluice/shard.h>
 
 #include "base/alloc.h"
+#include "shard/sharded_tensor.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,14 +12,24 @@
 /* A property as text, for comparing and for the message. */
 typedef char property_text[160];
 
-/* Both texts must be equal. Within a rank (a == b) two of its shards differ, else two ranks. */
-static sl_status expect_same(const char *property, const char *expected, int a, const char *given, int b)
+/* Who is compared: two shards of a rank, two ranks, or a rank's shards with the sharding that they are said to be of. */
+typedef struct compared {
+    enum { TWO_SHARDS, TWO_RANKS, SHARDING_AND_SHARDS } kind;
+    int a, b; /* ranks */
+} compared;
+
+/* Both texts must be equal. */
+static sl_status expect_same(const char *property, const char *expected, const char *given, const compared *who)
 {
     if (strcmp(expected, given) == 0)
         return SL_OK;
-    if (a == b)
-        return sl_fail(SL_ERR_SHAPE, "rank %d: its shards differ in %s: %s and %s", a, property, expected, given);
-    return sl_fail(SL_ERR_SHAPE, "ranks differ in %s: %s on rank %d, %s on rank %d", property, expected, a, given, b);
+    if (who->kind == TWO_SHARDS)
+        return sl_fail(SL_ERR_SHAPE, "rank %d: its shards differ in %s: %s and %s", who->a, property, expected, given);
+    if (who->kind == TWO_RANKS)
+        return sl_fail(SL_ERR_SHAPE, "ranks differ in %s: %s on rank %d, %s on rank %d", property, expected, who->a,
+                       given, who->b);
+    return sl_fail(SL_ERR_SHAPE, "rank %d: %s of the sharding is %s, that of its shards %s", who->a, property, expected,
+                   given);
 }
 
 static const char *truth(bool value)
@@ -26,16 +37,22 @@ static const char *truth(bool value)
     return value ? "true" : "false";
 }
 
-static sl_status expect_same_properties(const sl_tensor_properties *a, int rank_a, const sl_tensor_properties *b,
-                                        int rank_b)
+static sl_status expect_same_properties(const sl_tensor_properties *a, const sl_tensor_properties *b,
+                                        const compared *who)
 {
     sl_status status = SL_OK;
-    SL_TRY(expect_same("dtype", sl_dtype_name(a->dtype), rank_a, sl_dtype_name(b->dtype), rank_b));
-    SL_TRY(expect_same("layout", a->layout ? "sparse" : "strided", rank_a, b->layout ? "sparse" : "strided", rank_b));
-    SL_TRY(expect_same("requires_grad", truth(a->requires_grad), rank_a, truth(b->requires_grad), rank_b));
-    SL_TRY(expect_same("pinned memory", truth(a->pinned), rank_a, truth(b->pinned), rank_b));
+    SL_TRY(expect_same("dtype", sl_dtype_name(a->dtype), sl_dtype_name(b->dtype), who));
+    SL_TRY(expect_same("layout", a->layout ? "sparse" : "strided", b->layout ? "sparse" : "strided", who));
+    SL_TRY(expect_same("requires_grad", truth(a->requires_grad), truth(b->requires_grad), who));
+    SL_TRY(expect_same("pinned memory", truth(a->pinned), truth(b->pinned), who));
 done:
     return status;
+}
+
+sl_status sl_sharding_compare_properties(int rank, const sl_tensor_properties *sharding,
+                                         const sl_tensor_properties *local)
+{
+    return expect_same_properties(sharding, local, &(compared){ .kind = SHARDING_AND_SHARDS, .a = rank });
 }
 
 /* One tensor against its own description. */
@@ -82,7 +99,7 @@ sl_status sl_sharding_from_local(const sl_shape *size, int rank, const sl_local_
     for (int i = 0; i < count; i++) {
         sl_tensor_properties given = properties_of(&locals[i]);
         SL_TRY(check_local(rank, i, &locals[i]));
-        SL_TRY(expect_same_properties(&sharding.properties, rank, &given, rank));
+        SL_TRY(expect_same_properties(&sharding.properties, &given, &(compared){ .kind = TWO_SHARDS, .a = rank }));
         sharding.shards[i] = locals[i].shard;
     }
     *out = sharding;
@@ -92,7 +109,7 @@ done:
     return status;
 }
 
-sl_status sl_sharding_merge(const sl_sharding *const *ranks, int count, sl_sharding *out)
+sl_status sl_sharding_join(const sl_sharding *const *ranks, int count, sl_sharding *out)
 {
     sl_status status = SL_OK;
     sl_sharding whole = { 0 };
@@ -104,9 +121,12 @@ sl_status sl_sharding_merge(const sl_sharding *const *ranks, int count, sl_shard
             continue;
         first = first < 0 ? r : first;
         total += ranks[r]->count;
-        SL_TRY(expect_same("size", sl_shape_text(&ranks[first]->size, expected, sizeof expected), first,
-                           sl_shape_text(&ranks[r]->size, given, sizeof given), r));
-        SL_TRY(expect_same_properties(&ranks[first]->properties, first, &ranks[r]->properties, r));
+        const compared who = { .kind = TWO_RANKS,
+                               .a = ranks[first]->shards[0].placement.rank,
+                               .b = ranks[r]->shards[0].placement.rank };
+        SL_TRY(expect_same("size", sl_shape_text(&ranks[first]->size, expected, sizeof expected),
+                           sl_shape_text(&ranks[r]->size, given, sizeof given), &who));
+        SL_TRY(expect_same_properties(&ranks[first]->properties, &ranks[r]->properties, &who));
     }
     if (first < 0)
         return sl_fail(SL_ERR_ARGUMENT, "no rank has a shard of the tensor");
@@ -116,6 +136,18 @@ sl_status sl_sharding_merge(const sl_sharding *const *ranks, int count, sl_shard
         for (int i = 0; ranks[r] && i < ranks[r]->count; i++)
             whole.shards[whole.count++] = ranks[r]->shards[i];
     }
+    *out = whole;
+    whole.shards = NULL;
+done:
+    sl_sharding_destroy(&whole);
+    return status;
+}
+
+sl_status sl_sharding_merge(const sl_sharding *const *ranks, int count, sl_sharding *out)
+{
+    sl_status status = SL_OK;
+    sl_sharding whole = { 0 };
+    SL_TRY(sl_sharding_join(ranks, count, &whole));
     SL_TRY(sl_sharding_check(&whole));
     *out = whole;
     whole.shards = NULL;

@@ -55,61 +55,24 @@ bool sl_slice_normalize(sl_tensor_entry *entry)
 
 /* ---- Reading --------------------------------------------------------------------------------- */
 
-/* One shard's part of a range: the box that both have, as runs of elements that follow each other in both. */
-typedef struct slice_runs {
-    int64_t count, length; /* runs, elements of each */
-    int outer;             /* dims before those of a run */
-} slice_runs;
-
-static slice_runs find_runs(const sl_shape *whole, const sl_shape *shard, const sl_shape *common)
-{
-    slice_runs runs = { .count = 1, .length = 1, .outer = common->rank };
-    while (runs.outer > 0) { /* a dim is part of the run if all dims after it are complete */
-        int d = runs.outer - 1;
-        runs.length *= common->dims[d];
-        runs.outer = d;
-        if (common->dims[d] != shard->dims[d] || common->dims[d] != whole->dims[d])
-            break;
-    }
-    for (int d = 0; d < runs.outer; d++)
-        runs.count *= common->dims[d];
-    return runs;
-}
-
-/* Row-major place of run number `run` of the box at offsets in a tensor of this shape that begins at origin. */
-static int64_t place_of_run(const sl_shape *shape, const int64_t *origin, const int64_t *offsets, const sl_shape *box,
-                            int outer, int64_t run)
-{
-    int64_t at = 0, stride = 1;
-    for (int d = shape->rank - 1; d >= 0; d--) {
-        int64_t index = offsets[d] - (origin ? origin[d] : 0);
-        if (d < outer) {
-            index += run % box->dims[d];
-            run /= box->dims[d];
-        }
-        at += index * stride;
-        stride *= shape->dims[d];
-    }
-    return at;
-}
-
 /* What shard number `shard` has of the box, to its place in out, which begins with element `first` of the tensor. */
 static sl_status read_common(const sl_slices *slices, int shard, const sl_shard *box, int64_t first, char *out)
 {
     sl_status status = SL_OK;
     const sl_shard *own = &slices->sharding.shards[shard];
     const sl_tensor_entry *place = &slices->places[shard];
+    const sl_shard whole = { .size = slices->sharding.size };
     const size_t bytes = sl_dtype_size(place->dtype);
     sl_file_reader reader = { .fd = -1 };
     int64_t offsets[SL_MAX_DIMS];
     sl_shape common;
     sl_box_intersect(own, box, offsets, &common);
-    const slice_runs runs = find_runs(&slices->sharding.size, &own->size, &common);
+    const sl_box_runs runs = sl_box_find_runs(&slices->sharding.size, &own->size, &common);
     if (!place->data)
         SL_TRY(sl_safetensors_open_reader(place->file, &reader));
     for (int64_t run = 0; run < runs.count; run++) {
-        int64_t from = place_of_run(&own->size, own->offsets, offsets, &common, runs.outer, run);
-        int64_t to = place_of_run(&slices->sharding.size, NULL, offsets, &common, runs.outer, run) - first;
+        int64_t from = sl_box_run_place(&runs, own, offsets, &common, run);
+        int64_t to = sl_box_run_place(&runs, &whole, offsets, &common, run) - first;
         size_t length = (size_t)runs.length * bytes, at = (size_t)from * bytes;
         if (place->data)
             memcpy(out + (size_t)to * bytes, (const char *)place->data + at, length);
@@ -121,32 +84,12 @@ done:
     return status;
 }
 
-/* The largest box that begins at element `at` and has only elements of [at, at + count) in row-major order. */
-static sl_shard box_at(const sl_shape *size, int64_t at, int64_t count)
-{
-    sl_shard box = { .size = *size };
-    int64_t stride = 1, rest = at;
-    for (int d = size->rank - 1; d >= 0; d--) {
-        box.offsets[d] = rest % size->dims[d];
-        rest /= size->dims[d];
-    }
-    int dim = size->rank - 1;
-    /* Up one dim as long as all dims below begin at 0 and are complete. */
-    while (dim > 0 && box.offsets[dim] == 0 && count / stride >= size->dims[dim])
-        stride *= size->dims[dim--];
-    int64_t left = size->dims[dim] - box.offsets[dim], fits = count / stride;
-    for (int d = 0; d < dim; d++)
-        box.size.dims[d] = 1;
-    box.size.dims[dim] = fits < left ? fits : left;
-    return box;
-}
-
 sl_status sl_slices_read(const sl_slices *slices, int64_t first, int64_t count, void *out)
 {
     sl_status status = SL_OK;
     sl_box_hits hits = { 0 };
     for (int64_t at = first; at < first + count;) {
-        sl_shard box = box_at(&slices->sharding.size, at, first + count - at);
+        sl_shard box = sl_box_of_range(&slices->sharding.size, at, first + count - at);
         SL_TRY(sl_box_index_find(slices->index, &box, &hits));
         for (int h = 0; h < hits.count; h++)
             SL_TRY(read_common(slices, hits.shards[h], &box, first, out));

@@ -1,6 +1,8 @@
 /* Sharded tensors: placements, chunks, grids, what one rank and all ranks know, moving from one sharding to another. */
 #include <sluice/shard.h>
 
+#include "support/layouts.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,7 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
+static int random_layouts = 2000;
 static const sl_tensor_properties f32 = { .dtype = SL_F32 };
 
 static void ok(sl_status status)
@@ -359,7 +363,195 @@ static void any_sharding_becomes_any_other(void **state)
     sl_sharding_destroy(&scalar);
 }
 
-int main(void)
+/* ---- Against brute force --------------------------------------------------------------------- */
+
+enum { MOST = 14 };
+
+/* How often each element of the whole is in a box; false if a box reaches outside. */
+static bool count_boxes(const sl_shape *whole, const sl_shard *boxes, int count, int *times)
+{
+    memset(times, 0, (size_t)layout_count(whole) * sizeof *times);
+    for (int i = 0; i < count; i++) {
+        for (int d = 0; d < whole->rank; d++) {
+            if (boxes[i].offsets[d] < 0 || boxes[i].offsets[d] + boxes[i].size.dims[d] > whole->dims[d])
+                return false;
+        }
+        for (int64_t e = 0; e < layout_count(&boxes[i].size); e++)
+            times[layout_element(whole, &boxes[i], e)]++;
+    }
+    return true;
+}
+
+/* Changes a box a little, so that most layouts are no longer right. */
+static void spoil(uint64_t *seed, const sl_shape *whole, sl_shard *boxes, int count)
+{
+    sl_shard *box = &boxes[layout_below(seed, count)];
+    int d = (int)layout_below(seed, whole->rank);
+    switch (layout_below(seed, 4)) {
+    case 0:
+        box->offsets[d] += layout_below(seed, 3) - 1;
+        break;
+    case 1:
+        box->size.dims[d] += box->size.dims[d] > 0 ? layout_below(seed, 3) - 1 : 0;
+        break;
+    case 2:
+        *box = boxes[layout_below(seed, count)];
+        break;
+    default:
+        break; /* right as it is */
+    }
+}
+
+static void random_layouts_are_judged_as_brute_force_does(void **state)
+{
+    (void)state;
+    enum { ELEMENTS = 6 * 6 * 6 * 6 };
+    static int times[ELEMENTS];
+    int right = 0;
+    for (int i = 0; i < random_layouts; i++) {
+        uint64_t seed = (uint64_t)i + 1;
+        const sl_shape whole = layout_shape(&seed, 4, 6);
+        sl_shard boxes[MOST];
+        int count = 1 + (int)layout_below(&seed, MOST);
+        layout_cut(&seed, &whole, count, 3, boxes);
+        spoil(&seed, &whole, boxes, count);
+        bool good = count_boxes(&whole, boxes, count, times), twice = false;
+        for (int64_t e = 0; good && e < layout_count(&whole); e++)
+            twice |= times[e] > 1;
+        const sl_sharding sharding = { .size = whole, .properties = f32, .shards = boxes, .count = count };
+        sl_status status = sl_sharding_check(&sharding);
+        if (!good)
+            says(status, "reaches from");
+        else if (twice)
+            says(status, "overlap");
+        for (int64_t e = 0; good && !twice && e < layout_count(&whole); e++)
+            good = times[e] == 1;
+        assert_int_equal(status == SL_OK, good && !twice);
+        right += status == SL_OK;
+    }
+    assert_in_range(right, random_layouts / 5, random_layouts * 4 / 5); /* both kinds came up */
+}
+
+static void random_reshards_move_each_element_once(void **state)
+{
+    (void)state;
+    for (int i = 0; i < random_layouts / 4; i++) {
+        uint64_t seed = (uint64_t)i + 7;
+        const sl_shape whole = layout_shape(&seed, 4, 5);
+        sl_shard from[MOST], to[MOST];
+        const sl_sharding a = {
+            .size = whole, .properties = f32, .shards = from, .count = 1 + (int)layout_below(&seed, MOST)
+        };
+        const sl_sharding b = {
+            .size = whole, .properties = f32, .shards = to, .count = 1 + (int)layout_below(&seed, MOST)
+        };
+        layout_cut(&seed, &whole, a.count, 3, from);
+        layout_cut(&seed, &whole, b.count, 3, to);
+        moves(&a, &b);
+    }
+}
+
+/* ---- Many shards ----------------------------------------------------------------------------- */
+
+/* Of this process: a busy machine makes no difference. */
+static double cpu_seconds(void)
+{
+    return (double)clock() / CLOCKS_PER_SEC;
+}
+
+static void check_fast(sl_sharding *sharding, int dims)
+{
+    double start = cpu_seconds();
+    ok(sl_sharding_check(sharding));
+    double right = cpu_seconds() - start;
+    sharding->shards[sharding->count - 1] = sharding->shards[sharding->count / 2];
+    start = cpu_seconds();
+    says(sl_sharding_check(sharding), "overlap");
+    double wrong = cpu_seconds() - start;
+    printf("%d shards in %d dims: %.3f s to accept, %.3f s to refuse\n", sharding->count, dims, right, wrong);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    assert_true(right < 1 && wrong < 1);
+#endif
+}
+
+static void a_hundred_thousand_shards_are_checked_within_a_second(void **state)
+{
+    (void)state;
+    static const struct {
+        sl_shape size;
+        int parts[3];
+    } grids[] = { { { 1, { 1000000 } }, { 100000 } },
+                  { { 2, { 7, 200000 } }, { 1, 100000 } }, /* all of them begin together in dim 0 */
+                  { { 2, { 200000, 3 } }, { 100000, 1 } },
+                  { { 2, { 1000, 1000 } }, { 250, 400 } },
+                  { { 3, { 100, 100, 100 } }, { 50, 40, 50 } } };
+    sl_shard_place *places = calloc(100000, sizeof *places);
+    for (int i = 0; i < 100000; i++)
+        places[i] = place(i);
+    for (size_t g = 0; g < sizeof grids / sizeof *grids; g++) {
+        sl_sharding sharding = { 0 };
+        ok(sl_sharding_grid(&grids[g].size, &f32, grids[g].parts, places, 100000, &sharding));
+        check_fast(&sharding, grids[g].size.rank);
+        sl_sharding_destroy(&sharding);
+    }
+    free(places);
+    uint64_t seed = 5;
+    const sl_shape cube = { 4, { 300, 300, 300, 300 } };
+    sl_sharding sharding = { .size = cube, .properties = f32, .count = 100000 };
+    sharding.shards = calloc(100000, sizeof *sharding.shards);
+    layout_cut(&seed, &cube, sharding.count, 8, sharding.shards);
+    for (int i = sharding.count - 1; layout_count(&sharding.shards[sharding.count / 2].size) == 0; i--)
+        sharding.shards[sharding.count / 2] = sharding.shards[i]; /* only if it were empty */
+    check_fast(&sharding, 4);
+    free(sharding.shards);
+}
+
+static void shardings_are_written_and_read(void **state)
+{
+    (void)state;
+    char *text = NULL, changed[2048];
+    sl_sharding from = { 0 }, to = { 0 };
+    const sl_tensor_properties properties = { .dtype = SL_BF16, .requires_grad = true, .pinned = true };
+    const sl_shard_place places[] = { { 4, "cuda:1" }, { 0, "cpu" } };
+    ok(sl_sharding_chunk(&(sl_shape){ 2, { 5, 4 } }, &properties, 1, places, 2, &from));
+    ok(sl_sharding_write(&from, &text));
+    ok(sl_sharding_parse("here", text, &to));
+    assert_true(sl_shape_equal(&to.size, &from.size));
+    assert_int_equal(to.properties.dtype, SL_BF16);
+    assert_true(to.properties.requires_grad && to.properties.pinned && to.count == 2);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(to.shards[i].offsets[1], from.shards[i].offsets[1]);
+        assert_true(sl_shape_equal(&to.shards[i].size, &from.shards[i].size));
+        assert_int_equal(to.shards[i].placement.rank, places[i].rank);
+        assert_string_equal(to.shards[i].placement.device, places[i].device);
+    }
+    sl_sharding_destroy(&to);
+    static const struct {
+        const char *from, *to, *message;
+    } cases[] = { { "\"version\":1", "\"version\":2", "here: version 2 of a sharding is not known" },
+                  { "\"version\":1", "\"version\":\"1\"", "here: this is not a sharding" },
+                  { "bf16", "bf17", "here: " },
+                  { "\"strided\"", "\"blue\"", "here: 'layout' is 'blue', which is not known" },
+                  { "\"contiguous\"", "3", "'memory_format' is ''" },
+                  { "\"requires_grad\":true", "\"requires_grad\":1", "'requires_grad' is missing or neither" },
+                  { "[0,0]", "[0,1]", "here: " },
+                  { "[0,0]", "[0]", "a shard has 1 offsets and 2 sizes" },
+                  { "[0,0]", "[0,-1]", "entry 1 of 'offsets' is no number from 0 on" },
+                  { "[5,4]", "[5,4,1,1,1,1,1]", "'size' is missing or no list of at most 6 numbers" },
+                  { "rank:4/cuda:1", "rank:4/lunar:1", "here: placement 'rank:4/lunar:1'" },
+                  { "{", "[", "here:1:" } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *at = strstr(text, cases[i].from);
+        assert_non_null(at);
+        snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, cases[i].to, at + strlen(cases[i].from));
+        says(sl_sharding_parse("here", changed, &to), cases[i].message);
+    }
+    assert_null(to.shards);
+    sl_free(text);
+    sl_sharding_destroy(&from);
+}
+
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(placements_are_read_in_all_three_forms),
@@ -372,6 +564,12 @@ int main(void)
         cmocka_unit_test(a_gathers_output_is_wanted_on_the_root_alone),
         cmocka_unit_test(nested_sizes_become_one),
         cmocka_unit_test(any_sharding_becomes_any_other),
+        cmocka_unit_test(random_layouts_are_judged_as_brute_force_does),
+        cmocka_unit_test(random_reshards_move_each_element_once),
+        cmocka_unit_test(a_hundred_thousand_shards_are_checked_within_a_second),
+        cmocka_unit_test(shardings_are_written_and_read),
     };
+    if (argc > 1 && strcmp(argv[1], "--full") == 0)
+        random_layouts = 30000;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
