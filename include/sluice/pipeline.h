@@ -206,6 +206,58 @@ typedef struct sl_pipeline_edge {
 
 SL_API const sl_pipeline_edge *sl_pipeline_edges(const sl_pipeline *pipeline, int *count); /* borrowed */
 
+/* ---- What was agreed on ----------------------------------------------------------------------
+ * Names are borrowed from the pipeline. An index that does not exist gives a name of NULL and shapes of rank -1. */
+
+SL_API bool sl_pipeline_is_first(const sl_pipeline *pipeline, int stage);
+SL_API bool sl_pipeline_is_last(const sl_pipeline *pipeline, int stage);
+
+/* A value at the border of a stage, with all that was left open settled. */
+typedef struct sl_pipeline_value {
+    const char *name;
+    sl_meta metas[SL_MAX_SIZES]; /* of a microbatch of each size; shape.rank -1 if there is no such size */
+    sl_meta whole;               /* of all microbatches, joined along dim 0; a root input's: as the batch has it */
+    bool has_grad;
+    bool loss;               /* output: the loss, one of every microbatch */
+    int users;               /* output: inputs of later stages that take it; 0: it is a final output */
+    int maker, maker_output; /* input: where it comes from; -1: with the batch */
+    int root;                /* input: which root input it is; -1: a stage makes it */
+} sl_pipeline_value;
+
+SL_API int sl_pipeline_input_count(const sl_pipeline *pipeline, int stage);
+SL_API int sl_pipeline_output_count(const sl_pipeline *pipeline, int stage);
+SL_API sl_pipeline_value sl_pipeline_get_input(const sl_pipeline *pipeline, int stage, int index);
+SL_API sl_pipeline_value sl_pipeline_get_output(const sl_pipeline *pipeline, int stage, int index);
+
+/* An argument that a step takes. */
+typedef struct sl_pipeline_root {
+    const char *name;
+    sl_meta metas[SL_MAX_SIZES]; /* as above */
+    sl_meta whole;               /* of the batch; shape.rank -1 for SL_CHUNK_CUSTOM if no spec gives it */
+    sl_chunk_kind kind;
+    int dim;
+    int position;  /* among arguments without a name */
+    bool has_grad; /* a step can hand out its gradient */
+} sl_pipeline_root;
+
+SL_API int sl_pipeline_root_count(const sl_pipeline *pipeline);
+SL_API sl_pipeline_root sl_pipeline_get_root(const sl_pipeline *pipeline, int index);
+
+/* Which of the metas a microbatch has, and how many samples. */
+SL_API int sl_pipeline_size_of(const sl_pipeline *pipeline, int microbatch);
+SL_API int64_t sl_pipeline_samples(const sl_pipeline *pipeline, int microbatch);
+
+/* Blocks of one size that the values of a step take turns in on a rank; count 0 past the last. How many microbatches a
+ * stage holds at once: sl_schedule_count_slots(). */
+typedef struct sl_pipeline_slots {
+    size_t bytes;
+    int count;
+} sl_pipeline_slots;
+
+SL_API sl_pipeline_slots sl_pipeline_get_slots(const sl_pipeline *pipeline, int rank, int index);
+
+/* ---- Programs -------------------------------------------------------------------------------- */
+
 typedef enum sl_code {
     SL_CODE_RECEIVE,       /* waits for the route's next message; cell gets its memory */
     SL_CODE_RELEASE,       /* gives the message in cell back */

@@ -217,6 +217,8 @@ SL_API SL_MUST_CHECK sl_status sl_runtime_step(sl_runtime *runtime, const sl_ste
 SL_API SL_MUST_CHECK sl_status sl_runtime_eval(sl_runtime *runtime, const sl_step *step, sl_step_result *result);
 
 SL_API int sl_runtime_microbatches(const sl_runtime *runtime);
+/* As all ranks have agreed on it: stages, shapes of all values, arguments and outputs of a step. Borrowed. */
+SL_API const sl_pipeline *sl_runtime_pipeline(const sl_runtime *runtime);
 SL_API const sl_schedule *sl_runtime_schedule(const sl_runtime *runtime); /* as lowered; borrowed */
 SL_API sl_stream *sl_runtime_stream(const sl_runtime *runtime);           /* all work goes here; borrowed */
 SL_API sl_group *sl_runtime_group(const sl_runtime *runtime);

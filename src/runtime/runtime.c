@@ -265,6 +265,11 @@ int sl_runtime_microbatches(const sl_runtime *runtime)
     return runtime->wiring->microbatches;
 }
 
+const sl_pipeline *sl_runtime_pipeline(const sl_runtime *runtime)
+{
+    return runtime->pipeline;
+}
+
 const sl_schedule *sl_runtime_schedule(const sl_runtime *runtime)
 {
     return runtime->schedule;
