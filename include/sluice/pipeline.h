@@ -20,7 +20,8 @@ typedef enum sl_chunk_kind {
     SL_CHUNK_CUSTOM     /* by the functions below */
 } sl_chunk_kind;
 
-/* How one argument is cut into microbatches, or one output put together again. Zero splits along dim 0. */
+/* How one argument is cut into microbatches, or one output put together again. Zero splits along dim 0; a scalar, which
+ * has no dim, then goes to every microbatch. */
 typedef struct sl_chunk_spec {
     sl_chunk_kind kind;
     int dim; /* SPLIT; negative counts from the end */

@@ -266,6 +266,33 @@ SL_API SL_MUST_CHECK sl_status sl_runtime_set_action(sl_runtime *runtime, sl_kin
 /* Only inside an sl_action_fn, with its action. */
 SL_API SL_MUST_CHECK sl_status sl_runtime_run_action(sl_runtime *runtime, sl_action action);
 
+/* ---- Trees ----------------------------------------------------------------------------------- */
+
+/* Nested arguments (sl_tree) as flat lists: one entry for each leaf, in order, named by its path. An output "kv.key" of
+ * one stage is the input "kv.key" of a later one. The caller frees each list, and with it the names, with one sl_free.
+ * Tensors' memory and the leaves that are no tensors are borrowed: the tree must outlive the use of its arguments. */
+
+/* How the leaves at and below a path are cut; the longest path counts. Without any, tensors are split along dim 0, and
+ * scalars and leaves that are no tensors go to every microbatch. */
+typedef struct sl_tree_chunk {
+    const char *path; /* with the prefix, if there is one */
+    sl_chunk_spec chunk;
+} sl_tree_chunk;
+
+/* The whole batch, for sl_step.args. */
+SL_API SL_MUST_CHECK sl_status sl_tree_args(const sl_tree *tree, const char *prefix, sl_arg **out, int *count);
+/* How it is cut, for sl_runtime_options.args. A path without any leaf is refused. */
+SL_API SL_MUST_CHECK sl_status sl_tree_arg_specs(const sl_tree *tree, const char *prefix, const sl_tree_chunk *chunks,
+                                                 int chunk_count, sl_arg_spec **out, int *count);
+/* Memory for outputs, for sl_step.outputs: all leaves are tensors. */
+SL_API SL_MUST_CHECK sl_status sl_tree_outputs(const sl_tree *tree, const char *prefix, const sl_tree_chunk *chunks,
+                                               int chunk_count, sl_output **out, int *count);
+/* Inputs or outputs of a stage, from a tree with the metadata of one microbatch. In a callback, sl_tree_bind() gives
+ * call->inputs, outputs or gradients to a tree of the same structure. No gradient flows along leaves that are no
+ * tensors; the entries may be changed before they are given to sl_stage_create. */
+SL_API SL_MUST_CHECK sl_status sl_tree_values(const sl_tree *tree, const char *prefix, sl_stage_value **out,
+                                              int *count);
+
 /* ---- Reports --------------------------------------------------------------------------------- */
 
 /* Bytes that this rank has taken. They equal what sl_pipeline_get_memory() predicts. */

@@ -1,4 +1,4 @@
-/* Tensors: metadata (dtype, shape, strides) and plain views of memory for kernels. */
+/* Tensors: metadata (dtype, shape, strides), plain views of memory for kernels, and trees of them. */
 #ifndef SLUICE_TENSOR_H
 #define SLUICE_TENSOR_H
 
@@ -64,6 +64,87 @@ typedef struct sl_view {
 /* Stands for an optional argument that is absent. */
 SL_API sl_view sl_view_none(void);
 SL_API bool sl_view_is_none(const sl_view *view); /* shape.rank < 0 */
+
+/* ---- Trees: nested arguments ------------------------------------------------------------------- */
+
+/* Lists and dicts hold leaves: tensors, numbers, texts, pointers. A leaf has a path, such as "mask.0" or "kv.key". A
+ * pipeline works on leaves; trees are flattened before it and put together again after it. */
+
+typedef enum sl_leaf_kind { SL_LEAF_TENSOR, SL_LEAF_INT, SL_LEAF_REAL, SL_LEAF_TEXT, SL_LEAF_POINTER } sl_leaf_kind;
+
+/* A plain value. Memory of tensors and what pointers point to is the caller's. */
+typedef struct sl_leaf {
+    sl_leaf_kind kind;
+    union {
+        sl_view tensor;
+        int64_t integer;
+        double real;
+        const char *text;
+        void *pointer;
+    } as;
+} sl_leaf;
+
+SL_API sl_leaf sl_leaf_tensor(void *data, const sl_meta *meta);
+SL_API sl_leaf sl_leaf_int(int64_t value);
+SL_API sl_leaf sl_leaf_real(double value);
+SL_API sl_leaf sl_leaf_text(const char *text);
+SL_API sl_leaf sl_leaf_pointer(void *pointer);
+
+/* The leaf as a view: a tensor's own; of another kind one scalar that lies in the leaf: i64 for an integer, f64 for a
+ * real number, i64 with the address for a text or pointer. So every leaf can be an argument of a pipeline. */
+SL_API sl_view sl_leaf_view(const sl_leaf *leaf);
+
+typedef enum sl_tree_kind { SL_TREE_NONE, SL_TREE_LEAF, SL_TREE_LIST, SL_TREE_DICT } sl_tree_kind;
+
+typedef struct sl_tree sl_tree;
+
+/* Texts are copied into the tree. */
+SL_API SL_MUST_CHECK sl_status sl_tree_leaf(sl_leaf leaf, sl_tree **out);
+SL_API SL_MUST_CHECK sl_status sl_tree_none(sl_tree **out); /* a value that is absent: a node without leaves */
+SL_API SL_MUST_CHECK sl_status sl_tree_list(sl_tree **out);
+SL_API SL_MUST_CHECK sl_status sl_tree_dict(sl_tree **out);
+SL_API void sl_tree_destroy(sl_tree *tree); /* with all that is in it; NULL is fine */
+
+/* Both take the child over, also if they fail; it may still be filled through the caller's pointer. A dict keeps its children in the order of their keys, so that equal dicts
+ * flatten alike; a key is not empty, has no '.', and is there once. */
+SL_API SL_MUST_CHECK sl_status sl_tree_append(sl_tree *list, sl_tree *child);
+SL_API SL_MUST_CHECK sl_status sl_tree_put(sl_tree *dict, const char *key, sl_tree *child);
+/* The same with a new leaf. */
+SL_API SL_MUST_CHECK sl_status sl_tree_append_leaf(sl_tree *list, sl_leaf leaf);
+SL_API SL_MUST_CHECK sl_status sl_tree_put_leaf(sl_tree *dict, const char *key, sl_leaf leaf);
+
+SL_API sl_tree_kind sl_tree_get_kind(const sl_tree *tree);
+SL_API int sl_tree_count(const sl_tree *tree);                    /* children of a list or dict; else 0 */
+SL_API const sl_tree *sl_tree_at(const sl_tree *tree, int index); /* child; NULL out of range */
+SL_API const char *sl_tree_key(const sl_tree *tree, int index);   /* of a dict's child; NULL if there is none */
+/* The node at the path, "" being the tree itself; NULL if there is none. */
+SL_API const sl_tree *sl_tree_find(const sl_tree *tree, const char *path);
+/* The leaf at the path; NULL if there is none or the node is no leaf. */
+SL_API const sl_leaf *sl_tree_find_leaf(const sl_tree *tree, const char *path);
+
+/* A leaf with its path. */
+typedef struct sl_tree_item {
+    const char *path;
+    const sl_leaf *leaf; /* borrowed from the tree */
+} sl_tree_item;
+
+/* All leaves in order. Paths start with the prefix (may be NULL) and a '.'; that of a tree which is a leaf is the prefix
+ * alone. The caller frees *out, and with it the paths, with one sl_free. */
+SL_API SL_MUST_CHECK sl_status sl_tree_flatten(const sl_tree *tree, const char *prefix, sl_tree_item **out, int *count);
+/* A new tree of the same structure with these leaves, in the order of sl_tree_flatten. */
+SL_API SL_MUST_CHECK sl_status sl_tree_unflatten(const sl_tree *structure, const sl_leaf *leaves, int count,
+                                                 sl_tree **out);
+/* Gives the leaves of the tree, in order, what the views hold (the reverse of sl_leaf_view): host memory, except that a
+ * tensor's is only passed on. Nothing is allocated, so a stage may call it for its tree in every phase. A text lies
+ * where the view says, as long as its owner keeps it. A leaf that is no tensor and gets a view without data, such as the
+ * gradient that it has not, stays as it is. */
+SL_API SL_MUST_CHECK sl_status sl_tree_bind(sl_tree *tree, const sl_view *views, int count);
+
+/* The same structure: kinds of nodes, lengths, keys and kinds of leaves. The first path that differs is the error; what
+ * names the tree. */
+SL_API SL_MUST_CHECK sl_status sl_tree_check(const char *what, const sl_tree *expected, const sl_tree *given);
+/* Further the metadata of all tensors. */
+SL_API SL_MUST_CHECK sl_status sl_tree_check_metas(const char *what, const sl_tree *expected, const sl_tree *given);
 
 /* ---- Half precision -------------------------------------------------------------------------- */
 

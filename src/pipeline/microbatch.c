@@ -7,6 +7,12 @@
 
 static const sl_chunk_spec by_default = { .kind = SL_CHUNK_SPLIT };
 
+/* A scalar has no dim that the default could mean. */
+static bool is_cut(const sl_meta *whole, const sl_chunk_spec *spec)
+{
+    return spec->kind == SL_CHUNK_SPLIT && !(whole->shape.rank == 0 && spec->dim == 0);
+}
+
 /* Checks that the dim exists and leaves no microbatch empty; *dim counts from the front. */
 static sl_status find_dim(const sl_meta *meta, const sl_chunk_spec *spec, int count, int *dim)
 {
@@ -46,7 +52,7 @@ sl_status sl_microbatch_part_view(const sl_view *whole, const sl_chunk_spec *spe
             return sl_fail(SL_ERR_ARGUMENT, "a custom chunk spec without a split function cannot split");
         uint64_t failures = sl_fail_count();
         SL_TRY(sl_fail_callback(spec->split(spec->user, whole, count, index, &view), failures, "split"));
-    } else if (spec->kind == SL_CHUNK_SPLIT) {
+    } else if (is_cut(&whole->meta, spec)) {
         SL_TRY(slice_part(&whole->meta, spec, count, index, &view.meta, &offset));
         if (view.data)
             view.data = (char *)view.data + (size_t)offset * sl_dtype_size(view.meta.dtype);
@@ -78,7 +84,7 @@ sl_status sl_microbatch_part_meta(const sl_meta *whole, const sl_chunk_spec *spe
         spec = &by_default;
     if (spec->kind == SL_CHUNK_CUSTOM)
         return sl_fail(SL_ERR_ARGUMENT, "the parts of a custom chunk spec are not known before they are made");
-    if (spec->kind == SL_CHUNK_SPLIT) {
+    if (is_cut(whole, spec)) {
         SL_TRY(slice_part(whole, spec, count, index, &part, &offset));
         part = sl_meta_contiguous(part.dtype, &part.shape);
     }
@@ -97,7 +103,7 @@ sl_status sl_microbatch_whole_meta(const sl_meta *parts, int count, const sl_chu
         return sl_fail(SL_ERR_ARGUMENT, "what a custom chunk spec merges into is not known beforehand");
     sl_shape shape = parts[0].shape;
     int dim = spec->dim < 0 ? spec->dim + shape.rank : spec->dim;
-    if (spec->kind == SL_CHUNK_SPLIT) {
+    if (is_cut(&parts[0], spec)) {
         if (dim < 0 || dim >= shape.rank)
             return sl_fail(SL_ERR_ARGUMENT, "cannot merge parts of rank %d along dim %d", shape.rank, spec->dim);
         for (int i = 1; i < count; i++)
@@ -244,7 +250,7 @@ sl_status sl_microbatch_split_args(const sl_arg *args, const sl_chunk_spec *spec
             if (status != SL_OK)
                 return sl_fail_context(status, "%s", name);
         }
-        if (spec->kind != SL_CHUNK_SPLIT)
+        if (!is_cut(&args[a].view.meta, spec))
             continue;
         const sl_shape *shape = &args[a].view.meta.shape;
         int64_t size = shape->dims[spec->dim < 0 ? spec->dim + shape->rank : spec->dim];

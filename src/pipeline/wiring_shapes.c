@@ -14,6 +14,13 @@ static bool is_open(const sl_meta *meta)
 
 /* ---- Sizes of microbatches ------------------------------------------------------------------- */
 
+/* A scalar that nobody said how to cut goes to every microbatch. */
+static void replicate_scalar(sl_wire_root *root, const sl_meta *meta)
+{
+    if (root->kind == SL_CHUNK_SPLIT && root->dim == 0 && meta->shape.rank == 0)
+        root->kind = SL_CHUNK_REPLICATE;
+}
+
 /* Size of the split dim of a root input's metadata; -1 where it has none. */
 static int64_t samples_of(const sl_wire_root *root, const sl_meta *meta)
 {
@@ -30,6 +37,7 @@ static sl_status split_wholes(sl_wiring *wiring)
     int count = wiring->microbatches;
     for (int i = 0; i < wiring->root_count; i++) {
         sl_wire_root *root = &wiring->roots[i];
+        replicate_scalar(root, &root->whole);
         sl_chunk_spec spec = { .kind = root->kind, .dim = root->dim };
         if (is_open(&root->whole) || root->kind == SL_CHUNK_CUSTOM)
             continue;
@@ -136,6 +144,7 @@ static sl_status settle_input(sl_wiring *wiring, int s, sl_wire_input *input, in
                        "an argument's spec gives its shape",
                        s, input->name);
     if (is_open(given)) {
+        replicate_scalar(&wiring->roots[input->root], meta);
         wiring->roots[input->root].metas[size] = *meta; /* makers come first, so that only a root can be open */
         return SL_OK;
     }
