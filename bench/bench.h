@@ -12,6 +12,7 @@
     X(schedule, "Times generating, lowering, checking and simulating a large schedule")                                \
     X(compile, "Times compiling a large pipeline, all ranks, before anything runs")                                    \
     X(plan, "Times the planner, and says how near its plans come to the bound")                                        \
+    X(tune, "Trains in configurations that the tuner proposes, beside its predictions")                                \
     X(overhead, "Times pipelines whose stages do nothing, and what a trace costs")                                     \
     X(pipeline, "Trains a GPT under every schedule, beside one process and the simulator")                             \
     X(step, "Times a training step against its matrix products alone")                                                 \

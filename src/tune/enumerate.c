@@ -183,7 +183,7 @@ done:
 static double threshold(const sl_tune *tune, candidate_list *found)
 {
     int wanted = 4 * tune->top;
-    if (found->count < wanted)
+    if (found->count < wanted || tune->spread)
         return INFINITY;
     qsort(found->items, (size_t)found->count, sizeof *found->items, by_seconds);
     return found->items[wanted - 1].seconds;

@@ -118,6 +118,7 @@ static sl_status state_problem(const sl_tune *tune, const tune_candidate *candid
         if (left <= 0)
             return sl_fail(SL_ERR_UNSUPPORTED, "rank %d has no memory for activations", rank);
         costs[s].activation /= left;
+        costs[s].w = fmin(costs[s].w, fmax(0, costs[s].b - costs[s].i)); /* a B may take less than I and W */
     }
     out->costs.stages = costs;
     out->costs.edge_sizes = stages->hops;

@@ -57,6 +57,7 @@ static sl_status copy_options(sl_tune *tune, const sl_tune_options *options)
         SL_TRY(sl_arena_strdup(tune->arena, options->overrides[i], (char **)(void *)&tune->overrides[i]));
     tune->override_count = options->override_count;
     tune->measure = options->measure;
+    tune->spread = options->spread;
     tune->top = options->top > 0 ? options->top : 5;
     tune->budget = options->budget_seconds > 0 ? options->budget_seconds : SL_PLAN_BUDGET;
     tune->shard_count = count_shards();

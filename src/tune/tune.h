@@ -133,7 +133,7 @@ struct sl_tune {
     tune_model model;
     sl_cluster cluster;
     tune_setting setting;
-    bool measure;
+    bool measure, spread;
     int shard_count; /* values of parallel.shard that train offers, from the first on */
     int ranks, top;
     double budget;

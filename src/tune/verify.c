@@ -214,6 +214,8 @@ sl_status sl_tune_verify(sl_tune *tune, tune_candidate *candidates, int count)
     SL_TRY(SL_NEW_ARRAY(tune->entries, tune->top));
     for (int i = 0; i < count && tune->entry_count < tune->top; i++) {
         bool fits = false;
+        if (tune->spread && i < (int)((int64_t)tune->entry_count * count / tune->top))
+            continue;
         SL_TRY(verify_one(tune, &candidates[i], &tune->entries[tune->entry_count], &fits));
         tune->entry_count += fits;
     }

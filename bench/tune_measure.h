@@ -1,0 +1,25 @@
+/* One case of `sluice bench tune`: a model on so many ranks, in several configurations (tune_measure.c). */
+#ifndef SLUICE_BENCH_TUNE_MEASURE_H
+#define SLUICE_BENCH_TUNE_MEASURE_H
+
+#include <sluice/tune.h>
+
+enum { TUNE_MODELS = 3, TUNE_ROWS = 64 };
+
+typedef struct tune_row {
+    char text[160];
+    double predicted, measured; /* seconds of a step */
+} tune_row;
+
+typedef struct tune_case {
+    const char *model;
+    int ranks, count;
+    tune_row rows[TUNE_ROWS]; /* by the prediction, fastest first */
+    double error, mean_error; /* |predicted / measured - 1|: the largest and the mean */
+    double tau;               /* Kendall's */
+    double chosen;            /* measured time of the first over the least measured, - 1 */
+} tune_case;
+
+SL_MUST_CHECK sl_status tune_measure(int model, int ranks, int configurations, int steps, tune_case *out);
+
+#endif
