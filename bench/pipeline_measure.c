@@ -42,7 +42,7 @@ static void rank_state_free(pipeline_rank *state)
 
 /* ---- Setting up ------------------------------------------------------------------------------ */
 
-static sl_status cut_model(const pipeline_options *options, int stages, sl_partition **out)
+sl_status pipeline_cut_model(const pipeline_options *options, int stages, sl_partition **out)
 {
     sl_status status = SL_OK;
     sl_graph *graph = NULL;
@@ -74,7 +74,7 @@ static sl_status init_weights(sl_runtime *runtime)
     return SL_OK;
 }
 
-static sl_status fill_batch(const pipeline_options *options, int32_t **out)
+sl_status pipeline_fill_batch(const pipeline_options *options, int32_t **out)
 {
     sl_status status = SL_OK;
     int64_t count = options->batch * options->seq;
@@ -97,7 +97,7 @@ static sl_status set_up(const shared_case *shared, pipeline_rank *state)
     SL_TRY(sl_device_open("cpu", &threads, &state->device));
     SL_TRY(sl_schedule_generate(&generate, &state->schedule));
     int stages = sl_schedule_stages(state->schedule);
-    SL_TRY(cut_model(options, stages, &state->partition));
+    SL_TRY(pipeline_cut_model(options, stages, &state->partition));
     for (int s = 0; s < stages && state->stage_count < MAX_LOCAL_STAGES; s++) {
         if (sl_schedule_rank_of(state->schedule, s) != sl_group_rank(state->group))
             continue;
@@ -115,7 +115,7 @@ static sl_status set_up(const shared_case *shared, pipeline_rank *state)
     };
     SL_TRY(sl_runtime_create(&runtime, &state->runtime));
     SL_TRY(init_weights(state->runtime));
-    SL_TRY(fill_batch(options, &state->tokens));
+    SL_TRY(pipeline_fill_batch(options, &state->tokens));
 done:
     return status;
 }

@@ -24,4 +24,8 @@ typedef struct pipeline_case {
 /* Runs the case on local ranks that it starts; fills in the figures. */
 sl_status pipeline_measure(const pipeline_options *options, pipeline_case *each);
 
+/* The model as it is trained, cut into stages, and a batch: tokens, then targets. The caller frees both. */
+sl_status pipeline_cut_model(const pipeline_options *options, int stages, sl_partition **out);
+sl_status pipeline_fill_batch(const pipeline_options *options, int32_t **out);
+
 #endif

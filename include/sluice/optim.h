@@ -57,7 +57,9 @@ typedef struct SL_NAMED_FIELDS sl_optim_options {
 typedef struct SL_NAMED_FIELDS sl_optim_param {
     const char *name;
     sl_view data, grad;
-    bool decay; /* weight_decay applies; by convention if the whole parameter has rank >= 2 */
+    sl_view
+        counted; /* what sl_optimizer_square_sums counts; data NULL: grad. Replicas with whole gradients count parts */
+    bool decay;  /* weight_decay applies; by convention if the whole parameter has rank >= 2 */
 } sl_optim_param;
 
 typedef struct sl_optimizer sl_optimizer;
@@ -68,7 +70,7 @@ SL_API SL_MUST_CHECK sl_status sl_optimizer_create(const sl_optim_options *optio
                                                    const sl_optim_param *params, int count, sl_optimizer **out);
 SL_API void sl_optimizer_destroy(sl_optimizer *optimizer); /* NULL is fine */
 
-/* Sum of the squares of each parameter's gradient, in double precision and in an order that depends on the tensor
+/* Sum of the squares of what is counted of each parameter's gradient, in double precision and in an order that depends on the tensor
  * alone: sums[i] is param i's. Synchronizes the stream. */
 SL_API SL_MUST_CHECK sl_status sl_optimizer_square_sums(sl_optimizer *optimizer, sl_stream *stream, double *sums);
 
@@ -101,9 +103,10 @@ SL_API size_t sl_optim_state_bytes(const sl_optim_options *options, sl_dtype dty
  * many there are. */
 SL_API int sl_optim_saved_sizes(const sl_optim_options *options, sl_dtype dtype, int64_t count,
                                 size_t sizes[SL_OPTIM_MAX_SAVED]);
-/* Device memory that an optimizer of these parameters with these gradients will take, to the byte. */
+/* Device memory that an optimizer of these parameters will take, to the byte. counted: of each, what its squares are
+ * summed of. */
 SL_API SL_MUST_CHECK sl_status sl_optim_device_bytes(const sl_optim_options *options, sl_device *device,
-                                                     const sl_meta *params, const sl_meta *grads, int count,
+                                                     const sl_meta *params, const sl_meta *counted, int count,
                                                      size_t *out);
 
 #ifdef __cplusplus

@@ -63,6 +63,9 @@ typedef struct sl_train_config {
         int64_t stages_per_rank; /* 0: what the schedule needs, else 1 */
         sl_texts split;          /* stages begin before these modules; empty: cut by cost */
         sl_texts recompute;      /* modules whose activations are computed again in the backward pass */
+        int64_t shard;           /* sl_shard_mode: what replicas share out */
+        int64_t shard_group;     /* replicas that share; 0: all */
+        int64_t unsharded;       /* stages of a rank whose weights are gathered at once (full); 0: as many as fit */
         int64_t threads;         /* a rank */
         double memory_gb;        /* limit of one rank; 0: an equal share of the machine's memory */
     } parallel;

@@ -12,7 +12,7 @@ enum { MAX_STATES = 2, MASTER = MAX_STATES };
 
 typedef struct optim_slot {
     char *name;
-    sl_view data, grad;
+    sl_view data, grad, counted;
     bool decay;
     sl_view states[MAX_STATES + 1]; /* and the master; none if there is no such */
 } optim_slot;
@@ -152,7 +152,7 @@ static sl_kernel_call square_sum_call(sl_optimizer *optimizer, const optim_slot 
 {
     *sum = (sl_view){ optimizer->sums + (slot - optimizer->slots), sl_meta_make(SL_F64, 0, NULL) };
     return (sl_kernel_call){ .op = SL_OP_SQUARE_SUM,
-                             .inputs = &slot->grad,
+                             .inputs = &slot->counted,
                              .input_count = 1,
                              .outputs = sum,
                              .output_count = 1,
@@ -171,14 +171,14 @@ static sl_status sum_scratch(sl_device *device, const sl_meta *grad_meta, size_t
 }
 
 sl_status sl_optim_device_bytes(const sl_optim_options *options, sl_device *device, const sl_meta *params,
-                                const sl_meta *grads, int count, size_t *out)
+                                const sl_meta *counted, int count, size_t *out)
 {
     sl_status status = SL_OK;
     size_t bytes = (size_t)count * sizeof(double), most = 0;
     for (int i = 0; i < count; i++) {
         size_t scratch = 0;
         bytes += sl_optim_state_bytes(options, params[i].dtype, sl_meta_count(&params[i]));
-        SL_TRY(sum_scratch(device, &grads[i], &scratch));
+        SL_TRY(sum_scratch(device, &counted[i], &scratch));
         most = scratch > most ? scratch : most;
     }
     *out = bytes + most;
@@ -199,12 +199,13 @@ static sl_status add_slot(sl_optimizer *optimizer, sl_stream *stream, const sl_o
     optimizer->count++; /* from here on the destroyer sees it */
     slot->data = param->data;
     slot->grad = param->grad;
+    slot->counted = param->counted.data ? param->counted : param->grad;
     slot->decay = param->decay;
     for (int i = 0; i < states_of(&optimizer->options); i++)
         SL_TRY(add_state(optimizer, stream, slot, i, optimizer->options.state_dtype));
     if (has_master(&optimizer->options, slot->data.meta.dtype))
         SL_TRY(add_state(optimizer, stream, slot, MASTER, SL_F32));
-    SL_TRY(sum_scratch(optimizer->device, &slot->grad.meta, &scratch));
+    SL_TRY(sum_scratch(optimizer->device, &slot->counted.meta, &scratch));
     if (scratch > optimizer->scratch_bytes)
         optimizer->scratch_bytes = scratch;
 done:

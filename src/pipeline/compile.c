@@ -119,6 +119,7 @@ sl_status sl_rank_program_compile(const sl_compile_options *options, sl_rank_pro
     int64_t count = 0;
     const sl_action *actions = sl_schedule_actions(options->schedule, options->rank, &count);
     SL_TRY(sl_compiler_create(options, &program, &compiler));
+    SL_TRY(sl_compile_weights_begin(&compiler));
     for (int64_t i = 0; i < count; i++) {
         if (is_left_out(options, (sl_kind)actions[i].kind))
             continue;

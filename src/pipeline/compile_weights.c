@@ -2,6 +2,8 @@
  * What is begun runs beside the actions that follow; it is awaited as late as it can be. */
 #include "pipeline/compiler.h"
 
+#include "base/alloc.h"
+
 static sl_status emit(sl_compiler *c, sl_code code, int s, int32_t cell)
 {
     return sl_compiler_emit(c, (sl_pipeline_instr){ .code = (uint8_t)code, .stage = s, .cell = cell, .from = -1 });
@@ -10,6 +12,80 @@ static sl_status emit(sl_compiler *c, sl_code code, int s, int32_t cell)
 static int *held_of(const sl_compiler *c, int *table, int s)
 {
     return &table[c->wiring->stages[s].local];
+}
+
+/* ---- Sizes of blocks ------------------------------------------------------------------------- */
+
+/* How many stages have a block at once, at most. */
+typedef struct block_peaks {
+    int weights, grads;
+} block_peaks;
+
+static sl_status find_peaks(const sl_compiler *c, block_peaks *out)
+{
+    sl_status status = SL_OK;
+    int64_t count = 0;
+    const sl_action *actions = sl_schedule_actions(c->options->schedule, c->options->rank, &count);
+    int weights = 0, grads = 0, reducing = 0;
+    bool *started = NULL;
+    block_peaks peaks = { 0, 0 };
+    SL_TRY(SL_NEW_ARRAY(started, c->wiring->ranks[c->options->rank].stage_count));
+    for (int64_t i = 0; i < count; i++) {
+        sl_action parts[2];
+        for (int p = 0, n = sl_action_parts(actions[i], parts); p < n; p++) {
+            bool *own = &started[c->wiring->stages[parts[p].stage].local];
+            bool starts = !*own && (parts[p].kind == SL_KIND_W || parts[p].kind == SL_KIND_B);
+            *own |= starts;
+            grads += starts;
+        }
+        weights += actions[i].kind == SL_KIND_UNSHARD;
+        weights -= actions[i].kind == SL_KIND_RESHARD;
+        if (actions[i].kind == SL_KIND_REDUCE_GRAD) { /* the one before ends first */
+            grads -= reducing;
+            reducing = 1;
+        }
+        peaks.weights = weights > peaks.weights ? weights : peaks.weights;
+        peaks.grads = grads > peaks.grads ? grads : peaks.grads;
+    }
+    *out = peaks;
+done:
+    sl_free(started);
+    return status;
+}
+
+/* One size for all stages if that takes less than a block for each size; else 0. */
+static size_t choose_block(const size_t *bytes, int count, int peak)
+{
+    size_t apart = 0, largest = 0;
+    for (int k = 0; k < count; k++) {
+        int same = 0;
+        for (int j = 0; j < k; j++)
+            same += bytes[j] == bytes[k];
+        apart += same < peak ? bytes[k] : 0; /* no more than `peak` stages of this size need a block at once */
+        largest = bytes[k] > largest ? bytes[k] : largest;
+    }
+    return (size_t)peak * largest < apart ? largest : 0;
+}
+
+sl_status sl_compile_weights_begin(sl_compiler *c)
+{
+    sl_status status = SL_OK;
+    const sl_wire_rank *rank = &c->wiring->ranks[c->options->rank];
+    size_t *bytes = NULL;
+    block_peaks peaks;
+    if (c->wiring->shard != SL_SHARD_FULL)
+        return SL_OK;
+    SL_TRY(SL_NEW_ARRAY(bytes, rank->stage_count));
+    SL_TRY(find_peaks(c, &peaks));
+    for (int k = 0; k < rank->stage_count; k++)
+        bytes[k] = c->wiring->stages[rank->stages[k]].weight_block_bytes;
+    c->weight_block = choose_block(bytes, rank->stage_count, peaks.weights);
+    for (int k = 0; k < rank->stage_count; k++)
+        bytes[k] = c->wiring->stages[rank->stages[k]].grad_block_bytes;
+    c->grad_block = choose_block(bytes, rank->stage_count, peaks.grads);
+done:
+    sl_free(bytes);
+    return status;
 }
 
 /* ---- Weights --------------------------------------------------------------------------------- */
@@ -22,7 +98,7 @@ sl_status sl_compile_unshard(sl_compiler *c, int s)
     if (c->wiring->shard != SL_SHARD_FULL || *held != 0 || stage->weight_count == 0)
         return SL_OK;
     int32_t cell = sl_compiler_cell(c); /* of its own: another slot each time */
-    SL_TRY(sl_compiler_hold_block(c, stage->weight_block_bytes, cell, held));
+    SL_TRY(sl_compiler_hold_block(c, c->weight_block ? c->weight_block : stage->weight_block_bytes, cell, held));
     SL_TRY(emit(c, SL_CODE_UNSHARD, s, cell));
     c->gathering[stage->local] = true;
 done:
@@ -65,7 +141,8 @@ sl_status sl_compile_weights_ready(sl_compiler *c, int s, bool starts_grads)
     if (!starts_grads || stage->grad_block_bytes == 0)
         return SL_OK;
     int32_t cell = sl_compiler_cell(c);
-    SL_TRY(sl_compiler_hold_block(c, stage->grad_block_bytes, cell, &c->weight_grads[stage->local]));
+    SL_TRY(sl_compiler_hold_block(c, c->grad_block ? c->grad_block : stage->grad_block_bytes, cell,
+                                  &c->weight_grads[stage->local]));
     SL_TRY(emit(c, SL_CODE_OPEN_GRADS, s, cell));
 done:
     return status;

@@ -17,21 +17,22 @@ typedef struct sl_compiler {
     const sl_compile_options *options;
     const sl_wiring *wiring;
     sl_rank_program *program;
-    int *inputs;             /* held by each input, from its arrival to its last use */
-    int *outputs;            /* by each output: the maker's own share */
-    int *sends;              /* by each output: until it has been copied into messages */
-    int *grads;              /* by each edge: the gradient that came back, until summed */
-    int *output_grads;       /* by each output: the sum */
-    int *input_grads;        /* by each input: written and not yet sent */
-    sl_slot *regions;        /* of each stage and microbatch: SL_REGION_COUNT */
-    bool *grads_started;     /* of a stage: a W or B has been compiled */
-    bool *root_started;      /* of each root input and microbatch: a part of its gradient has been handed out */
-    bool *forward_in_order;  /* of a stage: it sends in the order in which it computes */
-    bool *backward_in_order; /* by local stage, like the two before */
-    int *weights;            /* held by each local stage: its gathered weights */
-    int *weight_grads;       /* likewise: its gradients of the step */
-    bool *gathering;         /* of a local stage: its weights have been asked for and not awaited */
-    bool *reducing;          /* likewise: the sum of its gradients has been begun and not awaited */
+    int *inputs;                     /* held by each input, from its arrival to its last use */
+    int *outputs;                    /* by each output: the maker's own share */
+    int *sends;                      /* by each output: until it has been copied into messages */
+    int *grads;                      /* by each edge: the gradient that came back, until summed */
+    int *output_grads;               /* by each output: the sum */
+    int *input_grads;                /* by each input: written and not yet sent */
+    sl_slot *regions;                /* of each stage and microbatch: SL_REGION_COUNT */
+    bool *grads_started;             /* of a stage: a W or B has been compiled */
+    bool *root_started;              /* of each root input and microbatch: a part of its gradient has been handed out */
+    bool *forward_in_order;          /* of a stage: it sends in the order in which it computes */
+    bool *backward_in_order;         /* by local stage, like the two before */
+    size_t weight_block, grad_block; /* bytes of the blocks that all stages take turns in; 0: each has its own */
+    int *weights;                    /* held by each local stage: its gathered weights */
+    int *weight_grads;               /* likewise: its gradients of the step */
+    bool *gathering;                 /* of a local stage: its weights have been asked for and not awaited */
+    bool *reducing;                  /* likewise: the sum of its gradients has been begun and not awaited */
     sl_held *held;
     int held_count;
     int spare; /* entry of held that is free again, linked through refs and cell; 0: none */
@@ -82,6 +83,8 @@ SL_MUST_CHECK sl_status sl_compiler_drop_used(sl_compiler *compiler, int stage, 
 SL_MUST_CHECK sl_status sl_compiler_run(sl_compiler *compiler, int stage, int microbatch, sl_phase phase);
 
 /* ---- Weights ---- */
+/* Before the first action: how large the blocks of gathered weights and gradients are. */
+SL_MUST_CHECK sl_status sl_compile_weights_begin(sl_compiler *compiler);
 SL_MUST_CHECK sl_status sl_compile_unshard(sl_compiler *compiler, int stage);
 SL_MUST_CHECK sl_status sl_compile_reshard(sl_compiler *compiler, int stage);
 SL_MUST_CHECK sl_status sl_compile_reduce_grad(sl_compiler *compiler, int stage);

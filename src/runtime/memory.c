@@ -225,6 +225,9 @@ sl_status sl_runtime_allocate(sl_runtime *runtime, const sl_runtime_options *opt
     for (int k = 0; k < runtime->stage_count; k++)
         SL_TRY(sl_stage_prepare(runtime->stages[k], runtime->wiring->size_count));
     SL_TRY(sl_weights_create(runtime));
+    if (runtime->blocks.weights && runtime->wiring->shard != SL_SHARD_NONE) /* zeros past the end of parameters */
+        SL_TRY(sl_stream_memset(runtime->stream, runtime->blocks.weights, 0,
+                                runtime->pipeline->ranks[runtime->rank].memory.params));
     if (runtime->blocks.grads) { /* what lies between gradients is summed with them */
         SL_TRY(sl_stream_memset(runtime->stream, runtime->blocks.grads, 0,
                                 runtime->pipeline->ranks[runtime->rank].memory.grads));

@@ -77,6 +77,20 @@ static sl_status check_optimizer(const sl_train_config *config)
     return SL_OK;
 }
 
+static sl_status check_shards(const sl_train_config *config)
+{
+    int64_t group = config->parallel.shard_group, dp = config->parallel.dp;
+    if (group > 0 && config->parallel.shard == SL_SHARD_NONE)
+        return sl_train_config_fail(config, "parallel.shard_group", "parallel.shard is none: replicas share nothing");
+    if (group > 0 && dp % group != 0)
+        return sl_train_config_fail(config, "parallel.shard_group",
+                                    "%" PRId64 " replicas (parallel.dp) are no groups of %" PRId64, dp, group);
+    if (config->parallel.unsharded > 0 && config->parallel.shard != SL_SHARD_FULL)
+        return sl_train_config_fail(config, "parallel.unsharded",
+                                    "weights are only gathered if parallel.shard is full");
+    return SL_OK;
+}
+
 static sl_status check_parallel(const sl_train_config *config)
 {
     int64_t pp = config->parallel.pp, stages = config->parallel.stages_per_rank;
@@ -113,6 +127,7 @@ sl_status sl_config_check(const sl_train_config *config)
     SL_TRY(check_batch(config));
     SL_TRY(check_optimizer(config));
     SL_TRY(check_parallel(config));
+    SL_TRY(check_shards(config));
     SL_TRY(check_precision(config));
 done:
     return status;

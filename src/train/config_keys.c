@@ -75,6 +75,11 @@ const config_key sl_config_keys[] = {
     INT(parallel, stages_per_rank, 0, 256, "0", "stages per rank; 0: what the schedule needs"),
     TEXTS(parallel, split, "modules before which a stage begins, such as h.2; none: cut by cost"),
     TEXTS(parallel, recompute, "modules whose activations are computed again in the backward pass, such as h.0"),
+    WORD(parallel, shard, "none|optimizer|full", "none",
+         "what replicas share out: nothing, optimizer state (ZeRO-1), or weights, gradients and state (FSDP)"),
+    INT(parallel, shard_group, 0, 4096, "0", "neighboring replicas that share; the groups have the same; 0: all share"),
+    INT(parallel, unsharded, 0, 256, "0",
+        "stages of a rank whose weights are gathered at once (full); 0: as many as fit into the memory"),
     INT(parallel, threads, 1, 1024, "1", "threads per rank"),
     REAL(parallel, memory_gb, 0, 1e6, "0", "memory a rank may use; 0: its share of the machine's"),
 

@@ -88,13 +88,7 @@ sl_plan_stage sl_train_plan_stage(const sl_train_plan *plan, int stage)
 
 sl_plan_memory sl_train_plan_memory(const sl_train_plan *plan, int rank)
 {
-    int dp = (int)plan->config->parallel.dp;
-    sl_plan_memory memory = plan->memory[rank / dp];
-    if (rank % dp != 0) { /* replicas hold the same, one of them writes it */
-        memory.total -= memory.checkpoint;
-        memory.checkpoint = 0;
-    }
-    return memory;
+    return plan->memory[rank];
 }
 
 const sl_pipeline *sl_train_plan_pipeline(const sl_train_plan *plan)

@@ -32,9 +32,13 @@ struct sl_train_plan {
     sl_texts split, recompute;   /* of the configuration, by their names in the graph */
     sl_partition *partitions[2]; /* for sizes[] */
 
+    sl_shard_mode shard; /* none if there is one replica */
+    int shard_group;     /* replicas that share; 1 if they share nothing */
+    int unsharded;       /* full: stages of a rank whose weights are gathered at once */
+
     sl_pipeline *pipeline; /* of one replica */
     sl_plan_stage *stages;
-    sl_plan_memory *memory; /* one a rank of the pipeline, of the replica that writes checkpoints */
+    sl_plan_memory *memory; /* one a rank of the run */
     double step_seconds, bubble, flops;
 };
 
@@ -69,6 +73,9 @@ double sl_plan_machine_memory(void); /* bytes of the machine, or of the containe
 
 /* The stage as every rank makes it, with its tied parameters. */
 SL_MUST_CHECK sl_status sl_plan_build_stage(const sl_train_plan *plan, int stage, sl_device *device, sl_stage **out);
+
+/* plan_print.c: a line about what replicas share out; nothing if there is one replica. */
+void sl_plan_print_sharing(const sl_train_plan *plan, FILE *file);
 
 /* Categories of a run from those of a pipeline; without optimizer, checkpoint and total. */
 sl_plan_memory sl_plan_memory_of(const sl_pipeline_memory *memory);

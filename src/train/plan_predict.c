@@ -6,7 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/units.h"
-#include "pipeline/wiring.h"
+#include "pipeline/pipeline.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -156,6 +156,9 @@ static sl_status compile(sl_train_plan *plan, const sl_device *device, const sl_
                                           .args = args,
                                           .arg_count = 2,
                                           .replicas = (int)config->parallel.dp,
+                                          .shard = plan->shard,
+                                          .shard_group = plan->shard == SL_SHARD_NONE ? 0 : plan->shard_group,
+                                          .unsharded_stages = plan->unsharded,
                                           .staged_messages = !sl_device_is_host(device) };
     sl_status status = sl_pipeline_compile(&options, &plan->pipeline);
     if (status == SL_ERR_SCHEDULE)
@@ -174,39 +177,44 @@ static size_t snapshot_bytes(const sl_optim_options *optim, const sl_meta *meta)
     return bytes;
 }
 
-/* The optimizer's state of one rank's parameters, and the snapshot of those that it writes. */
-static sl_status count_state(sl_train_plan *plan, int rank, sl_device *device, const sl_stage_desc *descs)
+/* The optimizer's state of one rank's parameters, and the snapshot of those that it writes. rank: of the run. */
+static sl_status count_state(sl_train_plan *plan, int rank, sl_device *device)
 {
     sl_status status = SL_OK;
     const sl_optim_options optim = sl_plan_optim_options(plan->config);
+    const sl_wiring *wiring = plan->pipeline->wiring;
     sl_plan_memory *memory = &plan->memory[rank];
-    sl_meta *metas = NULL, *grads = NULL;
-    int count = 0;
+    sl_meta *updated = NULL, *counted = NULL;
+    int count = 0, stage_rank = rank / wiring->replicas, replica = rank % wiring->replicas;
     bool embedding = false; /* seen on this rank: a head here shares its values */
     for (int s = 0; s < plan->stage_count; s++)
-        count += plan->stages[s].rank == rank ? descs[s].weight_count : 0;
-    SL_TRY(SL_NEW_ARRAY(metas, count));
-    SL_TRY(SL_NEW_ARRAY(grads, count));
+        count += plan->stages[s].rank == stage_rank ? wiring->stages[s].weight_count : 0;
+    SL_TRY(SL_NEW_ARRAY(updated, count));
+    SL_TRY(SL_NEW_ARRAY(counted, count));
     count = 0;
     for (int s = 0; s < plan->stage_count; s++) {
-        for (int i = 0; plan->stages[s].rank == rank && i < descs[s].weight_count; i++) {
-            const sl_weight_desc *weight = &descs[s].weights[i];
-            bool head = weight->tie != NULL;
+        for (int i = 0; plan->stages[s].rank == stage_rank && i < wiring->stages[s].weight_count; i++) {
+            const sl_wire_weight *weight = &wiring->stages[s].weights[i];
+            bool head = plan->tied && strcmp(weight->name, plan->head) == 0;
             embedding |= plan->tied && strcmp(weight->name, plan->embedding) == 0;
-            if (!head) { /* the embedding stands for both in files */
-                plan->stages[s].params += sl_meta_count(&weight->meta);
-                memory->checkpoint += snapshot_bytes(&optim, &weight->meta);
+            sl_meta own = weight->meta;
+            if (plan->shard != SL_SHARD_NONE) {
+                int64_t elements = sl_weight_piece(weight, weight->shard, sl_wiring_shard_of(wiring, replica)).count;
+                own = sl_meta_make(own.dtype, 1, &elements);
             }
+            if (!head && replica < plan->shard_group && sl_meta_count(&own) > 0) /* a head is in files as embedding */
+                memory->checkpoint += snapshot_bytes(&optim, &own);
             if (head && embedding)
                 continue;
-            grads[count] = sl_meta_contiguous(weight->grad_dtype, &weight->meta.shape);
-            metas[count++] = weight->meta;
+            int64_t part = sl_weight_piece(weight, weight->part, sl_wiring_part_of(wiring, replica)).count;
+            counted[count] = sl_meta_make(weight->grad_meta.dtype, 1, &part);
+            updated[count++] = own;
         }
     }
-    SL_TRY(sl_optim_device_bytes(&optim, device, metas, grads, count, &memory->optimizer));
+    SL_TRY(sl_optim_device_bytes(&optim, device, updated, counted, count, &memory->optimizer));
 done:
-    sl_free(grads);
-    sl_free(metas);
+    sl_free(counted);
+    sl_free(updated);
     return status;
 }
 
@@ -224,15 +232,50 @@ void sl_plan_memory_sum(sl_plan_memory *memory)
                     memory->checkpoint;
 }
 
-static sl_status count_memory(sl_train_plan *plan, sl_device *device, const sl_stage_desc *descs)
+static sl_status count_memory(sl_train_plan *plan, sl_device *device)
 {
     sl_status status = SL_OK;
-    SL_TRY(SL_ARENA_ARRAY(plan->arena, plan->memory, plan->config->parallel.pp));
-    for (int r = 0; r < plan->config->parallel.pp; r++) {
-        sl_pipeline_memory memory = sl_pipeline_get_memory(plan->pipeline, r);
+    for (int r = 0; r < sl_train_plan_ranks(plan); r++) {
+        sl_pipeline_memory memory = sl_pipeline_get_memory(plan->pipeline, r / (int)plan->config->parallel.dp);
         plan->memory[r] = sl_plan_memory_of(&memory);
-        SL_TRY(count_state(plan, r, device, descs));
+        SL_TRY(count_state(plan, r, device));
         sl_plan_memory_sum(&plan->memory[r]);
+    }
+done:
+    return status;
+}
+
+static int most_stages_of_a_rank(const sl_train_plan *plan)
+{
+    int most = 0;
+    for (int r = 0; r < plan->config->parallel.pp; r++) {
+        int count = 0;
+        for (int s = 0; s < plan->stage_count; s++)
+            count += plan->stages[s].rank == r;
+        most = count > most ? count : most;
+    }
+    return most;
+}
+
+/* Compiles it. With full shards as many stages are gathered at once as fit, unless the configuration says how many. */
+static sl_status choose_pipeline(sl_train_plan *plan, sl_device *device, const sl_stage_desc *descs)
+{
+    sl_status status = SL_OK;
+    const sl_train_config *config = plan->config;
+    bool full = plan->shard == SL_SHARD_FULL;
+    SL_TRY(SL_ARENA_ARRAY(plan->arena, plan->memory, sl_train_plan_ranks(plan)));
+    plan->unsharded = full ? (int)config->parallel.unsharded : 0;
+    bool choose = full && plan->unsharded == 0;
+    if (choose)
+        plan->unsharded = most_stages_of_a_rank(plan);
+    for (;;) {
+        SL_TRY(compile(plan, device, descs));
+        SL_TRY(count_memory(plan, device));
+        if (!choose || plan->unsharded == 1 || sl_train_plan_fits(plan))
+            return SL_OK;
+        plan->unsharded--;
+        sl_pipeline_destroy(plan->pipeline);
+        plan->pipeline = NULL;
     }
 done:
     return status;
@@ -302,10 +345,12 @@ static void suggest(char *text, size_t size, const char *what, double needed)
 static void find_help(const sl_train_plan *plan, char *text, size_t size)
 {
     const char *const layers[] = { "h.*", "model.layers.*", "layers.*" };
+    static const char *const modes[] = { [SL_SHARD_OPTIMIZER] = "optimizer", [SL_SHARD_FULL] = "full" };
+    const struct sl_config_own given = *sl_config_own(plan->config); /* with all that a plan looks up in it */
+    struct sl_config_own tried = given;
+    sl_train_config *config = &tried.values;
     char what[96];
     double needed = 0;
-    struct sl_config_own changed = *sl_config_own(plan->config); /* knows where values came from */
-    sl_train_config *config = &changed.values;
     for (size_t i = 0; config->parallel.recompute.count == 0 && i < sizeof layers / sizeof *layers; i++) {
         config->parallel.recompute = (sl_texts){ .items = (const char **)&layers[i], .count = 1 };
         snprintf(what, sizeof what, "parallel.recompute=%s", layers[i]);
@@ -315,7 +360,15 @@ static void find_help(const sl_train_plan *plan, char *text, size_t size)
         }
         config->parallel.recompute.count = 0;
     }
-    *config = *plan->config;
+    tried = given;
+    while (config->parallel.dp > 1 && ++config->parallel.shard <= SL_SHARD_FULL) {
+        snprintf(what, sizeof what, "parallel.shard=%s", modes[config->parallel.shard]);
+        if (!would_fit(config, plan->device, &needed))
+            continue;
+        suggest(text, size, what, needed);
+        break;
+    }
+    tried = given;
     for (config->batch.microbatches *= 2; config->batch.microbatches * config->parallel.dp <= config->batch.size;
          config->batch.microbatches *= 2) {
         snprintf(what, sizeof what, "batch.microbatches=%" PRId64, config->batch.microbatches);
@@ -324,7 +377,7 @@ static void find_help(const sl_train_plan *plan, char *text, size_t size)
         suggest(text, size, what, needed);
         break;
     }
-    *config = *plan->config;
+    tried = given;
     for (config->parallel.pp *= 2;
          config->parallel.memory_gb > 0 && config->parallel.pp <= 8 * plan->config->parallel.pp;
          config->parallel.pp *= 2) {
@@ -367,13 +420,23 @@ static double seconds_of(const sl_machine_rates *rates, sl_cost cost)
     return cost.flops / rates->flops_per_s + cost.bytes / rates->bytes_per_s;
 }
 
-/* Seconds to sum one stage's gradients over the replicas: every rank sends and gets all but its own part twice. */
-static double reduce_seconds(const sl_train_plan *plan, const sl_machine_rates *rates)
+/* Seconds of the collectives of one stage, of the mean size. In a gather or a scattered sum every rank sends and gets all
+ * but its own part; a sum that all ranks get is both. */
+static void add_collectives(const sl_train_plan *plan, const sl_machine_rates *rates, sl_costs *costs)
 {
-    double bytes = 0, dp = (double)plan->config->parallel.dp;
-    for (int r = 0; r < plan->config->parallel.pp; r++)
-        bytes += (double)plan->memory[r].gradients;
-    return 2 * (dp - 1) / dp * bytes / plan->stage_count / rates->bytes_per_s;
+    const sl_wiring *wiring = plan->pipeline->wiring;
+    double weights = 0, grads = 0, dp = (double)wiring->replicas, group = (double)plan->shard_group;
+    for (int s = 0; s < plan->stage_count; s++) {
+        for (int i = 0; i < wiring->stages[s].weight_count; i++) {
+            weights += (double)sl_meta_bytes(&wiring->stages[s].weights[i].meta) / plan->stage_count;
+            grads += (double)sl_meta_bytes(&wiring->stages[s].weights[i].grad_meta) / plan->stage_count;
+        }
+    }
+    double scatter = (dp - 1) / dp * grads / rates->bytes_per_s;
+    double join = (dp - group) / dp / group * grads / rates->bytes_per_s; /* a shard, from the other groups */
+    costs->unshard = (group - 1) / group * weights / rates->bytes_per_s;
+    costs->reshard = 0;
+    costs->reduce_grad = plan->shard == SL_SHARD_NONE ? 2 * scatter : scatter + join;
 }
 
 static sl_status simulate(sl_train_plan *plan, const sl_stage_cost *costs, const sl_machine_rates *rates)
@@ -384,10 +447,12 @@ static sl_status simulate(sl_train_plan *plan, const sl_stage_cost *costs, const
     sl_costs_init(&all);
     all.stages = costs;
     all.bandwidth = rates->bytes_per_s;
-    all.reduce_grad = reduce_seconds(plan, rates);
+    add_collectives(plan, rates, &all);
     SL_TRY(sl_pipeline_simulate(plan->pipeline, &all, &timeline));
     plan->step_seconds = sl_timeline_makespan(timeline);
     plan->bubble = sl_timeline_bubble(timeline, -1);
+    if (plan->shard == SL_SHARD_OPTIMIZER) /* updated weights, at the end */
+        plan->step_seconds += all.unshard * plan->stage_count / (double)plan->config->parallel.pp;
     /* Ranks that share cores cannot all run at once. */
     double ranks = (double)(plan->config->parallel.pp * plan->config->parallel.dp);
     double cores = (double)sysconf(_SC_NPROCESSORS_ONLN) / (double)plan->config->parallel.threads;
@@ -419,6 +484,15 @@ done:
     return status;
 }
 
+/* The embedding stands for a head that is tied to it. */
+static void count_params(sl_train_plan *plan, const sl_stage_desc *descs)
+{
+    for (int s = 0; s < plan->stage_count; s++) {
+        for (int i = 0; i < descs[s].weight_count; i++)
+            plan->stages[s].params += descs[s].weights[i].tie ? 0 : sl_meta_count(&descs[s].weights[i].meta);
+    }
+}
+
 sl_status sl_plan_predict(sl_train_plan *plan, bool timed)
 {
     sl_status status = SL_OK;
@@ -431,8 +505,12 @@ sl_status sl_plan_predict(sl_train_plan *plan, bool timed)
     SL_TRY(sl_arena_create(&arena));
     SL_TRY(sl_device_open(plan->device, &device_options, &device));
     SL_TRY(describe_stages(plan, device, arena, &facts));
-    SL_TRY(compile(plan, device, facts.descs));
-    SL_TRY(count_memory(plan, device, facts.descs));
+    plan->shard = config->parallel.dp > 1 ? (sl_shard_mode)config->parallel.shard : SL_SHARD_NONE;
+    plan->shard_group = plan->shard == SL_SHARD_NONE       ? 1
+                        : config->parallel.shard_group > 0 ? (int)config->parallel.shard_group
+                                                           : (int)config->parallel.dp;
+    SL_TRY(choose_pipeline(plan, device, facts.descs));
+    count_params(plan, facts.descs);
     if (!timed)
         goto done;
     SL_TRY(sl_plan_measure_rates(device, (sl_dtype)config->precision.dtype, plan->sizes[0] * config->batch.seq,

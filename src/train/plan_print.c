@@ -43,6 +43,23 @@ static const char *precision_text(const sl_train_config *config, char *text, siz
     return text;
 }
 
+void sl_plan_print_sharing(const sl_train_plan *plan, FILE *file)
+{
+    static const char *const shared[] = { [SL_SHARD_NONE] = "nothing: each sums all gradients and updates all weights",
+                                          [SL_SHARD_OPTIMIZER] = "optimizer state and updates",
+                                          [SL_SHARD_FULL] = "weights, gradients and optimizer state" };
+    int64_t replicas = plan->config->parallel.dp;
+    if (replicas == 1)
+        return;
+    fprintf(file, "shared    %s", shared[plan->shard]);
+    if (plan->shard != SL_SHARD_NONE && plan->shard_group < replicas)
+        fprintf(file, ", in %" PRId64 " groups of %d replica%s", replicas / plan->shard_group, plan->shard_group,
+                sl_plural(plan->shard_group));
+    if (plan->shard == SL_SHARD_FULL)
+        fprintf(file, "; %d stage%s of a rank gathered at once", plan->unsharded, sl_plural(plan->unsharded));
+    fputc('\n', file);
+}
+
 static void print_run(const sl_train_plan *plan, FILE *file)
 {
     const sl_train_config *config = plan->config;
@@ -66,8 +83,10 @@ static void print_run(const sl_train_plan *plan, FILE *file)
             config->parallel.dp, sl_plural(config->parallel.dp), config->batch.microbatches,
             config->batch.microbatches == 1 ? "" : "es", rows, plan->size_count == 2 ? " or one fewer" : "",
             sl_plural(rows));
-    fprintf(file, "schedule  %s, %d stage%s on %" PRId64 " rank%s\n\n", config->parallel.schedule, plan->stage_count,
+    fprintf(file, "schedule  %s, %d stage%s on %" PRId64 " rank%s\n", config->parallel.schedule, plan->stage_count,
             sl_plural(plan->stage_count), config->parallel.pp, sl_plural(config->parallel.pp));
+    sl_plan_print_sharing(plan, file);
+    fputc('\n', file);
 }
 
 /* Without the root that parallel.split does not need either. */
@@ -162,11 +181,17 @@ static void put_stage(sl_json *json, const sl_plan_stage *stage)
 
 void sl_train_plan_write_json(const sl_train_plan *plan, const sl_plan_memory *measured, FILE *file)
 {
+    static const char *const modes[] = {
+        [SL_SHARD_NONE] = "none", [SL_SHARD_OPTIMIZER] = "optimizer", [SL_SHARD_FULL] = "full"
+    };
     sl_json json = { .file = file };
     sl_json_begin(&json, '{');
     sl_json_put_double(&json, "step_s", plan->step_seconds);
     sl_json_put_double(&json, "bubble", plan->bubble);
     sl_json_put_bool(&json, "fits", sl_train_plan_fits(plan));
+    sl_json_put_string(&json, "shard", modes[plan->shard]);
+    sl_json_put_int(&json, "shard_group", plan->shard_group);
+    sl_json_put_int(&json, "unsharded", plan->unsharded);
     sl_json_put_string(&json, "dtype", sl_dtype_name((sl_dtype)plan->config->precision.dtype));
     sl_json_key(&json, "ranks");
     sl_json_begin(&json, '[');

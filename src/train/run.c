@@ -390,6 +390,8 @@ sl_status sl_train_run(const sl_train_plan *plan, sl_group *group, const sl_trai
     SL_TRY(find_peak(&run));
     if (options->console)
         sl_progress_begin(&run.progress, options->console, run.config);
+    if (run.leads && options->console && plan->shard != SL_SHARD_NONE)
+        sl_plan_print_sharing(plan, options->console);
     while (run.trainer->step < run.config->run.steps && !run.result.stopped)
         SL_TRY(one_step(&run));
     SL_TRY(finish(&run));

@@ -2,6 +2,7 @@
 #include "train/trainer.h"
 
 #include "base/alloc.h"
+#include "pipeline/pipeline.h"
 
 #include <string.h>
 
@@ -34,6 +35,41 @@ done:
     return status;
 }
 
+static sl_status read_view(sl_trainer *trainer, const sl_view *view, float *values)
+{
+    sl_status status = SL_OK;
+    sl_tensor_entry entry = { .name = "", .dtype = view->meta.dtype, .count = sl_meta_count(&view->meta) };
+    SL_TRY(sl_trainer_read(trainer, view, &entry.data));
+    SL_TRY(sl_tensor_entry_read_f32(&entry, 0, entry.count, values));
+done:
+    return status;
+}
+
+/* The whole gradient. If every replica has a part of the sum, each gives the part that it alone counts. */
+static sl_status read_gradient(sl_trainer *trainer, const sl_param *param, int64_t elements, float *values)
+{
+    sl_status status = SL_OK;
+    const sl_wiring *wiring = trainer->plan->pipeline->wiring;
+    const sl_view own = sl_trainer_cut(&param->grad, param->held, param->counted);
+    int replicas = wiring->replicas;
+    int64_t part = (elements + replicas - 1) / replicas;
+    float *all = NULL;
+    if (trainer->plan->shard == SL_SHARD_NONE)
+        return read_view(trainer, &param->grad, values);
+    SL_TRY(SL_NEW_ARRAY(all, part * replicas));
+    SL_TRY(read_view(trainer, &own, all + trainer->dp_rank * part));
+    SL_TRY(sl_group_all_gather(trainer->replicas, all + trainer->dp_rank * part, (size_t)part * sizeof *all, all));
+    for (int r = 0; r < replicas; r++) {
+        int64_t first = sl_wiring_part_of(wiring, r) * part;
+        int64_t count = elements - first < part ? elements - first : part;
+        if (count > 0)
+            memcpy(values + first, all + r * part, (size_t)count * sizeof *all);
+    }
+done:
+    sl_free(all);
+    return status;
+}
+
 sl_status sl_trainer_save_grads(sl_trainer *trainer, const char *path)
 {
     sl_status status = SL_OK;
@@ -59,11 +95,8 @@ sl_status sl_trainer_save_grads(sl_trainer *trainer, const char *path)
             capacity = elements;
         }
         size_t bytes = (size_t)elements * sizeof *values;
-        if (own) {
-            sl_tensor_entry grad = { .name = own->name, .dtype = own->param->grad.meta.dtype, .count = elements };
-            SL_TRY(sl_trainer_read(trainer, &own->param->grad, &grad.data));
-            SL_TRY(sl_tensor_entry_read_f32(&grad, 0, elements, values));
-        }
+        if (own)
+            SL_TRY(read_gradient(trainer, own->param, elements, values));
         SL_TRY(sl_group_broadcast(trainer->pipeline, owners[i] - 1, values, bytes));
         if (writes)
             SL_TRY(sl_safetensors_writer_write(writer, i, 0, values, bytes));

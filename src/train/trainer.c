@@ -44,6 +44,9 @@ static sl_status make_runtime(sl_trainer *trainer, int trace_events)
                                          .replicas = plan->config->parallel.dp > 1 ? trainer->replicas : NULL,
                                          .device = trainer->device,
                                          .schedule = plan->schedule,
+                                         .shard = plan->shard,
+                                         .shard_group = plan->shard == SL_SHARD_NONE ? 0 : plan->shard_group,
+                                         .unsharded_stages = plan->unsharded,
                                          .stages = trainer->stages,
                                          .stage_count = trainer->stage_count,
                                          .args = args,
@@ -57,6 +60,14 @@ static sl_status make_runtime(sl_trainer *trainer, int trace_events)
 
 /* ---- Parameters ------------------------------------------------------------------------------ */
 
+sl_view sl_trainer_cut(const sl_view *view, sl_param_range held, sl_param_range range)
+{
+    if (range.first == held.first && range.count == sl_meta_count(&view->meta))
+        return *view;
+    size_t skip = (size_t)(range.first - held.first) * sl_dtype_size(view->meta.dtype);
+    return (sl_view){ .data = (char *)view->data + skip, .meta = sl_meta_make(view->meta.dtype, 1, &range.count) };
+}
+
 static sl_status list_params(sl_trainer *trainer)
 {
     sl_status status = SL_OK;
@@ -69,14 +80,25 @@ static sl_status list_params(sl_trainer *trainer)
         const char *name = params[i].tied_to; /* a tied head has the embedding's values, in files too */
         size_t bytes = (size_t)sl_meta_count(&params[i].data.meta) * sizeof *trainer->staging;
         largest = bytes > largest ? bytes : largest;
-        trainer->params[trainer->param_count++] = (trainer_param){ .param = &params[i],
-                                                                   .name = name,
-                                                                   .index = sl_param_list_find(plan->params, name),
-                                                                   .counted = params[i].owner == trainer->pp_rank };
+        trainer->params[trainer->param_count++] =
+            (trainer_param){ .param = &params[i],
+                             .name = name,
+                             .index = sl_param_list_find(plan->params, name),
+                             .counted = params[i].owner == trainer->pp_rank,
+                             .data = sl_trainer_cut(&params[i].data, params[i].held, params[i].updated),
+                             .grad = sl_trainer_cut(&params[i].grad, params[i].held, params[i].updated) };
     }
     SL_TRY(sl_alloc(largest, 1, (void **)&trainer->staging));
 done:
     return status;
+}
+
+const trainer_param *sl_trainer_find(const sl_trainer *trainer, const char *name)
+{
+    int i = 0;
+    while (strcmp(trainer->params[i].name, name) != 0)
+        i++;
+    return &trainer->params[i];
 }
 
 static sl_status make_optimizer(sl_trainer *trainer)
@@ -88,15 +110,17 @@ static sl_status make_optimizer(sl_trainer *trainer)
     for (int i = 0; i < trainer->param_count; i++) {
         const sl_param *param = trainer->params[i].param;
         params[i] = (sl_optim_param){ .name = trainer->params[i].name,
-                                      .data = param->data,
-                                      .grad = param->grad,
-                                      .decay = param->data.meta.shape.rank >= 2 };
+                                      .data = trainer->params[i].data,
+                                      .grad = trainer->params[i].grad,
+                                      .counted = sl_trainer_cut(&param->grad, param->held, param->counted),
+                                      .decay = param->shape.rank >= 2 };
     }
     size_t before = sl_device_get_memory(trainer->device).in_use;
     SL_TRY(sl_optimizer_create(&options, trainer->device, params, trainer->param_count, &trainer->optimizer));
     trainer->optimizer_bytes = sl_device_get_memory(trainer->device).in_use - before;
     SL_TRY(SL_NEW_ARRAY(trainer->own_sums, trainer->param_count));
-    SL_TRY(SL_NEW_ARRAY(trainer->sums, sl_param_list_count(trainer->plan->params)));
+    SL_TRY(
+        SL_NEW_ARRAY(trainer->sums, sl_param_list_count(trainer->plan->params) * trainer->plan->config->parallel.dp));
 done:
     sl_free(params);
     return status;

@@ -10,7 +10,9 @@ typedef struct trainer_param {
     const sl_param *param;
     const char *name; /* of its values in files: a tied head has the embedding's */
     int index;        /* place among the model's parameters */
-    bool counted;     /* this rank counts it for the norm and writes it to checkpoints */
+    bool counted;     /* this rank of the pipeline counts it for the norm and writes it to checkpoints */
+    sl_view data;     /* what this rank updates: all of it, or a part in one dim */
+    sl_view grad;     /* of that */
 } trainer_param;
 
 /* What each rank tells all others after a step; plain data. */
@@ -36,11 +38,11 @@ typedef struct sl_trainer {
     int param_count;
     size_t optimizer_bytes;  /* device memory that it has taken */
     float *staging;          /* host memory for the largest parameter in f32 */
-    double *own_sums, *sums; /* squares of gradients: of this rank's params, of the model's */
+    double *own_sums, *sums; /* squares of gradients: of this rank's params, of the parts of the model's */
 
     int32_t *tokens, *targets;    /* [rows, seq] of this replica */
     rank_note *notes;             /* one a rank of the world */
-    sl_checkpoint_writer *writer; /* NULL on ranks whose replicas write */
+    sl_checkpoint_writer *writer; /* NULL on ranks whose replicas write the same */
     sl_tensor_entry *entries;     /* of a part: parameters, then state */
     char *entry_names;
     int entry_count;
@@ -56,6 +58,10 @@ SL_MUST_CHECK sl_status sl_trainer_create(const sl_train_plan *plan, sl_group *w
                                           sl_trainer **out);
 void sl_trainer_destroy(sl_trainer *trainer);                /* NULL is fine */
 sl_plan_memory sl_trainer_memory(const sl_trainer *trainer); /* that this rank has taken */
+
+const trainer_param *sl_trainer_find(const sl_trainer *trainer, const char *name); /* one that this rank has */
+/* The elements of range in a view of those of held. */
+sl_view sl_trainer_cut(const sl_view *view, sl_param_range held, sl_param_range range);
 
 /* trainer_load.c: values of all parameters. */
 SL_MUST_CHECK sl_status sl_trainer_load_start(sl_trainer *trainer);
@@ -80,7 +86,7 @@ SL_MUST_CHECK sl_status sl_trainer_finish_checkpoint(sl_trainer *trainer);
 /* trainer_memory.c. Hands the launcher's vault a snapshot of the step just completed. All ranks, after the exchange. */
 SL_MUST_CHECK sl_status sl_trainer_keep(sl_trainer *trainer, int vault);
 
-/* save_grads.c. Collective over the pipeline. */
+/* save_grads.c. Collective over world. */
 SL_MUST_CHECK sl_status sl_trainer_save_grads(sl_trainer *trainer, const char *path);
 
 #endif

@@ -17,23 +17,23 @@ static size_t state_name(const sl_optim_state *state, char *text, size_t size)
     return (size_t)snprintf(text, size, "optimizer.%s.%s", state->kind, state->param) + 1;
 }
 
-static bool is_counted(const sl_trainer *trainer, const char *name)
+/* The rank writes what it updates of a parameter and of its state; a part is a range of the elements. */
+static void add_entry(sl_trainer *trainer, const char *name, const trainer_param *param, const sl_view *view)
 {
-    for (int i = 0; i < trainer->param_count; i++) {
-        if (strcmp(trainer->params[i].name, name) == 0)
-            return trainer->params[i].counted;
+    const sl_param *whole = param->param;
+    sl_tensor_entry entry = { .name = name,
+                              .dtype = view->meta.dtype,
+                              .shape = view->meta.shape,
+                              .count = sl_meta_count(&view->meta),
+                              .data = view->data,
+                              .bytes = sl_meta_bytes(&view->meta) };
+    if (!param->counted || entry.count == 0)
+        return;
+    if (trainer->plan->shard != SL_SHARD_NONE) {
+        entry.whole = whole->shape;
+        entry.offsets[0] = whole->updated.first;
     }
-    return false;
-}
-
-static void add_entry(sl_trainer *trainer, const char *name, const sl_view *view)
-{
-    trainer->entries[trainer->entry_count++] = (sl_tensor_entry){ .name = name,
-                                                                  .dtype = view->meta.dtype,
-                                                                  .shape = view->meta.shape,
-                                                                  .count = sl_meta_count(&view->meta),
-                                                                  .data = view->data,
-                                                                  .bytes = sl_meta_bytes(&view->meta) };
+    trainer->entries[trainer->entry_count++] = entry;
 }
 
 static sl_status list_entries(sl_trainer *trainer)
@@ -49,16 +49,13 @@ static sl_status list_entries(sl_trainer *trainer)
     SL_TRY(SL_NEW_ARRAY(trainer->entry_names, name_bytes + 1));
     for (int i = 0; i < trainer->param_count; i++) {
         const sl_view weight = sl_optimizer_weight(trainer->optimizer, i);
-        if (trainer->params[i].counted)
-            add_entry(trainer, trainer->params[i].name, &weight);
+        add_entry(trainer, trainer->params[i].name, &trainer->params[i], &weight);
     }
     char *name = trainer->entry_names;
     for (int i = 0; i < states; i++) {
         sl_optim_state state = sl_optimizer_state_at(trainer->optimizer, i);
-        if (!is_counted(trainer, state.param))
-            continue;
         size_t used = state_name(&state, name, name_bytes);
-        add_entry(trainer, name, &state.view);
+        add_entry(trainer, name, sl_trainer_find(trainer, state.param), &state.view);
         name += used;
         name_bytes -= used;
     }
@@ -70,10 +67,12 @@ sl_status sl_trainer_open_writer(sl_trainer *trainer)
 {
     sl_status status = SL_OK;
     SL_TRY(sl_path_join(trainer->plan->config->run.out, "checkpoints", &trainer->checkpoints));
-    if (trainer->dp_rank != 0)
-        return SL_OK; /* replicas hold the same */
+    int writers = trainer->plan->shard_group; /* of the replicas: the others hold the same */
+    if (trainer->dp_rank >= writers)
+        return SL_OK;
     SL_TRY(list_entries(trainer));
-    SL_TRY(sl_checkpoint_writer_create(trainer->checkpoints, trainer->pp_rank, &trainer->writer));
+    SL_TRY(sl_checkpoint_writer_create(trainer->checkpoints, trainer->pp_rank * writers + trainer->dp_rank,
+                                       &trainer->writer));
 done:
     return status;
 }

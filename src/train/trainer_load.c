@@ -37,12 +37,13 @@ static sl_status write_staged(sl_trainer *trainer, const sl_view *view)
     return status == SL_OK ? write_view(trainer, view, trainer->staging) : status;
 }
 
-/* What the forward pass reads follows from what was loaded. */
+/* What the forward pass reads follows from what was loaded, which is what this rank updates. */
 static sl_status round_weights(sl_trainer *trainer)
 {
     sl_status status = SL_OK;
     sl_stream *stream = sl_runtime_stream(trainer->runtime);
     SL_TRY(sl_optimizer_round_masters(trainer->optimizer, stream));
+    SL_TRY(sl_runtime_gather_params(trainer->runtime));
     SL_TRY(sl_stream_synchronize(stream));
 done:
     return status;
@@ -60,11 +61,11 @@ sl_status sl_trainer_load_start(sl_trainer *trainer)
         const trainer_param *param = &trainer->params[i];
         const sl_param_info *info = sl_param_list_at(plan->params, param->index);
         const sl_view weight = sl_optimizer_weight(trainer->optimizer, i);
-        int64_t count = sl_meta_count(&weight.meta);
+        const sl_param_range own = param->param->updated;
         if (weights)
-            SL_TRY(sl_model_weights_read(weights, param->name, 0, count, trainer->staging));
+            SL_TRY(sl_model_weights_read(weights, param->name, own.first, own.count, trainer->staging));
         else
-            sl_param_init(info, (uint64_t)plan->config->run.seed, 0, count, trainer->staging);
+            sl_param_init(info, (uint64_t)plan->config->run.seed, own.first, own.count, trainer->staging);
         SL_TRY(write_staged(trainer, &weight));
     }
     SL_TRY(round_weights(trainer));
@@ -81,18 +82,21 @@ typedef struct tensor_source {
     const sl_tensor_entry *(*find)(const void *from, const char *name);
 } tensor_source;
 
-/* From the file to the view, past the staging buffer if the device's memory is the host's. A run in another precision
- * may have written it: then it goes through f32. */
-static sl_status read_tensor(sl_trainer *trainer, const char *label, const sl_tensor_entry *entry, const sl_view *view)
+/* The elements from `first` on, from the file to the view, past the staging buffer if the device's memory is the host's. A
+ * run in another precision may have written it: then it goes through f32. */
+static sl_status read_tensor(sl_trainer *trainer, const char *label, const sl_tensor_entry *entry, int64_t first,
+                             const sl_view *view)
 {
     sl_status status = SL_OK;
     bool same = entry->dtype == view->meta.dtype;
+    int64_t count = sl_meta_count(&view->meta);
     void *to = same && sl_device_is_host(trainer->device) ? view->data : (void *)trainer->staging;
-    SL_TRY(same ? sl_tensor_entry_read(entry, 0, entry->bytes, to)
-                : sl_tensor_entry_read_f32(entry, 0, entry->count, trainer->staging));
-    int64_t bad = sl_find_nonfinite(same ? entry->dtype : SL_F32, to, entry->count);
+    size_t skip = (size_t)first * sl_dtype_size(entry->dtype);
+    SL_TRY(same ? sl_tensor_entry_read(entry, skip, sl_meta_bytes(&view->meta), to)
+                : sl_tensor_entry_read_f32(entry, first, count, trainer->staging));
+    int64_t bad = sl_find_nonfinite(same ? entry->dtype : SL_F32, to, count);
     if (bad >= 0)
-        SL_TRY(sl_fail(SL_ERR_NUMERIC, "%s: element %" PRId64 " of %s is infinite or not a number", label, bad,
+        SL_TRY(sl_fail(SL_ERR_NUMERIC, "%s: element %" PRId64 " of %s is infinite or not a number", label, first + bad,
                        entry->name));
     if (!same)
         SL_TRY(write_staged(trainer, view));
@@ -102,31 +106,35 @@ done:
     return status;
 }
 
-static sl_status load_tensor(sl_trainer *trainer, const tensor_source *source, const char *name, const sl_view *view)
+/* Elements of the tensor `name`, which has the shape, into the view. */
+static sl_status load_tensor(sl_trainer *trainer, const tensor_source *source, const char *name, const sl_shape *shape,
+                             int64_t first, const sl_view *view)
 {
     char expected[128], given[128];
     const sl_tensor_entry *entry = source->find(source->from, name);
     if (!entry)
         return sl_fail(SL_ERR_FORMAT, "%s: it lacks the tensor %s", source->label, name);
-    if (!sl_shape_equal(&entry->shape, &view->meta.shape))
+    if (!sl_shape_equal(&entry->shape, shape))
         return sl_fail(SL_ERR_SHAPE, "%s: %s is %s, the model needs %s", source->label, name,
                        sl_shape_text(&entry->shape, given, sizeof given),
-                       sl_shape_text(&view->meta.shape, expected, sizeof expected));
-    return read_tensor(trainer, source->label, entry, view);
+                       sl_shape_text(shape, expected, sizeof expected));
+    return read_tensor(trainer, source->label, entry, first, view);
 }
 
 static sl_status load_tensors(sl_trainer *trainer, const tensor_source *source)
 {
     sl_status status = SL_OK;
     for (int i = 0; i < trainer->param_count; i++) {
+        const sl_param *param = trainer->params[i].param;
         const sl_view weight = sl_optimizer_weight(trainer->optimizer, i);
-        SL_TRY(load_tensor(trainer, source, trainer->params[i].name, &weight));
+        SL_TRY(load_tensor(trainer, source, trainer->params[i].name, &param->shape, param->updated.first, &weight));
     }
     for (int i = 0; i < sl_optimizer_state_count(trainer->optimizer); i++) {
         sl_optim_state state = sl_optimizer_state_at(trainer->optimizer, i);
+        const sl_param *param = sl_trainer_find(trainer, state.param)->param;
         char name[1024];
         snprintf(name, sizeof name, "optimizer.%s.%s", state.kind, state.param);
-        SL_TRY(load_tensor(trainer, source, name, &state.view));
+        SL_TRY(load_tensor(trainer, source, name, &param->shape, param->updated.first, &state.view));
     }
     SL_TRY(round_weights(trainer));
 done:

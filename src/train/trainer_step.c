@@ -5,19 +5,27 @@
 #include <math.h>
 #include <string.h>
 
-/* Each tensor is counted by one rank and added in the order of the model, so that the norm has the same bits however
- * the model is cut: adding the zeros of the other ranks changes nothing. */
+/* Of each tensor every replica counts one part, and the parts are added in the order of the model, so that the norm has
+ * the same bits however the model is cut and whatever replicas share: adding the zeros of the other ranks changes
+ * nothing. */
 static sl_status global_norm(sl_trainer *trainer, double *out)
 {
     sl_status status = SL_OK;
-    int count = sl_param_list_count(trainer->plan->params);
-    memset(trainer->sums, 0, (size_t)count * sizeof *trainer->sums);
+    int count = sl_param_list_count(trainer->plan->params), parts = (int)trainer->plan->config->parallel.dp;
+    memset(trainer->sums, 0, (size_t)count * (size_t)parts * sizeof *trainer->sums);
     SL_TRY(sl_optimizer_square_sums(trainer->optimizer, sl_runtime_stream(trainer->runtime), trainer->own_sums));
     for (int i = 0; i < trainer->param_count; i++) {
-        if (trainer->params[i].counted)
-            trainer->sums[trainer->params[i].index] = trainer->own_sums[i];
+        const trainer_param *param = &trainer->params[i];
+        if (param->counted)
+            trainer->sums[param->index * parts + param->param->counted_part] = trainer->own_sums[i];
     }
-    SL_TRY(sl_group_all_reduce(trainer->pipeline, trainer->sums, count, SL_F64, SL_REDUCE_SUM));
+    SL_TRY(sl_group_all_reduce(trainer->world, trainer->sums, (int64_t)count * parts, SL_F64, SL_REDUCE_SUM));
+    for (int i = 0; i < count; i++) {
+        double sum = trainer->sums[i * parts];
+        for (int part = 1; part < parts; part++)
+            sum += trainer->sums[i * parts + part];
+        trainer->sums[i] = sum;
+    }
     *out = sl_grad_norm(trainer->sums, count);
 done:
     return status;
@@ -66,6 +74,7 @@ sl_status sl_trainer_step(sl_trainer *trainer, const char *save_grads, sl_step_r
     report->lr = sl_lr_at(&schedule, trainer->step);
     SL_TRY(sl_optimizer_step(trainer->optimizer, sl_runtime_stream(trainer->runtime), trainer->step + 1, report->lr,
                              sl_clip_scale(report->grad_norm, config->optimizer.clip)));
+    SL_TRY(sl_runtime_gather_params(trainer->runtime));
     SL_TRY(sl_stream_synchronize(sl_runtime_stream(trainer->runtime)));
     trainer->step++;
     report->step = trainer->step;

@@ -32,3 +32,16 @@ run 2 "$SLUICE" bench pipeline --microbatches 3
 complains "3 microbatches do not divide a batch of 8"
 run 2 "$SLUICE" bench pipeline --schedule nonsense
 complains "nonsense"
+
+run 0 "$SLUICE" bench sharding --embd 16 --layers 4 --heads 2 --seq 8 --vocab 32 --stages-per-rank 2 --steps 1 --format json
+silent
+json_is ranks 4
+number=0
+for mode in none optimizer full; do
+    json_is cases.$number.shard $mode
+    for key in step_s collective_s hidden over_none; do json_has "cases.$number.$key"; done
+    number=$((number + 1))
+done
+json_is cases.0.over_none 1
+run 2 "$SLUICE" bench sharding --microbatches 3
+complains "3 microbatches do not divide a batch of 8"

@@ -1,176 +1,15 @@
 /* The training loop as a library, its ranks as threads of this process: the same bits however the model is cut, replicas
  * that agree, memory as planned, a stop that leaves a checkpoint, failures that reach all ranks. */
+#include "ranks/support/training.h"
 #include "support/device/test_device.h"
 
-#include <sluice/train.h>
-
-#include <jansson.h>
 #include <math.h>
-#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <cmocka.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-enum { RANKS_MAX = 8, OVERRIDES_MAX = 32 };
-
-static char folder[64], text_path[128];
-
-static int enter(void **state)
-{
-    (void)state;
-    snprintf(folder, sizeof folder, "/tmp/sluice-train-XXXXXX");
-    if (!mkdtemp(folder))
-        return -1;
-    snprintf(text_path, sizeof text_path, "%s/text", folder);
-    FILE *file = fopen(text_path, "w");
-    if (!file)
-        return -1;
-    uint32_t random = 1;
-    for (int i = 0; i < 20000; i++) {
-        random = random * UINT32_C(1664525) + UINT32_C(1013904223);
-        fputc("the river runs to the sea \n"[(random >> 16) % 27], file);
-    }
-    return fclose(file);
-}
-
-static int leave(void **state)
-{
-    (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    return system(command);
-}
-
-/* ---- Runs ------------------------------------------------------------------------------------ */
-
-typedef struct rank_job {
-    const sl_train_plan *plan;
-    sl_group *group;
-    const sl_train_options *options;
-    sl_train_result result;
-    sl_status status;
-    char message[512];
-} rank_job;
-
-static void *run_rank(void *argument)
-{
-    rank_job *job = argument;
-    job->status = sl_train_run(job->plan, job->group, job->options, &job->result);
-    snprintf(job->message, sizeof job->message, "%s", job->status == SL_OK ? "" : sl_error_message());
-    return NULL;
-}
-
-/* What came of a run. */
-typedef struct run_outcome {
-    sl_status status;  /* of rank 0 */
-    char message[512]; /* of the first rank that has one of its own */
-    sl_train_result result;
-    double loss[64], grad_norm[64];
-    double peak_memory, planned_memory;
-    int steps;
-} run_outcome;
-
-static void read_metrics(const char *name, run_outcome *out)
-{
-    char path[256], line[1024];
-    snprintf(path, sizeof path, "%s/%s/metrics.jsonl", folder, name);
-    FILE *file = fopen(path, "r");
-    assert_non_null(file);
-    while (fgets(line, sizeof line, file) && out->steps < 64) {
-        json_t *one = json_loads(line, 0, NULL);
-        assert_non_null(one);
-        out->loss[out->steps] = json_number_value(json_object_get(one, "loss"));
-        out->grad_norm[out->steps++] = json_number_value(json_object_get(one, "grad_norm"));
-        out->peak_memory = json_number_value(json_object_get(one, "peak_memory"));
-        json_decref(one);
-    }
-    fclose(file);
-}
-
-static void run_on(const char *device, const char *name, const sl_train_options *options, const char *const *more,
-                   run_outcome *out)
-{
-    sl_train_config *config = NULL;
-    sl_train_plan *plan = NULL;
-    sl_group *groups[RANKS_MAX];
-    pthread_t threads[RANKS_MAX];
-    rank_job jobs[RANKS_MAX];
-    char text[160], output[160];
-    snprintf(text, sizeof text, "data.text=%s", text_path);
-    snprintf(output, sizeof output, "run.out=%s/%s", folder, name);
-    const char *overrides[OVERRIDES_MAX] = { text,
-                                             output,
-                                             "model.n_layer=4",
-                                             "model.n_embd=32",
-                                             "batch.size=8",
-                                             "batch.seq=16",
-                                             "batch.microbatches=4",
-                                             "run.steps=6",
-                                             "optimizer.lr=1e-3" };
-    int count = 9;
-    while (more && *more)
-        overrides[count++] = *more++;
-    if (sl_train_config_load(NULL, overrides, count, &config) != SL_OK ||
-        sl_train_plan_create(config, device, &plan) != SL_OK)
-        fail_msg("%s: %s", name, sl_error_message());
-    int ranks = sl_train_plan_ranks(plan);
-    assert_int_equal(sl_group_open_threads(ranks, NULL, groups), SL_OK);
-    for (int r = 0; r < ranks; r++) {
-        jobs[r] = (rank_job){ .plan = plan, .group = groups[r], .options = options };
-        assert_int_equal(pthread_create(&threads[r], NULL, run_rank, &jobs[r]), 0);
-    }
-    for (int r = 0; r < ranks; r++)
-        pthread_join(threads[r], NULL);
-    *out = (run_outcome){ .status = jobs[0].status, .result = jobs[0].result };
-    for (int r = 0; r < ranks; r++) {
-        if (jobs[r].status != SL_OK && jobs[r].status != SL_ERR_PEER)
-            snprintf(out->message, sizeof out->message, "%s", jobs[r].message);
-        assert_int_equal(jobs[r].status == SL_OK, jobs[0].status == SL_OK); /* all ranks or none */
-        sl_group_close(groups[r]);
-    }
-    for (int r = 0; r < config->parallel.pp; r++)
-        out->planned_memory = fmax(out->planned_memory, (double)sl_train_plan_memory(plan, r).total);
-    sl_train_plan_destroy(plan);
-    sl_train_config_destroy(config);
-    if (out->status == SL_OK)
-        read_metrics(name, out);
-}
-
-static void run(const char *name, const sl_train_options *options, const char *const *more, run_outcome *out)
-{
-    run_on(test_device_spec(), name, options, more, out);
-}
-
-/* ---- Memory ---- */
-
-/* plan.json of a run: what was planned for each rank is what it has taken, to the byte. */
-static void check_plan_file(const char *name, int ranks)
-{
-    static const char *const keys[] = { "total",       "weights",  "gradients", "optimizer",
-                                        "activations", "messages", "checkpoint" };
-    char path[256];
-    snprintf(path, sizeof path, "%s/%s/plan.json", folder, name);
-    json_t *plan = json_load_file(path, 0, NULL);
-    assert_non_null(plan);
-    json_t *planned = json_object_get(plan, "ranks"), *measured = json_object_get(plan, "measured");
-    assert_int_equal(json_array_size(planned), ranks);
-    assert_int_equal(json_array_size(measured), ranks);
-    assert_true(json_is_true(json_object_get(plan, "fits")));
-    for (size_t r = 0; r < json_array_size(planned); r++) {
-        for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
-            json_int_t want = json_integer_value(json_object_get(json_array_get(planned, r), keys[k]));
-            json_int_t got = json_integer_value(json_object_get(json_array_get(measured, r), keys[k]));
-            if (want != got)
-                fail_msg("%s: rank %zu was planned %lld bytes of %s and has taken %lld", name, r, want, keys[k], got);
-        }
-    }
-    json_decref(plan);
-}
 
 static const sl_train_options plain = { .console = NULL };
 
@@ -188,13 +27,14 @@ static void check_cuts(const char *precision)
     char name[64];
     run_outcome whole;
     snprintf(name, sizeof name, "whole-%s", precision);
-    run(name, &plain, (const char *const[]){ precision, NULL }, &whole);
+    training_run(name, &plain, (const char *const[]){ precision, NULL }, &whole);
     assert_int_equal(whole.steps, 6);
     assert_true(whole.loss[5] < whole.loss[0]);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         run_outcome cut;
         snprintf(name, sizeof name, "cut%zu-%s", i, precision);
-        run(name, &plain, (const char *const[]){ precision, cases[i][0], cases[i][1], cases[i][2], NULL }, &cut);
+        training_run(name, &plain, (const char *const[]){ precision, cases[i][0], cases[i][1], cases[i][2], NULL },
+                     &cut);
         assert_string_equal(cut.message, "");
         assert_memory_equal(cut.loss, whole.loss, sizeof whole.loss);
         assert_memory_equal(cut.grad_norm, whole.grad_norm, sizeof whole.grad_norm);
@@ -222,13 +62,13 @@ static void every_precision_trains(void **state)
         char name[32];
         run_outcome out;
         snprintf(name, sizeof name, "precision%d", i);
-        run(name, &plain,
-            (const char *const[]){ "precision.dtype=bf16", precisions[i][0], precisions[i][1], "parallel.pp=2",
-                                   "parallel.dp=2", "batch.microbatches=2", NULL },
-            &out);
+        training_run(name, &plain,
+                     (const char *const[]){ "precision.dtype=bf16", precisions[i][0], precisions[i][1], "parallel.pp=2",
+                                            "parallel.dp=2", "batch.microbatches=2", NULL },
+                     &out);
         assert_string_equal(out.message, "");
         assert_true(out.loss[5] < out.loss[0]);
-        check_plan_file(name, 4);
+        training_check_plan(name, 4);
     }
 }
 
@@ -243,9 +83,9 @@ static void check_device(const char *precision)
         sl_train_options first = { .resume = false }, second = { .resume = true };
         char name[64];
         snprintf(name, sizeof name, "on-%s-%s", devices[i], precision);
-        run_on(devices[i], name, &first, half, &outcomes[i]);
+        training_run_on(devices[i], name, &first, half, &outcomes[i]);
         assert_string_equal(outcomes[i].message, "");
-        run_on(devices[i], name, &second, rest, &outcomes[i]);
+        training_run_on(devices[i], name, &second, rest, &outcomes[i]);
         assert_string_equal(outcomes[i].message, "");
         assert_int_equal(outcomes[i].result.first_step, 4);
         assert_int_equal(outcomes[i].steps, 8);
@@ -269,8 +109,8 @@ static void replicas_share_the_batch(void **state)
     static const char *const shared[] = { "model.family=llama", "model.tie=false",      "parallel.dp=2",
                                           "parallel.pp=2",      "batch.microbatches=2", NULL };
     run_outcome one, two;
-    run("alone", &plain, alone, &one);
-    run("shared", &plain, shared, &two);
+    training_run("alone", &plain, alone, &one);
+    training_run("shared", &plain, shared, &two);
     assert_int_equal(two.steps, 6);
     for (int i = 0; i < 6; i++) {
         assert_true(fabs(one.loss[i] - two.loss[i]) < 1e-5);
@@ -284,8 +124,8 @@ static void uneven_microbatches_weigh_every_row_the_same(void **state)
     static const char *const even[] = { "batch.size=7", "batch.microbatches=1", NULL };
     static const char *const uneven[] = { "batch.size=7", "batch.microbatches=4", "parallel.pp=2", NULL };
     run_outcome one, four;
-    run("even", &plain, even, &one);
-    run("uneven", &plain, uneven, &four);
+    training_run("even", &plain, even, &one);
+    training_run("uneven", &plain, uneven, &four);
     for (int i = 0; i < 6; i++)
         assert_true(fabs(one.loss[i] - four.loss[i]) < 1e-5);
 }
@@ -296,8 +136,8 @@ static void dropout_follows_the_rows_not_the_microbatches(void **state)
     static const char *const whole[] = { "model.dropout=0.5", "batch.microbatches=1", NULL };
     static const char *const cut[] = { "model.dropout=0.5", "batch.microbatches=4", "parallel.pp=2", NULL };
     run_outcome one, four;
-    run("whole", &plain, whole, &one);
-    run("cut", &plain, cut, &four);
+    training_run("whole", &plain, whole, &one);
+    training_run("cut", &plain, cut, &four);
     for (int i = 0; i < 6; i++)
         assert_true(fabs(one.loss[i] - four.loss[i]) < 1e-5);
 }
@@ -314,7 +154,8 @@ static void memory_is_as_planned(void **state)
         run_outcome out;
         char name[16];
         snprintf(name, sizeof name, "memory%zu", i);
-        run(name, &plain, (const char *const[]){ cases[i][0], cases[i][1], cases[i][2], cases[i][3], NULL }, &out);
+        training_run(name, &plain, (const char *const[]){ cases[i][0], cases[i][1], cases[i][2], cases[i][3], NULL },
+                     &out);
         double ratio = out.planned_memory / out.peak_memory;
         print_message("planned %.0f, used %.0f: %.3f\n", out.planned_memory, out.peak_memory, ratio);
         assert_true(ratio > 0.95 && ratio < 1.05);
@@ -327,12 +168,12 @@ static void a_stop_leaves_a_checkpoint_to_resume_from(void **state)
     static const char *const two[] = { "parallel.pp=2", NULL };
     volatile sig_atomic_t stop = 1;
     run_outcome whole, stopped, resumed;
-    run("straight", &plain, two, &whole);
-    run("stopped", &(sl_train_options){ .stop = &stop }, two, &stopped);
+    training_run("straight", &plain, two, &whole);
+    training_run("stopped", &(sl_train_options){ .stop = &stop }, two, &stopped);
     assert_true(stopped.result.stopped);
     assert_int_equal(stopped.result.last_step, 1);
     assert_int_equal(stopped.steps, 1);
-    run("stopped", &(sl_train_options){ .resume = true }, NULL, &resumed);
+    training_run("stopped", &(sl_train_options){ .resume = true }, NULL, &resumed);
     assert_int_equal(resumed.result.first_step, 1);
     assert_memory_equal(resumed.loss, whole.loss, sizeof whole.loss);
 }
@@ -346,12 +187,12 @@ static void checkpoints_of_a_hurried_run_are_whole(void **state)
                                            "batch.seq=1",        "checkpoint.every=2",
                                            "checkpoint.keep=10", NULL };
     run_outcome out;
-    run("hurried", &plain, hurried, &out);
+    training_run("hurried", &plain, hurried, &out);
     assert_int_equal(out.status, SL_OK);
     for (int step = 2; step <= 6; step += 2) {
         char path[256];
         sl_checkpoint *checkpoint = NULL;
-        snprintf(path, sizeof path, "%s/hurried/checkpoints/step-%08d", folder, step);
+        snprintf(path, sizeof path, "%s/hurried/checkpoints/step-%08d", training_folder(), step);
         if (sl_checkpoint_open(path, true, &checkpoint) != SL_OK)
             fail_msg("%s", sl_error_message());
         assert_int_equal(sl_checkpoint_step(checkpoint), step);
@@ -366,7 +207,7 @@ static void a_loss_that_is_no_number_ends_the_run_on_all_ranks(void **state)
     static const char *const wild[] = { "parallel.pp=2",    "optimizer.name=sgd", "optimizer.lr=1e6",
                                         "optimizer.clip=0", "run.steps=60",       NULL };
     run_outcome out;
-    run("wild", &plain, wild, &out);
+    training_run("wild", &plain, wild, &out);
     assert_int_not_equal(out.status, SL_OK);
     assert_true(out.message[0] != '\0');
     assert_non_null(strstr(out.message, "loss"));
@@ -409,10 +250,10 @@ static void memory_is_planned_to_the_byte(void **state)
                                            more & 2 ? recompute[f] : NULL,
                                            NULL };
                     run_outcome out;
-                    run(name, &plain, keys, &out);
+                    training_run(name, &plain, keys, &out);
                     if (out.status != SL_OK)
                         fail_msg("%s %s %s: %s", family, schedule, ranks, out.message);
-                    check_plan_file(name, pp * (more & 1 ? 2 : 1));
+                    training_check_plan(name, pp * (more & 1 ? 2 : 1));
                 }
             }
         }
@@ -422,17 +263,18 @@ static void memory_is_planned_to_the_byte(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(cuts_and_schedules_change_no_bit, enter, leave),
-        cmocka_unit_test_setup_teardown(a_device_that_works_by_itself_changes_no_bit, enter, leave),
-        cmocka_unit_test_setup_teardown(every_precision_trains, enter, leave),
-        cmocka_unit_test_setup_teardown(replicas_share_the_batch, enter, leave),
-        cmocka_unit_test_setup_teardown(uneven_microbatches_weigh_every_row_the_same, enter, leave),
-        cmocka_unit_test_setup_teardown(dropout_follows_the_rows_not_the_microbatches, enter, leave),
-        cmocka_unit_test_setup_teardown(memory_is_as_planned, enter, leave),
-        cmocka_unit_test_setup_teardown(memory_is_planned_to_the_byte, enter, leave),
-        cmocka_unit_test_setup_teardown(a_stop_leaves_a_checkpoint_to_resume_from, enter, leave),
-        cmocka_unit_test_setup_teardown(checkpoints_of_a_hurried_run_are_whole, enter, leave),
-        cmocka_unit_test_setup_teardown(a_loss_that_is_no_number_ends_the_run_on_all_ranks, enter, leave),
+        cmocka_unit_test_setup_teardown(cuts_and_schedules_change_no_bit, training_enter, training_leave),
+        cmocka_unit_test_setup_teardown(a_device_that_works_by_itself_changes_no_bit, training_enter, training_leave),
+        cmocka_unit_test_setup_teardown(every_precision_trains, training_enter, training_leave),
+        cmocka_unit_test_setup_teardown(replicas_share_the_batch, training_enter, training_leave),
+        cmocka_unit_test_setup_teardown(uneven_microbatches_weigh_every_row_the_same, training_enter, training_leave),
+        cmocka_unit_test_setup_teardown(dropout_follows_the_rows_not_the_microbatches, training_enter, training_leave),
+        cmocka_unit_test_setup_teardown(memory_is_as_planned, training_enter, training_leave),
+        cmocka_unit_test_setup_teardown(memory_is_planned_to_the_byte, training_enter, training_leave),
+        cmocka_unit_test_setup_teardown(a_stop_leaves_a_checkpoint_to_resume_from, training_enter, training_leave),
+        cmocka_unit_test_setup_teardown(checkpoints_of_a_hurried_run_are_whole, training_enter, training_leave),
+        cmocka_unit_test_setup_teardown(a_loss_that_is_no_number_ends_the_run_on_all_ranks, training_enter,
+                                        training_leave),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

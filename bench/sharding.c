@@ -1,0 +1,155 @@
+/* sluice bench sharding: how much of what replicas tell each other is hidden behind what they compute. */
+#include "bench.h"
+#include "sharding_measure.h"
+#include "tools/sluice/command.h"
+#include "tools/sluice/options.h"
+
+#include "base/json.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+static const cli_usage usage = {
+    .command = "bench sharding",
+    .synopsis = "[OPTIONS]",
+    .description =
+        "Trains a GPT (forward and backward of all microbatches; no update) on replicas of a pipeline, local ranks of "
+        "one "
+        "thread each, for each value of parallel.shard. Prints the time of a step; of its collectives alone; the share "
+        "of that time by which the step does not take longer than the same pipelines without any collective (hidden); "
+        "and the time of a step over that of none (over_none). It says something if there are more cores than ranks.",
+    .examples = "sluice bench sharding --format json\n"
+                "sluice bench sharding --ranks 1 --replicas 2 --schedule LoopedBFS --stages-per-rank 8",
+};
+
+static const char *const modes[] = { "none", "optimizer", "full" };
+enum { MODES = sizeof modes / sizeof *modes };
+
+/* The share of the collectives' time by which the step does not take longer than the pipelines alone. */
+static double hidden_share(const sharding_case *each)
+{
+    double exposed = each->step_s - each->alone_s;
+    double hidden = each->collective_s > 0 ? 1 - exposed / each->collective_s : 1;
+    return hidden < 0 ? 0 : hidden > 1 ? 1 : hidden;
+}
+
+static void print_json(const sharding_options *options, const sharding_case *cases)
+{
+    sl_json json = { .file = stdout };
+    sl_json_begin(&json, '{');
+    sl_json_put_int(&json, "cores", sysconf(_SC_NPROCESSORS_ONLN));
+    sl_json_put_int(&json, "ranks", (int64_t)options->model.ranks * options->replicas);
+    sl_json_put_int(&json, "replicas", options->replicas);
+    sl_json_put_string(&json, "schedule", options->schedule);
+    sl_json_key(&json, "cases");
+    sl_json_begin(&json, '[');
+    for (int i = 0; i < MODES; i++) {
+        sl_json_newline(&json);
+        sl_json_begin(&json, '{');
+        sl_json_put_string(&json, "shard", modes[i]);
+        sl_json_put_double(&json, "alone_s", cases[i].alone_s);
+        sl_json_put_double(&json, "step_s", cases[i].step_s);
+        sl_json_put_double(&json, "collective_s", cases[i].collective_s);
+        sl_json_put_double(&json, "hidden", hidden_share(&cases[i]));
+        sl_json_put_double(&json, "over_none", cases[i].step_s / cases[SL_SHARD_NONE].step_s);
+        sl_json_end(&json, '}');
+    }
+    sl_json_end(&json, ']');
+    sl_json_end(&json, '}');
+    putchar('\n');
+}
+
+static void print_text(const sharding_options *options, const sharding_case *cases)
+{
+    printf("%d ranks: %d replicas of %s\n", options->model.ranks * options->replicas, options->replicas,
+           options->schedule);
+    printf("%-10s %10s %10s %14s %8s %10s\n", "shard", "alone", "step", "collectives", "hidden", "over none");
+    for (int i = 0; i < MODES; i++)
+        printf("%-10s %7.1f ms %7.1f ms %11.1f ms %6.1f %% %10.3f\n", modes[i], 1e3 * cases[i].alone_s,
+               1e3 * cases[i].step_s, 1e3 * cases[i].collective_s, 100 * hidden_share(&cases[i]),
+               cases[i].step_s / cases[SL_SHARD_NONE].step_s);
+}
+
+int bench_sharding(int argc, char **argv)
+{
+    sharding_options run = { .model = { .batch = 8,
+                                        .seq = 16,
+                                        .embd = 256,
+                                        .layers = 14,
+                                        .heads = 4,
+                                        .vocab = 4096,
+                                        .ranks = 2,
+                                        .microbatches = 8,
+                                        .steps = 9 },
+                             .schedule = "Interleaved1F1B",
+                             .replicas = 2,
+                             .stages_per_rank = 8 };
+    int format = 0, code;
+    const cli_option options[] = {
+        { .name = "schedule", .value = "NAME", .text = &run.schedule, .help = "Schedule; Interleaved1F1B." },
+        { .name = "ranks",
+          .value = "P",
+          .integer = &run.model.ranks,
+          .min = 1,
+          .max = 64,
+          .help = "Ranks of each pipeline; 2." },
+        { .name = "replicas", .value = "N", .integer = &run.replicas, .min = 2, .max = 64, .help = "Replicas; 2." },
+        { .name = "stages-per-rank",
+          .value = "N",
+          .integer = &run.stages_per_rank,
+          .min = 1,
+          .max = 64,
+          .help = "Stages per rank; 8." },
+        { .name = "unsharded",
+          .value = "N",
+          .integer = &run.unsharded,
+          .min = 0,
+          .max = 64,
+          .help = "Stages gathered at once on a rank, with full; 0: 3." },
+        { .name = "microbatches",
+          .value = "M",
+          .integer = &run.model.microbatches,
+          .min = 1,
+          .max = 1024,
+          .help = "Number of microbatches; 8. It must divide the batch." },
+        { .name = "steps",
+          .value = "N",
+          .integer = &run.model.steps,
+          .min = 1,
+          .max = 1000,
+          .help = "Timed steps; 9." },
+        { .name = "batch",
+          .value = "N",
+          .wide = &run.model.batch,
+          .min = 1,
+          .max = 65536,
+          .help = "Rows a replica; 8." },
+        { .name = "seq", .value = "N", .wide = &run.model.seq, .min = 1, .max = 65536, .help = "Sequence length; 16." },
+        { .name = "embd", .value = "N", .wide = &run.model.embd, .min = 1, .max = 65536, .help = "Width; 256." },
+        { .name = "layers", .value = "N", .wide = &run.model.layers, .min = 1, .max = 1024, .help = "Layers; 14." },
+        { .name = "heads", .value = "N", .wide = &run.model.heads, .min = 1, .max = 1024, .help = "Heads; 4." },
+        { .name = "vocab",
+          .value = "N",
+          .wide = &run.model.vocab,
+          .min = 2,
+          .max = 1 << 20,
+          .help = "Vocabulary; 4096." },
+        FORMAT_OPTION_ROW(format),
+        { .name = NULL },
+    };
+    if (!options_parse(&usage, options, &argc, argv, &code))
+        return code;
+    if (run.model.batch % run.model.microbatches)
+        return usage_error("bench sharding", "%d microbatches do not divide a batch of %lld", run.model.microbatches,
+                           (long long)run.model.batch);
+    sharding_case cases[MODES];
+    sl_status status = SL_OK;
+    for (int i = 0; i < MODES && status == SL_OK; i++) {
+        cases[i] = (sharding_case){ .shard = (sl_shard_mode)i };
+        status = sharding_measure(&run, &cases[i]);
+    }
+    if (status != SL_OK)
+        return failure("bench sharding");
+    (format == FORMAT_JSON ? print_json : print_text)(&run, cases);
+    return EXIT_OK;
+}

@@ -1,0 +1,234 @@
+/* One case of `sluice bench sharding`: ranks that train as replicas of a pipeline, and the same collectives alone. */
+#include "sharding_measure.h"
+
+#include "base/alloc.h"
+#include "runtime/runtime.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+enum { MAX_LOCAL_STAGES = 64 };
+
+/* In memory that the forked ranks share. */
+typedef struct shared_case {
+    sharding_options options;
+    sharding_case result;
+    char error[512];
+} shared_case;
+
+/* This rank's stages, in a pipeline by itself or in one that has replicas. */
+typedef struct bench_pipeline_half {
+    sl_stage *stages[MAX_LOCAL_STAGES];
+    int stage_count;
+    sl_runtime *runtime;
+} bench_pipeline_half;
+
+/* What a rank holds. */
+typedef struct sharding_rank {
+    sl_group *world, *pipeline, *replicas;
+    sl_device *device;
+    sl_schedule *schedule;
+    sl_partition *partition;
+    bench_pipeline_half alone, sharing;
+    int32_t *tokens; /* (batch, seq) and as many targets */
+} sharding_rank;
+
+static void half_free(bench_pipeline_half *half)
+{
+    sl_runtime_destroy(half->runtime);
+    for (int i = 0; i < half->stage_count; i++)
+        sl_stage_destroy(half->stages[i]);
+}
+
+static void rank_free(sharding_rank *rank)
+{
+    half_free(&rank->sharing);
+    half_free(&rank->alone);
+    sl_partition_destroy(rank->partition);
+    sl_schedule_destroy(rank->schedule);
+    sl_device_close(rank->device);
+    sl_group_close(rank->replicas);
+    sl_group_close(rank->pipeline);
+    sl_group_close(rank->world);
+    sl_free(rank->tokens);
+}
+
+static void init_weights(sl_runtime *runtime)
+{
+    int count = 0;
+    const sl_param *params = sl_runtime_params(runtime, &count);
+    for (int i = 0; i < count; i++) {
+        sl_param_info info = { params[i].name, SL_F32, params[i].shape, params[i].init };
+        sl_param_init(&info, 1, params[i].held.first, params[i].held.count, params[i].data.data);
+    }
+}
+
+static sl_status build_half(const shared_case *shared, const sharding_rank *rank, sl_group *replicas,
+                            bench_pipeline_half *half)
+{
+    sl_status status = SL_OK;
+    for (int s = 0; s < sl_schedule_stages(rank->schedule) && half->stage_count < MAX_LOCAL_STAGES; s++) {
+        if (sl_schedule_rank_of(rank->schedule, s) != sl_group_rank(rank->pipeline))
+            continue;
+        SL_TRY(sl_stage_build((const sl_partition *const[]){ rank->partition }, 1, s, rank->device, NULL,
+                              &half->stages[half->stage_count]));
+        half->stage_count++;
+    }
+    const sl_runtime_options runtime = { .group = rank->pipeline,
+                                         .replicas = replicas,
+                                         .device = rank->device,
+                                         .schedule = rank->schedule,
+                                         .stages = half->stages,
+                                         .stage_count = half->stage_count,
+                                         .shard = replicas ? shared->result.shard : SL_SHARD_NONE,
+                                         .unsharded_stages = shared->options.unsharded };
+    SL_TRY(sl_runtime_create(&runtime, &half->runtime));
+    init_weights(half->runtime);
+done:
+    return status;
+}
+
+static sl_status set_up(const shared_case *shared, sharding_rank *rank)
+{
+    sl_status status = SL_OK;
+    const sharding_options *options = &shared->options;
+    const sl_generate_options generate = { .name = options->schedule,
+                                           .ranks = options->model.ranks,
+                                           .stages_per_rank = options->stages_per_rank,
+                                           .microbatches = options->model.microbatches };
+    SL_TRY(sl_group_open(NULL, &rank->world));
+    SL_TRY(sl_group_mesh(rank->world, options->model.ranks, options->replicas, &rank->pipeline, &rank->replicas));
+    SL_TRY(sl_device_open("cpu", NULL, &rank->device));
+    SL_TRY(sl_schedule_generate(&generate, &rank->schedule));
+    SL_TRY(pipeline_cut_model(&options->model, sl_schedule_stages(rank->schedule), &rank->partition));
+    SL_TRY(build_half(shared, rank, NULL, &rank->alone));
+    SL_TRY(build_half(shared, rank, rank->replicas, &rank->sharing));
+    SL_TRY(pipeline_fill_batch(&options->model, &rank->tokens));
+done:
+    return status;
+}
+
+/* ---- Measuring ------------------------------------------------------------------------------- */
+
+static sl_status run_step(const sharding_options *options, const sharding_rank *rank, sl_runtime *runtime)
+{
+    sl_status status = SL_OK;
+    int64_t count = options->model.batch * options->model.seq;
+    const int64_t dims[] = { options->model.batch, options->model.seq };
+    const sl_meta meta = sl_meta_make(SL_I32, 2, dims);
+    const sl_arg args[] = { { "tokens", { rank->tokens, meta } }, { "targets", { rank->tokens + count, meta } } };
+    SL_TRY(sl_runtime_step(runtime, &(sl_step){ .args = args, .arg_count = 2 }, NULL));
+    SL_TRY(sl_runtime_gather_params(runtime));
+done:
+    return status;
+}
+
+static sl_status run_alone(const sharding_options *options, const sharding_rank *rank)
+{
+    return run_step(options, rank, rank->alone.runtime);
+}
+
+static sl_status run_sharing(const sharding_options *options, const sharding_rank *rank)
+{
+    return run_step(options, rank, rank->sharing.runtime);
+}
+
+/* Everything that a step does with weights as a whole, in its order and with its waits, and nothing else. */
+static sl_status run_collectives(const sharding_options *options, const sharding_rank *rank)
+{
+    sl_status status = SL_OK;
+    const sl_program *program = &rank->sharing.runtime->train;
+    (void)options;
+    for (int64_t i = 0; i < program->instr_count; i++) {
+        if (program->instrs[i].code >= SL_CODE_UNSHARD)
+            SL_TRY(sl_weights_run(rank->sharing.runtime, &program->instrs[i]));
+    }
+    SL_TRY(sl_runtime_gather_params(rank->sharing.runtime));
+done:
+    return status;
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *seconds, int count)
+{
+    qsort(seconds, (size_t)count, sizeof *seconds, compare);
+    return seconds[count / 2];
+}
+
+enum { ALONE, SHARING, COLLECTIVES, MEASURED };
+
+/* All three in turns, so that a machine that gets slower or faster does so for all; once before that to warm up. */
+static sl_status measure(const sharding_options *options, const sharding_rank *rank, double *const seconds[MEASURED])
+{
+    static sl_status (*const runs[])(const sharding_options *, const sharding_rank *) = {
+        [ALONE] = run_alone, [SHARING] = run_sharing, [COLLECTIVES] = run_collectives
+    };
+    sl_status status = SL_OK;
+    for (int i = -1; i < options->model.steps; i++) {
+        for (int k = 0; k < MEASURED; k++) {
+            SL_TRY(sl_group_barrier(rank->world));
+            double start = sl_now();
+            SL_TRY(runs[k](options, rank));
+            SL_TRY(sl_group_barrier(rank->world));
+            if (i >= 0)
+                seconds[k][i] = sl_now() - start;
+        }
+    }
+done:
+    return status;
+}
+
+static sl_status run_rank(shared_case *shared)
+{
+    sl_status status = SL_OK;
+    sharding_rank rank = { 0 };
+    double *seconds[MEASURED] = { NULL };
+    int steps = shared->options.model.steps;
+    for (int k = 0; k < MEASURED; k++)
+        SL_TRY(SL_NEW_ARRAY(seconds[k], steps));
+    SL_TRY(set_up(shared, &rank));
+    SL_TRY(measure(&shared->options, &rank, seconds));
+    if (sl_group_rank(rank.world) == 0) {
+        shared->result.alone_s = median(seconds[ALONE], steps);
+        shared->result.step_s = median(seconds[SHARING], steps);
+        shared->result.collective_s = median(seconds[COLLECTIVES], steps);
+    }
+done:
+    if (status != SL_OK)
+        snprintf(shared->error, sizeof shared->error, "%s", sl_error_message());
+    rank_free(&rank);
+    for (int k = 0; k < MEASURED; k++)
+        sl_free(seconds[k]);
+    return status;
+}
+
+static int rank_main(void *user, int rank)
+{
+    (void)rank;
+    return run_rank(user) == SL_OK ? 0 : 1;
+}
+
+sl_status sharding_measure(const sharding_options *options, sharding_case *each)
+{
+    sl_status status = SL_OK;
+    sl_launch_result result;
+    shared_case *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED)
+        return sl_fail(SL_ERR_MEMORY, "no memory for the results");
+    *shared = (shared_case){ .options = *options, .result = *each };
+    sl_launch_options launch = { .ranks = options->model.ranks * options->replicas, .run = rank_main, .user = shared };
+    SL_TRY(sl_launch(&launch, &result));
+    if (result.exit_code != 0)
+        SL_TRY(sl_fail(SL_ERR_PEER, "%s on %d ranks: %s", options->schedule, launch.ranks,
+                       *shared->error ? shared->error : result.report));
+    *each = shared->result;
+done:
+    munmap(shared, sizeof *shared);
+    return status;
+}

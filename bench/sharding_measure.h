@@ -1,0 +1,24 @@
+/* What `sluice bench sharding` runs: a GPT on pipelines that share, timed beside the same pipelines on their own. */
+#ifndef SLUICE_BENCH_SHARDING_MEASURE_H
+#define SLUICE_BENCH_SHARDING_MEASURE_H
+
+#include "pipeline_measure.h"
+
+typedef struct SL_NAMED_FIELDS sharding_options {
+    pipeline_options model; /* ranks: of one pipeline */
+    const char *schedule;
+    int replicas, stages_per_rank, unsharded;
+} sharding_options;
+
+typedef struct sharding_case {
+    sl_shard_mode shard;
+    /* Medians of the time until all ranks are through, taken in turns. */
+    double alone_s;      /* of a step of every pipeline by itself, without collectives */
+    double step_s;       /* of a step with all its collectives; no update */
+    double collective_s; /* of the collectives of a step with nothing else */
+} sharding_case;
+
+/* Runs the case on local ranks that it starts; fills in the figures. */
+sl_status sharding_measure(const sharding_options *options, sharding_case *each);
+
+#endif
