@@ -39,7 +39,7 @@ SL_API SL_MUST_CHECK sl_status sl_kernel_scratch(sl_device *device, const sl_ker
 /* Checks the call and gives it to the stream. The call struct may go at once, the memory after the stream ran it. */
 SL_API SL_MUST_CHECK sl_status sl_kernel_run(sl_stream *stream, const sl_kernel_call *call);
 
-/* Writes what the device's kernels run on into text and returns it: "cpu: avx512, OpenBLAS 0.3.21 SkylakeX, 1 thread".
+/* Writes what the device's kernels run on into text and returns it: "cpu: avx512_bf16, own products, 1 thread".
  */
 SL_API char *sl_kernel_describe(sl_device *device, char *text, size_t size);
 

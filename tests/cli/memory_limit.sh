@@ -3,6 +3,7 @@
 . "$(dirname "$0")/common.bash"
 cd "$scratch"
 head -c 20000 "$SLUICE_SOURCE/examples/demo/tales.txt" >text.txt
+export SLUICE_BLAS=libopenblas.so.0 # used on request alone
 train=(train --data.text=text.txt --model.n_layer=2 --model.n_embd=16 --model.n_head=2 --batch.seq=16 --batch.size=4
        --run.steps=2)
 

@@ -20,8 +20,8 @@
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static sl_cblas_sgemm sgemm;
-static char name[128] = "own sgemm";
-static atomic_bool disabled;
+static char name[128] = "own products";
+static atomic_int wanted = -1; /* 0, 1: as a test says; -1: by the machine */
 
 /* OpenBLAS maps a buffer for every thread that is in a product, and keeps it. */
 static struct {
@@ -38,7 +38,7 @@ static const char *core_for_this_machine(void)
 {
 #if defined(__x86_64__)
     unsigned a = 0, b = 0, c = 0, d = 0;
-    bool wide = sl_isa_best() == SL_ISA_AVX512;
+    bool wide = sl_isa_best() >= SL_ISA_AVX512;
     if (sl_isa_best() < SL_ISA_AVX2 || !__get_cpuid(1, &a, &b, &c, &d))
         return NULL;
     unsigned family = (a >> 8 & 15) + (a >> 20 & 255);
@@ -70,15 +70,15 @@ static bool set_if_unset(const char *variable, const char *value)
 static void *open_library(void)
 {
     static const char *const usual[] = { "libopenblas.so.0", "libopenblas.so" };
-    const char *wanted = getenv("SLUICE_BLAS");
-    bool named = wanted && *wanted;
+    const char *path = getenv("SLUICE_BLAS");
+    bool named = path && *path;
     void *library = NULL;
-    if (named && strcmp(wanted, "none") == 0)
+    if (named && strcmp(path, "none") == 0)
         return NULL;
     bool core = set_if_unset("OPENBLAS_CORETYPE", core_for_this_machine());
     bool threads = set_if_unset("OPENBLAS_NUM_THREADS", "1"); /* else it starts a thread per core at once */
     if (named)
-        library = dlopen(wanted, RTLD_NOW | RTLD_LOCAL);
+        library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     for (size_t i = 0; !named && !library && i < sizeof usual / sizeof *usual; i++)
         library = dlopen(usual[i], RTLD_NOW | RTLD_LOCAL);
     if (core)
@@ -86,7 +86,7 @@ static void *open_library(void)
     if (threads)
         unsetenv("OPENBLAS_NUM_THREADS");
     if (!library)
-        sl_log(named ? SL_LOG_WARN : SL_LOG_INFO, "%s; using the program's own sgemm", dlerror());
+        sl_log(named ? SL_LOG_WARN : SL_LOG_INFO, "%s; using our own products", dlerror());
     return library;
 }
 
@@ -128,7 +128,7 @@ static bool is_worth_using(const char *core)
     sl_log(
         SL_LOG_WARN,
         "OpenBLAS was loaded before and runs its %s kernels, several times slower than this processor can: using the "
-        "program's own sgemm. OPENBLAS_CORETYPE=%s in the environment cures it",
+        "program's own products. OPENBLAS_CORETYPE=%s in the environment cures it",
         core, core_for_this_machine());
     return false;
 }
@@ -140,7 +140,7 @@ static void load(void)
     if (!library)
         return;
     if (!find(library, "cblas_sgemm", &found)) {
-        sl_log(SL_LOG_WARN, "the BLAS library has no cblas_sgemm; using the program's own sgemm");
+        sl_log(SL_LOG_WARN, "the BLAS library has no cblas_sgemm; using our own products");
         return;
     }
     void (*set_threads)(int) = NULL; /* the split over threads is ours, so that the bits are */
@@ -150,13 +150,27 @@ static void load(void)
         buffers.take = NULL; /* not OpenBLAS */
     if (is_worth_using(describe(library)))
         sgemm = found;
-    sl_log(SL_LOG_DEBUG, "matrix products: %s", sgemm ? name : "own sgemm");
+    sl_log(SL_LOG_DEBUG, "matrix products: %s", sgemm ? name : "own products");
+}
+
+/* With AVX2 or better our own product is as fast on one thread and shares its work better among several. */
+static bool is_wanted(void)
+{
+    int choice = atomic_load_explicit(&wanted, memory_order_relaxed);
+    if (choice < 0) {
+        const char *named = getenv("SLUICE_BLAS");
+        choice = (named && *named) || sl_isa_best() < SL_ISA_AVX2;
+        atomic_store(&wanted, choice);
+    }
+    return choice;
 }
 
 sl_cblas_sgemm sl_blas_sgemm(void)
 {
+    if (!is_wanted())
+        return NULL;
     pthread_once(&once, load);
-    return atomic_load_explicit(&disabled, memory_order_relaxed) ? NULL : sgemm;
+    return sgemm;
 }
 
 /* Whether so many buffers could be mapped now. */
@@ -215,10 +229,10 @@ sl_status sl_blas_reserve(int threads)
 
 const char *sl_blas_name(void)
 {
-    return sl_blas_sgemm() ? name : "own sgemm";
+    return sl_blas_sgemm() ? name : "own products";
 }
 
 void sl_blas_enable(bool enabled)
 {
-    atomic_store(&disabled, !enabled);
+    atomic_store(&wanted, enabled);
 }

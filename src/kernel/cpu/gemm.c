@@ -1,4 +1,6 @@
-/* One matrix product: to BLAS if its strides allow, else to the packed product; the split over threads. */
+/* One matrix product: to BLAS if there is one to be used and it takes the strides, else to our own product. */
+#include "kernel/cpu/gemm.h"
+
 #include "kernel/cpu/blas.h"
 
 #include <limits.h>
@@ -33,53 +35,56 @@ typedef struct blas_call {
 static bool fits_blas(const sl_gemm *g, blas_call *call)
 {
     int transpose_c;
-    return g->m <= INT_MAX && g->n <= INT_MAX && g->k <= INT_MAX &&
-           operand(g->m, g->k, g->a_row, g->a_column, &call->transpose_a, &call->lda) &&
-           operand(g->k, g->n, g->b_row, g->b_column, &call->transpose_b, &call->ldb) &&
-           operand(g->m, g->n, g->c_row, g->c_column, &transpose_c, &call->ldc) && transpose_c == NO_TRANSPOSE;
+    return g->a.dtype == SL_F32 && g->b.dtype == SL_F32 && g->c_dtype == SL_F32 && g->k > 0 && g->m <= INT_MAX &&
+           g->n <= INT_MAX && g->k <= INT_MAX &&
+           operand(g->m, g->k, g->a.row, g->a.column, &call->transpose_a, &call->lda) &&
+           operand(g->k, g->n, g->b.column, g->b.row, &call->transpose_b, &call->ldb) &&
+           operand(g->m, g->n, g->c_row, 1, &transpose_c, &call->ldc) && transpose_c == NO_TRANSPOSE;
 }
 
-static void clear(const sl_gemm *g)
+static bool goes_to_blas(const sl_gemm *g)
 {
-    for (int64_t i = 0; i < g->m; i++) {
-        float *row = g->c + i * g->c_row;
-        if (g->c_column == 1)
-            memset(row, 0, (size_t)g->n * sizeof *row);
-        for (int64_t j = 0; g->c_column != 1 && j < g->n; j++)
-            row[j * g->c_column] = 0;
+    blas_call call;
+    return sl_blas_sgemm() && fits_blas(g, &call);
+}
+
+/* The bias is written first and the product added to it, which costs BLAS no more than clearing C would. */
+static void put_bias(const sl_simd *simd, const sl_gemm *g)
+{
+    for (int64_t row = 0; g->bias && row < g->m; row++) {
+        float *c = (float *)g->c + row * g->c_row;
+        if (g->add)
+            simd->axpy(1, g->bias, c, g->n);
+        else
+            memcpy(c, g->bias, (size_t)g->n * sizeof *c);
     }
 }
 
-size_t sl_gemm_scratch(const sl_simd *simd, const sl_gemm *g)
+static void run_blas(const sl_simd *simd, const sl_gemm *g)
 {
     blas_call call;
-    if (g->m == 0 || g->n == 0 || g->k == 0 || (sl_blas_sgemm() && fits_blas(g, &call)))
-        return 0;
-    return sl_packed_gemm_scratch(simd, g);
+    sl_cblas_sgemm sgemm = sl_blas_sgemm();
+    if (g->m == 0 || g->n == 0 || !sgemm || !fits_blas(g, &call))
+        return;
+    put_bias(simd, g);
+    sgemm(ROW_MAJOR, call.transpose_a, call.transpose_b, (int)g->m, (int)g->n, (int)g->k, 1, g->a.data, call.lda,
+          g->b.data, call.ldb, g->add || g->bias ? 1 : 0, g->c, call.ldc);
+}
+
+size_t sl_gemm_scratch(const sl_gemm *g)
+{
+    return goes_to_blas(g) ? 0 : sl_product_scratch(g, 1);
 }
 
 void sl_gemm_run(const sl_simd *simd, const sl_gemm *g, void *scratch)
 {
-    blas_call call;
-    sl_cblas_sgemm sgemm = sl_blas_sgemm();
-    if (g->m == 0 || g->n == 0)
-        return;
-    if (g->k == 0) {
-        if (!g->add)
-            clear(g);
-        return;
-    }
-    if (sgemm && fits_blas(g, &call)) {
-        sgemm(ROW_MAJOR, call.transpose_a, call.transpose_b, (int)g->m, (int)g->n, (int)g->k, 1, g->a, call.lda, g->b,
-              call.ldb, g->add ? 1 : 0, g->c, call.ldc);
-        return;
-    }
-    if (!g->add)
-        clear(g);
-    sl_packed_gemm_run(simd, g, scratch);
+    if (goes_to_blas(g))
+        run_blas(simd, g);
+    else
+        sl_product_run(NULL, 1, simd, g, scratch);
 }
 
-/* ---- Threads --------------------------------------------------------------------------------- */
+/* ---- BLAS on several threads ----------------------------------------------------------------- */
 
 /* BLAS adds up an element of C in another order when the matrices have other sizes. So that the bits do not depend on
  * the number of threads, C is cut into tiles by its shape alone, and threads share out the tiles. A tile has enough rows
@@ -116,8 +121,6 @@ typedef struct split {
     const sl_simd *simd;
     const sl_gemm *g;
     tiling tiles;
-    void *scratch;
-    size_t bytes; /* of one thread */
 } split;
 
 static sl_gemm tile_of(const sl_gemm *g, const tiling *tiles, int index)
@@ -125,14 +128,17 @@ static sl_gemm tile_of(const sl_gemm *g, const tiling *tiles, int index)
     sl_gemm own = *g;
     int64_t start = index * tiles->size, left = (tiles->rows ? g->m : g->n) - start;
     int64_t length = left < tiles->size ? left : tiles->size;
+    const float *a = g->a.data, *b = g->b.data;
+    float *c = g->c;
     if (tiles->rows) {
         own.m = length;
-        own.a = g->a ? g->a + start * g->a_row : NULL;
-        own.c = g->c ? g->c + start * g->c_row : NULL;
+        own.a.data = a + start * g->a.row;
+        own.c = c + start * g->c_row;
     } else {
         own.n = length;
-        own.b = g->b ? g->b + start * g->b_column : NULL;
-        own.c = g->c ? g->c + start * g->c_column : NULL;
+        own.b.data = b + start * g->b.row;
+        own.c = c + start;
+        own.bias = g->bias ? g->bias + start : NULL;
     }
     return own;
 }
@@ -144,27 +150,22 @@ static void run_part(void *context, int part, int parts)
     sl_chunk_range(s->tiles.count, parts, part, &start, &length);
     for (int64_t i = start; i < start + length; i++) {
         sl_gemm own = tile_of(s->g, &s->tiles, (int)i);
-        sl_gemm_run(s->simd, &own, sl_scratch_part(s->scratch, part, s->bytes));
+        run_blas(s->simd, &own);
     }
-}
-
-static int parts_of(const sl_cpu *cpu, const tiling *tiles)
-{
-    int threads = sl_pool_threads(cpu->pool);
-    return tiles->count < threads ? tiles->count : threads;
 }
 
 size_t sl_gemm_scratch_split(const sl_cpu *cpu, const sl_gemm *g)
 {
-    tiling tiles = tile(g);
-    sl_gemm largest = tile_of(g, &tiles, 0);
-    return sl_gemm_scratch(cpu->simd, &largest) * (size_t)parts_of(cpu, &tiles);
+    return goes_to_blas(g) ? 0 : sl_product_scratch(g, sl_product_parts(cpu, g));
 }
 
 void sl_gemm_run_split(const sl_cpu *cpu, const sl_gemm *g, void *scratch)
 {
-    split s = { .simd = cpu->simd, .g = g, .tiles = tile(g), .scratch = scratch };
-    sl_gemm largest = tile_of(g, &s.tiles, 0);
-    s.bytes = sl_gemm_scratch(cpu->simd, &largest);
-    sl_pool_run(cpu->pool, parts_of(cpu, &s.tiles), run_part, &s);
+    if (!goes_to_blas(g)) {
+        sl_product_run(cpu->pool, sl_product_parts(cpu, g), cpu->simd, g, scratch);
+        return;
+    }
+    split s = { .simd = cpu->simd, .g = g, .tiles = tile(g) };
+    int threads = sl_pool_threads(cpu->pool);
+    sl_pool_run(cpu->pool, s.tiles.count < threads ? s.tiles.count : threads, run_part, &s);
 }

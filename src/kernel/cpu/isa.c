@@ -8,13 +8,13 @@
 #include <cpuid.h>
 #endif
 
-static const char *const names[SL_ISA_COUNT] = { "reference", "scalar", "avx2", "avx512" };
+static const char *const names[SL_ISA_COUNT] = { "reference", "scalar", "avx2", "avx512", "avx512_bf16", "amx" };
 
 static const sl_simd *const tables[SL_ISA_COUNT] = {
     [SL_ISA_SCALAR] = &sl_simd_scalar,
 #if defined(__x86_64__)
-    [SL_ISA_AVX2] = &sl_simd_avx2,
-    [SL_ISA_AVX512] = &sl_simd_avx512,
+    [SL_ISA_AVX2] = &sl_simd_avx2,          [SL_ISA_AVX512] = &sl_simd_avx512,
+    [SL_ISA_AVX512_BF16] = &sl_simd_avx512, [SL_ISA_AMX] = &sl_simd_avx512,
 #endif
 };
 
@@ -32,6 +32,12 @@ static bool has_f16c(void)
     unsigned a = 0, b = 0, c = 0, d = 0;
     return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 }
+
+static bool has_avx512_bf16(void)
+{
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 5);
+}
 #endif
 
 sl_isa sl_isa_best(void)
@@ -41,7 +47,7 @@ sl_isa sl_isa_best(void)
     bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
     if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
-        return SL_ISA_AVX512;
+        return !has_avx512_bf16() ? SL_ISA_AVX512 : sl_tile_amx_works() ? SL_ISA_AMX : SL_ISA_AVX512_BF16;
     if (avx2)
         return SL_ISA_AVX2;
 #endif
@@ -62,7 +68,8 @@ static sl_isa choose(void)
         sl_log(SL_LOG_WARN, "SLUICE_ISA=%s: this machine has no %s; using %s", wanted, wanted, names[best]);
         return best;
     }
-    sl_log(SL_LOG_WARN, "SLUICE_ISA=%s is not one of reference, scalar, avx2, avx512; using %s", wanted, names[best]);
+    sl_log(SL_LOG_WARN, "SLUICE_ISA=%s is not one of reference, scalar, avx2, avx512, avx512_bf16, amx; using %s",
+           wanted, names[best]);
     return best;
 }
 
@@ -87,4 +94,18 @@ bool sl_isa_set(sl_isa isa)
 const sl_simd *sl_isa_simd(void)
 {
     return tables[sl_isa_get()];
+}
+
+/* On Intel the instruction for pairs of bf16 takes four times as long as a multiply-add, so bf16 is widened there. */
+const sl_tile *sl_isa_tile(bool bf16)
+{
+#if defined(__x86_64__)
+    sl_isa isa = sl_isa_get();
+    if (bf16 && isa == SL_ISA_AMX)
+        return &sl_tile_amx;
+    if (bf16 && isa == SL_ISA_AVX512_BF16 && (__builtin_cpu_is("amd") || sl_isa_best() == SL_ISA_AMX))
+        return &sl_tile_dot;
+#endif
+    (void)bf16;
+    return sl_isa_simd()->tile;
 }

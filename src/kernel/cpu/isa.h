@@ -4,18 +4,30 @@
 
 #include "kernel/cpu/simd.h"
 
-/* In order: each needs all before it. REFERENCE runs the plain kernels alone. */
-typedef enum sl_isa { SL_ISA_REFERENCE, SL_ISA_SCALAR, SL_ISA_AVX2, SL_ISA_AVX512, SL_ISA_COUNT } sl_isa;
+/* In order: each needs all before it. REFERENCE runs the plain kernels alone; the last two add products of bf16 to what
+ * AVX512 does. */
+typedef enum sl_isa {
+    SL_ISA_REFERENCE,
+    SL_ISA_SCALAR,
+    SL_ISA_AVX2,
+    SL_ISA_AVX512,
+    SL_ISA_AVX512_BF16,
+    SL_ISA_AMX,
+    SL_ISA_COUNT
+} sl_isa;
 
 const char *sl_isa_name(sl_isa isa); /* "avx2" */
 sl_isa sl_isa_best(void);            /* the best this machine can run */
 
-/* The one in use: the best, or what SLUICE_ISA names (reference, scalar, avx2, avx512) if the machine has it. */
+/* The one in use: the best, or what SLUICE_ISA names (reference, scalar, avx2, avx512, avx512_bf16, amx) if the
+ * machine has it. */
 sl_isa sl_isa_get(void);
 /* For tests: use another from now on; false if the machine cannot. Not while kernels run. */
 bool sl_isa_set(sl_isa isa);
 
 /* The loops of the one in use; NULL for REFERENCE. */
 const sl_simd *sl_isa_simd(void);
+/* The tile for products of two operands, which may both be bf16; not for REFERENCE. */
+const sl_tile *sl_isa_tile(bool bf16);
 
 #endif

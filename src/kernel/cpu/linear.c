@@ -1,5 +1,5 @@
 /* LINEAR and its gradients as matrix products. */
-#include "kernel/cpu/blas.h"
+#include "kernel/cpu/gemm.h"
 
 #include <string.h>
 
@@ -14,8 +14,8 @@ static int64_t step_of(const sl_view *view)
     return sl_rows_of(view, 1).strides[0];
 }
 
-/* The transpose flags that BLAS gets must follow from the shapes alone, since they may change the bits: the last dim is
- * contiguous, the rows are evenly spaced and do not overlap. */
+/* The last dim is contiguous, the rows are evenly spaced and do not overlap. So the transpose flags that BLAS gets, which
+ * may change the bits, follow from the shapes alone. */
 static bool takes_matrix(const sl_kernel_call *call, const sl_view *view)
 {
     sl_rows rows = sl_rows_of(view, 1);
@@ -28,29 +28,47 @@ static bool takes_matrix(const sl_kernel_call *call, const sl_view *view)
     return rows.dims[0] <= 1 || (size == 1 ? rows.strides[0] == 1 : rows.strides[0] >= size);
 }
 
-/* w as [K,N] whatever its layout. */
-static void set_weight(const sl_view *w, bool transpose_w, const float **data, int64_t *row, int64_t *column)
+/* Rows of x as rows of A. */
+static sl_factor rows_factor(const sl_view *x)
 {
-    *data = w->data;
-    *row = w->meta.strides[transpose_w ? 1 : 0];
-    *column = w->meta.strides[transpose_w ? 0 : 1];
+    return (sl_factor){ .data = x->data, .dtype = x->meta.dtype, .row = step_of(x), .column = 1 };
+}
+
+/* Columns of x as rows of A, or as columns of B. */
+static sl_factor columns_factor(const sl_view *x)
+{
+    return (sl_factor){ .data = x->data, .dtype = x->meta.dtype, .row = 1, .column = step_of(x) };
+}
+
+/* w as B; its dim `summed` is summed over. */
+static sl_factor weight_factor(const sl_view *w, int summed)
+{
+    return (sl_factor){
+        .data = w->data, .dtype = w->meta.dtype, .row = w->meta.strides[1 - summed], .column = w->meta.strides[summed]
+    };
 }
 
 static sl_gemm forward_gemm(const sl_kernel_call *call)
 {
-    const sl_view *x = sl_call_input(call, 0), *y = sl_call_output(call, 0);
-    sl_gemm g = { .m = rows_of(x),
-                  .k = sl_dim_from_last(&x->meta, 1),
-                  .n = sl_dim_from_last(&y->meta, 1),
-                  .a = x->data,
-                  .a_row = step_of(x),
-                  .a_column = 1,
-                  .c = y->data,
-                  .c_row = step_of(y),
-                  .c_column = 1,
-                  .add = sl_call_accumulates(call, 0) || !sl_view_is_none(sl_call_input(call, 2)) };
-    set_weight(sl_call_input(call, 1), call->attrs.transpose_w, &g.b, &g.b_row, &g.b_column);
-    return g;
+    const sl_view *x = sl_call_input(call, 0), *bias = sl_call_input(call, 2), *y = sl_call_output(call, 0);
+    return (sl_gemm){ .m = rows_of(x),
+                      .k = sl_dim_from_last(&x->meta, 1),
+                      .n = sl_dim_from_last(&y->meta, 1),
+                      .a = rows_factor(x),
+                      .b = weight_factor(sl_call_input(call, 1), call->attrs.transpose_w ? 1 : 0),
+                      .c = y->data,
+                      .c_dtype = y->meta.dtype,
+                      .c_row = step_of(y),
+                      .bias = sl_view_is_none(bias) ? NULL : bias->data,
+                      .add = sl_call_accumulates(call, 0) };
+}
+
+/* The bias as floats: widened into the end of the scratch if it is not f32. */
+static size_t bias_bytes(const sl_kernel_call *call)
+{
+    const sl_view *bias = sl_call_input(call, 2);
+    bool wide = sl_view_is_none(bias) || bias->meta.dtype == SL_F32;
+    return wide ? 0 : (size_t)sl_meta_count(&bias->meta) * sizeof(float);
 }
 
 /* ---- Few rows -------------------------------------------------------------------------------- */
@@ -61,7 +79,7 @@ enum { FEW_ROWS = 4, COLUMNS = 2048 }; /* columns of y that stay in the first-le
 
 static bool has_few_rows(const sl_gemm *g)
 {
-    return g->m <= FEW_ROWS && g->n > 0;
+    return g->m <= FEW_ROWS && g->n > 0 && g->a.dtype == SL_F32 && g->b.dtype == SL_F32 && g->c_dtype == SL_F32;
 }
 
 typedef struct few_job {
@@ -70,74 +88,68 @@ typedef struct few_job {
     bool transpose_w;
 } few_job;
 
+static float *few_start(const sl_gemm *g, int64_t row, int64_t column)
+{
+    return (float *)g->c + row * g->c_row + column;
+}
+
 /* Columns begin..end of y for w [K,N]: a row of w after the other is added. */
 static void add_rows(const sl_simd *simd, const sl_gemm *g, int64_t begin, int64_t end)
 {
-    for (int64_t i = 0; !g->add && i < g->m; i++)
-        memset(g->c + i * g->c_row + begin, 0, (size_t)(end - begin) * sizeof *g->c);
+    const float *a = g->a.data, *b = g->b.data;
+    for (int64_t i = 0; i < g->m; i++) {
+        float *y = few_start(g, i, begin);
+        if (!g->add && g->bias)
+            memcpy(y, g->bias + begin, (size_t)(end - begin) * sizeof *y);
+        else if (!g->add)
+            memset(y, 0, (size_t)(end - begin) * sizeof *y);
+        else if (g->bias)
+            simd->axpy(1, g->bias + begin, y, end - begin);
+    }
     for (int64_t l = 0; l < g->k; l++) {
         for (int64_t i = 0; i < g->m; i++)
-            simd->axpy(g->a[i * g->a_row + l], g->b + l * g->b_row + begin, g->c + i * g->c_row + begin, end - begin);
+            simd->axpy(a[i * g->a.row + l], b + l * g->b.column + begin, few_start(g, i, begin), end - begin);
+    }
+}
+
+/* Columns begin..end of y for w [N,K]. */
+static void dot_rows(const sl_simd *simd, const sl_gemm *g, int64_t begin, int64_t end)
+{
+    const float *a = g->a.data, *b = g->b.data;
+    for (int64_t n = begin; n < end; n++) {
+        for (int64_t i = 0; i < g->m; i++) {
+            float *y = few_start(g, i, n), sum = simd->dot(a + i * g->a.row, b + n * g->b.row, g->k);
+            sum += g->bias ? g->bias[n] : 0;
+            *y = g->add ? *y + sum : sum;
+        }
     }
 }
 
 static void few_range(void *context, int64_t begin, int64_t end)
 {
     const few_job *j = context;
-    const sl_gemm *g = j->g;
+    if (j->transpose_w)
+        dot_rows(j->simd, j->g, begin, end);
     for (int64_t n = begin; !j->transpose_w && n < end; n += COLUMNS)
-        add_rows(j->simd, g, n, end - n < COLUMNS ? end : n + COLUMNS);
-    for (int64_t n = begin; j->transpose_w && n < end; n++) {
-        for (int64_t i = 0; i < g->m; i++) {
-            float *y = g->c + i * g->c_row + n, sum = j->simd->dot(g->a + i * g->a_row, g->b + n * g->b_column, g->k);
-            *y = g->add ? *y + sum : sum;
-        }
-    }
+        add_rows(j->simd, j->g, n, end - n < COLUMNS ? end : n + COLUMNS);
 }
 
 static size_t scratch_linear(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     sl_gemm g = forward_gemm(call);
-    return has_few_rows(&g) ? 0 : sl_gemm_scratch_split(cpu, &g);
-}
-
-typedef struct bias_job {
-    const sl_simd *simd;
-    const float *bias;
-    sl_rows y;
-    int64_t size;
-    bool add;
-} bias_job;
-
-static void bias_range(void *context, int64_t begin, int64_t end)
-{
-    const bias_job *j = context;
-    for (int64_t row = begin; row < end; row++) {
-        if (j->add)
-            j->simd->axpy(1, j->bias, sl_rows_at(&j->y, row), j->size);
-        else
-            memcpy(sl_rows_at(&j->y, row), j->bias, (size_t)j->size * sizeof *j->bias);
-    }
-}
-
-/* Puts the bias into y first; the product is then added, which costs BLAS no more than clearing y would. */
-static void put_bias(const sl_cpu *cpu, const sl_kernel_call *call)
-{
-    const sl_view *bias = sl_call_input(call, 2), *y = sl_call_output(call, 0);
-    if (sl_view_is_none(bias))
-        return;
-    bias_job j = { .simd = cpu->simd,
-                   .bias = bias->data,
-                   .y = sl_rows_of(y, 1),
-                   .size = sl_dim_from_last(&y->meta, 1),
-                   .add = sl_call_accumulates(call, 0) };
-    sl_cpu_split(cpu, rows_of(y), SL_GRAIN / (j.size + 1) + 1, bias_range, &j);
+    return has_few_rows(&g) ? bias_bytes(call) : sl_gemm_scratch_split(cpu, &g) + bias_bytes(call);
 }
 
 static sl_status run_linear(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     sl_gemm g = forward_gemm(call);
-    put_bias(cpu, call);
+    if (bias_bytes(call) > 0) {
+        size_t start = has_few_rows(&g) ? 0 : sl_gemm_scratch_split(cpu, &g);
+        float *wide = (float *)(void *)((char *)call->scratch + start);
+        sl_view bias = { wide, sl_meta_contiguous(SL_F32, &sl_call_input(call, 2)->meta.shape) };
+        sl_cpu_copy(cpu, sl_call_input(call, 2), &bias, false);
+        g.bias = wide;
+    }
     if (has_few_rows(&g))
         sl_cpu_split(cpu, g.n, SL_GRAIN / (g.k + 1) + 1, few_range,
                      &(few_job){ cpu->simd, &g, call->attrs.transpose_w });
@@ -150,18 +162,15 @@ static sl_status run_linear(const sl_cpu *cpu, const sl_kernel_call *call)
 static sl_gemm grad_x_gemm(const sl_kernel_call *call)
 {
     const sl_view *dy = sl_call_input(call, 0), *dx = sl_call_output(call, 0);
-    sl_gemm g = { .m = rows_of(dy),
-                  .k = sl_dim_from_last(&dy->meta, 1),
-                  .n = sl_dim_from_last(&dx->meta, 1),
-                  .a = dy->data,
-                  .a_row = step_of(dy),
-                  .a_column = 1,
-                  .c = dx->data,
-                  .c_row = step_of(dx),
-                  .c_column = 1,
-                  .add = sl_call_accumulates(call, 0) };
-    set_weight(sl_call_input(call, 1), call->attrs.transpose_w, &g.b, &g.b_column, &g.b_row);
-    return g;
+    return (sl_gemm){ .m = rows_of(dy),
+                      .k = sl_dim_from_last(&dy->meta, 1),
+                      .n = sl_dim_from_last(&dx->meta, 1),
+                      .a = rows_factor(dy),
+                      .b = weight_factor(sl_call_input(call, 1), call->attrs.transpose_w ? 0 : 1),
+                      .c = dx->data,
+                      .c_dtype = dx->meta.dtype,
+                      .c_row = step_of(dx),
+                      .add = sl_call_accumulates(call, 0) };
 }
 
 static size_t scratch_linear_grad_x(const sl_cpu *cpu, const sl_kernel_call *call)
@@ -180,21 +189,17 @@ static sl_status run_linear_grad_x(const sl_cpu *cpu, const sl_kernel_call *call
 /* dw = x^T dy, or its transpose dy^T x if w is [N,K]: rows of dw stay rows of C. */
 static sl_gemm grad_w_gemm(const sl_kernel_call *call)
 {
-    const sl_view *x = sl_call_input(call, 0), *dy = sl_call_input(call, 1), *dw = sl_call_output(call, 0);
     bool turned = call->attrs.transpose_w;
-    int64_t x_size = sl_dim_from_last(&x->meta, 1), y_size = sl_dim_from_last(&dy->meta, 1);
-    return (sl_gemm){ .m = turned ? y_size : x_size,
-                      .n = turned ? x_size : y_size,
-                      .k = rows_of(x),
-                      .a = turned ? dy->data : x->data,
-                      .a_row = 1,
-                      .a_column = step_of(turned ? dy : x),
-                      .b = turned ? x->data : dy->data,
-                      .b_row = step_of(turned ? x : dy),
-                      .b_column = 1,
+    const sl_view *first = sl_call_input(call, turned ? 1 : 0), *second = sl_call_input(call, turned ? 0 : 1);
+    const sl_view *dw = sl_call_output(call, 0);
+    return (sl_gemm){ .m = sl_dim_from_last(&first->meta, 1),
+                      .n = sl_dim_from_last(&second->meta, 1),
+                      .k = rows_of(first),
+                      .a = columns_factor(first),
+                      .b = columns_factor(second),
                       .c = dw->data,
+                      .c_dtype = dw->meta.dtype,
                       .c_row = step_of(dw),
-                      .c_column = 1,
                       .add = sl_call_accumulates(call, 0) };
 }
 
@@ -211,12 +216,11 @@ static sl_status run_linear_grad_w(const sl_cpu *cpu, const sl_kernel_call *call
     return SL_OK;
 }
 
-const sl_cpu_kernel sl_cpu_linear = {
-    .accepts = sl_cpu_is_narrow, .run = run_linear, .takes = takes_matrix, .scratch = scratch_linear
-};
-const sl_cpu_kernel sl_cpu_linear_grad_x = {
-    .accepts = sl_cpu_is_narrow, .run = run_linear_grad_x, .takes = takes_matrix, .scratch = scratch_linear_grad_x
-};
-const sl_cpu_kernel sl_cpu_linear_grad_w = {
-    .accepts = sl_cpu_is_narrow, .run = run_linear_grad_w, .takes = takes_matrix, .scratch = scratch_linear_grad_w
-};
+#define LINEAR(name)                                                                                                   \
+    {                                                                                                                  \
+        .accepts = sl_cpu_is_narrow, .run = run_##name, .halves = true, .takes = takes_matrix,                         \
+        .scratch = scratch_##name                                                                                      \
+    }
+const sl_cpu_kernel sl_cpu_linear = LINEAR(linear);
+const sl_cpu_kernel sl_cpu_linear_grad_x = LINEAR(linear_grad_x);
+const sl_cpu_kernel sl_cpu_linear_grad_w = LINEAR(linear_grad_w);

@@ -1,5 +1,5 @@
 /* MATMUL: one product per block of the leading dims, the blocks shared out among the threads. */
-#include "kernel/cpu/blas.h"
+#include "kernel/cpu/gemm.h"
 
 typedef struct matmul_job {
     const sl_simd *simd;
@@ -33,23 +33,30 @@ static matmul_job make_job(const sl_cpu *cpu, const sl_kernel_call *call)
     j.gemm = (sl_gemm){ .m = sl_dim_from_last(&c->meta, 2),
                         .n = sl_dim_from_last(&c->meta, 1),
                         .k = sl_dim_from_last(&a->meta, 3 - a_rows),
-                        .a_row = sl_stride_from_last(&a->meta, a_rows),
-                        .a_column = sl_stride_from_last(&a->meta, 3 - a_rows),
-                        .b_row = sl_stride_from_last(&b->meta, b_rows),
-                        .b_column = sl_stride_from_last(&b->meta, 3 - b_rows),
+                        .a = { .dtype = a->meta.dtype,
+                               .row = sl_stride_from_last(&a->meta, a_rows),
+                               .column = sl_stride_from_last(&a->meta, 3 - a_rows) },
+                        .b = { .dtype = b->meta.dtype,
+                               .row = sl_stride_from_last(&b->meta, 3 - b_rows),
+                               .column = sl_stride_from_last(&b->meta, b_rows) },
+                        .c_dtype = c->meta.dtype,
                         .c_row = sl_stride_from_last(&c->meta, 2),
-                        .c_column = sl_stride_from_last(&c->meta, 1),
                         .add = sl_call_accumulates(call, 0) };
-    j.bytes = sl_gemm_scratch(cpu->simd, &j.gemm);
+    j.bytes = sl_gemm_scratch(&j.gemm);
     return j;
+}
+
+static void *block_at(const sl_rows *rows, int64_t block)
+{
+    return (char *)rows->data + sl_rows_offset(rows, block) * (int64_t)sl_dtype_size(rows->dtype);
 }
 
 static sl_gemm block_of(const matmul_job *j, int64_t block)
 {
     sl_gemm g = j->gemm;
-    g.a = sl_rows_at(&j->a, block);
-    g.b = sl_rows_at(&j->b, block);
-    g.c = sl_rows_at(&j->c, block);
+    g.a.data = block_at(&j->a, block);
+    g.b.data = block_at(&j->b, block);
+    g.c = block_at(&j->c, block);
     return g;
 }
 
@@ -100,5 +107,5 @@ static bool takes_matrices(const sl_kernel_call *call, const sl_view *view)
 }
 
 const sl_cpu_kernel sl_cpu_matmul = {
-    .accepts = sl_cpu_is_narrow, .run = run_matmul, .takes = takes_matrices, .scratch = scratch_matmul
+    .accepts = sl_cpu_is_narrow, .run = run_matmul, .halves = true, .takes = takes_matrices, .scratch = scratch_matmul
 };

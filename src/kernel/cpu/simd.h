@@ -3,6 +3,7 @@
 #ifndef SL_KERNEL_CPU_SIMD_H
 #define SL_KERNEL_CPU_SIMD_H
 
+#include "kernel/cpu/tile.h"
 #include "kernel/philox.h"
 
 /* C[m,n] (+)= A[m,k] B[k,n]. A may lie anyhow (element (i, l) at a[i * a_row + l * a_column]); rows of B and C are
@@ -91,9 +92,9 @@ typedef struct SL_NAMED_FIELDS sl_simd {
     /* s becomes p = exp(s - lse), dp becomes p * (dp - delta) * scale. */
     void (*attention_row_grad)(float *s, float *dp, float scale, float lse, float delta, int64_t n);
 
-    /* The tile of the packed product: C[rows, columns] += packed A panel * packed B panel. */
-    int tile_rows, tile_columns;
-    void (*tile)(int64_t k, const float *a, const float *b, float *c, int64_t c_row);
+    /* The packed product. */
+    const sl_tile *tile;
+    void (*put_tile)(const sl_tile_result *result);
 
     /* Nothing but multiply-adds, to measure the peak: fma_flops operations a round. The result means nothing. */
     int fma_flops;

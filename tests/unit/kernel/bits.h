@@ -6,13 +6,15 @@
 
 #include "kernel/cpu/isa.h"
 
+static sl_dtype bits_dtype = SL_F32; /* of all floating arguments */
+
 /* Outputs of case i, row-major, one after the other; the caller frees. */
 HELPER double *results_of(size_t i, layout how, int threads, int64_t *count)
 {
     const op_case *c = &cases[i];
     open_device(threads);
     seed_case(i);
-    args inputs = make_args(c->inputs, SL_F32, how), outputs = make_args(c->outputs, SL_F32, how);
+    args inputs = make_args(c->inputs, bits_dtype, how), outputs = make_args(c->outputs, bits_dtype, how);
     assert_int_equal(run_call(call_of(c, &inputs, &outputs, false)), SL_OK);
     *count = 0;
     for (int n = 0; n < outputs.count; n++)

@@ -1,5 +1,4 @@
-/* Products of matrices held in registers a tile at a time: for the blocks of attention, and the tile of the packed
- * product. ROWS x 2 vectors of accumulators, as many as the registers hold beside two rows of B and one element of A.
+/* Products of matrices held in registers a tile at a time, for the blocks of attention. ROWS x 2 vectors of accumulators, as many as the registers hold beside two rows of B and one element of A.
  */
 
 #if defined(__AVX512F__)
@@ -82,13 +81,6 @@ static void simd_small_gemm(const sl_small_gemm *g)
         row_block_some(g, g->a + i * g->a_row, g->c + i * g->c_row);
     for (; i < g->m; i++)
         row_block_one(g, g->a + i * g->a_row, g->c + i * g->c_row);
-}
-
-/* a: k groups of ROWS elements, b: k groups of 2 * VW. */
-static void simd_tile(int64_t k, const float *a, const float *b, float *c, int64_t c_row)
-{
-    sl_small_gemm g = { .k = k, .a_row = 1, .a_column = ROWS, .b_row = 2 * VW, .c_row = c_row, .add = true };
-    block(ROWS, 2, 0, &g, a, b, c);
 }
 
 /* Enough chains that the latency of one is hidden behind the others on every machine known. */

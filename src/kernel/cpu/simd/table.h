@@ -10,6 +10,7 @@
 #include "kernel/cpu/simd/softmax.h"
 #include "kernel/cpu/simd/optim.h"
 #include "kernel/cpu/simd/gemm.h"
+#include "kernel/cpu/simd/pack.h"
 
 const sl_simd SIMD_TABLE = {
     .name = V_NAME,
@@ -44,9 +45,8 @@ const sl_simd SIMD_TABLE = {
     .turn = simd_turn,
     .softmax_row = simd_softmax_row,
     .attention_row_grad = simd_attention_row_grad,
-    .tile_rows = ROWS,
-    .tile_columns = 2 * VW,
-    .tile = simd_tile,
+    .tile = &simd_tile,
+    .put_tile = simd_put_tile,
     .fma_flops = 2 * CHAINS * VW,
     .fma_rounds = simd_fma_rounds,
 };

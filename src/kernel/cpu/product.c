@@ -1,0 +1,253 @@
+/* Our own matrix product. Blocks of A and B are packed into panels and multiplied a register tile at a time. Threads pack
+ * a block of B together; then each packs and multiplies rows (or columns) of its own. An element of C is added up in the
+ * same order whatever the split, so the number of threads changes no bit. */
+#include "kernel/cpu/gemm.h"
+
+#include "kernel/cpu/isa.h"
+
+#include <string.h>
+
+/* Columns of B and rows of A that are packed at once. A block of A, of up to 720 KB, stays in the second-level cache;
+ * that of B is shared by the threads. */
+enum { BLOCK_COLUMNS = 2304, BLOCK_ROWS = 240, LARGEST_TILE = 32 * 32 };
+
+static int64_t round_up(int64_t value, int64_t unit)
+{
+    return (value + unit - 1) / unit * unit;
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* ---- Sizes ----------------------------------------------------------------------------------- */
+
+static const sl_tile *tile_of(const sl_gemm *g)
+{
+    return sl_isa_tile(g->a.dtype == SL_BF16 && g->b.dtype == SL_BF16);
+}
+
+typedef struct sizes {
+    int64_t columns, rows;          /* of a block */
+    size_t b_bytes, a_bytes;        /* of a packed block */
+    size_t sums_bytes, total_bytes; /* all of C's block in f32, if it needs that; everything for some threads */
+} sizes;
+
+/* C is not f32 and there is more than one block along k: sums must not be rounded in between. */
+static bool needs_sums(const sl_gemm *g, const sl_tile *tile)
+{
+    return g->c_dtype != SL_F32 && g->k > tile->block_k;
+}
+
+static sizes sizes_of(const sl_gemm *g, const sl_tile *tile, int parts)
+{
+    int64_t blocks = (g->n + BLOCK_COLUMNS - 1) / BLOCK_COLUMNS, k = round_up(least(g->k, tile->block_k), tile->depth);
+    sizes s = { .columns = round_up((g->n + blocks - 1) / blocks, tile->columns),
+                .rows = round_up(least(g->m, BLOCK_ROWS), tile->rows) };
+    s.b_bytes = (size_t)round_up(s.columns * k * tile->size, 64);
+    s.a_bytes = (size_t)round_up(s.rows * k * tile->size, 64);
+    s.sums_bytes = needs_sums(g, tile) ? (size_t)(round_up(g->m, tile->rows) * s.columns) * sizeof(float) : 0;
+    s.total_bytes = s.b_bytes + s.sums_bytes + (size_t)parts * s.a_bytes;
+    return s;
+}
+
+size_t sl_product_scratch(const sl_gemm *g, int parts)
+{
+    return g->m == 0 || g->n == 0 || g->k == 0 ? 0 : sizes_of(g, tile_of(g), parts).total_bytes;
+}
+
+/* ---- One block of B -------------------------------------------------------------------------- */
+
+typedef struct product {
+    const sl_simd *simd;
+    const sl_gemm *g;
+    const sl_tile *tile;
+    sizes sizes;
+    char *packed_b, *packed_a; /* a: one block a thread */
+    float *sums;               /* NULL if C takes the sums itself */
+    int64_t column, columns;   /* the block of B: columns of C ... */
+    int64_t l, k;              /* ... and the run along the sum */
+} product;
+
+static int64_t panel_bytes(const product *p, int width)
+{
+    return width * round_up(p->k, p->tile->depth) * p->tile->size;
+}
+
+static sl_factor factor_at(const sl_factor *factor, int64_t i, int64_t l)
+{
+    sl_factor moved = *factor;
+    int64_t offset = i * factor->row + l * factor->column;
+    moved.data = (const char *)factor->data + offset * (int64_t)sl_dtype_size(factor->dtype);
+    return moved;
+}
+
+static void pack_b_part(void *context, int part, int parts)
+{
+    const product *p = context;
+    const sl_tile *tile = p->tile;
+    int64_t start, length;
+    sl_chunk_range((p->columns + tile->columns - 1) / tile->columns, parts, part, &start, &length);
+    for (int64_t i = start; i < start + length; i++) {
+        int64_t column = i * tile->columns;
+        sl_factor from = factor_at(&p->g->b, p->column + column, p->l);
+        tile->pack_b(&from, least(p->columns - column, tile->columns), p->k,
+                     p->packed_b + i * panel_bytes(p, tile->columns));
+    }
+}
+
+static void pack_a(const product *p, int64_t row, int64_t rows, char *to)
+{
+    for (int64_t i = 0; i < rows; i += p->tile->rows, to += panel_bytes(p, p->tile->rows)) {
+        sl_factor from = factor_at(&p->g->a, row + i, p->l);
+        p->tile->pack_a(&from, least(rows - i, p->tile->rows), p->k, to);
+    }
+}
+
+static const float *bias_at(const product *p, int64_t column)
+{
+    return p->g->bias ? p->g->bias + column : NULL;
+}
+
+/* The sums of a tile are done: they go where they belong. */
+static void finish(const product *p, const float *sums, int64_t sums_row, int64_t row, int64_t column, bool first)
+{
+    const sl_gemm *g = p->g;
+    int64_t offset = row * g->c_row + column;
+    sl_tile_result result = { .sums = sums,
+                              .sums_row = sums_row,
+                              .rows = least(g->m - row, p->tile->rows),
+                              .columns = least(g->n - column, p->tile->columns),
+                              .bias = first ? bias_at(p, column) : NULL,
+                              .c = (char *)g->c + offset * (int64_t)sl_dtype_size(g->c_dtype),
+                              .dtype = g->c_dtype,
+                              .c_row = g->c_row,
+                              .add = g->add || !first };
+    p->simd->put_tile(&result);
+}
+
+/* One tile of C at (row, column) gets the products of this run along k. */
+static void multiply_tile(const product *p, const char *a, const char *b, int64_t row, int64_t column)
+{
+    const sl_gemm *g = p->g;
+    const sl_tile *tile = p->tile;
+    bool first = p->l == 0, last = p->l + p->k == g->k;
+    if (p->sums) {
+        float *sums = p->sums + row * p->sizes.columns + (column - p->column);
+        tile->multiply(p->k, a, b, sums, p->sizes.columns, !first);
+        if (last)
+            finish(p, sums, p->sizes.columns, row, column, true);
+        return;
+    }
+    bool whole = row + tile->rows <= g->m && column + tile->columns <= g->n;
+    if (whole && g->c_dtype == SL_F32 && !(first && g->bias)) {
+        tile->multiply(p->k, a, b, (float *)g->c + row * g->c_row + column, g->c_row, g->add || !first);
+        return;
+    }
+    _Alignas(64) float sums[LARGEST_TILE];
+    tile->multiply(p->k, a, b, sums, tile->columns, false);
+    finish(p, sums, tile->columns, row, column, first);
+}
+
+/* Rows row..row+rows of C against panels begin..end of B. */
+static void multiply_rows(const product *p, int64_t row, int64_t rows, int64_t begin, int64_t end, char *block)
+{
+    const sl_tile *tile = p->tile;
+    for (int64_t i = row; i < row + rows; i += p->sizes.rows) {
+        int64_t count = least(row + rows - i, p->sizes.rows);
+        pack_a(p, i, count, block);
+        for (int64_t b = begin; b < end; b++) {
+            for (int64_t a = 0; a * tile->rows < count; a++)
+                multiply_tile(p, block + a * panel_bytes(p, tile->rows),
+                              p->packed_b + b * panel_bytes(p, tile->columns), i + a * tile->rows,
+                              p->column + b * tile->columns);
+        }
+    }
+}
+
+/* Threads share out the rows; if there are too few of them, the columns. */
+static void multiply_part(void *context, int part, int parts)
+{
+    const product *p = context;
+    const sl_tile *tile = p->tile;
+    int64_t start, length, a_panels = (p->g->m + tile->rows - 1) / tile->rows;
+    int64_t b_panels = (p->columns + tile->columns - 1) / tile->columns;
+    char *block = p->packed_a + (size_t)part * p->sizes.a_bytes;
+    if (tile->begin)
+        tile->begin();
+    if (a_panels >= parts || a_panels >= b_panels) {
+        sl_chunk_range(a_panels, parts, part, &start, &length);
+        int64_t row = start * tile->rows;
+        multiply_rows(p, row, least(p->g->m - row, length * tile->rows), 0, b_panels, block);
+    } else {
+        sl_chunk_range(b_panels, parts, part, &start, &length);
+        multiply_rows(p, 0, p->g->m, start, start + length, block);
+    }
+    if (tile->end)
+        tile->end();
+}
+
+/* ---- The product ----------------------------------------------------------------------------- */
+
+static void run_task(sl_pool *pool, int parts, sl_pool_task task, product *p)
+{
+    if (pool)
+        sl_pool_run(pool, parts, task, p);
+    else
+        task(p, 0, 1);
+}
+
+/* pool: NULL for the calling thread alone. */
+static void run(sl_pool *pool, int parts, const sl_simd *simd, const sl_gemm *g, void *scratch)
+{
+    const sl_tile *tile = tile_of(g);
+    product p = { .simd = simd, .g = g, .tile = tile, .sizes = sizes_of(g, tile, parts) };
+    p.packed_b = scratch;
+    p.sums = p.sizes.sums_bytes ? (float *)(void *)(p.packed_b + p.sizes.b_bytes) : NULL;
+    p.packed_a = p.packed_b + p.sizes.b_bytes + p.sizes.sums_bytes;
+    for (p.column = 0; p.column < g->n; p.column += p.columns) {
+        p.columns = least(g->n - p.column, p.sizes.columns);
+        for (p.l = 0; p.l < g->k; p.l += p.k) {
+            p.k = least(g->k - p.l, tile->block_k);
+            run_task(pool, parts, pack_b_part, &p);
+            run_task(pool, parts, multiply_part, &p);
+        }
+    }
+}
+
+/* Nothing to sum up: C is the bias, or what it was. */
+static void put_nothing(const sl_simd *simd, const sl_gemm *g)
+{
+    enum { WIDTH = 64 };
+    static const float zeros[WIDTH];
+    for (int64_t column = 0; column < g->n; column += WIDTH) {
+        sl_tile_result result = { .sums = zeros,
+                                  .rows = g->m,
+                                  .columns = least(g->n - column, WIDTH),
+                                  .bias = g->bias ? g->bias + column : NULL,
+                                  .c = (char *)g->c + column * (int64_t)sl_dtype_size(g->c_dtype),
+                                  .dtype = g->c_dtype,
+                                  .c_row = g->c_row,
+                                  .add = g->add };
+        simd->put_tile(&result);
+    }
+}
+
+void sl_product_run(sl_pool *pool, int parts, const sl_simd *simd, const sl_gemm *g, void *scratch)
+{
+    if (g->m == 0 || g->n == 0)
+        return;
+    if (g->k == 0)
+        put_nothing(simd, g);
+    else
+        run(pool, parts, simd, g, scratch);
+}
+
+/* A thread gets at least about 4 million multiplications. */
+int sl_product_parts(const sl_cpu *cpu, const sl_gemm *g)
+{
+    double work = (double)g->m * (double)g->n * (double)g->k / 2e6;
+    int threads = sl_pool_threads(cpu->pool);
+    return work < 1 ? 1 : work < threads ? (int)work : threads;
+}

@@ -1,0 +1,163 @@
+/* Panels of the packed product in f32, and the way of a tile's sums into C. */
+#include "kernel/cpu/tile.h"
+
+/* n >= 1 contiguous elements as floats; the lanes behind them are 0. */
+V_INLINE vf load_any(const void *p, sl_dtype dtype, int64_t n)
+{
+    uint16_t part[VW];
+    if (dtype == SL_F32)
+        return load_upto(p, n);
+    if (n < VW) {
+        for (int i = 0; i < VW; i++)
+            part[i] = i < n ? ((const uint16_t *)p)[i] : 0;
+        p = part;
+    }
+    return dtype == SL_BF16 ? v_load_bf16(p) : v_load_f16(p);
+}
+
+V_INLINE const void *element_at(const sl_factor *from, int64_t i, int64_t l)
+{
+    return (const char *)from->data + (i * from->row + l * from->column) * (from->dtype == SL_F32 ? 4 : 2);
+}
+
+/* Rows of l are contiguous: VW x VW elements are transposed at a time. */
+V_INLINE void pack_transposed(const sl_factor *from, sl_dtype dtype, int64_t filled, int64_t k, const int width,
+                              float *to)
+{
+    vf tile[VW];
+    for (int first = 0; first < width; first += VW) {
+        int lanes = width - first < VW ? width - first : VW;
+        for (int64_t l = 0; l < k; l += VW) {
+            int64_t n = k - l < VW ? k - l : VW;
+            for (int i = 0; i < VW; i++)
+                tile[i] =
+                    i < lanes && first + i < filled ? load_any(element_at(from, first + i, l), dtype, n) : v_set(0.0f);
+            v_transpose(tile);
+            for (int64_t i = 0; i < n; i++)
+                emit_upto(to + (l + i) * width + first, tile[i], lanes, false);
+        }
+    }
+}
+
+/* Elements of one l are contiguous, as they are in the panel. */
+V_INLINE void pack_straight(const sl_factor *from, sl_dtype dtype, int64_t filled, int64_t k, const int width,
+                            float *to)
+{
+    for (int64_t l = 0; l < k; l++) {
+        for (int first = 0; first < width; first += VW) {
+            int lanes = width - first < VW ? width - first : VW;
+            int64_t n = filled - first < lanes ? filled - first : lanes;
+            vf row = n > 0 ? load_any(element_at(from, first, l), dtype, n) : v_set(0.0f);
+            emit_upto(to + l * width + first, row, lanes, false);
+        }
+    }
+}
+
+static void pack_one_by_one(const sl_factor *from, int64_t filled, int64_t k, int width, float *to)
+{
+    for (int64_t l = 0; l < k; l++) {
+        for (int64_t i = 0; i < width; i++) {
+            float value = 0;
+            if (i < filled && from->dtype == SL_F32)
+                value = *(const float *)element_at(from, i, l);
+            else if (i < filled)
+                simd_from_half(from->dtype, element_at(from, i, l), &value, 1);
+            to[l * width + i] = value;
+        }
+    }
+}
+
+V_INLINE void pack_panel(const sl_factor *from, int64_t filled, int64_t k, const int width, float *to)
+{
+    if (from->column == 1 && from->dtype == SL_F32)
+        pack_transposed(from, SL_F32, filled, k, width, to);
+    else if (from->column == 1)
+        pack_transposed(from, from->dtype, filled, k, width, to);
+    else if (from->row == 1 && from->dtype == SL_F32)
+        pack_straight(from, SL_F32, filled, k, width, to);
+    else if (from->row == 1)
+        pack_straight(from, from->dtype, filled, k, width, to);
+    else
+        pack_one_by_one(from, filled, k, width, to);
+}
+
+static void simd_pack_a(const sl_factor *from, int64_t filled, int64_t k, void *to)
+{
+    pack_panel(from, filled, k, ROWS, to);
+}
+
+static void simd_pack_b(const sl_factor *from, int64_t filled, int64_t k, void *to)
+{
+    pack_panel(from, filled, k, 2 * VW, to);
+}
+
+/* a: k groups of ROWS elements, b: k groups of 2 * VW. */
+static void simd_multiply(int64_t k, const void *panel_a, const void *panel_b, float *c, int64_t c_row, bool add)
+{
+    const float *a = panel_a, *b = panel_b;
+    vf sum[ROWS][2];
+#pragma GCC unroll 16
+    for (int i = 0; i < ROWS; i++)
+        sum[i][0] = sum[i][1] = v_set(0.0f);
+    for (int64_t l = 0; l < k; l++, a += ROWS, b += 2 * VW) {
+        vf b0 = v_load(b), b1 = v_load(b + VW);
+#pragma GCC unroll 16
+        for (int i = 0; i < ROWS; i++) {
+            vf element = v_set(a[i]);
+            sum[i][0] = v_fma(element, b0, sum[i][0]);
+            sum[i][1] = v_fma(element, b1, sum[i][1]);
+        }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < ROWS; i++) {
+        v_emit(c + i * c_row, sum[i][0], add);
+        v_emit(c + i * c_row + VW, sum[i][1], add);
+    }
+}
+
+static const sl_tile simd_tile = {
+    .name = "f32",
+    .size = sizeof(float),
+    .rows = ROWS,
+    .columns = 2 * VW,
+    .depth = 1,
+    .block_k = 768,
+    .pack_a = simd_pack_a,
+    .pack_b = simd_pack_b,
+    .multiply = simd_multiply,
+};
+
+/* One vector of results: sums + bias + what C holds. */
+V_INLINE void put_vector(const sl_tile_result *r, int64_t row, int64_t column, sl_dtype dtype)
+{
+    int64_t n = r->columns - column;
+    char *c = (char *)r->c + (row * r->c_row + column) * (dtype == SL_F32 ? 4 : 2);
+    vf value = load_upto(r->sums + row * r->sums_row + column, n);
+    if (r->bias)
+        value = v_add(value, load_upto(r->bias + column, n));
+    if (r->add)
+        value = v_add(value, load_any(c, dtype, n));
+    uint16_t part[VW], *half = n < VW ? part : (uint16_t *)(void *)c;
+    if (dtype == SL_F32)
+        emit_upto((float *)(void *)c, value, n, false);
+    else if (dtype == SL_BF16)
+        v_store_bf16(half, value);
+    else
+        v_store_f16(half, value);
+    for (int64_t i = 0; dtype != SL_F32 && n < VW && i < n; i++)
+        ((uint16_t *)(void *)c)[i] = part[i];
+}
+
+static void simd_put_tile(const sl_tile_result *r)
+{
+    for (int64_t row = 0; row < r->rows; row++) {
+        for (int64_t column = 0; column < r->columns; column += VW) {
+            if (r->dtype == SL_F32)
+                put_vector(r, row, column, SL_F32);
+            else if (r->dtype == SL_BF16)
+                put_vector(r, row, column, SL_BF16);
+            else
+                put_vector(r, row, column, SL_F16);
+        }
+    }
+}

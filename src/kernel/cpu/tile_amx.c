@@ -1,0 +1,242 @@
+/* The tile for bf16 on machines with AMX. Tile registers of 16 rows of 64 bytes: 2 x 2 of them hold C, two each A and B.
+ * Virtual machines may hide the processor's description of the registers (CPUID leaves 0x1d and 0x1e), so their form is
+ * set by hand, and a trial says whether they can be used. */
+#include "kernel/cpu/tile.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <immintrin.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "kernel/cpu/simd/vec_avx512.h"
+
+enum { SIDE = 16, ROWS = 2 * SIDE, COLUMNS = 2 * SIDE, DEPTH = 32, TILE = SIDE * DEPTH };
+
+/* ---- Panels ---------------------------------------------------------------------------------- */
+
+static int64_t padded(int64_t k)
+{
+    return (k + DEPTH - 1) / DEPTH * DEPTH;
+}
+
+static const uint16_t *element_at(const sl_factor *from, int64_t i, int64_t l)
+{
+    return (const uint16_t *)from->data + i * from->row + l * from->column;
+}
+
+static __m512i load_upto(const uint16_t *p, int64_t n)
+{
+    return _mm512_maskz_loadu_epi16(n < DEPTH ? (__mmask32)((1u << n) - 1) : (__mmask32)-1, p);
+}
+
+/* 16 rows of A, 32 l: elements of one l are contiguous, so pairs of l are interleaved and then transposed. */
+static void transpose_block(const sl_factor *from, int64_t first, int64_t filled, int64_t l, int64_t k, uint16_t *to)
+{
+    vf words[SIDE];
+    int64_t n = filled - first < SIDE ? filled - first : SIDE;
+    __mmask16 mask = n > 0 ? (__mmask16)((1u << n) - 1) : 0;
+    for (int i = 0; i < SIDE; i++) {
+        int64_t at = l + (int64_t)2 * i;
+        __m512i low = _mm512_setzero_si512(), high = low;
+        if (n > 0 && at < k)
+            low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, element_at(from, first, at)));
+        if (n > 0 && at + 1 < k)
+            high = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, element_at(from, first, at + 1)));
+        words[i] = _mm512_castsi512_ps(_mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+    }
+    v_transpose(words);
+    for (int i = 0; i < SIDE; i++)
+        _mm512_storeu_ps(to + (int64_t)i * DEPTH, words[i]);
+}
+
+/* [k / 32][32 rows][32]: a tile register takes 16 rows. */
+static void pack_a(const sl_factor *from, int64_t filled, int64_t k, void *panel)
+{
+    uint16_t *to = panel;
+    for (int64_t l = 0; l < k; l += DEPTH) {
+        int64_t n = k - l < DEPTH ? k - l : DEPTH;
+        for (int64_t i = 0; i < ROWS; i += SIDE, to += TILE) {
+            if (from->row == 1 && from->column != 1) {
+                transpose_block(from, i, filled, l, k, to);
+                continue;
+            }
+            for (int64_t j = 0; j < SIDE; j++) {
+                uint16_t *row = to + j * DEPTH;
+                if (i + j >= filled)
+                    memset(row, 0, DEPTH * sizeof *row);
+                else if (from->column == 1)
+                    _mm512_storeu_si512(row, load_upto(element_at(from, i + j, l), n));
+                else
+                    for (int64_t x = 0; x < DEPTH; x++)
+                        row[x] = x < n ? *element_at(from, i + j, l + x) : 0;
+            }
+        }
+    }
+}
+
+static void pack_b(const sl_factor *from, int64_t filled, int64_t k, void *to)
+{
+    sl_tile_pack_pairs(from, filled, k, padded(k), COLUMNS, to);
+}
+
+/* ---- Multiplication -------------------------------------------------------------------------- */
+
+/* The operand of LDTILECFG. */
+typedef struct tile_config {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} tile_config;
+
+static void begin(void)
+{
+    _Alignas(64) tile_config config = { .palette = 1 };
+    for (int i = 0; i < 8; i++) {
+        config.row_bytes[i] = DEPTH * sizeof(uint16_t);
+        config.rows[i] = SIDE;
+    }
+    _tile_loadconfig(&config);
+}
+
+static void end(void)
+{
+    _tile_release();
+}
+
+static void multiply(int64_t k, const void *panel_a, const void *panel_b, float *c, int64_t c_row, bool add)
+{
+    const uint16_t *a = panel_a, *b = panel_b;
+    const long b_row = COLUMNS * 2 * sizeof *b, row = (long)c_row * (long)sizeof *c;
+    float *below = c + SIDE * c_row;
+    if (add) {
+        _tile_loadd(0, c, row);
+        _tile_loadd(1, c + SIDE, row);
+        _tile_loadd(2, below, row);
+        _tile_loadd(3, below + SIDE, row);
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+    for (int64_t l = 0; l < k; l += DEPTH, a += 2 * TILE, b += 2 * TILE) {
+        _tile_loadd(4, a, DEPTH * sizeof *a);
+        _tile_loadd(6, b, b_row);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(7, b + 2 * SIDE, b_row);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_loadd(5, a + TILE, DEPTH * sizeof *a);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_stored(0, c, row);
+    _tile_stored(1, c + SIDE, row);
+    _tile_stored(2, below, row);
+    _tile_stored(3, below + SIDE, row);
+}
+
+const sl_tile sl_tile_amx = {
+    .name = "amx",
+    .size = sizeof(uint16_t),
+    .rows = ROWS,
+    .columns = COLUMNS,
+    .depth = DEPTH,
+    .block_k = 1536,
+    .pack_a = pack_a,
+    .pack_b = pack_b,
+    .multiply = multiply,
+    .begin = begin,
+    .end = end,
+};
+
+/* ---- Trial ----------------------------------------------------------------------------------- */
+
+static bool is_offered(void)
+{
+    unsigned a = 0, b = 0, c = 0, d = 0, low = 0, high = 0;
+    enum { BF16 = 1u << 22, TILES = 1u << 24, OSXSAVE = 1u << 27, TILE_STATE = 3u << 17 };
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & BF16) || !(d & TILES))
+        return false;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & OSXSAVE))
+        return false;
+    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (low & TILE_STATE) == TILE_STATE;
+}
+
+static bool is_allowed(void)
+{
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
+    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+}
+
+static _Thread_local sigjmp_buf *on_trial; /* of the thread that tries, else NULL */
+static struct sigaction before;
+
+/* A fault of another thread goes to whoever handled it before. */
+static void on_fault(int number, siginfo_t *info, void *context)
+{
+    if (on_trial)
+        siglongjmp(*on_trial, 1);
+    if (before.sa_flags & SA_SIGINFO) {
+        before.sa_sigaction(number, info, context);
+    } else if (before.sa_handler == SIG_DFL || before.sa_handler == SIG_IGN) {
+        signal(number, SIG_DFL); /* the instruction runs again and ends the process */
+    } else {
+        before.sa_handler(number);
+    }
+}
+
+/* 32 x 32 elements of ones: each sum is 32. */
+static bool gives_right_results(void)
+{
+    static const uint16_t one = 0x3f80;
+    uint16_t a[2 * TILE], b[2 * TILE];
+    float c[ROWS * COLUMNS];
+    for (int i = 0; i < 2 * TILE; i++)
+        a[i] = b[i] = one;
+    begin();
+    multiply(DEPTH, a, b, c, COLUMNS, false);
+    end();
+    for (int i = 0; i < ROWS * COLUMNS; i++) {
+        if (c[i] != DEPTH)
+            return false;
+    }
+    return true;
+}
+
+static bool survives_trial(void)
+{
+    sigjmp_buf back;
+    bool works = false;
+    struct sigaction action = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO };
+    sigemptyset(&action.sa_mask);
+    if (sigaction(SIGILL, &action, &before) != 0)
+        return false;
+    if (sigsetjmp(back, 1) == 0) {
+        on_trial = &back;
+        works = gives_right_results();
+    }
+    on_trial = NULL;
+    sigaction(SIGILL, &before, NULL);
+    return works;
+}
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static bool works;
+
+static void try_once(void)
+{
+    works = is_offered() && is_allowed() && survives_trial();
+}
+
+bool sl_tile_amx_works(void)
+{
+    pthread_once(&once, try_once);
+    return works;
+}
+#endif

@@ -1,0 +1,130 @@
+/* The tile for bf16 on machines with AVX512-BF16: one instruction multiplies pairs and adds both products to a float. */
+#include "kernel/cpu/tile.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include "kernel/cpu/simd/vec_avx512.h"
+
+enum { ROWS = 12, COLUMNS = 2 * VW };
+
+/* ---- Panels of pairs: [k / 2][width][2] ------------------------------------------------------ */
+
+static const uint16_t *element_at(const sl_factor *from, int64_t i, int64_t l)
+{
+    return (const uint16_t *)from->data + i * from->row + l * from->column;
+}
+
+/* Rows of l are contiguous: a pair is one 32-bit word, and words are transposed. */
+static void pack_transposed(const sl_factor *from, int64_t filled, int64_t k, int width, uint32_t *to)
+{
+    vf tile[VW];
+    for (int first = 0; first < width; first += VW) {
+        int lanes = width - first < VW ? width - first : VW;
+        for (int64_t l = 0; l < k; l += (int64_t)2 * VW) {
+            int64_t n = k - l < 2 * VW ? k - l : 2 * VW;
+            __mmask32 mask = n < 2 * VW ? (__mmask32)((1u << n) - 1) : (__mmask32)-1;
+            for (int i = 0; i < VW; i++) {
+                bool there = i < lanes && first + i < filled;
+                tile[i] = _mm512_castsi512_ps(there ? _mm512_maskz_loadu_epi16(mask, element_at(from, first + i, l))
+                                                    : _mm512_setzero_si512());
+            }
+            v_transpose(tile);
+            for (int64_t i = 0; 2 * i < n; i++)
+                _mm512_mask_storeu_ps(to + (l / 2 + i) * width + first, (__mmask16)((1u << lanes) - 1), tile[i]);
+        }
+    }
+}
+
+/* Up to VW elements of one l as words; none beyond k. */
+static __m512i row_of(const sl_factor *from, int64_t first, int64_t n, int64_t l, int64_t k)
+{
+    if (n <= 0 || l >= k)
+        return _mm512_setzero_si512();
+    __mmask16 mask = (__mmask16)((1u << (n < VW ? n : VW)) - 1);
+    return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, element_at(from, first, l)));
+}
+
+/* Elements of one l are contiguous: two of them are interleaved. */
+static void pack_straight(const sl_factor *from, int64_t filled, int64_t k, int width, uint32_t *to)
+{
+    for (int64_t l = 0; l < k; l += 2) {
+        for (int first = 0; first < width; first += VW) {
+            int lanes = width - first < VW ? width - first : VW;
+            int64_t n = filled - first < lanes ? filled - first : lanes;
+            __m512i low = row_of(from, first, n, l, k), high = row_of(from, first, n, l + 1, k);
+            _mm512_mask_storeu_epi32(to + l / 2 * width + first, (__mmask16)((1u << lanes) - 1),
+                                     _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+        }
+    }
+}
+
+static void pack_one_by_one(const sl_factor *from, int64_t filled, int64_t k, int width, uint16_t *to)
+{
+    for (int64_t l = 0; l < (k + 1) / 2 * 2; l++) {
+        for (int64_t i = 0; i < width; i++)
+            to[l / 2 * 2 * width + 2 * i + l % 2] = i < filled && l < k ? *element_at(from, i, l) : 0;
+    }
+}
+
+void sl_tile_pack_pairs(const sl_factor *from, int64_t filled, int64_t k, int64_t padded, int width, uint16_t *to)
+{
+    int64_t even = (k + 1) / 2 * 2;
+    if (from->column == 1)
+        pack_transposed(from, filled, k, width, (uint32_t *)(void *)to);
+    else if (from->row == 1)
+        pack_straight(from, filled, k, width, (uint32_t *)(void *)to);
+    else
+        pack_one_by_one(from, filled, k, width, to);
+    for (int64_t i = even * width; i < padded * width; i++)
+        to[i] = 0;
+}
+
+static void pack_a(const sl_factor *from, int64_t filled, int64_t k, void *to)
+{
+    sl_tile_pack_pairs(from, filled, k, (k + 1) / 2 * 2, ROWS, to);
+}
+
+static void pack_b(const sl_factor *from, int64_t filled, int64_t k, void *to)
+{
+    sl_tile_pack_pairs(from, filled, k, (k + 1) / 2 * 2, COLUMNS, to);
+}
+
+/* ---- Multiplication -------------------------------------------------------------------------- */
+
+static void multiply(int64_t k, const void *panel_a, const void *panel_b, float *c, int64_t c_row, bool add)
+{
+    const int *a = panel_a, *b = panel_b;
+    vf sum[ROWS][2];
+#pragma GCC unroll 16
+    for (int i = 0; i < ROWS; i++)
+        sum[i][0] = sum[i][1] = v_set(0.0f);
+    for (int64_t l = 0; l < k; l += 2, a += ROWS, b += COLUMNS) {
+        __m512bh b0 = (__m512bh)_mm512_loadu_si512(b), b1 = (__m512bh)_mm512_loadu_si512(b + VW);
+#pragma GCC unroll 16
+        for (int i = 0; i < ROWS; i++) {
+            __m512bh pair = (__m512bh)_mm512_set1_epi32(a[i]);
+            sum[i][0] = _mm512_dpbf16_ps(sum[i][0], pair, b0);
+            sum[i][1] = _mm512_dpbf16_ps(sum[i][1], pair, b1);
+        }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < ROWS; i++) {
+        float *to = c + i * c_row;
+        v_store(to, add ? v_add(v_load(to), sum[i][0]) : sum[i][0]);
+        v_store(to + VW, add ? v_add(v_load(to + VW), sum[i][1]) : sum[i][1]);
+    }
+}
+
+const sl_tile sl_tile_dot = {
+    .name = "bf16 dot",
+    .size = sizeof(uint16_t),
+    .rows = ROWS,
+    .columns = COLUMNS,
+    .depth = 2,
+    .block_k = 1536,
+    .pack_a = pack_a,
+    .pack_b = pack_b,
+    .multiply = multiply,
+};
+#endif
