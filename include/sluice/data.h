@@ -1,4 +1,4 @@
-/* Data: token files, the order in which a run reads them, and the byte-pair tokenizer that makes them. */
+/* Data: token files, the order in which a run reads them, and the tokenizer that makes them. */
 #ifndef SLUICE_DATA_H
 #define SLUICE_DATA_H
 
@@ -29,7 +29,7 @@ typedef struct sl_tokenizer sl_tokenizer;
 /* Refuses an empty file, a header that does not fit the size of the file, and half a token at the end. */
 SL_API SL_MUST_CHECK sl_status sl_tokens_open(const char *path, sl_token_format format, sl_tokens **out);
 /* A text file's tokens, encoded now and kept in memory; texts of special tokens are text like any other. */
-SL_API SL_MUST_CHECK sl_status sl_tokens_encode(const char *path, sl_tokenizer *tokenizer, sl_tokens **out);
+SL_API SL_MUST_CHECK sl_status sl_tokens_encode(const char *path, const sl_tokenizer *tokenizer, sl_tokens **out);
 SL_API void sl_tokens_close(sl_tokens *tokens); /* NULL is fine */
 SL_API int64_t sl_tokens_count(const sl_tokens *tokens);
 SL_API sl_token_format sl_tokens_format(const sl_tokens *tokens); /* as found; never AUTO */
@@ -45,7 +45,18 @@ SL_API SL_MUST_CHECK sl_status sl_tokens_max(const sl_tokens *tokens, int64_t *o
  * spread evenly over it. */
 SL_API SL_MUST_CHECK sl_status sl_tokens_hash(const sl_tokens *tokens, uint64_t *out);
 
-/* Writes a token file of any format but AUTO and TEXT, atomically. Fails at the first token that the format cannot hold. */
+/* Writes a token file of any format but AUTO and TEXT, piece by piece. It appears when it is finished; until then the
+ * place stays as it was. */
+typedef struct sl_token_writer sl_token_writer;
+
+SL_API SL_MUST_CHECK sl_status sl_token_writer_create(const char *path, sl_token_format format, sl_token_writer **out);
+/* Fails at the first token that the format cannot hold. */
+SL_API SL_MUST_CHECK sl_status sl_token_writer_add(sl_token_writer *writer, const int32_t *tokens, int64_t count);
+SL_API int64_t sl_token_writer_count(const sl_token_writer *writer); /* of tokens so far */
+SL_API SL_MUST_CHECK sl_status sl_token_writer_finish(sl_token_writer *writer);
+SL_API void sl_token_writer_destroy(sl_token_writer *writer); /* NULL is fine */
+
+/* All of it in one call. */
 SL_API SL_MUST_CHECK sl_status sl_tokens_save(const char *path, sl_token_format format, const int32_t *tokens,
                                               int64_t count);
 
@@ -82,22 +93,41 @@ SL_API SL_MUST_CHECK sl_status sl_batches_check(const sl_batches *batches, int64
 
 /* ---- Tokenizer ------------------------------------------------------------------------------- */
 
-/* An sl_tokenizer does byte-level byte-pair encoding as GPT-2 and Llama 3 do, with Hugging Face's files. It does not
- * change, but only one thread may use it at a time. */
+/* An sl_tokenizer does what the files of a model say: byte-pair encoding of bytes (GPT-2, Llama 3, Qwen) or of
+ * characters (Llama 2, Mistral, Gemma), WordPiece, Unigram, with Hugging Face's normalizers, splits and templates. It
+ * does not change; threads may share it. */
 
-/* path: a folder with tokenizer.json, or with vocab.json and merges.txt; or a tokenizer.json. */
+/* path: a folder with tokenizer.json, with vocab.json and merges.txt, or with tokenizer.model; a tokenizer.json; or
+ * SentencePiece's .model. */
 SL_API SL_MUST_CHECK sl_status sl_tokenizer_open(const char *path, sl_tokenizer **out);
 SL_API void sl_tokenizer_close(sl_tokenizer *tokenizer);          /* NULL is fine */
 SL_API int64_t sl_tokenizer_vocab(const sl_tokenizer *tokenizer); /* the largest id + 1 */
-/* Id of a special token such as "<|endoftext|>"; -1 if there is none. */
+/* Id of an added token such as "<|endoftext|>"; -1 if there is none. */
 SL_API int32_t sl_tokenizer_special(const sl_tokenizer *tokenizer, const char *text);
 
-/* Any bytes; what is not UTF-8 is encoded byte by byte. special: texts of special tokens become those tokens, otherwise
- * they are text like any other. The caller frees *out with sl_free. Fails if a byte has no token. */
-SL_API SL_MUST_CHECK sl_status sl_tokenizer_encode(sl_tokenizer *tokenizer, const void *text, size_t bytes,
-                                                   bool special, int32_t **out, int64_t *count);
-/* The bytes of the tokens, and a NUL after them that *bytes does not count. Fails at an id that is not in the
- * vocabulary. The caller frees *out with sl_free. */
+typedef struct SL_NAMED_FIELDS sl_encode_options {
+    bool special; /* texts of special tokens become those tokens; otherwise they are text like any other */
+    bool frame;   /* put the tokens around the text that the model expects there, such as <s> before it */
+    int threads;  /* share a long text; the ids are the same. 0: one */
+} sl_encode_options;
+
+/* Any bytes. What is not UTF-8 is encoded byte by byte, or becomes the unknown token. options: NULL for the defaults.
+ * The caller frees *out with sl_free. Fails if a character has no token and there is no unknown token. */
+SL_API SL_MUST_CHECK sl_status sl_tokenizer_encode(const sl_tokenizer *tokenizer, const void *text, size_t bytes,
+                                                   const sl_encode_options *options, int32_t **out, int64_t *count);
+
+typedef struct sl_text {
+    const void *data;
+    size_t bytes;
+} sl_text;
+
+/* Several texts, each encoded by itself, shared by options->threads. The ids of text i end before (*out)[ends[i]]. */
+SL_API SL_MUST_CHECK sl_status sl_tokenizer_encode_all(const sl_tokenizer *tokenizer, const sl_text *texts,
+                                                       int64_t count, const sl_encode_options *options, int32_t **out,
+                                                       int64_t *ends);
+
+/* The text of the tokens, and a NUL after it that *bytes does not count. Bytes that are no UTF-8 stay as they are.
+ * Fails at an id that is not in the vocabulary. The caller frees *out with sl_free. */
 SL_API SL_MUST_CHECK sl_status sl_tokenizer_decode(const sl_tokenizer *tokenizer, const int32_t *ids, int64_t count,
                                                    char **out, size_t *bytes);
 /* Writes a tokenizer.json for models whose tokens are bytes: token 65 is "A". */

@@ -4,8 +4,10 @@
 #include "base/alloc.h"
 #include "base/file.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 enum {
@@ -129,11 +131,12 @@ done:
     return status;
 }
 
-sl_status sl_tokens_encode(const char *path, sl_tokenizer *tokenizer, sl_tokens **out)
+sl_status sl_tokens_encode(const char *path, const sl_tokenizer *tokenizer, sl_tokens **out)
 {
     sl_status status = SL_OK;
     sl_tokens *tokens = NULL;
     sl_file_bytes text = { .data = NULL };
+    sl_encode_options options = { .threads = (int)sysconf(_SC_NPROCESSORS_ONLN) };
 
     SL_TRY(SL_NEW(tokens));
     tokens->file.fd = -1;
@@ -141,7 +144,7 @@ sl_status sl_tokens_encode(const char *path, sl_tokenizer *tokenizer, sl_tokens 
     SL_TRY(sl_file_read(path, &text));
     tokens->format = SL_TOKENS_TEXT;
     if (text.size > 0)
-        status = sl_tokenizer_encode(tokenizer, text.data, text.size, false, &tokens->encoded, &tokens->count);
+        status = sl_tokenizer_encode(tokenizer, text.data, text.size, &options, &tokens->encoded, &tokens->count);
     if (status != SL_OK)
         SL_TRY(sl_fail_context(status, "encode %s", path));
     if (tokens->count == 0)
@@ -308,38 +311,106 @@ done:
 
 /* ---- Writing --------------------------------------------------------------------------------- */
 
-static sl_status check_holds(const char *path, sl_token_format format, const int32_t *tokens, int64_t count)
+struct sl_token_writer {
+    sl_token_format format;
+    sl_file *file;
+    char *path;
+    int64_t count;
+};
+
+static sl_status check_holds(const sl_token_writer *writer, const int32_t *tokens, int64_t count)
 {
-    int64_t limit = formats[format].width == 4 ? INT32_MAX : (1 << (8 * formats[format].width)) - 1;
+    int64_t limit = formats[writer->format].width == 4 ? INT32_MAX : (1 << (8 * formats[writer->format].width)) - 1;
     for (int64_t i = 0; i < count; i++) {
         if (tokens[i] < 0 || tokens[i] > limit)
             return sl_fail(SL_ERR_ARGUMENT, "%s: token %" PRId64 " is %" PRId32 "; the format %s holds 0 to %" PRId64,
-                           path, i, tokens[i], formats[format].name, limit);
+                           writer->path, writer->count + i, tokens[i], formats[writer->format].name, limit);
     }
     return SL_OK;
+}
+
+static void write_header(const sl_token_writer *writer)
+{
+    int32_t header[HEADER_WORDS] = { formats[writer->format].magic, formats[writer->format].version,
+                                     (int32_t)writer->count };
+    if (formats[writer->format].magic)
+        fwrite(header, sizeof header, 1, sl_file_stream(writer->file)); /* an error shows in the commit */
+}
+
+sl_status sl_token_writer_create(const char *path, sl_token_format format, sl_token_writer **out)
+{
+    sl_status status = SL_OK;
+    sl_token_writer *writer = NULL;
+
+    if ((unsigned)format >= FORMAT_COUNT || format == SL_TOKENS_AUTO || format == SL_TOKENS_TEXT)
+        return sl_fail(SL_ERR_ARGUMENT, "%s: no token format to write is given", path);
+    SL_TRY(SL_NEW(writer));
+    writer->format = format;
+    SL_TRY(sl_strdup(path, &writer->path));
+    SL_TRY(sl_file_create(path, &writer->file));
+    write_header(writer);
+    *out = writer;
+    writer = NULL;
+done:
+    sl_token_writer_destroy(writer);
+    return status;
+}
+
+sl_status sl_token_writer_add(sl_token_writer *writer, const int32_t *tokens, int64_t count)
+{
+    sl_status status = SL_OK;
+    size_t width = (size_t)formats[writer->format].width;
+    char block[BLOCK * sizeof *tokens];
+    FILE *stream = sl_file_stream(writer->file);
+    if (formats[writer->format].magic && count > INT32_MAX - writer->count)
+        return sl_fail(SL_ERR_UNSUPPORTED, "%s: the format %s counts up to %" PRId32 " tokens", writer->path,
+                       formats[writer->format].name, INT32_MAX);
+    SL_TRY(check_holds(writer, tokens, count));
+    for (int64_t done = 0, n; done < count; done += n) {
+        n = count - done < BLOCK ? count - done : BLOCK;
+        for (int64_t i = 0; i < n; i++)
+            memcpy(block + (size_t)i * width, &tokens[done + i], width); /* little-endian: the low bytes come first */
+        fwrite(block, width, (size_t)n, stream);                         /* an error shows in the commit */
+    }
+    writer->count += count;
+done:
+    return status;
+}
+
+sl_status sl_token_writer_finish(sl_token_writer *writer)
+{
+    FILE *stream = sl_file_stream(writer->file);
+    if (formats[writer->format].magic) {
+        if (fseek(stream, 0, SEEK_SET) != 0)
+            return sl_fail(SL_ERR_IO, "%s: its header has the number of tokens, and it cannot be written again: %s",
+                           writer->path, strerror(errno));
+        write_header(writer);
+    }
+    return sl_file_commit(writer->file);
+}
+
+void sl_token_writer_destroy(sl_token_writer *writer)
+{
+    if (!writer)
+        return;
+    sl_file_destroy(writer->file);
+    sl_free(writer->path);
+    sl_free(writer);
+}
+
+int64_t sl_token_writer_count(const sl_token_writer *writer)
+{
+    return writer->count;
 }
 
 sl_status sl_tokens_save(const char *path, sl_token_format format, const int32_t *tokens, int64_t count)
 {
     sl_status status = SL_OK;
-    sl_file *file = NULL;
-
-    if ((unsigned)format >= FORMAT_COUNT || format == SL_TOKENS_AUTO || format == SL_TOKENS_TEXT)
-        return sl_fail(SL_ERR_ARGUMENT, "%s: no token format to write is given", path);
-    if (formats[format].magic && count > INT32_MAX)
-        return sl_fail(SL_ERR_UNSUPPORTED, "%s: the format %s counts up to %" PRId32 " tokens, not %" PRId64, path,
-                       formats[format].name, INT32_MAX, count);
-    SL_TRY(check_holds(path, format, tokens, count));
-    SL_TRY(sl_file_create(path, &file));
-    FILE *stream = sl_file_stream(file); /* what fails to be written shows in the commit */
-    if (formats[format].magic) {
-        int32_t header[HEADER_WORDS] = { formats[format].magic, formats[format].version, (int32_t)count };
-        fwrite(header, sizeof header, 1, stream);
-    }
-    for (int64_t i = 0; i < count; i++)
-        fwrite(&tokens[i], (size_t)formats[format].width, 1, stream); /* little-endian: the low bytes come first */
-    SL_TRY(sl_file_commit(file));
+    sl_token_writer *writer = NULL;
+    SL_TRY(sl_token_writer_create(path, format, &writer));
+    SL_TRY(sl_token_writer_add(writer, tokens, count));
+    SL_TRY(sl_token_writer_finish(writer));
 done:
-    sl_file_destroy(file);
+    sl_token_writer_destroy(writer);
     return status;
 }

@@ -10,13 +10,13 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char *const names[] = { "tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json",
-                                     "special_tokens_map.json" };
+static const char *const names[] = { "tokenizer.json", "tokenizer.model",       "vocab.json",
+                                     "merges.txt",     "tokenizer_config.json", "special_tokens_map.json" };
 enum { NAME_COUNT = sizeof names / sizeof *names };
 
 bool sl_tokenizer_files_exist(const char *folder)
 {
-    return sl_folder_has(folder, "tokenizer.json") ||
+    return sl_folder_has(folder, "tokenizer.json") || sl_folder_has(folder, "tokenizer.model") ||
            (sl_folder_has(folder, "vocab.json") && sl_folder_has(folder, "merges.txt"));
 }
 

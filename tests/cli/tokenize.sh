@@ -50,4 +50,38 @@ complains "--output is missing"
 run 2 "$SLUICE" tokenize -o x.bin text.txt
 run 2 "$SLUICE" tokenize -t tok -o x.bin -f wav text.txt
 run 2 "$SLUICE" tokenize -t tok -d --end text.bin
-complains "--decode goes with neither"
+complains "--decode goes with none of"
+
+# Many documents: files, a folder, lines, JSON, standard input; the end comes after each of them.
+mkdir docs
+printf 'the' >docs/1.txt
+printf 'a the' >docs/2.txt
+for inputs in "docs/1.txt docs/2.txt" docs; do
+    run 0 "$SLUICE" tokenize -t tok --end -o many.bin $inputs
+    prints "8 bytes, 2 documents, 5 tokens: many.bin"
+    [ "$(od -An -tu2 many.bin | xargs)" = "28 30 0 29 30" ] || fail "the tokens are $(od -An -tu2 many.bin)"
+done
+printf 'the\n\na the\r\n' >lines.txt
+printf '{"text": "the", "n": 1}\n{"text": "a the"}\n' >lines.jsonl
+run 0 "$SLUICE" tokenize -t tok --end --lines -o lines.bin lines.txt
+cmp many.bin lines.bin || fail "lines give other tokens than files"
+run 0 "$SLUICE" tokenize -t tok --end --json text -o json.bin lines.jsonl
+cmp many.bin json.bin || fail "JSON gives other tokens than files"
+"$SLUICE" tokenize -t tok --end --lines -o stdin.bin - <lines.txt >/dev/null || fail "standard input was not taken"
+cmp many.bin stdin.bin || fail "standard input gives other tokens than files"
+printf '{"text": 7}\n' >bad.jsonl
+run 1 "$SLUICE" tokenize -t tok --json text -o x.bin bad.jsonl
+complains "bad.jsonl, line 1 has no text 'text'"
+mkdir empty
+run 2 "$SLUICE" tokenize -t tok -o x.bin empty
+complains "the folder empty has no file"
+run 2 "$SLUICE" tokenize -t tok --lines --json text -o x.bin lines.txt
+complains "do not go together"
+
+# The number of threads changes no token.
+for i in $(seq 2000); do printf 'the a the  th %s\n' $((i % 7)); done | tr '0-6' 'a-g' | tr '\n' ' ' >long.txt
+cat long.txt long.txt long.txt long.txt >longer.txt
+for threads in 1 2 3 7; do
+    run 0 "$SLUICE" tokenize -t tok --threads $threads -o "long.$threads.bin" longer.txt
+    cmp long.1.bin "long.$threads.bin" || fail "$threads threads give other tokens"
+done

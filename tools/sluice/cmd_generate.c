@@ -80,13 +80,14 @@ static sl_status encode(const text_codec *codec, const char *text, int32_t **out
     sl_status status = SL_OK;
     int32_t *encoded = NULL, *tokens = NULL;
     size_t length = strlen(text);
+    const sl_encode_options options = { .special = true, .frame = true };
     if (!codec->bytes && !codec->tokenizer)
         return sl_fail(
             SL_ERR_ARGUMENT,
             "the model has no tokenizer beside it: give --tokenizer (bytes, where a token is one) or --prompt-tokens");
     *count = (int64_t)length;
     if (codec->tokenizer)
-        SL_TRY(sl_tokenizer_encode(codec->tokenizer, text, length, true, &encoded, count));
+        SL_TRY(sl_tokenizer_encode(codec->tokenizer, text, length, &options, &encoded, count));
     SL_TRY(SL_NEW_ARRAY(tokens, *count));
     for (int64_t i = 0; i < *count; i++)
         tokens[i] = encoded ? encoded[i] : (unsigned char)text[i];
@@ -98,38 +99,53 @@ done:
 
 /* ---- Output ---------------------------------------------------------------------------------- */
 
-/* A token that ends the text is no part of it. */
-static void print_token(const text_codec *codec, int32_t token)
+/* What a token adds to the text after the token before it: a decoder may join the two. */
+static sl_status write_text(const sl_tokenizer *tokenizer, int32_t before, int32_t token)
 {
-    char *text = NULL;
-    size_t bytes = 0;
+    sl_status status = SL_OK;
+    const int32_t pair[2] = { before, token };
+    char *old = NULL, *text = NULL;
+    size_t old_bytes = 0, bytes = 0;
+    SL_TRY(sl_tokenizer_decode(tokenizer, pair, 1, &old, &old_bytes));
+    SL_TRY(sl_tokenizer_decode(tokenizer, pair, 2, &text, &bytes));
+    size_t shared = 0;
+    while (shared < old_bytes && shared < bytes && old[shared] == text[shared])
+        shared++;
+    fwrite(text + shared, 1, bytes - shared, stdout);
+done:
+    sl_free(old);
+    sl_free(text);
+    return status;
+}
+
+/* A token that ends the text is no part of it. */
+static void print_token(const text_codec *codec, int32_t before, int32_t token)
+{
     for (int64_t i = 0; i < codec->ends.count; i++) {
         if (codec->ends.ids[i] == token)
             return;
     }
-    if (codec->bytes) {
+    if (codec->bytes)
         putchar((unsigned char)token);
-    } else if (codec->tokenizer && sl_tokenizer_decode(codec->tokenizer, &token, 1, &text, &bytes) == SL_OK) {
-        fwrite(text, 1, bytes, stdout);
-        sl_free(text);
-    } else {
+    else if (!codec->tokenizer || write_text(codec->tokenizer, before, token) != SL_OK)
         printf(" %" PRId32, token);
-    }
 }
 
 /* One sample is shown as it comes, after the prompt. */
 typedef struct token_stream {
     const text_codec *codec;
     const char *prompt;
+    int32_t before; /* the token before the next one */
 } token_stream;
 
 static void show_token(void *user, int sample, int64_t index, int32_t token)
 {
     (void)sample;
-    const token_stream *stream = user;
+    token_stream *stream = user;
     if (index == 0)
         fputs(stream->prompt, stdout);
-    print_token(stream->codec, token);
+    print_token(stream->codec, stream->before, token);
+    stream->before = token;
     fflush(stdout);
 }
 
@@ -139,7 +155,7 @@ static void print_samples(const generate_arguments *arguments, const token_strea
         printf("--- sample %d ---\n%s", s + 1, stream->prompt);
         const int32_t *sample = tokens + s * arguments->options.new_tokens;
         for (int64_t i = 0; i < arguments->options.new_tokens && sample[i] >= 0; i++)
-            print_token(stream->codec, sample[i]);
+            print_token(stream->codec, i ? sample[i - 1] : stream->before, sample[i]);
         putchar('\n');
     }
 }
@@ -153,7 +169,8 @@ static sl_status generate(generate_arguments *arguments, sl_group *group)
     text_codec codec = { .bytes = false };
     int32_t *prompt = NULL, *tokens = NULL;
     sl_generate_text_options *options = &arguments->options;
-    token_stream stream = { &codec, arguments->prompt_tokens ? arguments->prompt_tokens : arguments->prompt };
+    token_stream stream = { .codec = &codec,
+                            .prompt = arguments->prompt_tokens ? arguments->prompt_tokens : arguments->prompt };
     bool leads = sl_group_rank(group) == 0, streams = options->samples == 1;
     SL_TRY(sl_model_source_open(arguments->model, &source));
     SL_TRY(open_codec(arguments, source, &codec));
@@ -162,6 +179,7 @@ static sl_status generate(generate_arguments *arguments, sl_group *group)
     SL_TRY(arguments->prompt_tokens ? parse_tokens(arguments->prompt_tokens, &prompt, &options->prompt_count)
                                     : encode(&codec, arguments->prompt, &prompt, &options->prompt_count));
     options->prompt = prompt;
+    stream.before = options->prompt_count > 0 ? prompt[options->prompt_count - 1] : -1;
     if (options->new_tokens == 0) {
         int64_t left = sl_model_positions(sl_model_source_model(source)) - options->prompt_count;
         options->new_tokens = left < 1 ? 1 : left < DEFAULT_TOKENS ? left : DEFAULT_TOKENS;

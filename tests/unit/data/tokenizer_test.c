@@ -1,6 +1,6 @@
 /* The byte-pair tokenizer: merges computed by hand, pieces of the pattern, any bytes there and back, files. */
 #include "base/alloc.h"
-#include "data/bpe.h"
+#include "data/tokenizer/bpe.h"
 #include "support/scratch.h"
 
 #include <sluice/data.h>
@@ -26,6 +26,8 @@ static void says(sl_status status, const char *text)
     if (!strstr(sl_error_message(), text))
         fail_msg("expected '%s', the message is: %s", text, sl_error_message());
 }
+
+static const sl_encode_options with_special = { .special = true };
 
 static unsigned random_state = 1;
 static unsigned random_below(unsigned limit)
@@ -133,7 +135,7 @@ static void encodes(sl_tokenizer *tokenizer, const char *text, bool special, con
     size_t bytes = 0;
     while (expected[wanted] >= 0)
         wanted++;
-    ok(sl_tokenizer_encode(tokenizer, text, strlen(text), special, &ids, &count));
+    ok(sl_tokenizer_encode(tokenizer, text, strlen(text), &(sl_encode_options){ .special = special }, &ids, &count));
     if (count != wanted || memcmp(ids, expected, (size_t)count * sizeof *ids) != 0)
         fail_msg("'%s' gives %d tokens, first %d", text, (int)count, count ? ids[0] : -1);
     ok(sl_tokenizer_decode(tokenizer, ids, count, &back, &bytes));
@@ -186,7 +188,7 @@ static void special_tokens_are_found_only_when_asked(void **state)
     encodes(tokenizer, "<|e", true, IDS('<', '|', 'e'));
     int32_t *ids = NULL;
     int64_t count = 0;
-    ok(sl_tokenizer_encode(tokenizer, "<|endoftext|>", 13, false, &ids, &count));
+    ok(sl_tokenizer_encode(tokenizer, "<|endoftext|>", 13, NULL, &ids, &count));
     assert_int_equal(count, 13);
     sl_free(ids);
     sl_tokenizer_close(tokenizer);
@@ -221,7 +223,7 @@ static double seconds_with(int specials)
     int32_t *ids = NULL;
     int64_t count = 0;
     clock_t start = clock();
-    ok(sl_tokenizer_encode(tokenizer, text, sizeof text, true, &ids, &count));
+    ok(sl_tokenizer_encode(tokenizer, text, sizeof text, &with_special, &ids, &count));
     double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
     sl_free(ids);
     sl_tokenizer_close(tokenizer);
@@ -243,7 +245,7 @@ static void a_special_token_with_the_id_of_another_is_refused(void **state)
     fputs(",{\"id\":65,\"content\":\"<|a|>\",\"special\":true}]}", file);
     fclose(file);
     assert_int_equal(sl_tokenizer_open(path, &tokenizer), SL_ERR_FORMAT);
-    assert_non_null(strstr(sl_error_message(), "special token '<|a|>' has the id 65 of another token"));
+    assert_non_null(strstr(sl_error_message(), "added token '<|a|>' has the id 65 of another token"));
 }
 
 static void many_special_tokens_cost_no_more_than_a_few(void **state)
@@ -269,7 +271,8 @@ static void any_bytes_come_back(void **state)
         int64_t count = 0;
         char *back = NULL;
         size_t bytes = 0;
-        ok(sl_tokenizer_encode(tokenizer, text, length, round % 3 == 0, &ids, &count));
+        ok(sl_tokenizer_encode(tokenizer, text, length, &(sl_encode_options){ .special = round % 3 == 0 }, &ids,
+                               &count));
         ok(sl_tokenizer_decode(tokenizer, ids, count, &back, &bytes));
         assert_int_equal(bytes, length);
         assert_memory_equal(back, text, length);
@@ -307,9 +310,11 @@ static void merging_agrees_with_its_definition(void **state)
     enum { PAIRS = 30, LENGTH = 60 };
     for (int round = 0; round < 500; round++) {
         bpe *merges = NULL;
+        bpe_work *work = NULL;
         int32_t pairs[PAIRS][2], slow[LENGTH], fast[LENGTH];
         size_t length = random_below(LENGTH + 1), merged = 0;
         ok(sl_bpe_create(&merges));
+        ok(sl_bpe_work_create(&work));
         for (int rank = 0; rank < PAIRS; rank++) { /* of earlier tokens, as training makes them */
             pairs[rank][0] = (int32_t)random_below(4 + (unsigned)rank);
             pairs[rank][1] = (int32_t)random_below(4 + (unsigned)rank);
@@ -318,10 +323,11 @@ static void merging_agrees_with_its_definition(void **state)
         for (size_t i = 0; i < length; i++)
             slow[i] = fast[i] = (int32_t)random_below(4);
         size_t expected = merge_slowly((const int32_t(*)[2])pairs, PAIRS, slow, length);
-        ok(sl_bpe_merge(merges, fast, length, &merged));
+        ok(sl_bpe_merge(merges, work, fast, length, &merged));
         assert_int_equal(merged, expected);
         assert_memory_equal(fast, slow, merged * sizeof *fast);
         sl_bpe_destroy(merges);
+        sl_bpe_work_destroy(work);
     }
 }
 
@@ -330,17 +336,20 @@ static void a_long_text_without_breaks_takes_no_quadratic_time(void **state)
     (void)state;
     enum { LENGTH = 1 << 20 };
     bpe *merges = NULL;
+    bpe_work *work = NULL;
     int32_t *ids = calloc(LENGTH, sizeof *ids);
     size_t merged = 0;
     ok(sl_bpe_create(&merges));
+    ok(sl_bpe_work_create(&work));
     for (int32_t rank = 0; rank < 10; rank++) /* pairs, fours, eights, .. of the token 0 */
         ok(sl_bpe_add(merges, rank, rank, rank, rank + 1));
     double start = sl_now();
-    ok(sl_bpe_merge(merges, ids, LENGTH, &merged));
+    ok(sl_bpe_merge(merges, work, ids, LENGTH, &merged));
     assert_true(sl_now() - start < 20); /* a million squared would be hours */
     assert_int_equal(merged, LENGTH >> 10);
     assert_int_equal(ids[0], 10);
     sl_bpe_destroy(merges);
+    sl_bpe_work_destroy(work);
     free(ids);
 }
 
@@ -365,7 +374,7 @@ static void both_kinds_of_files_give_the_same_tokens(void **state)
     tokenizer = open_tokenizer(json_file("", "{\"type\":\"ByteLevel\",\"add_prefix_space\":true}", ""));
     int32_t *ids = NULL;
     int64_t count = 0;
-    ok(sl_tokenizer_encode(tokenizer, "the", 3, false, &ids, &count));
+    ok(sl_tokenizer_encode(tokenizer, "the", 3, NULL, &ids, &count));
     assert_true(count == 1 && ids[0] == 258);
     sl_free(ids);
     sl_tokenizer_close(tokenizer);
@@ -387,9 +396,15 @@ static void what_cannot_be_read_is_refused_with_its_place(void **state)
 #define MODEL(vocab, merges)                                                                                           \
     "{\"model\":{\"type\":\"BPE\",\"vocab\":" vocab ",\"merges\":" merges "},\"pre_tokenizer\":" BYTE_LEVEL "}"
     refuses("{", "line 1");
-    refuses("{\"model\":{\"type\":\"Unigram\"}}", "not a byte-level BPE");
-    refuses("{\"model\":{\"type\":\"BPE\",\"byte_fallback\":true}}", "not a byte-level BPE");
-    refuses("{\"model\":{\"type\":\"BPE\"},\"normalizer\":{\"type\":\"NFC\"}}", "normalizers");
+    refuses("{\"model\":{\"type\":\"Markov\"}}", "the model 'Markov' is not known");
+    refuses("{\"model\":{\"type\":\"Unigram\"}}", "the vocabulary is not a list");
+    refuses("{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\"]]}}", "entry 0 of the vocabulary");
+    refuses("{\"model\":{\"type\":\"Unigram\",\"unk_id\":3,\"vocab\":[[\"a\",-1]]}}", "unk_id is past");
+    refuses("{\"model\":{\"type\":\"BPE\"},\"normalizer\":{\"type\":\"Rot13\"}}", "normalizer 'Rot13' is not known");
+    refuses("{\"model\":{\"type\":\"BPE\"},\"decoder\":{\"type\":\"Rot13\"}}", "decoder 'Rot13' is not known");
+    refuses(
+        "{\"model\":{\"type\":\"BPE\"},\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"AAA=\"}}",
+        "the table of characters is cut off");
     refuses(MODEL("7", "[]"), "not an object");
     refuses(MODEL("{\"a\":\"x\"}", "[]"), "'a' has an id that is no whole number");
     refuses(MODEL("{\"a\":-1}", "[]"), "'a' has the id -1");
@@ -400,9 +415,8 @@ static void what_cannot_be_read_is_refused_with_its_place(void **state)
     refuses(MODEL("{\"a\":1,\"b\":2}", "[\"a c\"]"), "'c' is not in the vocabulary");
     refuses(MODEL("{\"a\":1,\"b\":2}", "[\"ab\"]"), "merge 1: 'ab' is not two tokens");
     refuses(MODEL("{\"a\":1,\"b\":2}", "[[\"a\"]]"), "merge 1 is not two tokens");
-    refuses("{\"model\":{\"type\":\"BPE\",\"vocab\":{},\"merges\":[]},\"pre_tokenizer\":null}", "pre_tokenizer");
-    refuses("{\"model\":{\"type\":\"BPE\",\"vocab\":{},\"merges\":[]},\"pre_tokenizer\":{\"type\":\"Whitespace\"}}",
-            "pre_tokenizer");
+    refuses("{\"model\":{\"type\":\"BPE\",\"vocab\":{},\"merges\":[]},\"pre_tokenizer\":{\"type\":\"Scissors\"}}",
+            "pre_tokenizer 'Scissors' is not known");
     refuses("{\"model\":{\"type\":\"BPE\",\"vocab\":{},\"merges\":[]},\"pre_tokenizer\":{\"type\":\"Sequence\","
             "\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(\"},\"behavior\":\"Isolated\"},"
             "{\"type\":\"ByteLevel\"}]}}",
@@ -426,7 +440,7 @@ static void a_byte_or_id_without_token_is_named(void **state)
     size_t bytes = 0;
     scratch_write(path, content, strlen(content));
     sl_tokenizer *tokenizer = open_tokenizer(path);
-    says(sl_tokenizer_encode(tokenizer, "ab", 2, false, &ids, &count), "no token for the byte 0x62");
+    says(sl_tokenizer_encode(tokenizer, "ab", 2, NULL, &ids, &count), "no token for the byte 0x62");
     says(sl_tokenizer_decode(tokenizer, (int32_t[]){ 5, 4 }, 2, &text, &bytes), "token 1 is 4");
     says(sl_tokenizer_decode(tokenizer, (int32_t[]){ -1 }, 1, &text, &bytes), "token 0 is -1");
     says(sl_tokenizer_decode(tokenizer, (int32_t[]){ 6 }, 1, &text, &bytes), "token 0 is 6");
@@ -446,7 +460,7 @@ static void running_out_of_memory_is_an_error_like_others(void **state)
         sl_alloc_fail_after(n);
         status = sl_tokenizer_open(folder, &tokenizer);
         if (status == SL_OK)
-            status = sl_tokenizer_encode(tokenizer, "the thing in the", 16, true, &ids, &count);
+            status = sl_tokenizer_encode(tokenizer, "the thing in the", 16, &with_special, &ids, &count);
         sl_alloc_fail_after(-1);
         assert_true(status == SL_OK || status == SL_ERR_MEMORY);
         refusals += status != SL_OK;
@@ -469,7 +483,7 @@ static void a_tokenizer_of_bytes_has_a_token_for_each(void **state)
     ok(sl_tokenizer_save_bytes(path));
     ok(sl_tokenizer_open(path, &tokenizer));
     assert_int_equal(sl_tokenizer_vocab(tokenizer), 256);
-    ok(sl_tokenizer_encode(tokenizer, text, sizeof text, true, &ids, &count));
+    ok(sl_tokenizer_encode(tokenizer, text, sizeof text, &with_special, &ids, &count));
     assert_int_equal(count, sizeof text);
     for (int i = 0; i < 512; i++)
         assert_int_equal(ids[i], text[i]);

@@ -1,9 +1,7 @@
 /* GPT-2's printable alphabet. */
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 
 #include "base/text.h"
-
-#include <string.h>
 
 /* Bytes that stand for themselves: printable in Latin-1. The others are numbered from 256 in their order. */
 static bool is_plain(unsigned byte)
@@ -24,10 +22,10 @@ static int byte_of(uint32_t character)
     return -1;
 }
 
-bool sl_alphabet_decode(const char *text, unsigned char *out, size_t *length)
+bool sl_alphabet_decode(const void *text, size_t left, unsigned char *out, size_t *length)
 {
-    const unsigned char *from = (const unsigned char *)text;
-    size_t left = strlen(text), used = 0;
+    const unsigned char *from = text;
+    size_t used = 0;
     while (left > 0) {
         size_t size = sl_utf8_length(from, left);
         if (size == 0 || size > 2) /* the alphabet ends below U+0800 */
@@ -58,4 +56,16 @@ void sl_alphabet_encode(unsigned char byte, char out[3])
         out[used++] = (char)(0x80u | (character & 0x3fu));
     }
     out[used] = '\0';
+}
+
+sl_status sl_alphabet_spell(const unsigned char *bytes, size_t size, byte_list *out)
+{
+    sl_status status = SL_OK;
+    for (size_t i = 0; i < size; i++) {
+        char text[3];
+        sl_alphabet_encode(bytes[i], text);
+        SL_TRY(sl_byte_list_add(out, text, text[1] ? 2 : 1));
+    }
+done:
+    return status;
 }

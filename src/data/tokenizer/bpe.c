@@ -1,5 +1,5 @@
 /* Byte-pair merging with a heap of merge_candidate pairs: n log n in the length of the piece, whatever the text. */
-#include "data/bpe.h"
+#include "data/tokenizer/bpe.h"
 
 #include "base/alloc.h"
 
@@ -29,6 +29,10 @@ enum { GONE = -1 };
 struct bpe {
     merge_slot *slots; /* open addressing; a power of two */
     size_t slot_count, used;
+};
+
+struct bpe_work {
+    const bpe *merges; /* of the piece at hand */
     merge_candidate *heap;
     size_t heap_capacity, heap_count;
     symbol *symbols;
@@ -88,9 +92,25 @@ void sl_bpe_destroy(bpe *merges)
     if (!merges)
         return;
     sl_free(merges->slots);
-    sl_free(merges->heap);
-    sl_free(merges->symbols);
     sl_free(merges);
+}
+
+sl_status sl_bpe_work_create(bpe_work **out)
+{
+    bpe_work *work = NULL;
+    sl_status status = SL_NEW(work);
+    if (status == SL_OK)
+        *out = work;
+    return status;
+}
+
+void sl_bpe_work_destroy(bpe_work *work)
+{
+    if (!work)
+        return;
+    sl_free(work->heap);
+    sl_free(work->symbols);
+    sl_free(work);
 }
 
 sl_status sl_bpe_add(bpe *merges, int32_t left, int32_t right, int32_t rank, int32_t merged)
@@ -114,29 +134,29 @@ static bool earlier(const merge_candidate *a, const merge_candidate *b)
     return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
 }
 
-static sl_status heap_push(bpe *merges, merge_candidate item)
+static sl_status heap_push(bpe_work *work, merge_candidate item)
 {
-    sl_status status = SL_GROW(merges->heap, &merges->heap_capacity, merges->heap_count + 1);
+    sl_status status = SL_GROW(work->heap, &work->heap_capacity, work->heap_count + 1);
     if (status != SL_OK)
         return status;
-    size_t at = merges->heap_count++;
-    while (at > 0 && earlier(&item, &merges->heap[(at - 1) / 2])) {
-        merges->heap[at] = merges->heap[(at - 1) / 2];
+    size_t at = work->heap_count++;
+    while (at > 0 && earlier(&item, &work->heap[(at - 1) / 2])) {
+        work->heap[at] = work->heap[(at - 1) / 2];
         at = (at - 1) / 2;
     }
-    merges->heap[at] = item;
+    work->heap[at] = item;
     return SL_OK;
 }
 
-static merge_candidate heap_pop(bpe *merges)
+static merge_candidate heap_pop(bpe_work *work)
 {
-    merge_candidate *heap = merges->heap, top = heap[0], last = heap[--merges->heap_count];
+    merge_candidate *heap = work->heap, top = heap[0], last = heap[--work->heap_count];
     size_t at = 0;
     for (;;) {
         size_t child = 2 * at + 1;
-        if (child >= merges->heap_count)
+        if (child >= work->heap_count)
             break;
-        if (child + 1 < merges->heap_count && earlier(&heap[child + 1], &heap[child]))
+        if (child + 1 < work->heap_count && earlier(&heap[child + 1], &heap[child]))
             child++;
         if (!earlier(&heap[child], &last))
             break;
@@ -150,62 +170,63 @@ static merge_candidate heap_pop(bpe *merges)
 /* ---- Merging --------------------------------------------------------------------------------- */
 
 /* Offers the pair that begins at a symbol, where it merges at all. */
-static sl_status offer(bpe *merges, uint32_t at)
+static sl_status offer(bpe_work *work, uint32_t at)
 {
-    const symbol *left = &merges->symbols[at];
+    const symbol *left = &work->symbols[at];
     if (left->after == NONE)
         return SL_OK;
-    uint64_t pair = pair_of(left->id, merges->symbols[left->after].id);
-    const merge_slot *slot = &merges->slots[slot_of(merges, pair)];
+    uint64_t pair = pair_of(left->id, work->symbols[left->after].id);
+    const merge_slot *slot = &work->merges->slots[slot_of(work->merges, pair)];
     if (slot->pair == EMPTY)
         return SL_OK;
-    return heap_push(merges, (merge_candidate){ slot->rank, at, pair, slot->merged });
+    return heap_push(work, (merge_candidate){ slot->rank, at, pair, slot->merged });
 }
 
 /* Whether the pair is still there: both sides as they were when it was offered. */
-static bool is_current(const bpe *merges, const merge_candidate *item)
+static bool is_current(const bpe_work *work, const merge_candidate *item)
 {
-    const symbol *left = &merges->symbols[item->at];
-    return left->id != GONE && left->after != NONE && pair_of(left->id, merges->symbols[left->after].id) == item->pair;
+    const symbol *left = &work->symbols[item->at];
+    return left->id != GONE && left->after != NONE && pair_of(left->id, work->symbols[left->after].id) == item->pair;
 }
 
-static sl_status apply(bpe *merges, const merge_candidate *item)
+static sl_status apply(bpe_work *work, const merge_candidate *item)
 {
     sl_status status = SL_OK;
-    symbol *left = &merges->symbols[item->at], *right = &merges->symbols[left->after];
+    symbol *left = &work->symbols[item->at], *right = &work->symbols[left->after];
     left->id = item->merged;
     left->after = right->after;
     right->id = GONE;
     if (left->after != NONE)
-        merges->symbols[left->after].before = item->at;
+        work->symbols[left->after].before = item->at;
     if (left->before != NONE)
-        SL_TRY(offer(merges, left->before));
-    SL_TRY(offer(merges, item->at));
+        SL_TRY(offer(work, left->before));
+    SL_TRY(offer(work, item->at));
 done:
     return status;
 }
 
-sl_status sl_bpe_merge(bpe *merges, int32_t *ids, size_t count, size_t *out)
+sl_status sl_bpe_merge(const bpe *merges, bpe_work *work, int32_t *ids, size_t count, size_t *out)
 {
     sl_status status = SL_OK;
     size_t left = 0;
 
+    work->merges = merges;
     if (count >= NONE)
         return sl_fail(SL_ERR_UNSUPPORTED, "a piece of %zu bytes without a break is too long", count);
-    SL_TRY(SL_GROW(merges->symbols, &merges->symbol_capacity, count));
+    SL_TRY(SL_GROW(work->symbols, &work->symbol_capacity, count));
     for (size_t i = 0; i < count; i++)
-        merges->symbols[i] = (symbol){ ids[i], i > 0 ? (uint32_t)i - 1 : NONE, i + 1 < count ? (uint32_t)i + 1 : NONE };
-    merges->heap_count = 0;
+        work->symbols[i] = (symbol){ ids[i], i > 0 ? (uint32_t)i - 1 : NONE, i + 1 < count ? (uint32_t)i + 1 : NONE };
+    work->heap_count = 0;
     for (size_t i = 0; i + 1 < count; i++)
-        SL_TRY(offer(merges, (uint32_t)i));
-    while (merges->heap_count > 0) {
-        merge_candidate item = heap_pop(merges);
-        if (is_current(merges, &item))
-            SL_TRY(apply(merges, &item));
+        SL_TRY(offer(work, (uint32_t)i));
+    while (work->heap_count > 0) {
+        merge_candidate item = heap_pop(work);
+        if (is_current(work, &item))
+            SL_TRY(apply(work, &item));
     }
     for (size_t i = 0; i < count; i++) {
-        if (merges->symbols[i].id != GONE)
-            ids[left++] = merges->symbols[i].id;
+        if (work->symbols[i].id != GONE)
+            ids[left++] = work->symbols[i].id;
     }
     *out = left;
 done:
