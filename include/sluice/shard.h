@@ -30,8 +30,8 @@ typedef struct sl_tensor_entry {
     sl_shape whole;
     int64_t offsets[SL_MAX_DIMS];
     const sl_safetensors *file; /* set by the reader: where the bytes are if data is NULL */
-    uint64_t offset;            /* of the first byte in that file */
     const sl_slices *slices;    /* set by the reader: the bytes are in several places */
+    uint64_t offset;            /* of the first byte in that file, or in the tensor that is in slices */
 } sl_tensor_entry;
 
 /* sl_safetensors: one file, checked as a whole when it is opened; immutable, so threads may share it.
@@ -59,6 +59,8 @@ SL_API const char *sl_safetensors_metadata(const sl_safetensors *file, const cha
  * of them; both must then be multiples of the element's size. Errors of the disk are SL_ERR_IO with the file's name. */
 SL_API SL_MUST_CHECK sl_status sl_tensor_entry_read(const sl_tensor_entry *entry, size_t offset, size_t bytes,
                                                     void *out);
+/* Elements [first, first + count) of a tensor as a slice of it, for a checkpoint; borrows what the tensor borrows. */
+SL_API sl_tensor_entry sl_tensor_entry_range(const sl_tensor_entry *tensor, int64_t first, int64_t count);
 /* Whether two tensors have the same type, shape and bits. */
 SL_API SL_MUST_CHECK sl_status sl_tensor_entry_compare(const sl_tensor_entry *a, const sl_tensor_entry *b, bool *same);
 /* Elements [first, first + count) as f32; from f32, bf16, f16 or f64. */
@@ -136,6 +138,8 @@ SL_API const char *sl_checkpoint_path(const sl_checkpoint *checkpoint);
 SL_API int64_t sl_checkpoint_step(const sl_checkpoint *checkpoint);
 /* The text stored under the key when it was committed, or NULL. */
 SL_API const char *sl_checkpoint_attribute(const sl_checkpoint *checkpoint, const char *key);
+/* The same by number; sets *key. NULL past the last. */
+SL_API const char *sl_checkpoint_attribute_at(const sl_checkpoint *checkpoint, int i, const char **key);
 SL_API int sl_checkpoint_file_count(const sl_checkpoint *checkpoint);
 SL_API int64_t sl_checkpoint_bytes(const sl_checkpoint *checkpoint);
 /* Each tensor is one entry, also if several ranks have written slices of it. Sorted by name. */
@@ -184,11 +188,19 @@ SL_API SL_MUST_CHECK sl_status sl_checkpoint_writer_poll(sl_checkpoint_writer *w
 SL_API SL_MUST_CHECK sl_status sl_checkpoint_writer_wait(sl_checkpoint_writer *writer, sl_checkpoint_part *part);
 /* On one rank, once the parts of all ranks are done: writes the manifest, gives the checkpoint its name, then removes
  * all but the newest `keep` checkpoints; in the thread, too. attributes: pairs key, value, ..., NULL. Everything is
- * copied. Refused: no parts, parts that are not done or of different steps. Slices that are not whole tensors are an error
+ * copied. Refused: no parts, parts that are not done, of different steps or not in the order of ranks. Slices that are not whole tensors are an error
  * of the work: the checkpoint does not get its name. */
 SL_API SL_MUST_CHECK sl_status sl_checkpoint_writer_commit(sl_checkpoint_writer *writer,
                                                            const sl_checkpoint_part *parts, int part_count, int keep,
                                                            const char *const *attributes);
+
+/* The same without a thread and without a copy, for programs that turn one checkpoint into another: entries may be in
+ * files, and go from there in blocks. */
+SL_API SL_MUST_CHECK sl_status sl_checkpoint_write_part(const char *folder, int64_t step, int rank,
+                                                        const sl_tensor_entry *entries, int count,
+                                                        sl_checkpoint_part *part);
+SL_API SL_MUST_CHECK sl_status sl_checkpoint_commit(const char *folder, const sl_checkpoint_part *parts, int part_count,
+                                                    int keep, const char *const *attributes);
 
 /* ---- Shardings --------------------------------------------------------------------------------- */
 

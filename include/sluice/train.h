@@ -254,6 +254,22 @@ typedef struct sl_export_options {
 SL_API SL_MUST_CHECK sl_status sl_model_source_export(const sl_model_source *source, const sl_export_options *options,
                                                       const char *folder);
 
+/* ---- Another mesh ---------------------------------------------------------------------------- */
+
+/* Zero is the default of every field. */
+typedef struct SL_NAMED_FIELDS sl_convert_options {
+    int pp, dp;          /* 0: as in the checkpoint's run */
+    sl_shard_mode shard; /* what the replicas share out */
+    int shard_group;     /* replicas that share; 0: all */
+} sl_convert_options;
+
+/* Writes the checkpoint at path, or the newest of the run there, as a run of another mesh would have written it:
+ * RUN/checkpoints/step-NNNNNNNN with a file for each rank that has something of its own, which `*written` names (the
+ * caller frees it). From file to file in blocks: memory does not grow with the model. A run that has checkpoints is
+ * refused. Runs read checkpoints of any mesh; this saves their ranks from reading each other's files. */
+SL_API SL_MUST_CHECK sl_status sl_train_convert(const char *path, const char *run, const sl_convert_options *options,
+                                                char **written);
+
 typedef struct SL_NAMED_FIELDS sl_eval_options {
     const sl_tokens *tokens;
     int64_t batch, seq;

@@ -210,6 +210,18 @@ const char *sl_checkpoint_attribute(const sl_checkpoint *checkpoint, const char 
     return json_string_value(json_object_get(json_object_get(checkpoint->manifest, "attributes"), key));
 }
 
+const char *sl_checkpoint_attribute_at(const sl_checkpoint *checkpoint, int i, const char **key)
+{
+    json_t *attributes = json_object_get(checkpoint->manifest, "attributes");
+    void *at = json_object_iter(attributes);
+    for (; at && i > 0; i--)
+        at = json_object_iter_next(attributes, at);
+    if (!at || i < 0)
+        return NULL;
+    *key = json_object_iter_key(at);
+    return json_string_value(json_object_iter_value(at));
+}
+
 int sl_checkpoint_file_count(const sl_checkpoint *checkpoint)
 {
     return checkpoint->files.count;

@@ -37,6 +37,8 @@ SL_MUST_CHECK sl_status sl_checkpoint_prune(const char *folder, int keep);
 /* XXH3 64 and size of a file. */
 SL_MUST_CHECK sl_status sl_checkpoint_hash(const char *path, uint64_t *hash, int64_t *bytes);
 
+/* Parts that are done, of one step, in the order of their ranks. */
+SL_MUST_CHECK sl_status sl_checkpoint_check_parts(const sl_checkpoint_part *parts, int part_count);
 /* Writes the manifest of a checkpoint whose parts are on disk, and publishes it. */
 SL_MUST_CHECK sl_status sl_checkpoint_write_manifest(const char *folder, const sl_checkpoint_part *parts,
                                                      int part_count, const char *const *attributes);

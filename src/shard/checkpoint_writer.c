@@ -4,13 +4,9 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/thread.h"
-#include "shard/safetensors.h"
-#include "shard/sharding_json.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* SNAPSHOT: a stream is copying it, and gives the thread its part then. */
@@ -64,60 +60,30 @@ static sl_status check_snapshot(const sl_checkpoint_writer *writer, int64_t step
     return SL_OK;
 }
 
-/* {"NAME@16":[4,8]}: for each slice of the snapshot the shape of its tensor. The caller frees *out with free(). */
-static sl_status list_shapes(const sl_checkpoint_writer *writer, char **out)
+/* What other ranks have written of it is no use either. */
+static void discard_step(const sl_checkpoint_writer *writer, int64_t step)
 {
-    char *text = NULL;
-    size_t length = 0;
-    FILE *stream = open_memstream(&text, &length);
-    if (!stream)
-        return sl_fail(SL_ERR_MEMORY, "the shapes of a checkpoint's tensors: %s", strerror(errno));
-    sl_json json = { .file = stream };
-    sl_json_begin(&json, '{');
-    for (int i = 0; i < writer->entry_count; i++) {
-        if (sl_entry_is_slice(&writer->entries[i]))
-            sl_shape_put(&json, writer->entries[i].name, &writer->entries[i].whole);
-    }
-    sl_json_end(&json, '}');
-    bool failed = ferror(stream) != 0;
-    if (fclose(stream) != 0 || failed) {
-        free(text);
-        return sl_fail(SL_ERR_MEMORY, "the shapes of a checkpoint's tensors: no memory");
-    }
-    *out = text;
-    return SL_OK;
+    char *partial = NULL;
+    if (sl_checkpoint_make_partial_path(writer->folder, step, NULL, &partial) == SL_OK)
+        sl_folder_discard(partial);
+    sl_free(partial);
 }
 
 static sl_status write_part(sl_checkpoint_writer *writer, sl_checkpoint_part *part)
 {
-    sl_status status = SL_OK;
-    char *path = NULL, *partial = NULL, *shapes = NULL;
-    char name[64], rank[16], step[32];
-    SL_TRY(check_snapshot(writer, part->step));
-    snprintf(rank, sizeof rank, "%d", writer->rank);
-    snprintf(step, sizeof step, "%" PRId64, part->step);
-    SL_TRY(list_shapes(writer, &shapes));
-    const char *const metadata[] = { "format", CHECKPOINT_FORMAT,    "rank", rank, "step",
-                                     step,     CHECKPOINT_WHOLE_KEY, shapes, NULL };
-    SL_TRY(sl_checkpoint_make_partial_path(writer->folder, part->step, NULL, &partial));
-    SL_TRY(sl_checkpoint_make_partial_path(writer->folder, part->step,
-                                           sl_checkpoint_part_name(writer->rank, name, sizeof name), &path));
-    SL_TRY(sl_checkpoint_make_partial(writer->folder, part->step));
-    SL_TRY(sl_safetensors_save_hashed(path, writer->entries, writer->entry_count, metadata, &part->hash, &part->bytes));
-done:
-    if (status != SL_OK) /* half a checkpoint is no use, and its bytes may be what the disk lacks */
-        sl_folder_discard(partial);
-    free(shapes);
-    sl_free(partial);
-    sl_free(path);
-    return status;
+    sl_status status = check_snapshot(writer, part->step);
+    if (status != SL_OK) {
+        discard_step(writer, part->step);
+        return status;
+    }
+    return sl_checkpoint_write_part(writer->folder, part->step, writer->rank, writer->entries, writer->entry_count,
+                                    part);
 }
 
 static sl_status commit(sl_checkpoint_writer *writer)
 {
-    sl_status status = sl_checkpoint_write_manifest(writer->folder, writer->parts, writer->part_count,
-                                                    (const char *const *)writer->attributes);
-    return status == SL_OK ? sl_checkpoint_prune(writer->folder, writer->keep) : status;
+    return sl_checkpoint_commit(writer->folder, writer->parts, writer->part_count, writer->keep,
+                                (const char *const *)writer->attributes);
 }
 
 static void *writer_main(void *argument)
@@ -139,7 +105,6 @@ static void *writer_main(void *argument)
             writer->status = status;
             snprintf(writer->message, sizeof writer->message, "%s", sl_error_message());
         } else if (job == JOB_PART) {
-            part.done = 1;
             writer->part = part;
         }
         pthread_cond_broadcast(&writer->changed);
@@ -251,7 +216,7 @@ static sl_status reserve_snapshot(sl_checkpoint_writer *writer, const sl_tensor_
     sl_status status = SL_OK;
     size_t name_bytes = 0, data_bytes = 0;
     for (int i = 0; i < count; i++) {
-        name_bytes += sl_slice_name(&entries[i], NULL, 0) + 1;
+        name_bytes += strlen(entries[i].name) + 1;
         data_bytes += sl_snapshot_bytes(entries[i].bytes);
     }
     SL_TRY(SL_GROW(writer->entries, &writer->entry_capacity, count));
@@ -278,9 +243,7 @@ static sl_status take_snapshot(sl_checkpoint_writer *writer, int64_t step, const
         *entry = entries[i];
         if (!sl_slice_normalize(entry))
             continue;
-        size_t name_bytes = sl_slice_name(entry, NULL, 0) + 1;
-        sl_slice_name(entry, name, name_bytes);
-        entry->name = name;
+        entry->name = strcpy(name, entries[i].name);
         entry->data = data;
         if (stream)
             SL_TRY(sl_stream_copy(stream, SL_COPY_DEVICE_TO_HOST, data, entries[i].data, entries[i].bytes));
@@ -288,7 +251,7 @@ static sl_status take_snapshot(sl_checkpoint_writer *writer, int64_t step, const
             copy_into_snapshot(&entries[i], data, &bad);
         if (bad >= 0)
             SL_TRY(fail_nonfinite(step, name, bad));
-        name += name_bytes;
+        name += strlen(name) + 1;
         data += sl_snapshot_bytes(entries[i].bytes);
         writer->entry_count++;
     }
@@ -369,25 +332,10 @@ done:
     return status;
 }
 
-static sl_status check_parts(const sl_checkpoint_part *parts, int part_count)
-{
-    if (part_count < 1 || !parts)
-        return sl_fail(SL_ERR_ARGUMENT, "a checkpoint without parts");
-    for (int i = 0; i < part_count; i++) {
-        if (!parts[i].done)
-            return sl_fail(SL_ERR_ARGUMENT, "the part of rank %" PRId32 " is not done", parts[i].rank);
-        if (parts[i].step != parts[0].step)
-            return sl_fail(SL_ERR_ARGUMENT,
-                           "the parts of ranks %" PRId32 " and %" PRId32 " are of steps %" PRId64 " and %" PRId64,
-                           parts[0].rank, parts[i].rank, parts[0].step, parts[i].step);
-    }
-    return SL_OK;
-}
-
 sl_status sl_checkpoint_writer_commit(sl_checkpoint_writer *writer, const sl_checkpoint_part *parts, int part_count,
                                       int keep, const char *const *attributes)
 {
-    sl_status status = check_parts(parts, part_count);
+    sl_status status = sl_checkpoint_check_parts(parts, part_count);
     if (status != SL_OK)
         return status;
     lock_idle(writer);

@@ -25,7 +25,7 @@ static sl_status fetch_elements(const sl_tensor_entry *entry, size_t offset, siz
     if (offset % size != 0 || bytes % size != 0)
         return sl_fail(SL_ERR_ARGUMENT, "tensor '%s': bytes %zu + %zu are no whole elements of %zu", entry->name,
                        offset, bytes, size);
-    return sl_slices_read(entry->slices, (int64_t)(offset / size), (int64_t)(bytes / size), out);
+    return sl_slices_read(entry->slices, (int64_t)((entry->offset + offset) / size), (int64_t)(bytes / size), out);
 }
 
 static sl_status fetch(const sl_tensor_entry *entry, size_t offset, size_t bytes, void *out)

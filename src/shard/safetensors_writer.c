@@ -242,7 +242,7 @@ static sl_status write_entry(sl_safetensors_writer *writer, int index, const sl_
     enum { BLOCK = 1 << 20 };
     size_t bytes = writer->tensors[index].bytes;
     char *block = NULL;
-    if (entry->data || !entry->file)
+    if (entry->data || (!entry->file && !entry->slices))
         return sl_safetensors_writer_write(writer, index, 0, entry->data, bytes);
     SL_TRY(SL_NEW_ARRAY(block, BLOCK));
     for (size_t at = 0; at < bytes; at += BLOCK) {

@@ -53,6 +53,22 @@ bool sl_slice_normalize(sl_tensor_entry *entry)
     return entry->count > 0;
 }
 
+sl_tensor_entry sl_tensor_entry_range(const sl_tensor_entry *tensor, int64_t first, int64_t count)
+{
+    const size_t size = sl_dtype_size(tensor->dtype);
+    sl_tensor_entry range = *tensor;
+    range.whole = tensor->shape;
+    range.shape = (sl_shape){ .rank = 1, .dims = { count } };
+    memset(range.offsets, 0, sizeof range.offsets);
+    range.offsets[0] = first;
+    range.count = count;
+    range.bytes = (size_t)count * size;
+    if (tensor->data)
+        range.data = (const char *)tensor->data + (size_t)first * size;
+    range.offset += (uint64_t)first * size;
+    return range;
+}
+
 /* ---- Reading --------------------------------------------------------------------------------- */
 
 /* What shard number `shard` has of the box, to its place in out, which begins with element `first` of the tensor. */
@@ -188,6 +204,7 @@ static sl_tensor_entry whole_tensor(const sl_tensor_entry *first, const sl_slice
     memset(tensor.offsets, 0, sizeof tensor.offsets);
     tensor.data = NULL;
     tensor.file = NULL;
+    tensor.offset = 0;
     tensor.slices = slices;
     return tensor;
 }

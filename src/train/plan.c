@@ -56,6 +56,24 @@ done:
     return status;
 }
 
+sl_status sl_plan_create_stages(const sl_train_config *config, const sl_model *model, sl_train_plan **out)
+{
+    sl_status status = SL_OK;
+    sl_train_plan *plan = NULL;
+    SL_TRY(SL_NEW(plan));
+    plan->config = config;
+    plan->model = *model;
+    SL_TRY(sl_arena_create(&plan->arena));
+    SL_TRY(sl_plan_set_model(plan));
+    SL_TRY(sl_plan_make_schedule(plan));
+    SL_TRY(sl_plan_cut(plan));
+    *out = plan;
+    plan = NULL;
+done:
+    sl_train_plan_destroy(plan);
+    return status;
+}
+
 void sl_train_plan_destroy(sl_train_plan *plan)
 {
     if (!plan)

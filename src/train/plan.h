@@ -48,7 +48,13 @@ struct sl_train_plan {
 SL_MUST_CHECK sl_status sl_plan_create_shape(const sl_train_config *config, const char *device,
                                              const sl_schedule *given, sl_train_plan **out);
 
+/* plan.c. How a run of this configuration would cut the model: schedule, stages and parameters, and nothing of data, time
+ * and memory. config and model must outlive it. */
+SL_MUST_CHECK sl_status sl_plan_create_stages(const sl_train_config *config, const sl_model *model,
+                                              sl_train_plan **out);
+
 /* plan_model.c */
+SL_MUST_CHECK sl_status sl_plan_set_model(sl_train_plan *plan); /* what follows from plan->model */
 SL_MUST_CHECK sl_status sl_plan_open_data(sl_train_plan *plan);
 SL_MUST_CHECK sl_status sl_plan_choose_model(sl_train_plan *plan);
 SL_MUST_CHECK sl_status sl_plan_check_data(sl_train_plan *plan);

@@ -82,14 +82,19 @@ sl_status sl_plan_choose_model(sl_train_plan *plan)
     if (config->batch.seq > sl_model_positions(&plan->model))
         SL_TRY(sl_train_config_fail(config, "batch.seq", "%" PRId64 " tokens, but the model has %" PRId64 " positions",
                                     config->batch.seq, sl_model_positions(&plan->model)));
+    SL_TRY(sl_plan_set_model(plan));
+done:
+    return status;
+}
+
+sl_status sl_plan_set_model(sl_train_plan *plan)
+{
     plan->graph_model = plan->model;
     plan->tied = sl_nn_tied(&plan->model);
     plan->embedding = plan->tied ? plan->model.family->embedding : "";
     plan->head = plan->tied ? plan->model.family->head : "";
     sl_nn_set(&plan->graph_model, "tie", false);
-    SL_TRY(sl_model_params(&plan->model, &plan->params));
-done:
-    return status;
+    return sl_model_params(&plan->model, &plan->params);
 }
 
 sl_status sl_plan_check_data(sl_train_plan *plan)

@@ -23,6 +23,7 @@ typedef struct SL_NAMED_FIELDS command {
     X(eval, "Gives the loss and perplexity of a model over a token file")                                              \
     X(generate, "Samples text from a model")                                                                           \
     X(export, "Writes a checkpoint as a Hugging Face folder")                                                          \
+    X(convert, "Writes a checkpoint as a run of another mesh would")                                                   \
     X(info, "Describes a checkpoint, a model, a token file or a schedule")                                             \
     X(bench, "Measures a part of Sluice on this machine")                                                              \
     X(launch, "Starts N local ranks of a program")                                                                     \
