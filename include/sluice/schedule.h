@@ -146,9 +146,17 @@ SL_API SL_MUST_CHECK sl_status sl_schedule_save_csv(const sl_schedule *schedule,
 /* How stages lie on ranks: LOOP 0 1 2 3 | 0 1 2 3, V 0 1 2 3 | 3 2 1 0 for 8 stages on 4 ranks. */
 typedef enum sl_placement { SL_PLACEMENT_LOOP, SL_PLACEMENT_V } sl_placement;
 
-SL_API int sl_placement_rank(sl_placement placement, int ranks, int stage);
+SL_API int sl_placement_rank(sl_placement placement, int ranks, int stage); /* of arguments that are right */
 /* The rank's stages in rising order: its index-th (from 0). */
 SL_API int sl_placement_stage(sl_placement placement, int ranks, int rank, int index);
+
+/* "loop" or "v". */
+SL_API SL_MUST_CHECK sl_status sl_placement_parse(const char *text, sl_placement *out);
+/* The rank of each of `stages` stages, into rank_of. A V needs as many stages on every rank. */
+SL_API SL_MUST_CHECK sl_status sl_placement_map(sl_placement placement, int ranks, int stages, int *rank_of);
+/* The reverse: the stages of one rank in rising order, into stages_of, which has room for all of them. */
+SL_API SL_MUST_CHECK sl_status sl_placement_list(sl_placement placement, int ranks, int stages, int rank,
+                                                 int *stages_of, int *count);
 
 typedef struct SL_NAMED_FIELDS sl_generate_options {
     /* One of sl_generator_name(), in any case; '-', '_', ' ' and a "Schedule" before it are ignored. */

@@ -43,6 +43,8 @@ SL_API SL_MUST_CHECK sl_status sl_meta_expand(const sl_meta *meta, const sl_shap
 
 /* Shape, then dtype, then stride: the first that differs is the error, with both values; what names the tensor. */
 SL_API SL_MUST_CHECK sl_status sl_meta_check(const char *what, const sl_meta *expected, const sl_meta *given);
+/* The same, and strides of dims with size 0 or 1 count, too. */
+SL_API SL_MUST_CHECK sl_status sl_meta_check_exact(const char *what, const sl_meta *expected, const sl_meta *given);
 /* The counts first, then each value as "WHAT: value I". */
 SL_API SL_MUST_CHECK sl_status sl_meta_check_list(const char *what, const sl_meta *expected, int expected_count,
                                                   const sl_meta *given, int given_count);

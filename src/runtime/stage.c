@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/status.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static void free_values(sl_border_value *values, int count)
@@ -282,12 +283,28 @@ void sl_stage_fill_call(sl_stage *stage, sl_phase phase, const sl_frame *frame, 
     call->rng.sample_offset += frame->first_sample;
 }
 
+sl_status sl_stage_fail_call(const sl_stage *stage, const sl_stage_call *call, sl_status status)
+{
+    char reason[1024], inputs[512] = "none", meta[128];
+    size_t used = 0;
+    if (status == SL_OK)
+        return SL_OK;
+    snprintf(reason, sizeof reason, "%s", sl_error_message());
+    for (int i = 0; i < call->input_count && used + 1 < sizeof inputs; i++) {
+        int more = snprintf(inputs + used, sizeof inputs - used, "%s'%.60s' %s", i ? ", " : "", stage->inputs[i].name,
+                            sl_meta_text(&call->inputs[i].meta, meta, sizeof meta));
+        used += more > 0 ? (size_t)more : 0;
+    }
+    return sl_fail(status, "%s (inputs: %s)", reason, inputs);
+}
+
 static sl_status run_weight_runner(sl_stage *stage, const sl_frame *frame, const sl_run_context *context)
 {
     sl_stage_call call;
     sl_stage_fill_call(stage, SL_PHASE_W, frame, context, &call);
     uint64_t count = sl_fail_count();
-    return sl_fail_callback(stage->weight_runner(stage->weight_user, &call), count, "the weight runner");
+    return sl_stage_fail_call(
+        stage, &call, sl_fail_callback(stage->weight_runner(stage->weight_user, &call), count, "the weight runner"));
 }
 
 sl_status sl_stage_run(sl_stage *stage, sl_phase phase, const sl_frame *frame, const sl_run_context *context)

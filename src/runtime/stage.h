@@ -122,5 +122,7 @@ SL_MUST_CHECK sl_status sl_stage_run(sl_stage *stage, sl_phase phase, const sl_f
 /* Fills a call from the frame; its views belong to the stage and are good until the next fill. */
 void sl_stage_fill_call(sl_stage *stage, sl_phase phase, const sl_frame *frame, const sl_run_context *context,
                         sl_stage_call *call);
+/* A call that failed: the message also says what the stage's inputs are. SL_OK is handed through. */
+sl_status sl_stage_fail_call(const sl_stage *stage, const sl_stage_call *call, sl_status status);
 
 #endif

@@ -49,10 +49,11 @@ done:
     return status;
 }
 
-static sl_status call_back(const char *what, sl_stage_fn function, void *user, const sl_stage_call *call)
+static sl_status call_back(const sl_stage *stage, const char *what, sl_stage_fn function, const sl_stage_call *call)
 {
     uint64_t count = sl_fail_count();
-    return sl_fail_callback(function(user, call), count, what);
+    const callbacks *own = stage->own;
+    return sl_stage_fail_call(stage, call, sl_fail_callback(function(own->user, call), count, what));
 }
 
 static sl_status callbacks_run(sl_stage *stage, sl_phase phase, const sl_frame *frame, const sl_run_context *context)
@@ -63,24 +64,24 @@ static sl_status callbacks_run(sl_stage *stage, sl_phase phase, const sl_frame *
     sl_stage_fill_call(stage, phase, frame, context, &call);
     switch (phase) {
     case SL_PHASE_F:
-        SL_TRY(call_back("forward", own->forward, own->user, &call));
+        SL_TRY(call_back(stage, "forward", own->forward, &call));
         SL_TRY(take_outputs(stage, frame, &call));
         break;
     case SL_PHASE_I:
-        SL_TRY(call_back("backward_input", own->backward_input, own->user, &call));
+        SL_TRY(call_back(stage, "backward_input", own->backward_input, &call));
         break;
     case SL_PHASE_W:
-        SL_TRY(call_back("backward_weight", own->backward_weight, own->user, &call));
+        SL_TRY(call_back(stage, "backward_weight", own->backward_weight, &call));
         break;
     default:
         if (own->backward) {
-            SL_TRY(call_back("backward", own->backward, own->user, &call));
+            SL_TRY(call_back(stage, "backward", own->backward, &call));
             break;
         }
         call.phase = SL_PHASE_I;
-        SL_TRY(call_back("backward_input", own->backward_input, own->user, &call));
+        SL_TRY(call_back(stage, "backward_input", own->backward_input, &call));
         call.phase = SL_PHASE_W;
-        SL_TRY(call_back("backward_weight", own->backward_weight, own->user, &call));
+        SL_TRY(call_back(stage, "backward_weight", own->backward_weight, &call));
     }
 done:
     return status;

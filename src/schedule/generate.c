@@ -4,6 +4,7 @@
 #include "base/text.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 #define MAX_ACTIONS ((int64_t)1 << 31)
 
@@ -130,6 +131,47 @@ int sl_placement_rank(sl_placement placement, int ranks, int stage)
     int place = stage % ranks;
     bool upwards = placement == SL_PLACEMENT_V && stage / ranks % 2 == 1;
     return upwards ? ranks - 1 - place : place;
+}
+
+sl_status sl_placement_parse(const char *text, sl_placement *out)
+{
+    if (strcmp(text, "loop") != 0 && strcmp(text, "v") != 0)
+        return sl_fail(SL_ERR_ARGUMENT, "placement '%.40s' is not known: loop or v", text);
+    *out = text[0] == 'v' ? SL_PLACEMENT_V : SL_PLACEMENT_LOOP;
+    return SL_OK;
+}
+
+static sl_status check_placement(sl_placement placement, int ranks, int stages)
+{
+    if (placement != SL_PLACEMENT_LOOP && placement != SL_PLACEMENT_V)
+        return sl_fail(SL_ERR_ARGUMENT, "placement %d is not known", (int)placement);
+    if (ranks < 1 || ranks > SL_MAX_RANKS || stages < 0 || stages > SL_MAX_STAGES)
+        return sl_fail(SL_ERR_ARGUMENT, "%d stages on %d ranks", stages, ranks);
+    if (placement == SL_PLACEMENT_V && stages % ranks != 0)
+        return sl_fail(SL_ERR_ARGUMENT, "%d stages on %d ranks: a V needs as many stages on every rank", stages, ranks);
+    return SL_OK;
+}
+
+sl_status sl_placement_map(sl_placement placement, int ranks, int stages, int *rank_of)
+{
+    sl_status status = check_placement(placement, ranks, stages);
+    for (int stage = 0; status == SL_OK && stage < stages; stage++)
+        rank_of[stage] = sl_placement_rank(placement, ranks, stage);
+    return status;
+}
+
+sl_status sl_placement_list(sl_placement placement, int ranks, int stages, int rank, int *stages_of, int *count)
+{
+    sl_status status = check_placement(placement, ranks, stages);
+    int found = 0;
+    if (status == SL_OK && (rank < 0 || rank >= ranks))
+        status = sl_fail(SL_ERR_ARGUMENT, "there is no rank %d among %d", rank, ranks);
+    if (status != SL_OK)
+        return status;
+    for (int stage; (stage = sl_placement_stage(placement, ranks, rank, found)) < stages;)
+        stages_of[found++] = stage;
+    *count = found;
+    return SL_OK;
 }
 
 int sl_placement_stage(sl_placement placement, int ranks, int rank, int index)

@@ -275,14 +275,16 @@ bool sl_view_is_none(const sl_view *view)
 /* ---- Checks ---------------------------------------------------------------------------------- */
 
 /* Strides of dims with size 0 or 1 say nothing. */
-static bool strides_agree(const sl_meta *a, const sl_meta *b)
+static bool strides_agree(const sl_meta *a, const sl_meta *b, bool exact)
 {
-    sl_meta other = *b;
-    other.dtype = a->dtype;
-    return sl_meta_equal(a, &other);
+    for (int i = 0; i < a->shape.rank; i++) {
+        if ((exact || a->shape.dims[i] > 1) && a->strides[i] != b->strides[i])
+            return false;
+    }
+    return true;
 }
 
-sl_status sl_meta_check(const char *what, const sl_meta *expected, const sl_meta *given)
+static sl_status check_meta(const char *what, const sl_meta *expected, const sl_meta *given, bool exact)
 {
     char want[TEXT], have[TEXT];
     if (!sl_shape_equal(&expected->shape, &given->shape))
@@ -292,7 +294,7 @@ sl_status sl_meta_check(const char *what, const sl_meta *expected, const sl_meta
     if (expected->dtype != given->dtype)
         return sl_fail(SL_ERR_SHAPE, "%s: dtype mismatch: expected %s, given %s", what, sl_dtype_name(expected->dtype),
                        sl_dtype_name(given->dtype));
-    if (!strides_agree(expected, given)) {
+    if (!strides_agree(expected, given, exact)) {
         sl_shape expected_strides = { .rank = expected->shape.rank }, given_strides = { .rank = given->shape.rank };
         memcpy(expected_strides.dims, expected->strides, sizeof expected->strides);
         memcpy(given_strides.dims, given->strides, sizeof given->strides);
@@ -301,6 +303,16 @@ sl_status sl_meta_check(const char *what, const sl_meta *expected, const sl_meta
                        sl_shape_text(&given_strides, have, sizeof have));
     }
     return SL_OK;
+}
+
+sl_status sl_meta_check(const char *what, const sl_meta *expected, const sl_meta *given)
+{
+    return check_meta(what, expected, given, false);
+}
+
+sl_status sl_meta_check_exact(const char *what, const sl_meta *expected, const sl_meta *given)
+{
+    return check_meta(what, expected, given, true);
 }
 
 sl_status sl_meta_check_list(const char *what, const sl_meta *expected, int expected_count, const sl_meta *given,

@@ -82,6 +82,20 @@ static void a_failing_callback_stops_all_ranks_at_one_place(void **state)
     }
 }
 
+static void a_failing_callback_shows_what_the_stage_got(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 3; ranks += 2) {
+        job made = job_make("Interleaved1F1B", ranks, 3 / ranks, 4, 8);
+        made.shape.skip[2] = 0;
+        made.shape.fail_stage = 2; /* the last: it takes the one before, a skip, and the target */
+        made.shape.fail_microbatch = 1;
+        assert_all_fail(&made, SL_ERR_STAGE,
+                        (const char *const[]){ "2F1", "the valve is stuck (inputs: ", "'h1' f32 [2, 3]",
+                                               "'h0' f32 [2, 3]", "'t' f32 [2, 3])", NULL });
+    }
+}
+
 /* Outputs as they were when the step returned, and a while later. */
 static sl_status look_twice_at_outputs(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
 {
@@ -416,6 +430,7 @@ int main(void)
         cmocka_unit_test(a_failing_callback_stops_all_ranks_at_one_place),
         cmocka_unit_test(nothing_is_written_once_a_failed_step_has_returned),
         cmocka_unit_test(a_callback_that_leaves_no_message_is_named),
+        cmocka_unit_test(a_failing_callback_shows_what_the_stage_got),
         cmocka_unit_test(a_loss_that_is_no_number_is_noticed_when_asked_for),
         cmocka_unit_test(stages_that_do_not_fit_are_refused_on_all_ranks),
         cmocka_unit_test(a_batch_smaller_than_the_microbatches_is_refused),

@@ -148,13 +148,56 @@ static void survives_failing_allocations(void **state)
     }
 }
 
+static void assert_says(sl_status status, const char *words)
+{
+    assert_int_equal(status, SL_ERR_ARGUMENT);
+    if (!strstr(sl_error_message(), words))
+        fail_msg("expected '%s', the message is: %s", words, sl_error_message());
+}
+
+static void placements_of_so_many_stages_are_checked(void **state)
+{
+    (void)state;
+    int ranks[9] = { -1 }, stages[9] = { -1 }, count = -1;
+    sl_placement placement = SL_PLACEMENT_LOOP;
+    assert_int_equal(sl_placement_parse("v", &placement), SL_OK);
+    assert_int_equal(placement, SL_PLACEMENT_V);
+    assert_says(sl_placement_parse("zigzag", &placement), "placement 'zigzag' is not known: loop or v");
+    assert_says(sl_placement_parse("V", &placement), "is not known");
+    assert_int_equal(placement, SL_PLACEMENT_V);
+
+    assert_int_equal(sl_placement_map(SL_PLACEMENT_V, 3, 9, ranks), SL_OK);
+    assert_memory_equal(ranks, ((int[]){ 0, 1, 2, 2, 1, 0, 0, 1, 2 }), sizeof ranks);
+    assert_int_equal(sl_placement_list(SL_PLACEMENT_V, 3, 9, 0, stages, &count), SL_OK);
+    assert_int_equal(count, 3);
+    assert_memory_equal(stages, ((int[]){ 0, 5, 6 }), 3 * sizeof(int));
+    assert_int_equal(sl_placement_map(SL_PLACEMENT_LOOP, 3, 7, ranks), SL_OK); /* a loop need not divide */
+    assert_int_equal(ranks[6], 0);
+    assert_int_equal(sl_placement_list(SL_PLACEMENT_LOOP, 3, 7, 2, stages, &count), SL_OK);
+    assert_int_equal(count, 2);
+    assert_int_equal(stages[1], 5);
+    assert_int_equal(sl_placement_list(SL_PLACEMENT_LOOP, 3, 2, 2, stages, &count), SL_OK);
+    assert_int_equal(count, 0);
+
+    assert_says(sl_placement_map(SL_PLACEMENT_V, 3, 7, ranks), "7 stages on 3 ranks: a V needs as many");
+    assert_says(sl_placement_list(SL_PLACEMENT_V, 3, 8, 0, stages, &count), "8 stages on 3 ranks");
+    assert_says(sl_placement_map((sl_placement)2, 3, 6, ranks), "placement 2 is not known");
+    assert_says(sl_placement_map(SL_PLACEMENT_LOOP, 0, 6, ranks), "6 stages on 0 ranks");
+    assert_says(sl_placement_list(SL_PLACEMENT_LOOP, 3, 6, 3, stages, &count), "there is no rank 3 among 3");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gives_the_reference_order),          cmocka_unit_test(gives_the_textbook_1f1b),
-        cmocka_unit_test(takes_any_number_of_microbatches),   cmocka_unit_test(runs_forward_alone_in_each_placement),
-        cmocka_unit_test(finds_names_however_they_are_spelt), cmocka_unit_test(says_what_it_refuses),
-        cmocka_unit_test(work_follows_the_actions),           cmocka_unit_test(placements_map_both_ways),
+        cmocka_unit_test(gives_the_reference_order),
+        cmocka_unit_test(gives_the_textbook_1f1b),
+        cmocka_unit_test(takes_any_number_of_microbatches),
+        cmocka_unit_test(runs_forward_alone_in_each_placement),
+        cmocka_unit_test(finds_names_however_they_are_spelt),
+        cmocka_unit_test(says_what_it_refuses),
+        cmocka_unit_test(work_follows_the_actions),
+        cmocka_unit_test(placements_map_both_ways),
+        cmocka_unit_test(placements_of_so_many_stages_are_checked),
         cmocka_unit_test(survives_failing_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -215,6 +215,23 @@ static void halves_round_to_nearest_even_and_back(void **state)
     assert_int_equal(sl_bf16_from_f32(1.00390625f), 0x3f80); /* 1 + 2^-8: a tie, to even */
 }
 
+static void strides_of_dims_of_one_count_if_asked(void **state)
+{
+    (void)state;
+    sl_meta a = sl_meta_make(SL_F32, 3, (int64_t[]){ 4, 1, 3 }), b = a;
+    b.strides[1] = 99; /* as a slice of a larger tensor has it */
+    assert_int_equal(sl_meta_check("x", &a, &b), SL_OK);
+    assert_int_equal(sl_meta_check_exact("x", &a, &a), SL_OK);
+    assert_int_equal(sl_meta_check_exact("x", &a, &b), SL_ERR_SHAPE);
+    assert_string_equal(sl_error_message(), "x: stride mismatch: expected [3, 3, 1], given [3, 99, 1]");
+    b = a;
+    b.strides[0] = 7;
+    assert_int_equal(sl_meta_check("x", &a, &b), SL_ERR_SHAPE);
+    b.dtype = SL_I32; /* comes before the strides */
+    assert_int_equal(sl_meta_check_exact("x", &a, &b), SL_ERR_SHAPE);
+    assert_non_null(strstr(sl_error_message(), "dtype mismatch"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -226,6 +243,7 @@ int main(void)
         cmocka_unit_test(chunks_follow_tensor_split),
         cmocka_unit_test(views_show_the_values_of_their_tensor),
         cmocka_unit_test(halves_round_to_nearest_even_and_back),
+        cmocka_unit_test(strides_of_dims_of_one_count_if_asked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
