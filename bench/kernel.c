@@ -16,8 +16,11 @@ static const cli_usage usage = {
     .synopsis = "[OPTIONS]",
     .description =
         "Runs each kernel on the shapes that it has in a GPT of the given size and prints the best time, the "
-        "operations a second where they are the measure, and the bytes read and written a second, beside a "
-        "plain copy and the multiply-add peak.",
+        "operations a second if they are the measure, the bytes read and written a second, and the share of the limit: "
+        "of the peak of products in the dtype, or of the bytes that a plain copy moves. Small tensors stay in a cache "
+        "and "
+        "pass that limit. With --dtype bf16 data and weights are bf16; statistics, gradients of weights and the "
+        "optimizer's tensors stay f32.",
     .examples = "sluice bench kernel\n"
                 "sluice bench kernel --op attention_grad --seq 1024 --batch 2 --format json",
 };
@@ -25,11 +28,12 @@ static const cli_usage usage = {
 typedef struct sizes {
     int64_t batch, seq, embd, heads, vocab;
     int threads, repeats;
+    sl_dtype dtype; /* of data and weights */
     const char *op; /* only this one; NULL: all */
 } sizes;
 
 /* Arguments are separated by blanks, a letter a dim: B T C as usual, H heads, D = C / H, F = 4C, Q = 3C, V words, s a
- * scalar; "i:" before it: indices below V. */
+ * scalar; "i:" before it: indices below V, "f:" f32 whatever the dtype is. */
 typedef struct kernel_case {
     sl_op op;
     const char *inputs, *outputs;
@@ -39,29 +43,29 @@ typedef struct kernel_case {
 static const kernel_case cases[] = {
     { SL_OP_LINEAR, "BTC CF F", "BTF", 2 },
     { SL_OP_LINEAR_GRAD_X, "BTF CF", "BTC", 2 },
-    { SL_OP_LINEAR_GRAD_W, "BTC BTF", "CF", 2 },
-    { SL_OP_ATTENTION, "BTHD BTHD BTHD", "BTHD BHT", 2 },
-    { SL_OP_ATTENTION_GRAD, "BTHD BTHD BTHD BTHD BHT BTHD", "BTHD BTHD BTHD", 5 },
-    { SL_OP_LAYERNORM, "BTC C C", "BTC BT BT", 0 },
-    { SL_OP_LAYERNORM_GRAD_X, "BTC BTC C BT BT", "BTC", 0 },
-    { SL_OP_LAYERNORM_GRAD_W, "BTC BTC BT BT", "C C", 0 },
-    { SL_OP_RMSNORM, "BTC C", "BTC BT", 0 },
-    { SL_OP_RMSNORM_GRAD_X, "BTC BTC C BT", "BTC", 0 },
+    { SL_OP_LINEAR_GRAD_W, "BTC BTF", "f:CF", 2 },
+    { SL_OP_ATTENTION, "BTHD BTHD BTHD", "BTHD f:BHT", 2 },
+    { SL_OP_ATTENTION_GRAD, "BTHD BTHD BTHD BTHD f:BHT BTHD", "BTHD BTHD BTHD", 5 },
+    { SL_OP_LAYERNORM, "BTC C C", "BTC f:BT f:BT", 0 },
+    { SL_OP_LAYERNORM_GRAD_X, "BTC BTC C f:BT f:BT", "BTC", 0 },
+    { SL_OP_LAYERNORM_GRAD_W, "BTC BTC f:BT f:BT", "f:C f:C", 0 },
+    { SL_OP_RMSNORM, "BTC C", "BTC f:BT", 0 },
+    { SL_OP_RMSNORM_GRAD_X, "BTC BTC C f:BT", "BTC", 0 },
     { SL_OP_GELU_TANH, "BTF", "BTF", 0 },
     { SL_OP_GELU_TANH_GRAD, "BTF BTF", "BTF", 0 },
     { SL_OP_GELU_ERF, "BTF", "BTF", 0 },
     { SL_OP_SWIGLU, "BTF BTF", "BTF", 0 },
     { SL_OP_SWIGLU_GRAD, "BTF BTF BTF", "BTF BTF", 0 },
     { SL_OP_ADD, "BTC BTC", "BTC", 0 },
-    { SL_OP_SUM_TO, "BTF", "F", 0 },
+    { SL_OP_SUM_TO, "BTF", "f:F", 0 },
     { SL_OP_EMBEDDING, "i:BT VC", "BTC", 0 },
-    { SL_OP_EMBEDDING_GRAD, "i:BT BTC", "VC", 0 },
-    { SL_OP_CROSS_ENTROPY, "BTV i:BT", "s BT", 0 },
-    { SL_OP_CROSS_ENTROPY_GRAD, "BTV i:BT BT s", "BTV", 0 },
+    { SL_OP_EMBEDDING_GRAD, "i:BT BTC", "f:VC", 0 },
+    { SL_OP_CROSS_ENTROPY, "BTV i:BT", "f:s f:BT", 0 },
+    { SL_OP_CROSS_ENTROPY_GRAD, "BTV i:BT f:BT f:s", "BTV", 0 },
     { SL_OP_SOFTMAX, "BTV", "BTV", 0 },
     { SL_OP_DROPOUT, "BTC", "BTC", 0 },
     { SL_OP_COPY, "BTV", "BTV", 0 },
-    { SL_OP_ADAMW, "VC", "VC VC VC", 0 },
+    { SL_OP_ADAMW, "f:VC", "f:VC f:VC f:VC", 0 },
 };
 
 enum { CASES = sizeof cases / sizeof *cases, MAX_ARGS = 8 };
@@ -69,7 +73,14 @@ enum { CASES = sizeof cases / sizeof *cases, MAX_ARGS = 8 };
 typedef struct kernel_result {
     const char *name;
     double seconds, flops, bytes;
+    double share; /* of its limit */
 } kernel_result;
+
+/* What the machine can do at best, a second. */
+typedef struct limits {
+    double fma, products; /* operations in f32, and in products of the dtype */
+    double copy;          /* bytes that a plain copy reads and writes */
+} limits;
 
 static int64_t size_of(const sizes *s, char letter)
 {
@@ -118,15 +129,15 @@ static sl_status make_views(const sizes *s, sl_stream *stream, const char *text,
     sl_status status = SL_OK;
     while (*text) {
         sl_shape shape = { .rank = 0 };
-        bool ids = strncmp(text, "i:", 2) == 0;
-        text += ids ? 2 : 0;
+        bool ids = strncmp(text, "i:", 2) == 0, wide = strncmp(text, "f:", 2) == 0;
+        text += ids || wide ? 2 : 0;
         for (; *text && *text != ' '; text++) {
             if (*text != 's')
                 shape.dims[shape.rank++] = size_of(s, *text);
         }
         text += strspn(text, " ");
         sl_view *view = &views[*count];
-        view->meta = sl_meta_contiguous(ids ? SL_I32 : SL_F32, &shape);
+        view->meta = sl_meta_contiguous(ids ? SL_I32 : wide ? SL_F32 : s->dtype, &shape);
         SL_TRY(sl_device_alloc(sl_stream_device(stream), sl_meta_bytes(&view->meta), &view->data));
         (*count)++;
         SL_TRY(fill_view(s, stream, view));
@@ -180,7 +191,7 @@ static sl_status measure_case(const sizes *s, sl_stream *stream, const kernel_ca
         bytes += (double)sl_meta_bytes(&inputs[i].meta);
     for (int i = 0; i < output_count; i++)
         bytes += (c->op == SL_OP_ADAMW ? 2 : 1) * (double)sl_meta_bytes(&outputs[i].meta);
-    *out = (kernel_result){ sl_op_name(c->op), best, flops_of(s, c), bytes };
+    *out = (kernel_result){ .name = sl_op_name(c->op), .seconds = best, .flops = flops_of(s, c), .bytes = bytes };
 done:
     for (int i = 0; i < input_count; i++)
         sl_device_free(device, inputs[i].data);
@@ -190,12 +201,14 @@ done:
     return status;
 }
 
-static void print_json(const kernel_result *results, int count, const char *kernels, double peak)
+static void print_json(const kernel_result *results, int count, const char *kernels, const limits *limit)
 {
     sl_json json = { .file = stdout };
     sl_json_begin(&json, '{');
     sl_json_put_string(&json, "kernels", kernels);
-    sl_json_put_double(&json, "fma_peak_gflops", peak / 1e9);
+    sl_json_put_double(&json, "fma_peak_gflops", limit->fma / 1e9);
+    sl_json_put_double(&json, "product_peak_gflops", limit->products / 1e9);
+    sl_json_put_double(&json, "copy_gbytes_per_s", limit->copy / 1e9);
     sl_json_key(&json, "ops");
     sl_json_begin(&json, '[');
     for (int i = 0; i < count; i++) {
@@ -206,6 +219,7 @@ static void print_json(const kernel_result *results, int count, const char *kern
         if (results[i].flops > 0)
             sl_json_put_double(&json, "gflops", results[i].flops / results[i].seconds / 1e9);
         sl_json_put_double(&json, "gbytes_per_s", results[i].bytes / results[i].seconds / 1e9);
+        sl_json_put_double(&json, "limit_share", results[i].share);
         sl_json_end(&json, '}');
     }
     sl_json_end(&json, ']');
@@ -213,16 +227,30 @@ static void print_json(const kernel_result *results, int count, const char *kern
     putchar('\n');
 }
 
-static void print_text(const kernel_result *results, int count, const char *kernels, double peak)
+static void print_text(const kernel_result *results, int count, const char *kernels, const limits *limit)
 {
-    printf("%s; FMA peak %.1f GFLOP/s\n\n%-20s %10s %10s %8s\n", kernels, peak / 1e9, "op", "ms", "GFLOP/s", "GB/s");
+    printf("%s; FMA peak %.1f GFLOP/s, products %.1f GFLOP/s, copy %.1f GB/s\n\n%-20s %10s %10s %8s %9s\n", kernels,
+           limit->fma / 1e9, limit->products / 1e9, limit->copy / 1e9, "op", "ms", "GFLOP/s", "GB/s", "of limit");
     for (int i = 0; i < count; i++) {
         char rate[32] = "";
         if (results[i].flops > 0)
             snprintf(rate, sizeof rate, "%.1f", results[i].flops / results[i].seconds / 1e9);
-        printf("%-20s %10.3f %10s %8.1f\n", results[i].name, 1e3 * results[i].seconds, rate,
-               results[i].bytes / results[i].seconds / 1e9);
+        printf("%-20s %10.3f %10s %8.1f %8.1f%%\n", results[i].name, 1e3 * results[i].seconds, rate,
+               results[i].bytes / results[i].seconds / 1e9, 100 * results[i].share);
     }
+}
+
+static sl_status measure_limits(const sizes *s, sl_stream *stream, limits *out)
+{
+    static const kernel_case copy = { SL_OP_COPY, "f:BTV", "f:BTV", 0 };
+    kernel_result result;
+    sl_status status = measure_case(s, stream, &copy, &result);
+    if (status != SL_OK)
+        return status;
+    *out = (limits){ .fma = sl_kernel_measure_peak(sl_stream_device(stream)),
+                     .products = sl_kernel_measure_product_peak(sl_stream_device(stream), s->dtype),
+                     .copy = result.bytes / result.seconds };
+    return SL_OK;
 }
 
 static sl_status measure(const sizes *s, bool json)
@@ -231,23 +259,28 @@ static sl_status measure(const sizes *s, bool json)
     sl_device *device = NULL;
     sl_stream *stream = NULL;
     kernel_result results[CASES];
+    limits limit;
     char kernels[160];
     int count = 0;
 
     SL_TRY(sl_device_open("cpu", &(sl_device_options){ .threads = s->threads }, &device));
     SL_TRY(sl_stream_create(device, &stream));
     sl_kernel_describe(device, kernels, sizeof kernels);
+    SL_TRY(measure_limits(s, stream, &limit));
     for (int i = 0; i < CASES; i++) {
-        if (!s->op || strcmp(s->op, sl_op_name(cases[i].op)) == 0) {
-            SL_TRY(measure_case(s, stream, &cases[i], &results[count]));
-            count++;
-        }
+        kernel_result *result = &results[count];
+        if (s->op && strcmp(s->op, sl_op_name(cases[i].op)) != 0)
+            continue;
+        SL_TRY(measure_case(s, stream, &cases[i], result));
+        result->share = result->flops > 0 ? result->flops / limit.products : result->bytes / limit.copy;
+        result->share /= result->seconds;
+        count++;
     }
     if (count == 0) {
         status = sl_fail(SL_ERR_ARGUMENT, "--op: '%s' is not among the kernels measured", s->op);
         goto done;
     }
-    (json ? print_json : print_text)(results, count, kernels, sl_kernel_measure_peak(device));
+    (json ? print_json : print_text)(results, count, kernels, &limit);
 done:
     sl_stream_destroy(stream);
     sl_device_close(device);
@@ -257,8 +290,9 @@ done:
 int bench_kernel(int argc, char **argv)
 {
     sizes s = { .batch = 8, .seq = 256, .embd = 512, .heads = 8, .vocab = 8192, .threads = 1, .repeats = 10 };
-    int format = 0;
+    int format = 0, dtype = 0;
     const cli_option options[] = {
+        DTYPE_OPTION_ROW(dtype),
         { .name = "op", .value = "NAME", .text = &s.op, .help = "Measure this kernel only." },
         { .name = "batch", .value = "B", .wide = &s.batch, .min = 1, .max = 1 << 20, .help = "Sequences." },
         { .name = "seq", .value = "T", .wide = &s.seq, .min = 1, .max = 1 << 20, .help = "Tokens of a sequence." },
@@ -274,6 +308,7 @@ int bench_kernel(int argc, char **argv)
     if (!options_parse(&usage, options, &argc, argv, &code))
         return code;
     log_to_stderr("bench kernel");
+    s.dtype = (sl_dtype)dtype;
     if (s.embd % s.heads != 0)
         return usage_error("bench kernel", "--embd must be a multiple of --heads");
     return measure(&s, format == FORMAT_JSON) == SL_OK ? EXIT_OK : failure("bench kernel");

@@ -18,12 +18,18 @@ static const cli_usage usage = {
         "the processor times (step_cpu_s, gemm_cpu_s) tell more than the times on the clock.\n"
         "peak_memory is what the operating system saw the process grow by, predicted_memory what the memory plan and "
         "the optimizer say beforehand. gflops counts the operations of forward and backward as the graph does; "
-        "fma_peak_share is its share of the peak that a loop of multiply-adds reaches in the same run.",
+        "fma_peak_share is its share of the peak that a loop of multiply-adds reaches in the same run, "
+        "product_peak_share that "
+        "of the peak of products in the dtype.\n"
+        "With --dtype bf16 parameters and activations are bf16, gradients, moments and master weights f32. The f32 "
+        "step is "
+        "measured first, in the same run.",
     .examples = "sluice bench step --format json\n"
                 "sluice bench step --batch 4 --seq 128 --embd 256 --layers 4 --threads 2",
 };
 
-static void print_json(const step_options *options, const step_result *r)
+/* f32: the same step in f32, NULL if r is that. */
+static void print_json(const step_options *options, const step_result *r, const step_result *f32)
 {
     sl_json json = { .file = stdout };
     sl_json_begin(&json, '{');
@@ -32,6 +38,7 @@ static void print_json(const step_options *options, const step_result *r)
     sl_json_put_double(&json, "step_over_gemm", r->step_s / r->gemm_s);
     sl_json_put_double(&json, "gflops", r->flops / r->step_s / 1e9);
     sl_json_put_double(&json, "fma_peak_share", r->flops / r->step_s / r->fma_peak);
+    sl_json_put_double(&json, "product_peak_share", r->flops / r->step_s / r->product_peak);
     sl_json_put_int(&json, "peak_memory", r->peak_memory);
     sl_json_put_int(&json, "predicted_memory", r->predicted_memory);
     sl_json_put_double(&json, "step_cpu_s", r->step_cpu_s);
@@ -40,6 +47,10 @@ static void print_json(const step_options *options, const step_result *r)
     sl_json_put_double(&json, "optimizer_s", r->optimizer_s);
     sl_json_put_double(&json, "gemm_gflops", r->gemm_flops / r->gemm_s / 1e9);
     sl_json_put_double(&json, "fma_peak_gflops", r->fma_peak / 1e9);
+    sl_json_put_double(&json, "product_peak_gflops", r->product_peak / 1e9);
+    sl_json_put_string(&json, "dtype", sl_dtype_name(options->dtype));
+    if (f32)
+        sl_json_put_double(&json, "tokens_per_s_over_f32", f32->step_s / r->step_s);
     sl_json_put_double(&json, "tokens_per_s", (double)(options->batch * options->seq) / r->step_s);
     sl_json_put_double(&json, "loss", r->loss);
     sl_json_put_int(&json, "parameters", r->parameters);
@@ -48,7 +59,7 @@ static void print_json(const step_options *options, const step_result *r)
     putchar('\n');
 }
 
-static void print_text(const step_options *options, const step_result *r)
+static void print_text(const step_options *options, const step_result *r, const step_result *f32)
 {
     const double mib = 1 << 20;
     printf("kernels    %s\n", r->kernels);
@@ -61,6 +72,12 @@ static void print_text(const step_options *options, const step_result *r)
     printf("speed      %.1f GFLOP/s, %.1f%% of the FMA peak (%.1f); %.0f tokens/s\n", r->flops / r->step_s / 1e9,
            100 * r->flops / r->step_s / r->fma_peak, r->fma_peak / 1e9,
            (double)(options->batch * options->seq) / r->step_s);
+    if (f32)
+        printf("%-10s %.3f times the tokens/s of f32 (%.0f; by processor time %.3f), %.1f%% of the peak of products "
+               "(%.1f)\n",
+               sl_dtype_name(options->dtype), f32->step_s / r->step_s,
+               (double)(options->batch * options->seq) / f32->step_s, f32->step_cpu_s / r->step_cpu_s,
+               100 * r->flops / r->step_s / r->product_peak, r->product_peak / 1e9);
     printf("memory     %.1f MiB, predicted %.1f MiB\n", (double)r->peak_memory / mib,
            (double)r->predicted_memory / mib);
 }
@@ -78,9 +95,10 @@ int bench_step(int argc, char **argv)
     step_options step = {
         .batch = 8, .seq = 256, .embd = 512, .layers = 8, .heads = 8, .vocab = 8192, .threads = 1, .repeats = 5
     };
-    int format = 0;
+    int format = 0, dtype = 0;
     bool nodes = false;
     const cli_option options[] = {
+        DTYPE_OPTION_ROW(dtype),
         { .name = "batch",
           .value = "B",
           .wide = &step.batch,
@@ -107,11 +125,17 @@ int bench_step(int argc, char **argv)
     if (!options_parse(&usage, options, &argc, argv, &code))
         return code;
     log_to_stderr("bench step");
+    step_result result = { 0 }, f32 = { 0 };
     step.nodes = nodes && format == FORMAT_TEXT;
-    step_result result = { 0 };
+    step.dtype = (sl_dtype)dtype;
     if (step_measure(&step, &result) != SL_OK)
         return failure("bench step");
-    (format == FORMAT_JSON ? print_json : print_text)(&step, &result);
+    step_options same = step;
+    same.dtype = SL_F32;
+    same.nodes = false;
+    if (dtype != SL_F32 && step_measure(&same, &f32) != SL_OK)
+        return failure("bench step");
+    (format == FORMAT_JSON ? print_json : print_text)(&step, &result, dtype != SL_F32 ? &f32 : NULL);
     if (step.nodes)
         print_nodes(&result);
     step_result_clear(&result);

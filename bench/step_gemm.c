@@ -58,8 +58,8 @@ done:
 /* op: LINEAR, LINEAR_GRAD_X or LINEAR_GRAD_W. The arguments lie in views[0..3). */
 static sl_kernel_call call_of(const step_gemms *gemms, const layer *l, sl_op op, sl_view *views)
 {
-    sl_view x = { gemms->narrow, sl_meta_make(SL_F32, 2, (int64_t[]){ gemms->rows, l->in }) };
-    sl_view y = { gemms->wide, sl_meta_make(SL_F32, 2, (int64_t[]){ gemms->rows, l->out }) };
+    sl_view x = { gemms->narrow, sl_meta_make(l->w.meta.dtype, 2, (int64_t[]){ gemms->rows, l->in }) };
+    sl_view y = { gemms->wide, sl_meta_make(l->w.meta.dtype, 2, (int64_t[]){ gemms->rows, l->out }) };
     views[0] = op == SL_OP_LINEAR_GRAD_X ? y : x;
     views[1] = op == SL_OP_LINEAR_GRAD_W ? y : l->w;
     views[2] = op == SL_OP_LINEAR ? y : op == SL_OP_LINEAR_GRAD_X ? x : l->dw;
@@ -93,11 +93,10 @@ static sl_status find_scratch(step_gemms *gemms, const layer *l, sl_op op)
 }
 
 /* Values of ordinary size: products of zeros or of denormals would not be representative. */
-static sl_status fill(step_gemms *gemms, sl_stream *stream, void *data, int64_t count)
+static sl_status fill(const step_gemms *gemms, sl_stream *stream, void *data, int64_t count)
 {
-    sl_view view = { data, sl_meta_make(SL_F32, 1, &count) };
+    sl_view view = { data, sl_meta_make(gemms->layers->w.meta.dtype, 1, &count) };
     sl_kernel_call call = { .op = SL_OP_FILL, .attrs = { .alpha = 0.01 }, .outputs = &view, .output_count = 1 };
-    (void)gemms;
     return sl_kernel_run(stream, &call);
 }
 

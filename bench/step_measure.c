@@ -30,8 +30,10 @@ typedef struct bench_run {
 } bench_run;
 
 static const sl_optim_options adamw = {
-    .kind = SL_OPTIM_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1
+    .kind = SL_OPTIM_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .master_weights = true
 };
+static const sl_dtype grad_dtype = SL_F32;
+const sl_program_options step_program_options = { .grad_dtype = &grad_dtype };
 
 static void bench_run_close(bench_run *run)
 {
@@ -96,7 +98,7 @@ static sl_status open_runtime(bench_run *run)
     SL_TRY(sl_group_open(&(sl_group_options){ .transport = "self" }, &run->group));
     SL_TRY(
         sl_schedule_generate(&(sl_generate_options){ .name = "1F1B", .ranks = 1, .microbatches = 1 }, &run->schedule));
-    SL_TRY(sl_stage_build(&partition, 1, 0, run->device, NULL, &run->stage));
+    SL_TRY(sl_stage_build(&partition, 1, 0, run->device, &step_program_options, &run->stage));
     sl_runtime_options options = {
         .group = run->group, .device = run->device, .schedule = run->schedule, .stages = &run->stage, .stage_count = 1
     };
@@ -105,7 +107,25 @@ done:
     return status;
 }
 
-/* The device is the processor, so its memory can be written here. */
+/* Initial values of a parameter. The device is the processor, so its memory can be written here. */
+static sl_status init_param(const bench_run *run, const sl_param *param)
+{
+    sl_status status = SL_OK;
+    float *values = NULL;
+    const sl_param_info info = { .name = param->name, .dtype = SL_F32, .shape = param->shape, .init = param->init };
+    int64_t count = sl_meta_count(&param->data.meta);
+    SL_TRY(SL_NEW_ARRAY(values, count));
+    sl_param_init(&info, 1, 0, count, values);
+    const sl_view from = { values, sl_meta_contiguous(SL_F32, &param->data.meta.shape) };
+    SL_TRY(sl_kernel_run(
+        sl_runtime_stream(run->runtime),
+        &(sl_kernel_call){
+            .op = SL_OP_CAST, .inputs = &from, .input_count = 1, .outputs = &param->data, .output_count = 1 }));
+done:
+    sl_free(values);
+    return status;
+}
+
 static sl_status init_params(bench_run *run)
 {
     sl_status status = SL_OK;
@@ -113,11 +133,9 @@ static sl_status init_params(bench_run *run)
     SL_TRY(SL_NEW_ARRAY(run->params, run->param_count));
     SL_TRY(SL_NEW_ARRAY(run->square_sums, run->param_count));
     for (int i = 0; i < run->param_count; i++) {
-        const sl_param *param = &params[i];
-        const sl_param_info info = { .name = param->name, .dtype = SL_F32, .shape = param->shape, .init = param->init };
-        sl_param_init(&info, 1, 0, sl_meta_count(&param->data.meta), param->data.data);
+        SL_TRY(init_param(run, &params[i]));
         run->params[i] = (sl_optim_param){
-            .name = param->name, .data = param->data, .grad = param->grad, .decay = param->shape.rank >= 2
+            .name = params[i].name, .data = params[i].data, .grad = params[i].grad, .decay = params[i].shape.rank >= 2
         };
     }
 done:
@@ -146,8 +164,8 @@ static sl_status open_run(const step_options *options, bench_run *run, step_resu
     sl_status status = SL_OK;
     sl_model model = model_of(options);
     SL_TRY(sl_model_check(&model));
-    SL_TRY(sl_model_build(&model, SL_MODE_TRAIN, &(sl_model_shape){ .batch = options->batch, .seq = options->seq },
-                          &run->graph));
+    const sl_model_shape shape = { .batch = options->batch, .seq = options->seq, .dtype = options->dtype };
+    SL_TRY(sl_model_build(&model, SL_MODE_TRAIN, &shape, &run->graph));
     SL_TRY(sl_graph_partition(run->graph, NULL, &run->partition));
     SL_TRY(open_runtime(run));
     SL_TRY(init_params(run));
@@ -161,7 +179,7 @@ static sl_status open_run(const step_options *options, bench_run *run, step_resu
     for (int i = 0; i < run->param_count; i++) {
         int64_t count = sl_meta_count(&run->params[i].data.meta);
         result->parameters += count;
-        result->predicted_memory += (int64_t)sl_optim_state_bytes(&adamw, SL_F32, count);
+        result->predicted_memory += (int64_t)sl_optim_state_bytes(&adamw, options->dtype, count);
     }
 done:
     return status;
@@ -244,8 +262,9 @@ sl_status step_measure(const step_options *options, step_result *out)
     sl_device_options device = { .threads = options->threads };
 
     SL_TRY(sl_device_open("cpu", &device, &run.device));
-    sl_kernel_describe(run.device, result.kernels, sizeof result.kernels); /* loads BLAS: not the step's memory */
+    sl_kernel_describe(run.device, result.kernels, sizeof result.kernels);
     result.fma_peak = sl_kernel_measure_peak(run.device);
+    result.product_peak = sl_kernel_measure_product_peak(run.device, options->dtype);
     reset_peak();
     int64_t before = resident("VmRSS");
     SL_TRY(open_run(options, &run, &result));
@@ -258,6 +277,7 @@ sl_status step_measure(const step_options *options, step_result *out)
         SL_TRY(run_step(&run, 2 + i, &result));
         SL_TRY(run_gemms(&run, &result));
         result.fma_peak = fmax(result.fma_peak, sl_kernel_measure_peak(run.device));
+        result.product_peak = fmax(result.product_peak, sl_kernel_measure_product_peak(run.device, options->dtype));
     }
     result.loss = run.loss;
     if (options->nodes)

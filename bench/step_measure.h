@@ -9,7 +9,8 @@
 typedef struct SL_NAMED_FIELDS step_options {
     int64_t batch, seq, embd, layers, heads, vocab;
     int threads, repeats;
-    bool nodes; /* measure the nodes of the graph as well */
+    bool nodes;     /* measure the nodes of the graph as well */
+    sl_dtype dtype; /* of parameters and activations: f32, or bf16 with f32 gradients and master weights */
 } step_options;
 
 typedef struct step_node {
@@ -22,7 +23,8 @@ typedef struct step_result {
     double gemm_s;                                  /* the best time of the products alone */
     double step_cpu_s, gemm_cpu_s;                  /* least processor time: what a busy machine disturbs little */
     double flops, gemm_flops;
-    double fma_peak; /* operations a second */
+    double fma_peak;     /* operations a second */
+    double product_peak; /* of products in the dtype */
     double loss;
     int64_t peak_memory, predicted_memory; /* bytes */
     int64_t parameters;
@@ -30,6 +32,9 @@ typedef struct step_result {
     step_node *nodes; /* slowest first */
     int node_count;
 } step_result;
+
+/* Gradients are f32 whatever the parameters are. */
+extern const sl_program_options step_program_options;
 
 SL_MUST_CHECK sl_status step_measure(const step_options *options, step_result *out);
 void step_result_clear(step_result *result);

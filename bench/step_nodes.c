@@ -101,7 +101,7 @@ sl_status step_time_nodes(const sl_partition *partition, sl_device *device, cons
 {
     sl_status status = SL_OK;
     node_run run = { .device = device };
-    SL_TRY(sl_stage_program_create(partition, 0, device, NULL, &run.program));
+    SL_TRY(sl_stage_program_create(partition, 0, device, &step_program_options, &run.program));
     run.info = sl_stage_program_info(run.program);
     SL_TRY(node_run_open(&run, runtime, args));
     void *constants = take(&run, run.info->constant_bytes);

@@ -46,6 +46,8 @@ SL_API char *sl_kernel_describe(sl_device *device, char *text, size_t size);
 /* The f32 peak of the device in operations a second, measured by multiply-adds in registers on all its threads; takes a
  * few hundredths of a second. */
 SL_API double sl_kernel_measure_peak(sl_device *device);
+/* The same for matrix products of operands of this dtype, with f32 sums: bf16 may have instructions of its own. */
+SL_API double sl_kernel_measure_product_peak(sl_device *device, sl_dtype dtype);
 
 #ifdef __cplusplus
 }

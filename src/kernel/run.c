@@ -76,6 +76,14 @@ char *sl_kernel_describe(sl_device *device, char *text, size_t size)
     return text;
 }
 
+double sl_kernel_measure_product_peak(sl_device *device, sl_dtype dtype)
+{
+    const sl_kernel_table *table = NULL;
+    if (find_table(device, &table) == SL_OK && table->measure_product_peak)
+        return table->measure_product_peak(device, dtype);
+    return sl_kernel_measure_peak(device);
+}
+
 double sl_kernel_measure_peak(sl_device *device)
 {
     const sl_kernel_table *table = NULL;

@@ -4,13 +4,14 @@
 
 #include <sluice/kernel.h>
 
-/* Every entry is required. The call was checked before. */
+/* Every entry is required unless it is marked optional. The call was checked before. */
 typedef struct SL_NAMED_FIELDS sl_kernel_table {
     sl_device_kind kind;
     sl_status (*run)(sl_stream *stream, const sl_kernel_call *call);
     sl_status (*scratch)(sl_device *device, const sl_kernel_call *call, size_t *bytes);
     char *(*describe)(sl_device *device, char *text, size_t size);
     double (*measure_peak)(sl_device *device);
+    double (*measure_product_peak)(sl_device *device, sl_dtype dtype); /* optional; NULL: no dtype is faster than f32 */
 } sl_kernel_table;
 
 extern const sl_kernel_table sl_kernels_cpu;

@@ -8,6 +8,10 @@ silent
 for op in linear linear_grad_w attention attention_grad layernorm gelu_tanh cross_entropy_grad adamw; do
     grep -qE "\"op\":\"$op\",\"seconds\":[0-9]" "$out" || fail "no $op"
 done
+run 0 "$SLUICE" bench kernel "${small[@]}" --dtype bf16 --format json
+silent
+[ "$(grep -cE '"limit_share":[0-9]' "$out")" -eq 25 ] || fail "not every kernel has its share of the limit"
+run 2 "$SLUICE" bench kernel --dtype f16
 run 0 "$SLUICE" bench kernel "${small[@]}" --op softmax
 prints "softmax"
 grep -q layernorm "$out" && fail "--op does not choose"

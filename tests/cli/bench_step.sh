@@ -15,6 +15,13 @@ for threads in 1 2; do
         'BEGIN { d = s / g - r; exit !(d < 1e-9 * r && -d < 1e-9 * r) }' || fail "step_over_gemm is not step_s / gemm_s"
     [ "$(field parameters)" -eq 28032 ] || fail "another model: $(field parameters) parameters"
 done
+run 0 "$SLUICE" bench step "${small[@]}" --dtype bf16 --format json
+silent
+for key in step_s product_peak_share tokens_per_s_over_f32; do
+    awk -v v="$(field $key)" 'BEGIN { exit !(v > 0) }' || fail "$key is not a positive number"
+done
+run 0 "$SLUICE" bench step "${small[@]}" --dtype bf16
+prints "times the tokens/s of f32"
 run 0 "$SLUICE" bench step "${small[@]}" --nodes
 prints "lm_head.linear"
 run 2 "$SLUICE" bench step --batch 0

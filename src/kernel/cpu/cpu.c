@@ -1,7 +1,6 @@
 /* The cpu's table of kernels: a fast one if it applies, else the reference. */
 #include "kernel/cpu/cpu.h"
 
-#include "base/alloc.h"
 #include "device/cpu.h"
 #include "kernel/cpu/blas.h"
 #include "kernel/cpu/isa.h"
@@ -10,7 +9,6 @@
 #include "op/op.h"
 
 #include <stdio.h>
-#include <time.h>
 
 static const sl_cpu_kernel *const kernels[SL_OP_COUNT] = {
     [SL_OP_LINEAR] = &sl_cpu_linear,
@@ -254,47 +252,11 @@ static char *cpu_describe(sl_device *device, char *text, size_t size)
     return text;
 }
 
-enum { PEAK_RUNS = 32, PEAK_ROUNDS = 100000 };
-
-/* Seconds that this thread itself was running. */
-static double thread_seconds(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
-/* context: the best rate of each thread so far, in FLOP/s. */
-static void run_fma(void *context, int part, int parts)
-{
-    double *best = context, start = thread_seconds();
-    const sl_simd *simd = sl_isa_simd();
-    (void)parts;
-    (void)simd->fma_rounds(PEAK_ROUNDS);
-    double rate = (double)PEAK_ROUNDS * simd->fma_flops / (thread_seconds() - start);
-    best[part] = rate > best[part] ? rate : best[part];
-}
-
-/* Each thread's best of many short runs, by its own time: what else the machine does must not lower the peak. */
-static double cpu_measure_peak(sl_device *device)
-{
-    sl_cpu cpu = cpu_of(device);
-    int threads = sl_pool_threads(cpu.pool);
-    double *best = NULL, sum = 0;
-    if (!cpu.simd || SL_NEW_ARRAY(best, threads) != SL_OK)
-        return 0;
-    for (int i = 0; i < PEAK_RUNS; i++)
-        sl_pool_run(cpu.pool, threads, run_fma, best);
-    for (int i = 0; i < threads; i++)
-        sum += best[i];
-    sl_free(best);
-    return sum;
-}
-
 const sl_kernel_table sl_kernels_cpu = {
     .kind = SL_DEVICE_CPU,
     .run = cpu_run,
     .scratch = cpu_scratch,
     .describe = cpu_describe,
-    .measure_peak = cpu_measure_peak,
+    .measure_peak = sl_cpu_measure_peak,
+    .measure_product_peak = sl_cpu_measure_product_peak,
 };

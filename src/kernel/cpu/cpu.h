@@ -36,6 +36,10 @@ extern const sl_cpu_kernel sl_cpu_copy_kernel, sl_cpu_cast, sl_cpu_concat, sl_cp
 extern const sl_cpu_kernel sl_cpu_linear, sl_cpu_linear_grad_x, sl_cpu_linear_grad_w, sl_cpu_matmul;
 extern const sl_cpu_kernel sl_cpu_attention, sl_cpu_attention_grad, sl_cpu_attention_cached;
 
+/* The entries of the table for peaks. */
+double sl_cpu_measure_peak(sl_device *device);
+double sl_cpu_measure_product_peak(sl_device *device, sl_dtype dtype);
+
 /* For accepts: all data of the call is f32, bf16 or f16. */
 bool sl_cpu_is_narrow(const sl_kernel_call *call);
 /* Some of it is bf16 or f16. */
