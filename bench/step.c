@@ -22,8 +22,7 @@ static const cli_usage usage = {
         "product_peak_share that "
         "of the peak of products in the dtype.\n"
         "With --dtype bf16 parameters and activations are bf16, gradients, moments and master weights f32. The f32 "
-        "step is "
-        "measured first, in the same run.",
+        "step is measured afterwards, in the same run.",
     .examples = "sluice bench step --format json\n"
                 "sluice bench step --batch 4 --seq 128 --embd 256 --layers 4 --threads 2",
 };
