@@ -71,12 +71,13 @@ typedef struct SL_NAMED_FIELDS sl_batch_options {
     int64_t batch, seq;
     bool shuffled;
     uint64_t seed;
-    int64_t vocab; /* tokens read must be below it; 0: not checked */
+    int64_t vocab;        /* tokens read must be below it; 0: not checked */
+    int64_t first, count; /* the part of the tokens that is used; count 0: all from first on */
 } sl_batch_options;
 
 typedef struct sl_batches sl_batches; /* immutable; threads may share it */
 
-/* tokens must outlive it. Fails if the file has fewer than seq + 1 tokens. */
+/* tokens must outlive it. Fails if the file, or the part of it, has fewer than seq + 1 tokens. */
 SL_API SL_MUST_CHECK sl_status sl_batches_create(const sl_tokens *tokens, const sl_batch_options *options,
                                                  sl_batches **out);
 SL_API void sl_batches_destroy(sl_batches *batches);          /* NULL is fine */

@@ -186,6 +186,8 @@ SL_API SL_MUST_CHECK sl_status sl_checkpoint_writer_begin_after(sl_checkpoint_wr
 /* How far the work is: *part is the last part begun. Returns the error of the thread if it failed. */
 SL_API SL_MUST_CHECK sl_status sl_checkpoint_writer_poll(sl_checkpoint_writer *writer, sl_checkpoint_part *part);
 SL_API SL_MUST_CHECK sl_status sl_checkpoint_writer_wait(sl_checkpoint_writer *writer, sl_checkpoint_part *part);
+/* The checkpoint of this step stays, whatever later commits remove; -1: none does. */
+SL_API void sl_checkpoint_writer_protect(sl_checkpoint_writer *writer, int64_t step);
 /* On one rank, once the parts of all ranks are done: writes the manifest, gives the checkpoint its name, then removes
  * all but the newest `keep` checkpoints; in the thread, too. attributes: pairs key, value, ..., NULL. Everything is
  * copied. Refused: no parts, parts that are not done, of different steps or not in the order of ranks. Slices that are not whole tensors are an error

@@ -43,6 +43,7 @@ typedef struct sl_train_config {
     } model;
     struct {
         const char *tokens, *text; /* exactly one of them */
+        const char *val;           /* file in the form of the training data, or a share of it: "5%", "0.05" */
         int64_t order;             /* sl_order_choice */
     } data;
     struct {
@@ -75,8 +76,14 @@ typedef struct sl_train_config {
         int64_t grad;   /* sl_dtype of the weights' gradients: f32 or bf16 */
     } precision;
     struct {
+        int64_t every;    /* steps between validations; there is one at the end, too */
+        int64_t batches;  /* of a validation; 0: all that data.val has */
+        int64_t patience; /* validations without a better loss after which the run ends; 0: any number */
+    } eval;
+    struct {
         int64_t every, keep; /* steps between checkpoints (0: only at the end); how many stay */
         int64_t memory;      /* steps between snapshots that the launcher keeps for restarts; 0: none */
+        bool best;           /* the one with the best validation loss stays, too */
     } checkpoint;
     struct {
         int64_t every;    /* steps between progress lines in a pipe */
@@ -185,6 +192,7 @@ typedef struct sl_step_report {
     int64_t steps;    /* of the whole run */
     double loss;      /* mean over the step's tokens, before the update */
     double grad_norm; /* global, before clipping */
+    double val_loss;  /* mean over the validation's tokens, after the update; NAN if there was no validation */
     double lr;
     double seconds;      /* of the step */
     double tokens_per_s; /* over all ranks */
@@ -215,6 +223,9 @@ typedef struct sl_train_result {
     double peak_flops;             /* of a rank: what MFU relates to; NAN if it is not known */
     double bubble;         /* idle share that the traced steps had; NAN without a trace and on other ranks than 0 */
     bool stopped;          /* by options.stop */
+    bool early;            /* ended by eval.patience */
+    double best_loss;      /* of all validations of the run, earlier starts included; NAN without one */
+    int64_t best_step;     /* after which it was measured */
     char checkpoint[1024]; /* folder of the last checkpoint; empty if none was written */
 } sl_train_result;
 

@@ -71,16 +71,20 @@ sl_status sl_batches_create(const sl_tokens *tokens, const sl_batch_options *opt
     if (options->batch < 1 || options->seq < 1)
         return sl_fail(SL_ERR_ARGUMENT, "batch %" PRId64 " and sequence length %" PRId64 " must be at least 1",
                        options->batch, options->seq);
-    if (sl_tokens_count(tokens) <= options->seq)
+    int64_t all = sl_tokens_count(tokens), count = options->count ? options->count : all - options->first;
+    if (options->first < 0 || options->first > all || count < 0 || count > all - options->first)
+        return sl_fail(SL_ERR_ARGUMENT, "%s has %" PRId64 " tokens; %" PRId64 " from token %" PRId64 " are not there",
+                       sl_tokens_path(tokens), all, count, options->first);
+    if (count <= options->seq)
         return sl_fail(SL_ERR_ARGUMENT,
-                       "%s has %" PRId64 " tokens; a sequence of %" PRId64 " needs one more than its length",
-                       sl_tokens_path(tokens), sl_tokens_count(tokens), options->seq);
+                       "%s has %" PRId64 " tokens%s; a sequence of %" PRId64 " needs one more than its length",
+                       sl_tokens_path(tokens), count, count < all ? " in this part" : "", options->seq);
     sl_status status = SL_NEW(batches);
     if (status != SL_OK)
         return status;
     batches->tokens = tokens;
     batches->options = *options;
-    choose_windows(batches, sl_tokens_count(tokens));
+    choose_windows(batches, count);
     *out = batches;
     return SL_OK;
 }
@@ -104,7 +108,7 @@ int64_t sl_batches_start(const sl_batches *batches, int64_t step, int64_t row)
         window = permute(window, windows, seed, epoch);
         shift = permute(0, (uint64_t)batches->shifts, ~seed, epoch);
     }
-    return (int64_t)(window * (uint64_t)batches->options.seq + shift);
+    return batches->options.first + (int64_t)(window * (uint64_t)batches->options.seq + shift);
 }
 
 sl_status sl_batches_read(const sl_batches *batches, int64_t step, int64_t row, int64_t rows, int32_t *inputs,
@@ -137,7 +141,8 @@ sl_status sl_batches_check(const sl_batches *batches, int64_t first, int64_t ste
     if (options->vocab <= 0 || steps <= 0)
         return SL_OK;
     if (__builtin_mul_overflow(steps, options->batch, &rows) || rows >= batches->windows)
-        return sl_tokens_check(batches->tokens, 0, batches->windows * options->seq + batches->shifts, options->vocab);
+        return sl_tokens_check(batches->tokens, options->first, batches->windows * options->seq + batches->shifts,
+                               options->vocab);
     for (int64_t i = 0; i < rows; i++) {
         int64_t start = sl_batches_start(batches, first, i);
         SL_TRY(sl_tokens_check(batches->tokens, start, options->seq + 1, options->vocab));

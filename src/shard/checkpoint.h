@@ -31,8 +31,9 @@ SL_MUST_CHECK sl_status sl_checkpoint_has_manifest(const char *folder, int64_t s
 SL_MUST_CHECK sl_status sl_checkpoint_make_partial(const char *folder, int64_t step);
 /* Gives a checkpoint whose parts and manifest are on disk its name. */
 SL_MUST_CHECK sl_status sl_checkpoint_publish(const char *folder, int64_t step);
-/* Removes checkpoints with a manifest, but not the newest `keep` and not those that are links. */
-SL_MUST_CHECK sl_status sl_checkpoint_prune(const char *folder, int keep);
+/* Removes checkpoints with a manifest, but not the newest `keep`, not that of the protected step (-1: none) and not those
+ * that are links. */
+SL_MUST_CHECK sl_status sl_checkpoint_prune(const char *folder, int keep, int64_t protected_step);
 
 /* XXH3 64 and size of a file. */
 SL_MUST_CHECK sl_status sl_checkpoint_hash(const char *path, uint64_t *hash, int64_t *bytes);

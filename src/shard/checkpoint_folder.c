@@ -241,7 +241,7 @@ done:
     return status;
 }
 
-sl_status sl_checkpoint_prune(const char *folder, int keep)
+sl_status sl_checkpoint_prune(const char *folder, int keep, int64_t protected_step)
 {
     sl_status status = SL_OK;
     int64_t *steps = NULL;
@@ -250,7 +250,7 @@ sl_status sl_checkpoint_prune(const char *folder, int keep)
     for (int i = 0; i < count; i++) {
         bool whole = false;
         SL_TRY(sl_checkpoint_has_manifest(folder, steps[i], &whole));
-        if (!whole || ++complete <= keep)
+        if (!whole || ++complete <= keep || steps[i] == protected_step)
             continue;
         if (remove_checkpoint(folder, steps[i]) != SL_OK) /* no reason to end a run */
             sl_log(SL_LOG_WARN, "%s", sl_error_message());

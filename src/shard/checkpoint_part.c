@@ -115,7 +115,7 @@ sl_status sl_checkpoint_commit(const char *folder, const sl_checkpoint_part *par
     sl_status status = SL_OK;
     SL_TRY(sl_checkpoint_check_parts(parts, part_count));
     SL_TRY(sl_checkpoint_write_manifest(folder, parts, part_count, attributes));
-    SL_TRY(sl_checkpoint_prune(folder, keep));
+    SL_TRY(sl_checkpoint_prune(folder, keep, -1));
 done:
     return status;
 }

@@ -36,7 +36,8 @@ struct sl_checkpoint_writer {
     sl_checkpoint_part *parts;
     size_t part_capacity;
     int part_count, keep;
-    char **attributes; /* pairs, NULL at the end */
+    int64_t protected_step; /* -1: none */
+    char **attributes;      /* pairs, NULL at the end */
 };
 
 /* ---- The thread ------------------------------------------------------------------------------ */
@@ -82,8 +83,9 @@ static sl_status write_part(sl_checkpoint_writer *writer, sl_checkpoint_part *pa
 
 static sl_status commit(sl_checkpoint_writer *writer)
 {
-    return sl_checkpoint_commit(writer->folder, writer->parts, writer->part_count, writer->keep,
-                                (const char *const *)writer->attributes);
+    sl_status status = sl_checkpoint_write_manifest(writer->folder, writer->parts, writer->part_count,
+                                                    (const char *const *)writer->attributes);
+    return status == SL_OK ? sl_checkpoint_prune(writer->folder, writer->keep, writer->protected_step) : status;
 }
 
 static void *writer_main(void *argument)
@@ -139,6 +141,7 @@ sl_status sl_checkpoint_writer_create(const char *folder, int rank, sl_checkpoin
     sl_status status = SL_OK;
     sl_checkpoint_writer *writer = NULL;
     SL_TRY(SL_NEW(writer));
+    writer->protected_step = -1;
     pthread_mutex_init(&writer->lock, NULL);
     pthread_cond_init(&writer->changed, NULL);
     writer->rank = rank;
@@ -330,6 +333,13 @@ static sl_status copy_attributes(sl_checkpoint_writer *writer, const char *const
         SL_TRY(sl_strdup(attributes[i], &writer->attributes[i]));
 done:
     return status;
+}
+
+void sl_checkpoint_writer_protect(sl_checkpoint_writer *writer, int64_t step)
+{
+    lock_idle(writer);
+    writer->protected_step = step;
+    pthread_mutex_unlock(&writer->lock);
 }
 
 sl_status sl_checkpoint_writer_commit(sl_checkpoint_writer *writer, const sl_checkpoint_part *parts, int part_count,

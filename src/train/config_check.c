@@ -41,6 +41,16 @@ static sl_status check_data(const sl_train_config *config)
     return SL_OK;
 }
 
+static sl_status check_validation(const sl_train_config *config)
+{
+    static const char *const keys[] = { "eval.every", "eval.batches", "eval.patience", "checkpoint.best" };
+    for (size_t i = 0; i < sizeof keys / sizeof *keys && !config->data.val; i++) {
+        if (sl_train_config_given(config, keys[i]))
+            return sl_train_config_fail(config, keys[i], "there is nothing to validate on: give data.val");
+    }
+    return SL_OK;
+}
+
 static sl_status check_batch(const sl_train_config *config)
 {
     int64_t size = config->batch.size, dp = config->parallel.dp;
@@ -124,6 +134,7 @@ sl_status sl_config_check(const sl_train_config *config)
     sl_status status = SL_OK;
     SL_TRY(check_model(config));
     SL_TRY(check_data(config));
+    SL_TRY(check_validation(config));
     SL_TRY(check_batch(config));
     SL_TRY(check_optimizer(config));
     SL_TRY(check_parallel(config));

@@ -49,6 +49,8 @@ const config_key sl_config_keys[] = {
 
     TEXT(data, tokens, NULL, "token file: raw uint16 (nanoGPT) or llm.c's format"),
     TEXT(data, text, NULL, "plain text file, in tokens of model.init's tokenizer; without one, one token a byte"),
+    TEXT(data, val, NULL,
+         "validation data: a file in the form of the training data, or a share split off its end, such as 5%"),
     WORD(data, order, "sequential|shuffled", "sequential", "order of the rows; shuffled by run.seed"),
 
     INT(batch, size, 1, MILLION, "8", "rows per step, over all replicas"),
@@ -89,10 +91,15 @@ const config_key sl_config_keys[] = {
     WORD(precision, grad, "f32|bf16", "f32",
          "type in which gradients of bf16 weights add up over microbatches, stages and replicas"),
 
+    INT(eval, every, 1, 1e12, "100", "steps between validations (data.val); there is one at the end, too"),
+    INT(eval, batches, 0, 1e12, "0", "batches of a validation; 0: all that data.val has"),
+    INT(eval, patience, 0, 1e12, "0", "validations without a better loss after which the run ends; 0: any number"),
+
     INT(checkpoint, every, 0, 1e12, "1000", "steps between checkpoints; 0: only at the end"),
     INT(checkpoint, keep, 1, MILLION, "2", "checkpoints to keep"),
     INT(checkpoint, memory, 0, 1e12, "0",
         "steps between snapshots that the launcher keeps in memory for restarts; 0: none"),
+    BOOL(checkpoint, best, "true", "keep the checkpoint with the best validation loss, too"),
 
     INT(log, every, 1, 1e12, "1", "steps between progress lines in a pipe"),
     WORD(log, progress, "auto|plain|off", "auto", "progress line; auto: one that stays in place on a terminal"),

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <jansson.h>
+#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -69,6 +70,37 @@ done:
     return status;
 }
 
+bool sl_validation_add(sl_validation *validation, int64_t step, double loss)
+{
+    bool better = isnan(validation->best) || loss < validation->best;
+    if (better) {
+        validation->best = loss;
+        validation->best_step = step;
+    }
+    validation->since = better ? 0 : validation->since + 1;
+    return better;
+}
+
+sl_status sl_metrics_read_validation(const sl_metrics *metrics, sl_validation *out)
+{
+    sl_status status = SL_OK;
+    sl_file_bytes bytes = { 0 };
+    *out = (sl_validation){ .best = NAN };
+    SL_TRY(sl_file_read(metrics->path, &bytes));
+    for (size_t at = 0, end; at < bytes.size; at = end + 1) {
+        const unsigned char *newline = memchr(bytes.data + at, '\n', bytes.size - at);
+        end = newline ? (size_t)(newline - bytes.data) : bytes.size;
+        json_t *line = json_loadb((const char *)bytes.data + at, end - at, 0, NULL);
+        const json_t *loss = json_object_get(line, "val_loss");
+        if (json_is_number(loss))
+            sl_validation_add(out, json_integer_value(json_object_get(line, "step")), json_number_value(loss));
+        json_decref(line);
+    }
+done:
+    sl_file_bytes_free(&bytes);
+    return status;
+}
+
 static sl_status end_line(sl_metrics *metrics, sl_json *json)
 {
     sl_json_end(json, '}');
@@ -85,6 +117,8 @@ sl_status sl_metrics_write(sl_metrics *metrics, const sl_step_report *report)
     sl_json_begin(&json, '{');
     sl_json_put_int(&json, "step", report->step);
     sl_json_put_double(&json, "loss", report->loss);
+    if (!isnan(report->val_loss))
+        sl_json_put_double(&json, "val_loss", report->val_loss);
     sl_json_put_double(&json, "grad_norm", report->grad_norm);
     sl_json_put_double(&json, "lr", report->lr);
     sl_json_put_double(&json, "ms", report->seconds * 1e3);

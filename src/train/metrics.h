@@ -12,6 +12,16 @@ typedef struct sl_metrics sl_metrics;
 
 /* Opens the file for appending; lines of steps after `step`, and a line that a crash tore, are taken out first. */
 SL_MUST_CHECK sl_status sl_metrics_open(const char *path, int64_t step, sl_metrics **out);
+/* What the validations so far have shown. */
+typedef struct sl_validation {
+    double best;       /* loss; NAN before the first */
+    int64_t best_step; /* after which it was measured */
+    int64_t since;     /* validations since then */
+} sl_validation;
+bool sl_validation_add(sl_validation *validation, int64_t step, double loss); /* whether it is the best so far */
+/* Of all lines that the file has. */
+SL_MUST_CHECK sl_status sl_metrics_read_validation(const sl_metrics *metrics, sl_validation *out);
+
 /* One line, handed to the system at once. */
 SL_MUST_CHECK sl_status sl_metrics_write(sl_metrics *metrics, const sl_step_report *report);
 /* A line that says from where a run that was started again goes on; it stays as long as the step does. */
@@ -46,9 +56,10 @@ typedef struct sl_progress {
     bool in_place; /* a terminal: the line is rewritten */
     bool colour;
     bool off;
-    int64_t every;  /* steps between lines where not in place */
-    double seconds; /* smoothed time of a step */
-    bool line_open; /* the terminal line has no newline yet */
+    int64_t every;   /* steps between lines where not in place */
+    double seconds;  /* smoothed time of a step */
+    double val_loss; /* of the last validation; NAN before the first */
+    bool line_open;  /* the terminal line has no newline yet */
     sl_step_report last;
     bool last_shown; /* whether the line is that of `last` */
     double shown;    /* when the line was last written */

@@ -86,7 +86,7 @@ sl_status sl_output_clear(const sl_train_config *config)
     sl_status status = SL_OK;
     char *path = NULL;
     SL_TRY(sl_path_join(config->run.out, "checkpoints", &path));
-    SL_TRY(sl_checkpoint_prune(path, 0));
+    SL_TRY(sl_checkpoint_prune(path, 0, -1));
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         sl_free(path);
         path = NULL;

@@ -82,6 +82,8 @@ void sl_train_plan_destroy(sl_train_plan *plan)
     sl_partition_destroy(plan->partitions[1]);
     sl_partition_destroy(plan->partitions[0]);
     sl_schedule_destroy(plan->own_schedule);
+    sl_batches_destroy(plan->val_batches);
+    sl_tokens_close(plan->val_tokens);
     sl_batches_destroy(plan->batches);
     sl_tokens_close(plan->tokens);
     sl_param_list_destroy(plan->params);

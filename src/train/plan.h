@@ -22,9 +22,12 @@ struct sl_train_plan {
 
     sl_tokens *tokens;
     sl_batches *batches;
-    int64_t rows;     /* of one replica's batch */
-    int64_t sizes[2]; /* rows of the larger and the smaller microbatches */
-    int size_count;   /* 1 where all are equal */
+    sl_tokens *val_tokens;   /* of a file of their own; NULL if they are a share of tokens */
+    sl_batches *val_batches; /* NULL: there is no validation */
+    int64_t val_steps;       /* batches of one validation */
+    int64_t rows;            /* of one replica's batch */
+    int64_t sizes[2];        /* rows of the larger and the smaller microbatches */
+    int size_count;          /* 1 where all are equal */
 
     const sl_schedule *schedule; /* compute order of one pipeline */
     sl_schedule *own_schedule;   /* the same; NULL if it is the caller's */

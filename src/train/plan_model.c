@@ -8,33 +8,57 @@
 #include <string.h>
 
 /* Text becomes the tokens that the model began with: by its tokenizer, or a token a byte if it has none. */
-static sl_status open_text(sl_train_plan *plan)
+static sl_status open_text(const sl_train_config *config, const char *key, const char *path, sl_tokens **out)
 {
-    const sl_train_config *config = plan->config;
     sl_tokenizer *tokenizer = NULL;
     sl_status status = SL_OK;
     if (!config->model.init || !sl_tokenizer_files_exist(config->model.init)) {
-        status = sl_tokens_open(config->data.text, SL_TOKENS_BYTES, &plan->tokens);
-        return status == SL_OK ? SL_OK : sl_train_config_context(config, "data.text", status);
+        status = sl_tokens_open(path, SL_TOKENS_BYTES, out);
+        return status == SL_OK ? SL_OK : sl_train_config_context(config, key, status);
     }
     status = sl_tokenizer_open(config->model.init, &tokenizer);
     if (status != SL_OK)
         return sl_train_config_context(config, "model.init", status);
-    status = sl_tokens_encode(config->data.text, tokenizer, &plan->tokens);
+    status = sl_tokens_encode(path, tokenizer, out);
     sl_tokenizer_close(tokenizer);
-    return status == SL_OK ? SL_OK : sl_train_config_context(config, "data.text", status);
+    return status == SL_OK ? SL_OK : sl_train_config_context(config, key, status);
 }
 
-static sl_status open_tokens(sl_train_plan *plan)
+/* A file in the form of the training data. */
+static sl_status open_file(const sl_train_config *config, const char *key, const char *path, sl_tokens **out)
 {
-    sl_status status = sl_tokens_open(plan->config->data.tokens, SL_TOKENS_AUTO, &plan->tokens);
-    return status == SL_OK ? SL_OK : sl_train_config_context(plan->config, "data.tokens", status);
+    if (config->data.text)
+        return open_text(config, key, path, out);
+    sl_status status = sl_tokens_open(path, SL_TOKENS_AUTO, out);
+    return status == SL_OK ? SL_OK : sl_train_config_context(config, key, status);
+}
+
+/* Whether data.val is a share of the training data, "5%" or "0.05", and which. */
+static bool is_share(const char *val, double *share)
+{
+    char text[32];
+    size_t length = val ? strlen(val) : 0;
+    if (length == 0 || length >= sizeof text)
+        return false;
+    memcpy(text, val, length + 1);
+    bool percent = text[length - 1] == '%';
+    if (percent)
+        text[length - 1] = '\0';
+    if (sl_parse_double("data.val", text, -1e9, 1e9, share) != SL_OK)
+        return false;
+    *share /= percent ? 100 : 1;
+    return true;
 }
 
 sl_status sl_plan_open_data(sl_train_plan *plan)
 {
     const sl_train_config *config = plan->config;
-    sl_status status = config->data.text ? open_text(plan) : open_tokens(plan);
+    const char *val = config->data.val;
+    double share;
+    sl_status status = open_file(config, config->data.text ? "data.text" : "data.tokens",
+                                 config->data.text ? config->data.text : config->data.tokens, &plan->tokens);
+    if (status == SL_OK && val && !is_share(val, &share))
+        status = open_file(config, "data.val", val, &plan->val_tokens);
     if (status != SL_OK)
         return status;
     if (sl_tokens_count(plan->tokens) < config->batch.seq + 1)
@@ -45,10 +69,14 @@ sl_status sl_plan_open_data(sl_train_plan *plan)
 
 static sl_status find_vocab(const sl_train_plan *plan, int64_t *out)
 {
-    int64_t largest = 255;
+    int64_t largest = 255, in_val = 0;
     sl_status status = SL_OK;
-    if (plan->config->model.vocab == 0 && sl_tokens_format(plan->tokens) != SL_TOKENS_BYTES)
+    if (plan->config->model.vocab == 0 && sl_tokens_format(plan->tokens) != SL_TOKENS_BYTES) {
         status = sl_tokens_max(plan->tokens, &largest);
+        if (status == SL_OK && plan->val_tokens)
+            status = sl_tokens_max(plan->val_tokens, &in_val);
+        largest = in_val > largest ? in_val : largest;
+    }
     int64_t rounded = (largest + 64) / 64 * 64; /* a multiple of 64 suits the kernels */
     *out = plan->config->model.vocab > 0 ? plan->config->model.vocab : rounded;
     return status;
@@ -97,12 +125,39 @@ sl_status sl_plan_set_model(sl_train_plan *plan)
     return sl_model_params(&plan->model, &plan->params);
 }
 
+/* Validation reads its data in order, the same batches each time. */
+static sl_status check_val_data(sl_train_plan *plan, int64_t first)
+{
+    const sl_train_config *config = plan->config;
+    const sl_batch_options options = {
+        .batch = config->batch.size, .seq = config->batch.seq, .vocab = sl_model_vocab(&plan->model), .first = first
+    };
+    sl_status status =
+        sl_batches_create(plan->val_tokens ? plan->val_tokens : plan->tokens, &options, &plan->val_batches);
+    if (status != SL_OK)
+        return sl_train_config_context(config, "data.val", status);
+    int64_t whole = sl_batches_windows(plan->val_batches) / config->batch.size;
+    if (whole == 0)
+        return sl_train_config_fail(config, "data.val",
+                                    "a batch has %" PRId64 " rows of %" PRId64
+                                    " tokens, and the validation data have %" PRId64 " rows",
+                                    config->batch.size, config->batch.seq, sl_batches_windows(plan->val_batches));
+    plan->val_steps = config->eval.batches > 0 && config->eval.batches < whole ? config->eval.batches : whole;
+    status = sl_batches_check(plan->val_batches, 0, plan->val_steps);
+    return status == SL_OK ? SL_OK : sl_train_config_context(config, "data.val", status);
+}
+
 sl_status sl_plan_check_data(sl_train_plan *plan)
 {
     sl_status status = SL_OK;
     const sl_train_config *config = plan->config;
     const char *key = config->data.text ? "data.text" : "data.tokens";
-    const sl_batch_options options = { .batch = config->batch.size,
+    double share = 0;
+    if (is_share(config->data.val, &share) && !(share > 0 && share < 1))
+        return sl_train_config_fail(config, "data.val", "a share is above 0%% and below 100%%");
+    int64_t all = sl_tokens_count(plan->tokens), kept = all - (int64_t)((double)all * share);
+    const sl_batch_options options = { .count = kept,
+                                       .batch = config->batch.size,
                                        .seq = config->batch.seq,
                                        .shuffled = config->data.order == SL_ORDER_SHUFFLED,
                                        .seed = (uint64_t)config->run.seed,
@@ -110,7 +165,9 @@ sl_status sl_plan_check_data(sl_train_plan *plan)
     status = sl_batches_create(plan->tokens, &options, &plan->batches);
     if (status == SL_OK)
         status = sl_batches_check(plan->batches, 0, config->run.steps);
-    return status == SL_OK ? SL_OK : sl_train_config_context(config, key, status);
+    if (status != SL_OK)
+        return sl_train_config_context(config, key, status);
+    return config->data.val ? check_val_data(plan, plan->val_tokens ? 0 : kept) : SL_OK;
 }
 
 sl_optim_options sl_plan_optim_options(const sl_train_config *config)

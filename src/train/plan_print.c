@@ -76,6 +76,12 @@ static void print_run(const sl_train_plan *plan, FILE *file)
             sl_tokens_path(plan->tokens), sl_tokens_count(plan->tokens),
             sl_token_format_name(sl_tokens_format(plan->tokens)), epochs < 0.1 ? 4 : 2, epochs, config->run.steps,
             sl_plural(config->run.steps), config->data.order == SL_ORDER_SHUFFLED ? "shuffled" : "sequential");
+    if (plan->val_batches)
+        fprintf(file, "validate  on %s: %" PRId64 " batch%s of %" PRId64 " every %" PRId64 " step%s%s\n",
+                plan->val_tokens ? config->data.val : "a part of it that training does not read", plan->val_steps,
+                plan->val_steps == 1 ? "" : "es", sl_batches_windows(plan->val_batches) / config->batch.size,
+                config->eval.every, sl_plural(config->eval.every),
+                config->checkpoint.best ? "; the best checkpoint stays" : "");
     fprintf(file,
             "batch     %" PRId64 " row%s of %" PRId64 " token%s: %" PRId64 " replica%s x %" PRId64
             " microbatch%s of %" PRId64 "%s row%s\n",

@@ -21,6 +21,7 @@ void sl_progress_begin(sl_progress *progress, FILE *stream, const sl_train_confi
         .colour = terminal && config->log.progress == SL_PROGRESS_AUTO && (!no_colour || no_colour[0] == '\0'),
         .off = config->log.progress == SL_PROGRESS_OFF,
         .every = config->log.every,
+        .val_loss = NAN,
     };
 }
 
@@ -43,7 +44,7 @@ static size_t columns(const sl_progress *progress)
 
 /* ---- The line -------------------------------------------------------------------------------- */
 
-enum { STEP, LOSS, NORM, RATE_OF_LEARNING, TIME, TOKENS, MFU, MEMORY, LEFT, FIELD_COUNT, FIELD_BYTES = 64 };
+enum { STEP, LOSS, VALIDATION, NORM, RATE_OF_LEARNING, TIME, TOKENS, MFU, MEMORY, LEFT, FIELD_COUNT, FIELD_BYTES = 64 };
 
 /* Numbers of a run that has gone astray stay short too. */
 static void put_number(char *text, const char *name, int decimals, double value)
@@ -59,6 +60,9 @@ static void format_fields(const sl_progress *progress, const sl_step_report *rep
     char text[32];
     snprintf(fields[STEP], FIELD_BYTES, "step %" PRId64 "/%" PRId64, report->step, report->steps);
     put_number(fields[LOSS], "loss", 4, report->loss);
+    fields[VALIDATION][0] = '\0';
+    if (!isnan(progress->val_loss))
+        put_number(fields[VALIDATION], "val", 4, progress->val_loss);
     put_number(fields[NORM], "norm", 3, report->grad_norm);
     snprintf(fields[RATE_OF_LEARNING], FIELD_BYTES, "lr %.3g", report->lr);
     sl_seconds_text(report->seconds, fields[TIME], FIELD_BYTES);
@@ -89,9 +93,8 @@ static int fit(char fields[][FIELD_BYTES], size_t room, char *line, size_t size)
 {
     static const struct {
         int bar, left_out;
-    } narrower[] = { { 10, FIELD_COUNT }, { 10, MFU }, { 10, MEMORY }, { 10, RATE_OF_LEARNING },
-                     { 0, FIELD_COUNT },  { 0, NORM }, { 0, TIME },    { 0, TOKENS },
-                     { 0, LEFT } };
+    } narrower[] = { { 10, FIELD_COUNT }, { 10, MFU }, { 10, MEMORY }, { 10, RATE_OF_LEARNING }, { 0, FIELD_COUNT },
+                     { 0, NORM },         { 0, TIME }, { 0, TOKENS },  { 0, VALIDATION },        { 0, LEFT } };
     int bar = 20;
     for (size_t i = 0; i < sizeof narrower / sizeof *narrower; i++) {
         if (join(fields, line, size) + (bar ? (size_t)bar + 1 : 0) < room)
@@ -139,6 +142,8 @@ void sl_progress_step(sl_progress *progress, const sl_step_report *report)
     const double often = 0.05; /* seconds; a terminal that is written to more often is no better to read */
     progress->seconds = progress->seconds > 0 ? 0.9 * progress->seconds + 0.1 * report->seconds : report->seconds;
     progress->last = *report;
+    if (!isnan(report->val_loss))
+        progress->val_loss = report->val_loss;
     progress->last_shown = false;
     if (progress->off)
         return;

@@ -28,6 +28,7 @@ typedef struct train_run {
     sl_output_folder output;
     sl_progress progress;
     double peak_flops; /* of one rank; NAN if it is not known */
+    sl_validation validation;
     sl_train_result result;
 } train_run;
 
@@ -179,6 +180,31 @@ static bool is_due(const train_run *run, bool last)
     return last || (every > 0 && run->trainer->step % every == 0);
 }
 
+/* What a validation leaves for the rest of the run: which checkpoint stays, and whether it goes on. */
+static void judge_validation(train_run *run)
+{
+    int64_t patience = run->config->eval.patience;
+    run->result.best_loss = run->validation.best;
+    run->result.best_step = run->validation.best_step;
+    run->result.early = patience > 0 && run->validation.since >= patience;
+    if (run->config->checkpoint.best && !isnan(run->validation.best))
+        run->trainer->best = run->validation.best_step;
+}
+
+/* What earlier starts of the run have measured is in the metrics. */
+static sl_status recall_validation(train_run *run)
+{
+    sl_status status = SL_OK;
+    if (!run->plan->val_batches)
+        return SL_OK;
+    if (run->leads)
+        SL_TRY(sl_metrics_read_validation(run->output.metrics, &run->validation));
+    SL_TRY(sl_group_broadcast(run->group, 0, &run->validation, sizeof run->validation));
+    judge_validation(run);
+done:
+    return status;
+}
+
 static sl_status load(train_run *run)
 {
     sl_status status = SL_OK;
@@ -200,6 +226,7 @@ static sl_status load(train_run *run)
         SL_TRY(sl_tokenizer_files_keep(run->config->model.init, run->config->run.out));
         SL_TRY(sl_output_open(&run->output, run->config, run->trainer->step));
     }
+    SL_TRY(recall_validation(run));
     SL_TRY(report_restart(run, (start_from)start.from));
     /* The checkpoint of this step, if the ranks before did not come to write it. */
     if (start.from == FROM_MEMORY && run->trainer->step > start.on_disk &&
@@ -333,20 +360,37 @@ static sl_status tell(train_run *run, sl_step_report *report, double seconds)
     return sl_output_write(&run->output, report);
 }
 
+/* If one is due. *better: its loss is the best so far. */
+static sl_status validate(train_run *run, bool last, sl_step_report *report, bool *better)
+{
+    sl_status status = SL_OK;
+    *better = false;
+    if (!run->plan->val_batches || (!last && run->trainer->step % run->config->eval.every != 0))
+        return SL_OK;
+    SL_TRY(sl_trainer_validate(run->trainer, &report->val_loss));
+    *better = sl_validation_add(&run->validation, run->trainer->step, report->val_loss);
+    judge_validation(run);
+done:
+    return status;
+}
+
 static sl_status one_step(train_run *run)
 {
     sl_status status = SL_OK;
     sl_trainer *trainer = run->trainer;
     sl_step_report report = { .step = 0 };
     double start = sl_now();
-    bool first = trainer->step == run->result.first_step;
+    bool first = trainer->step == run->result.first_step, better = false;
     SL_TRY(sl_trainer_step(trainer, first ? run->options->save_grads : NULL, &report));
     SL_TRY(sl_trainer_exchange(trainer, run->options->stop && *run->options->stop));
-    SL_TRY(tell(run, &report, sl_now() - start));
+    double seconds = sl_now() - start;
     run->result.stopped = someone_stops(trainer);
+    SL_TRY(validate(run, trainer->step == run->config->run.steps, &report, &better));
+    SL_TRY(tell(run, &report, seconds));
     SL_TRY(trace(run));
     SL_TRY(keep(run, first));
-    if (is_due(run, run->result.stopped || trainer->step == run->config->run.steps))
+    bool last = run->result.stopped || run->result.early || trainer->step == run->config->run.steps;
+    if (is_due(run, last) || (better && run->config->checkpoint.best))
         SL_TRY(sl_trainer_begin_checkpoint(trainer));
 done:
     return status;
@@ -379,7 +423,8 @@ sl_status sl_train_run(const sl_train_plan *plan, sl_group *group, const sl_trai
                       .group = group,
                       .leads = sl_group_rank(group) == 0,
                       .vault = -1,
-                      .result = { .first_loss = NAN, .last_loss = NAN, .bubble = NAN } };
+                      .validation = { .best = NAN },
+                      .result = { .first_loss = NAN, .last_loss = NAN, .bubble = NAN, .best_loss = NAN } };
     if (sl_group_size(group) != sl_train_plan_ranks(plan))
         SL_TRY(sl_fail(SL_ERR_ARGUMENT, "the plan is for %d ranks, there are %d", sl_train_plan_ranks(plan),
                        sl_group_size(group)));
@@ -392,7 +437,7 @@ sl_status sl_train_run(const sl_train_plan *plan, sl_group *group, const sl_trai
         sl_progress_begin(&run.progress, options->console, run.config);
     if (run.leads && options->console && plan->shard != SL_SHARD_NONE)
         sl_plan_print_sharing(plan, options->console);
-    while (run.trainer->step < run.config->run.steps && !run.result.stopped)
+    while (run.trainer->step < run.config->run.steps && !run.result.stopped && !run.result.early)
         SL_TRY(one_step(&run));
     SL_TRY(finish(&run));
     if (result)

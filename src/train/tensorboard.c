@@ -138,6 +138,7 @@ sl_status sl_tensorboard_write(sl_tensorboard *board, const sl_step_report *repo
 {
     message summary = { .used = 0 };
     put_value(&summary, "train/loss", report->loss);
+    put_value(&summary, "val/loss", report->val_loss);
     put_value(&summary, "train/grad_norm", report->grad_norm);
     put_value(&summary, "train/lr", report->lr);
     put_value(&summary, "speed/ms", report->seconds * 1e3);

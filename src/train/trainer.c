@@ -150,7 +150,7 @@ sl_status sl_trainer_create(const sl_train_plan *plan, sl_group *world, int trac
     SL_TRY(SL_NEW(trainer));
     trainer->plan = plan;
     trainer->world = world;
-    trainer->pending = trainer->committed = -1;
+    trainer->pending = trainer->committed = trainer->best = -1;
     SL_TRY(make_groups(trainer));
     SL_TRY(sl_device_open(plan->device, &device_options, &trainer->device));
     SL_TRY(build_stages(trainer));

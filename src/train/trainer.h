@@ -50,6 +50,7 @@ typedef struct sl_trainer {
     uint64_t data_hash; /* of the tokens; rank 0 has it for what it commits */
     int64_t pending;    /* step of the checkpoint that is written and not committed yet; -1: none */
     int64_t committed;  /* step of the last that was; -1: none */
+    int64_t best;       /* step of one that stays whatever comes later; -1: none */
     int64_t step;       /* completed */
 } sl_trainer;
 
@@ -73,6 +74,9 @@ SL_MUST_CHECK sl_status sl_trainer_read(sl_trainer *trainer, const sl_view *view
 
 /* trainer_step.c. Fills loss, grad_norm and lr. save_grads: see sl_train_options; NULL for none. */
 SL_MUST_CHECK sl_status sl_trainer_step(sl_trainer *trainer, const char *save_grads, sl_step_report *report);
+
+/* trainer_step.c: the mean loss over the validation's batches, without dropout. Collective over world. */
+SL_MUST_CHECK sl_status sl_trainer_validate(sl_trainer *trainer, double *loss);
 
 /* trainer_checkpoint.c. All collective over world. */
 SL_MUST_CHECK sl_status sl_trainer_open_writer(sl_trainer *trainer);

@@ -120,6 +120,7 @@ static sl_status commit(sl_trainer *trainer)
         if (trainer->notes[r].writer)
             parts[count++] = trainer->notes[r].part;
     }
+    sl_checkpoint_writer_protect(trainer->writer, trainer->best);
     SL_TRY(sl_attributes_make(trainer->plan, trainer->data_hash, &attributes));
     SL_TRY(sl_checkpoint_writer_commit(trainer->writer, parts, count, (int)trainer->plan->config->checkpoint.keep,
                                        attributes.pairs));

@@ -31,25 +31,43 @@ done:
     return status;
 }
 
-static sl_status run_pipeline(sl_trainer *trainer, double *loss)
+/* Batch `number` through the pipeline: a step, or a forward pass alone. */
+static sl_status run_pipeline(sl_trainer *trainer, const sl_batches *batches, int64_t number, bool training,
+                              double *loss)
 {
     sl_status status = SL_OK;
     const sl_train_plan *plan = trainer->plan;
     const int64_t dims[] = { plan->rows, plan->config->batch.seq };
     int64_t first_row = trainer->dp_rank * plan->rows;
     sl_step_result result;
-    SL_TRY(sl_batches_read(plan->batches, trainer->step, first_row, plan->rows, trainer->tokens, trainer->targets));
+    SL_TRY(sl_batches_read(batches, number, first_row, plan->rows, trainer->tokens, trainer->targets));
     const sl_arg args[] = {
         { .name = "tokens", .view = { .data = trainer->tokens, .meta = sl_meta_make(SL_I32, 2, dims) } },
         { .name = "targets", .view = { .data = trainer->targets, .meta = sl_meta_make(SL_I32, 2, dims) } },
     };
     const sl_step step = { .args = args,
                            .arg_count = 2,
-                           .number = trainer->step,
+                           .number = number,
                            .seed = (uint64_t)plan->config->run.seed,
                            .sample_offset = first_row };
-    SL_TRY(sl_runtime_step(trainer->runtime, &step, &result));
+    SL_TRY(training ? sl_runtime_step(trainer->runtime, &step, &result)
+                    : sl_runtime_eval(trainer->runtime, &step, &result));
     *loss = result.loss;
+done:
+    return status;
+}
+
+sl_status sl_trainer_validate(sl_trainer *trainer, double *loss)
+{
+    sl_status status = SL_OK;
+    const sl_train_plan *plan = trainer->plan;
+    double sum = 0;
+    for (int64_t i = 0; i < plan->val_steps; i++) {
+        double one = 0;
+        SL_TRY(run_pipeline(trainer, plan->val_batches, i, false, &one));
+        sum += one;
+    }
+    *loss = sum / (double)plan->val_steps;
 done:
     return status;
 }
@@ -63,7 +81,7 @@ sl_status sl_trainer_step(sl_trainer *trainer, const char *save_grads, sl_step_r
                                       .min_lr = config->optimizer.min_lr,
                                       .warmup = config->optimizer.warmup,
                                       .steps = config->run.steps };
-    SL_TRY(run_pipeline(trainer, &report->loss));
+    SL_TRY(run_pipeline(trainer, trainer->plan->batches, trainer->step, true, &report->loss));
     SL_TRY(global_norm(trainer, &report->grad_norm));
     if (!isfinite(report->grad_norm)) /* the same on all ranks; an update would spoil the weights and what is saved */
         SL_TRY(sl_fail(SL_ERR_NUMERIC,
@@ -79,6 +97,7 @@ sl_status sl_trainer_step(sl_trainer *trainer, const char *save_grads, sl_step_r
     trainer->step++;
     report->step = trainer->step;
     report->steps = config->run.steps;
+    report->val_loss = NAN;
 done:
     return status;
 }

@@ -181,6 +181,11 @@ static void print_result(const sl_train_config *config, const train_arguments *a
     else
         printf(": loss %.5g -> %.5g in %s", result->first_loss, result->last_loss,
                sl_seconds_text(result->seconds, time, sizeof time));
+    if (result->early)
+        printf("\nearly end   no better validation loss in %" PRId64 " validations (eval.patience)",
+               config->eval.patience);
+    if (!isnan(result->best_loss))
+        printf("\nvalidation  best loss %.5g after step %" PRId64, result->best_loss, result->best_step);
     printf("\nmetrics     %s/metrics.jsonl\n", config->run.out);
     if (result->checkpoint[0])
         printf("checkpoint  %s\n", result->checkpoint);

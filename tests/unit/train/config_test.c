@@ -115,7 +115,7 @@ static void errors_of_the_file_name_line_column_and_key(void **state)
         { "model: {initializer_range: 0, initializer_range: 0}\n",
           "run.yaml:1:31: model.initializer_range: this is given a second time" },
         { "\nmodl:\n  n_layer: 4\n", "run.yaml:2:1: modl: there is no such section; there are model, data, batch, "
-                                     "optimizer, parallel, precision, checkpoint, log, run" },
+                                     "optimizer, parallel, precision, eval, checkpoint, log, run" },
         { "model:\n\n  n_layer: four\n", "run.yaml:3:12: model.n_layer: 'four' is not a whole number" },
         { "model:\n  n_layer: 4.5\n", "run.yaml:2:12: model.n_layer: '4.5' is not a whole number" },
         { "model:\n  n_layer: 0\n", "run.yaml:2:12: model.n_layer: 0 is outside 1 to 1024" },
@@ -258,12 +258,12 @@ static void every_key_has_a_help_text_and_a_default_that_it_accepts(void **state
     for (; sl_train_config_key(count, &info); count++) {
         char override[256];
         sl_train_config *config = NULL;
-        const char *const overrides[] = { override };
+        const char *const overrides[] = { "data.val=5%", override };
         assert_true(strlen(info.help) > 0 && strlen(info.type) > 0);
         if (info.default_value[0] == '\0' || strcmp(info.key, "momentum") == 0)
             continue;
         snprintf(override, sizeof override, "%s.%s=%s", info.section, info.key, info.default_value);
-        assert_int_equal(load(DATA, overrides, 1, &config), SL_OK);
+        assert_int_equal(load(DATA, overrides, 2, &config), SL_OK);
         sl_train_config_destroy(config);
     }
     assert_true(count > 30);

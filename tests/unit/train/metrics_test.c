@@ -45,7 +45,8 @@ static sl_step_report report_of(int64_t step)
                              .seconds = 0.125,
                              .tokens_per_s = 8192,
                              .peak_memory = 123456789,
-                             .mfu = NAN };
+                             .mfu = NAN,
+                             .val_loss = NAN };
 }
 
 static void write_steps(int64_t after, int64_t last)
@@ -188,6 +189,7 @@ static void progress_in_a_pipe_is_plain_lines(void **state)
     for (int64_t step = 1; step <= 3; step++) {
         sl_step_report report = report_of(step);
         report.steps = 3;
+        report.val_loss = step == 3 ? 0.25 : NAN;
         sl_progress_step(&progress, &report);
     }
     sl_progress_end(&progress);
@@ -196,7 +198,7 @@ static void progress_in_a_pipe_is_plain_lines(void **state)
     assert_string_equal(line, "step 2/3  loss 0.5000  norm 2.500  lr 0.0003  125 ms  8.19k tok/s  MFU N/A  mem 123 MB  "
                               "left 0s\n");
     assert_non_null(fgets(line, sizeof line, file));
-    assert_memory_equal(line, "step 3/3 ", 9);
+    assert_memory_equal(line, "step 3/3  loss 0.3333  val 0.2500  norm", 39);
     assert_null(fgets(line, sizeof line, file));
     fclose(file);
 }
