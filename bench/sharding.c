@@ -105,7 +105,7 @@ int bench_sharding(int argc, char **argv)
           .integer = &run.unsharded,
           .min = 0,
           .max = 64,
-          .help = "Stages gathered at once on a rank, with full; 0: 3." },
+          .help = "Stages gathered at once on a rank, with full; 0: all." },
         { .name = "microbatches",
           .value = "M",
           .integer = &run.model.microbatches,
@@ -143,6 +143,8 @@ int bench_sharding(int argc, char **argv)
         return usage_error("bench sharding", "%d microbatches do not divide a batch of %lld", run.model.microbatches,
                            (long long)run.model.batch);
     sharding_case cases[MODES];
+    if (run.unsharded == 0)
+        run.unsharded = run.stages_per_rank;
     sl_status status = SL_OK;
     for (int i = 0; i < MODES && status == SL_OK; i++) {
         cases[i] = (sharding_case){ .shard = (sl_shard_mode)i };

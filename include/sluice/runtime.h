@@ -131,6 +131,15 @@ typedef enum sl_replica_params {
     SL_REPLICAS_TRUST      /* nothing */
 } sl_replica_params;
 
+/* A thread of the runtime's own that moves posted collectives along while the rank computes in host memory. Without it
+ * they go on between actions and while the rank waits. The bits are the same. */
+typedef enum sl_helper {
+    SL_HELPER_AUTO, /* if this rank may use more cores than its device has threads, and the machine has more than all ranks
+                       on it have */
+    SL_HELPER_OFF,
+    SL_HELPER_ON /* unless the transport is for one thread alone (mpi) */
+} sl_helper;
+
 /* Zero is the default of every field except group, device, schedule and stages. Lists are borrowed for the call; the
  * group, the device, the stages and user pointers must outlive the runtime. */
 typedef struct SL_NAMED_FIELDS sl_runtime_options {
@@ -147,6 +156,7 @@ typedef struct SL_NAMED_FIELDS sl_runtime_options {
      * summed over the replicas by itself. */
     sl_shard_mode shard;
     int shard_group, unsharded_stages; /* likewise */
+    sl_helper helper;                  /* for what is posted to the replicas */
     sl_loss_mean mean;
     bool watch_loss;  /* a loss that is not finite is an error */
     bool local_loss;  /* losses stay on the rank that has them: no message at the end of a step */

@@ -126,9 +126,12 @@ static bool advance(sl_request *request, bool *moved)
 static bool advance_group(sl_group *group)
 {
     bool moved = false;
-    while (group->first && advance(group->first, &moved)) {
+    while (group->first) {
+        sl_request *next = group->first->next; /* once it is done, another thread may use it for something new */
+        if (!advance(group->first, &moved))
+            break;
         moved = true;
-        group->first = group->first->next;
+        group->first = next;
     }
     if (!group->first) {
         group->last = NULL;

@@ -196,6 +196,9 @@ static sl_status build(sl_runtime *runtime, const sl_runtime_options *options)
     SL_TRY(sl_weights_split_groups(runtime));
     SL_TRY(sl_gather_outcomes(runtime->group, "rank", build_local(runtime, &own)));
     SL_TRY(open_channels(runtime));
+    if (runtime->host && runtime->replicas && sl_group_size(runtime->replicas) > 1 &&
+        sl_mover_is_wanted(options->helper, runtime->replicas, runtime->device))
+        SL_TRY(sl_mover_start(runtime->replicas, &runtime->mover));
     SL_TRY(start_watchdog(runtime, options));
 done:
     return status;
@@ -238,6 +241,7 @@ void sl_runtime_destroy(sl_runtime *runtime)
     if (!runtime)
         return;
     sl_watchdog_stop(runtime->watchdog);
+    sl_mover_stop(runtime->mover);
     sl_weights_destroy(runtime);    /* ends what is posted */
     sl_lanes_destroy(runtime);      /* streams may still use what follows */
     sl_group_close(runtime->group); /* and with it the channels */

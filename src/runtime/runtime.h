@@ -4,6 +4,7 @@
 
 #include "runtime/gather.h"
 #include "runtime/lanes.h"
+#include "runtime/mover.h"
 #include "runtime/trace.h"
 #include "runtime/watchdog.h"
 #include "runtime/weights.h"
@@ -59,6 +60,7 @@ struct sl_runtime {
     sl_root_use *roots;          /* one a root input of the wiring */
     sl_stage_requests *requests; /* one a stage of this rank */
     sl_sharers sharers;
+    sl_mover *mover; /* NULL: there is none */
 
     sl_replica_params replica_params;
     bool replicas_ready; /* their parameters have been compared or broadcast */

@@ -352,12 +352,18 @@ done:
     return status;
 }
 
+static sl_status move_along(sl_runtime *runtime, sl_status posted)
+{
+    sl_mover_wake(runtime->mover);
+    return posted;
+}
+
 sl_status sl_weights_run(sl_runtime *runtime, const sl_instr *instr)
 {
     weights_of of = look_up(runtime, instr);
     switch ((sl_code)instr->code) {
     case SL_CODE_UNSHARD:
-        return unshard(runtime, &of);
+        return move_along(runtime, unshard(runtime, &of));
     case SL_CODE_AWAIT_WEIGHTS:
         return await_weights(runtime, &of, instr->stage);
     case SL_CODE_RESHARD:
@@ -366,7 +372,7 @@ sl_status sl_weights_run(sl_runtime *runtime, const sl_instr *instr)
     case SL_CODE_OPEN_GRADS:
         return open_grads(runtime, &of);
     case SL_CODE_REDUCE_GRADS:
-        return reduce_grads(runtime, &of);
+        return move_along(runtime, reduce_grads(runtime, &of));
     case SL_CODE_AWAIT_GRADS:
         return await_grads(runtime, &of, instr->stage);
     default:

@@ -125,6 +125,13 @@ done:
     return status;
 }
 
+/* Replicas that have different elements: one, or those of the first group that shares. */
+static inline int job_writers(const job *self)
+{
+    int group = self->extra.shard_group > 0 ? self->extra.shard_group : self->replicas > 1 ? self->replicas : 1;
+    return self->extra.shard == SL_SHARD_NONE ? 1 : group;
+}
+
 /* Writes what the rank has of the updated elements to where the test looks. */
 static inline void job_keep(const sl_param *param, const float *from, float *whole)
 {
@@ -153,7 +160,7 @@ static inline sl_status job_train(job *self, job_place place, sl_runtime *runtim
             int64_t skip = params[i].updated.first - params[i].held.first;
             job_update(w + skip, g + skip, params[i].updated.count);
             SL_TRY(job_copy(runtime, &params[i].data, w, true));
-            if (place.replica == 0 || self->extra.shard != SL_SHARD_NONE) {
+            if (place.replica < job_writers(self)) {
                 job_keep(&params[i], g, self->grads[params[i].stage]);
                 job_keep(&params[i], w, self->weights[params[i].stage]);
             }
