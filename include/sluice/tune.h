@@ -87,7 +87,7 @@ SL_API const sl_schedule *sl_tune_schedule(const sl_tune *tune, int index);
 SL_API SL_MUST_CHECK sl_status sl_tune_save(const sl_tune *tune, int index, const char *path);
 /* The "section.key=value" that make the choice, for sl_train_config_load; schedule is the CSV file of a schedule that
  * has no name. Fills lines[0..*count), at most SL_TUNE_LINES, borrowed from tune. */
-#define SL_TUNE_LINES 8
+#define SL_TUNE_LINES 10
 SL_API SL_MUST_CHECK sl_status sl_tune_overrides(sl_tune *tune, int index, const char *schedule,
                                                  const char *lines[SL_TUNE_LINES], int *count);
 

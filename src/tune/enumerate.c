@@ -8,7 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_ACTIONS = 4 * 1000 * 1000 };
+enum {
+    MOST_ACTIONS = 4 * 1000 * 1000,
+    SHARDS = SL_SHARD_FULL + 1,
+    FULL = 6 /* microbatches a rank with which a pipeline is full */
+};
 
 static const double SAME = 1e-3; /* times that differ by less count as equal: the one with less memory is better */
 
@@ -63,9 +67,9 @@ static sl_status add_layout(sl_tune *tune, candidate_list *list, tune_candidate 
         return SL_OK;
     SL_TRY(sl_tune_make_stages(tune, &layout, &stages));
     layout.bound = sl_tune_bound(&tune->setting, &stages, &layout);
-    layout.shard = layout.dp > 1 ? tune->shard_count - 1 : TUNE_SHARD_NONE;
+    layout.shard = layout.dp > 1 ? SL_SHARD_FULL : SL_SHARD_NONE;
     double memory = least_memory(tune, &stages, &layout);
-    layout.shard = TUNE_SHARD_NONE;
+    layout.shard = SL_SHARD_NONE;
     if (tune->least_memory == 0 || memory < tune->least_memory)
         tune->least_memory = memory;
     if (memory <= 1.05 * tune->cluster.memory)
@@ -125,21 +129,59 @@ done:
 
 /* ---- Schedules of a layout ------------------------------------------------------------------- */
 
-/* Each way to share weights between replicas, with one schedule: the best of the layout so far stays in best[]. */
-static sl_status try_schedule(sl_tune *tune, const tune_candidate *layout, const tune_stages *stages, const char *name,
-                              tune_candidate best[3])
+/* Times of the layout with the schedule, one for each way to share weights between replicas. */
+static sl_status time_schedule(sl_tune *tune, const tune_candidate *layout, const tune_stages *stages, const char *name,
+                               tune_candidate out[SHARDS])
 {
     sl_status status = SL_OK;
     sl_schedule *schedule = NULL;
-    status = sl_tune_make_schedule(tune, layout, stages, name, 0, &schedule, NULL);
+    SL_TRY(sl_tune_make_schedule(tune, layout, stages, name, 0, &schedule, NULL));
+    for (int shard = 0; shard < (layout->dp > 1 ? SHARDS : 1); shard++) {
+        out[shard] = *layout;
+        out[shard].shard = (sl_shard_mode)shard;
+        out[shard].schedule = name;
+        SL_TRY(sl_tune_time(&tune->setting, stages, schedule, &out[shard]));
+    }
+done:
+    sl_schedule_destroy(schedule);
+    return status;
+}
+
+/* Once the pipeline is full every microbatch adds the same: many of them are reckoned from fewer. What is best is timed
+ * as a whole later. */
+static void extend(const tune_candidate *few, const tune_candidate *more, int64_t microbatches, tune_candidate *out)
+{
+    double steps = (double)(microbatches - more->microbatches) / (double)(more->microbatches - few->microbatches);
+    *out = *more;
+    out->microbatches = microbatches;
+    out->rows = more->rows;
+    out->work += steps * (more->work - few->work);
+    out->idle += steps * (more->idle - few->idle);
+    out->seconds = out->work + out->idle + out->exchange + out->update;
+    out->bubble = out->idle / (out->work + out->idle);
+}
+
+/* One schedule: the best of the layout so far stays in best[]. */
+static sl_status try_schedule(sl_tune *tune, const tune_candidate *layout, const tune_stages *stages, const char *name,
+                              tune_candidate best[SHARDS])
+{
+    sl_status status = SL_OK;
+    tune_candidate few[SHARDS], more[SHARDS], sample = *layout;
+    bool many = layout->microbatches > FULL * layout->pp;
+    if (many) {
+        sample.microbatches = FULL / 2 * layout->pp;
+        status = time_schedule(tune, &sample, stages, name, few);
+        sample.microbatches = FULL * layout->pp;
+    }
+    if (status == SL_OK)
+        status = time_schedule(tune, &sample, stages, name, more);
     if (status == SL_ERR_ARGUMENT || status == SL_ERR_UNSUPPORTED)
         return SL_OK; /* not for this many microbatches, or not into this memory */
     SL_TRY(status);
-    for (int shard = 0; shard < (layout->dp > 1 ? tune->shard_count : 1); shard++) {
-        tune_candidate candidate = *layout;
-        candidate.shard = shard;
-        candidate.schedule = name;
-        SL_TRY(sl_tune_time(&tune->setting, stages, schedule, &candidate));
+    for (int shard = 0; shard < (layout->dp > 1 ? SHARDS : 1); shard++) {
+        tune_candidate candidate = more[shard];
+        if (many)
+            extend(&few[shard], &more[shard], layout->microbatches, &candidate);
         tune->tried++;
         bool better = candidate.seconds < best[shard].seconds * (1 - SAME);
         bool leaner = candidate.seconds < best[shard].seconds * (1 + SAME) && candidate.memory < best[shard].memory;
@@ -147,7 +189,6 @@ static sl_status try_schedule(sl_tune *tune, const tune_candidate *layout, const
             best[shard] = candidate;
     }
 done:
-    sl_schedule_destroy(schedule);
     return status;
 }
 
@@ -155,7 +196,7 @@ static sl_status try_layout(sl_tune *tune, const tune_candidate *layout, candida
 {
     sl_status status = SL_OK;
     tune_stages stages = { 0 };
-    tune_candidate best[3] = { { .seconds = INFINITY }, { .seconds = INFINITY }, { .seconds = INFINITY } };
+    tune_candidate best[SHARDS] = { { .seconds = INFINITY }, { .seconds = INFINITY }, { .seconds = INFINITY } };
     SL_TRY(sl_tune_make_stages(tune, layout, &stages));
     for (int n = 0; sl_generator_name(n); n++) {
         sl_placement placement;
@@ -168,9 +209,11 @@ static sl_status try_layout(sl_tune *tune, const tune_candidate *layout, candida
         if (suits)
             SL_TRY(try_schedule(tune, layout, &stages, name, best));
     }
-    if (layout->pp > 1)
+    /* Another order gains little if a named one is near the bound. */
+    double least = fmin(best[0].seconds, fmin(best[1].seconds, best[2].seconds));
+    if (layout->pp > 1 && least > layout->bound * 1.02)
         SL_TRY(try_schedule(tune, layout, &stages, "found", best));
-    for (int shard = 0; shard < 3; shard++) {
+    for (int shard = 0; shard < SHARDS; shard++) {
         if (best[shard].seconds < INFINITY)
             SL_TRY(add_candidate(found, &best[shard]));
     }

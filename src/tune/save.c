@@ -4,16 +4,10 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/units.h"
-#include "train/config_keys.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-
-static bool has_shard_key(void)
-{
-    return sl_config_find("parallel", strlen("parallel"), "shard", strlen("shard")) >= 0;
-}
 
 /* "parallel.split=[h.1, h.2]" */
 static sl_status split_line(sl_tune *tune, const tune_entry *entry, char **out)
@@ -49,8 +43,9 @@ sl_status sl_tune_entry_overrides(sl_tune *tune, const tune_entry *entry, const 
     SL_TRY(sl_arena_printf(tune->arena, &made[n++], "parallel.recompute=[%s]",
                            own->recompute > 0 ? tune->model.recompute[own->recompute] : ""));
     SL_TRY(split_line(tune, entry, &made[n++]));
-    if (has_shard_key())
-        SL_TRY(sl_arena_printf(tune->arena, &made[n++], "parallel.shard=%s", sl_tune_shard_name(own->shard)));
+    SL_TRY(sl_arena_printf(tune->arena, &made[n++], "parallel.shard=%s", sl_tune_shard_name(own->shard)));
+    SL_TRY(sl_arena_printf(tune->arena, &made[n++], "parallel.shard_group=0"));
+    SL_TRY(sl_arena_printf(tune->arena, &made[n++], "parallel.unsharded=%d", own->unsharded));
     memcpy(lines, made, sizeof made);
     *count = n;
 done:
@@ -75,8 +70,7 @@ static void write_plan(const sl_tune *tune, const tune_entry *entry, const char 
             sl_bytes_text(own->memory, bytes, sizeof bytes));
     fprintf(file, "batch:\n  microbatches: %" PRId64 "\nparallel:\n  pp: %d\n  dp: %d\n", own->microbatches, own->pp,
             own->dp);
-    if (has_shard_key())
-        fprintf(file, "  shard: %s\n", sl_tune_shard_name(own->shard));
+    fprintf(file, "  shard: %s\n  shard_group: 0\n  unsharded: %d\n", sl_tune_shard_name(own->shard), own->unsharded);
     fprintf(file, "  schedule: %s\n  stages_per_rank: %d\n  split: [", schedule, own->chunks);
     for (int i = 0; i < own->pp * own->chunks - 1; i++)
         fprintf(file, "%s%s", i > 0 ? ", " : "", entry->split[i]);

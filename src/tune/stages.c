@@ -79,12 +79,16 @@ sl_status sl_tune_make_stages(sl_tune *tune, const tune_candidate *candidate, tu
     SL_TRY(sl_tune_cut(weights, model->unit_count, made.count, made.cuts));
     for (int u = 0, s = 0; u < model->unit_count; u++) {
         const tune_cost *cost = &costs->kinds[model->units[u].kind];
-        if (s + 1 < made.count && made.cuts[s] == u) {
+        bool starts = s + 1 < made.count && made.cuts[s] == u;
+        if (starts) {
             int from = sl_placement_rank(candidate->placement, candidate->pp, s);
             int to = sl_placement_rank(candidate->placement, candidate->pp, s + 1);
             made.hops[s++] = sl_tune_hop(&tune->cluster, candidate->dp, from, to, cost->input);
         }
-        add_unit(&made, s, cost);
+        tune_cost own = *cost;
+        if (candidate->recompute == 1 && model->units[u].inner && !starts) /* the block's input alone is held */
+            own.until_i = fmax(0, own.until_i - own.input);
+        add_unit(&made, s, &own);
     }
     *out = made;
     made = (tune_stages){ 0 };

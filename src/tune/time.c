@@ -37,11 +37,13 @@ static double half_ring(const sl_cluster *cluster, const tune_candidate *candida
     return (dp - 1) * link->latency + (link->bandwidth > 0 ? (dp - 1) / dp * bytes / link->bandwidth : 0);
 }
 
-/* Gradients are summed; weights are gathered if each replica keeps or updates a part of them. */
+/* Gradients are summed; weights are gathered if each replica keeps or updates a part of them: once a step, or for every
+ * microbatch if the gathered weights of all stages of the rank do not fit at once. */
 static double exchange_seconds(const sl_cluster *cluster, const tune_candidate *candidate, double grads, double params)
 {
-    return half_ring(cluster, candidate, grads) +
-           half_ring(cluster, candidate, candidate->shard == TUNE_SHARD_NONE ? grads : params);
+    bool again = candidate->unsharded > 0 && candidate->unsharded < candidate->chunks;
+    double gather = half_ring(cluster, candidate, candidate->shard == SL_SHARD_NONE ? grads : params);
+    return half_ring(cluster, candidate, grads) + (again ? 2 * (double)candidate->microbatches : 1) * gather;
 }
 
 static int rank_of(const tune_candidate *candidate, int stage)
@@ -73,9 +75,9 @@ double sl_tune_fixed_memory(const tune_setting *setting, const tune_stages *stag
         elements += stages->elements[s];
         scratch = fmax(scratch, stages->scratch[s]);
     }
-    double state = elements * setting->state_bytes / (candidate->shard == TUNE_SHARD_NONE ? 1 : dp);
-    double parts = candidate->shard == TUNE_SHARD_FULL ? (params + grads) / dp : 0;
-    double snapshot = setting->cluster->shared_cores > 0 ? params + elements * setting->state_bytes : 0;
+    double state = elements * setting->state_bytes / (candidate->shard == SL_SHARD_NONE ? 1 : dp);
+    double parts = candidate->shard == SL_SHARD_FULL ? (params + grads) / dp : 0;
+    double snapshot = (params + elements * setting->state_bytes) / (candidate->shard == SL_SHARD_NONE ? 1 : dp);
     return params + grads + parts + state + scratch + snapshot;
 }
 
@@ -136,7 +138,7 @@ static void sum_ranks(const tune_setting *setting, const tune_stages *stages, co
         int rank = rank_of(candidate, s);
         work[rank] += work_of(&stages->costs[s]) * (double)candidate->microbatches;
         update[rank] += stages->elements[s] * setting->update_seconds /
-                        (candidate->shard == TUNE_SHARD_NONE ? 1 : (double)candidate->dp);
+                        (candidate->shard == SL_SHARD_NONE ? 1 : (double)candidate->dp);
     }
 }
 

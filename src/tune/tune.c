@@ -2,36 +2,27 @@
 #include "tune/tune.h"
 
 #include "base/alloc.h"
-#include "train/config_keys.h"
 
 #include <stdio.h>
 #include <string.h>
 
-static const char *const shard_names[] = { "none", "optimizer", "full" };
+static const char *const shard_names[] = {
+    [SL_SHARD_NONE] = "none", [SL_SHARD_OPTIMIZER] = "optimizer", [SL_SHARD_FULL] = "full"
+};
 
-const char *sl_tune_shard_name(int shard)
+const char *sl_tune_shard_name(sl_shard_mode shard)
 {
     return shard_names[shard];
-}
-
-/* What parallel.shard offers, of those that are known here; 1 if there is no such key. */
-static int count_shards(void)
-{
-    int i = sl_config_find("parallel", strlen("parallel"), "shard", strlen("shard")), count = 1;
-    for (; i >= 0 && count < 3; count++) {
-        if (!strstr(sl_config_keys[i].words, shard_names[count]))
-            break;
-    }
-    return count;
 }
 
 /* The configuration with everything that is to be chosen set aside; `last` is one more override or NULL. */
 static sl_status load_config(const sl_tune *tune, const char *last, sl_train_config **out)
 {
     sl_status status = SL_OK;
-    static const char *const neutral[] = { "parallel.pp=1",       "parallel.dp=1",       "parallel.schedule=1F1B",
-                                           "parallel.split=",     "parallel.recompute=", "parallel.stages_per_rank=0",
-                                           "batch.microbatches=1" };
+    static const char *const neutral[] = { "parallel.pp=1",        "parallel.dp=1",       "parallel.schedule=1F1B",
+                                           "parallel.split=",      "parallel.recompute=", "parallel.stages_per_rank=0",
+                                           "batch.microbatches=1", "parallel.shard=none", "parallel.shard_group=0",
+                                           "parallel.unsharded=0" };
     enum { NEUTRAL = sizeof neutral / sizeof *neutral };
     const char **lines = NULL;
     int count = tune->override_count;
@@ -60,7 +51,6 @@ static sl_status copy_options(sl_tune *tune, const sl_tune_options *options)
     tune->spread = options->spread;
     tune->top = options->top > 0 ? options->top : 5;
     tune->budget = options->budget_seconds > 0 ? options->budget_seconds : SL_PLAN_BUDGET;
-    tune->shard_count = count_shards();
 done:
     return status;
 }

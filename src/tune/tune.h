@@ -13,6 +13,7 @@
 typedef struct tune_unit {
     int first;        /* node of the graph; it ends before the next unit's first */
     int kind;         /* units of the same kind have the same nodes and shapes */
+    bool inner;       /* it goes on with the block of the unit before */
     const char *name; /* of its first node: where parallel.split cuts */
 } tune_unit;
 
@@ -25,7 +26,7 @@ typedef struct tune_model {
     tune_unit *units;
     int unit_count, kind_count, node_count;
     int *samples; /* a unit of each kind */
-    /* What may be computed again: patterns of modules; the first is NULL, nothing. */
+    /* What may be computed again: patterns of modules; the first is NULL, nothing, the second whole blocks. */
     const char *recompute[TUNE_RECOMPUTE_LIMIT];
     int recompute_count;
 } tune_model;
@@ -68,13 +69,14 @@ typedef struct tune_candidate {
     sl_placement placement;
     int64_t microbatches, rows;
     int recompute;
-    int shard; /* place in the words of parallel.shard: none, optimizer, full */
+    sl_shard_mode shard;
     const char *schedule;
     double bound;                                 /* of the time, before any schedule is made */
     double seconds, work, idle, exchange, update; /* as in sl_tune_choice */
     double bubble, memory;                        /* memory is an estimate until it is compiled */
     int fullest;
-    double room; /* share of the memory left for activations that a searched schedule may use */
+    int unsharded; /* stages of a rank whose weights are gathered at once, if all is shared; 0: not known, or no matter */
+    double room;   /* share of the memory left for activations that a searched schedule may use */
 } tune_candidate;
 
 /* Stages of a candidate. */
@@ -85,8 +87,6 @@ typedef struct tune_stages {
     double *hops;         /* seconds from stage s to s + 1 */
     double *kept, *scratch, *params, *grads, *elements;
 } tune_stages;
-
-enum { TUNE_SHARD_NONE, TUNE_SHARD_OPTIMIZER, TUNE_SHARD_FULL };
 
 /* Contiguous stages of whole units: the largest as small as possible, and the others as equal as that allows. weights
  * are the seconds of the units; cuts has room for stages - 1. */
@@ -134,7 +134,6 @@ struct sl_tune {
     sl_cluster cluster;
     tune_setting setting;
     bool measure, spread;
-    int shard_count; /* values of parallel.shard that train offers, from the first on */
     int ranks, top;
     double budget;
     tune_costs *costs; /* computed so far */
@@ -146,8 +145,7 @@ struct sl_tune {
     double least_memory; /* that any configuration would need on its fullest rank, as estimated */
 };
 
-/* The words of parallel.shard in their order. */
-const char *sl_tune_shard_name(int shard);
+const char *sl_tune_shard_name(sl_shard_mode shard); /* the word of parallel.shard */
 
 /* Stages of the candidate, from costs that are computed once. */
 SL_MUST_CHECK sl_status sl_tune_make_stages(sl_tune *tune, const tune_candidate *candidate, tune_stages *out);

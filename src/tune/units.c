@@ -86,7 +86,10 @@ static sl_status find_units(const sl_graph *graph, tune_model *model)
         if (n > 0 && !(narrow && sl_node_has_work(&graph->nodes[n])))
             continue;
         tune_unit *unit = &model->units[model->unit_count++];
+        const char *name = graph->nodes[n].name;
+        size_t block = block_length(name);
         unit->first = n;
+        unit->inner = n > 0 && block > 0 && strncmp(name, unit[-1].name, block + 1) == 0;
         SL_TRY(sl_arena_strdup(model->arena, graph->nodes[n].name, (char **)(void *)&unit->name));
     }
     model->node_count = graph->node_count;

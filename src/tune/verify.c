@@ -3,6 +3,7 @@
 #include "tune/tune.h"
 
 #include "base/alloc.h"
+#include "base/text.h"
 #include "base/units.h"
 
 #include <math.h>
@@ -15,27 +16,30 @@ enum { SEARCHES = 4 };
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
 /* The memory of the fullest rank as the pure compile has it. */
-static sl_status compile_memory(const sl_tune *tune, const tune_candidate *candidate, const char *const *lines,
-                                int line_count, const sl_schedule *schedule, double *memory, int *fullest)
+static sl_status compile_memory(const sl_tune *tune, tune_candidate *candidate, const char *const *lines,
+                                int line_count, const sl_schedule *schedule)
 {
     sl_status status = SL_OK;
     sl_train_config *config = NULL;
     sl_train_plan *plan = NULL;
     const char **all = NULL;
+    char limit[48], number[32];
     int count = tune->override_count;
-    SL_TRY(SL_NEW_ARRAY(all, count + line_count));
+    SL_TRY(SL_NEW_ARRAY(all, count + line_count + 1));
     memcpy(all, tune->overrides, (size_t)count * sizeof *all);
     memcpy(all + count, lines, (size_t)line_count * sizeof *all);
-    SL_TRY(sl_train_config_load(tune->path, all, count + line_count, &config));
+    snprintf(limit, sizeof limit, "parallel.memory_gb=%s",
+             sl_double_text(tune->cluster.memory / 1e9, number, sizeof number));
+    all[count + line_count] = limit;
+    SL_TRY(sl_train_config_load(tune->path, all, count + line_count + 1, &config));
     SL_TRY(sl_plan_create_shape(config, NULL, schedule, &plan));
-    *memory = 0;
+    candidate->unsharded = plan->unsharded;
+    candidate->memory = 0;
     for (int r = 0; r < candidate->pp; r++) {
-        sl_plan_memory bytes = sl_train_plan_memory(plan, r * candidate->dp);
-        /* Snapshots lie in the machine's memory, which is the device's own only if ranks share processors. */
-        double total = (double)(bytes.total - (tune->cluster.shared_cores > 0 ? 0 : bytes.checkpoint));
-        if (total > *memory) {
-            *memory = total;
-            *fullest = r;
+        double total = (double)sl_train_plan_memory(plan, r * candidate->dp).total;
+        if (total > candidate->memory) {
+            candidate->memory = total;
+            candidate->fullest = r;
         }
     }
 done:
@@ -64,16 +68,17 @@ static sl_status take_schedule(sl_tune *tune, const tune_stages *stages, sl_sche
     sl_status status = SL_OK;
     const char *lines[SL_TUNE_LINES];
     int count = 0;
-    double memory = 0;
-    int fullest = 0;
-    SL_TRY(sl_tune_time(&tune->setting, stages, schedule, &entry->candidate));
+    tune_candidate compiled = entry->candidate;
+    entry->candidate.unsharded = 0;                                      /* as many as fit */
     SL_TRY(sl_tune_entry_overrides(tune, entry, "1F1B", lines, &count)); /* the schedule itself is given */
-    status = compile_memory(tune, &entry->candidate, lines, count, schedule, &memory, &fullest);
-    *fits = status == SL_OK && memory <= tune->cluster.memory;
+    status = compile_memory(tune, &compiled, lines, count, schedule);
+    *fits = status == SL_OK && compiled.memory <= tune->cluster.memory;
     if (status == SL_ERR_ARGUMENT || status == SL_ERR_SCHEDULE || status == SL_ERR_UNSUPPORTED)
         status = SL_OK; /* train refuses it */
-    entry->candidate.memory = memory;
-    entry->candidate.fullest = fullest;
+    entry->candidate.unsharded = compiled.unsharded;
+    SL_TRY(sl_tune_time(&tune->setting, stages, schedule, &entry->candidate));
+    entry->candidate.memory = compiled.memory;
+    entry->candidate.fullest = compiled.fullest;
 done:
     return status;
 }

@@ -195,8 +195,7 @@ static double memory_of_file(const char *path, const sl_tune_choice *choice)
     assert_int_equal(sl_train_plan_stages(plan), choice->pp * choice->stages_per_rank);
     double most = 0;
     for (int r = 0; r < choice->pp; r++) {
-        sl_plan_memory memory = sl_train_plan_memory(plan, r * choice->dp);
-        most = fmax(most, (double)(memory.total - memory.checkpoint));
+        most = fmax(most, (double)sl_train_plan_memory(plan, r * choice->dp).total);
     }
     sl_train_plan_destroy(plan);
     sl_train_config_destroy(config);
