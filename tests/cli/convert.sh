@@ -39,6 +39,22 @@ run 0 "$SLUICE" train --resume --data.text=text.txt --model.n_layer=4 --model.n_
     --batch.seq=16 --batch.microbatches=2 --run.steps=4 --log.peak_gflops=1 --run.out=mesh-2-2-full --parallel.pp=2
 same out/checkpoints/step-00000004 mesh-2-2-full/checkpoints/step-00000004
 
+# A run that shares its weights among replicas cuts every tensor as a conversion to its mesh does.
+shardings() { grep '"sharding"' "$1/$step/manifest.json" | sed 's/,$//; s/\],"xxh3".*//'; }
+for mesh in "1 2 full" "2 2 optimizer"; do
+    read -r pp dp shard <<<"$mesh"
+    train "run-$shard" --run.steps=2 --parallel.pp="$pp" --parallel.dp="$dp" --parallel.shard="$shard"
+    run 0 "$SLUICE" convert "run-$shard" "whole-$shard" --pp 1 --dp 1
+    run 0 "$SLUICE" convert "whole-$shard" "again-$shard" --pp "$pp" --dp "$dp" --shard "$shard"
+    same "run-$shard/$step" "whole-$shard/$step"
+    [ "$(files "run-$shard")" = "$((pp * dp))" ] || fail "run-$shard has $(files "run-$shard") files"
+    shardings "run-$shard" >"$scratch/expected"
+    shardings "again-$shard" >"$out"
+    [ "$(wc -l <"$out")" -gt 100 ] || fail "the shardings were not found"
+    diff "$scratch/expected" "$out" >"$err" || fail "the shardings of run-$shard are not those of a conversion to its mesh"
+    same "run-$shard/$step" "again-$shard/$step"
+done
+
 # What is refused.
 run 2 "$SLUICE" convert out mesh-1-1-none
 grep -q "holds checkpoints" "$err" || fail "a run that has checkpoints is not refused"

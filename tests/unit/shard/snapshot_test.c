@@ -47,6 +47,46 @@ static void *map(int memory, size_t *bytes)
     return data;
 }
 
+/* Each rank's part of a tensor that they share; the first has nothing of it. */
+static int make_slice(int64_t first, int64_t count)
+{
+    const sl_tensor_entry slice = { .name = "shared",
+                                    .dtype = SL_F32,
+                                    .shape = { 1, { count } },
+                                    .count = count,
+                                    .bytes = (size_t)count * sizeof *weights,
+                                    .whole = { 2, { 2, 3 } },
+                                    .offsets = { first } };
+    sl_snapshot_writer *writer = NULL;
+    int memory = -1;
+    assert_int_equal(sl_snapshot_writer_create(&slice, 1, &writer), SL_OK);
+    assert_int_equal(sl_snapshot_writer_write(writer, 0, weights + first), SL_OK);
+    assert_int_equal(sl_snapshot_writer_seal(writer, &memory), SL_OK);
+    sl_snapshot_writer_destroy(writer);
+    return memory;
+}
+
+static void slices_of_several_ranks_are_read_as_one_tensor(void **state)
+{
+    (void)state;
+    size_t bytes[3];
+    void *data[3] = { map(make_slice(0, 0), &bytes[0]), map(make_slice(4, 2), &bytes[1]),
+                      map(make_slice(0, 4), &bytes[2]) };
+    sl_snapshot *snapshot = NULL;
+    float read[3];
+    assert_int_equal(sl_snapshot_open(data, bytes, 3, &snapshot), SL_OK);
+    const sl_tensor_entry *found = sl_snapshot_find(snapshot, "shared");
+    assert_non_null(found);
+    assert_true(sl_shape_equal(&found->shape, &entries[0].shape));
+    assert_int_equal(sl_tensor_entry_read(found, 3 * sizeof *read, sizeof read, read), SL_OK);
+    assert_memory_equal(read, weights + 3, sizeof read);
+    sl_snapshot_close(snapshot);
+    assert_int_equal(sl_snapshot_open(data, bytes, 2, &snapshot), SL_ERR_FORMAT);
+    assert_non_null(strstr(sl_error_message(), "shared: the shards have 2 of the 6 elements"));
+    for (int i = 0; i < 3; i++)
+        munmap(data[i], bytes[i]);
+}
+
 static void several_parts_are_read_as_one(void **state)
 {
     (void)state;
@@ -136,8 +176,11 @@ static void a_snapshot_that_is_cut_short_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(several_parts_are_read_as_one),           cmocka_unit_test(sealed_memory_cannot_change),
-        cmocka_unit_test(half_a_snapshot_is_not_sealed),           cmocka_unit_test(no_change_of_a_byte_leads_outside),
+        cmocka_unit_test(several_parts_are_read_as_one),
+        cmocka_unit_test(slices_of_several_ranks_are_read_as_one_tensor),
+        cmocka_unit_test(sealed_memory_cannot_change),
+        cmocka_unit_test(half_a_snapshot_is_not_sealed),
+        cmocka_unit_test(no_change_of_a_byte_leads_outside),
         cmocka_unit_test(a_snapshot_that_is_cut_short_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
