@@ -52,6 +52,8 @@ build() {
             flags=
             case {} in
             *_avx512.c) flags="-mavx512f -mavx512dq -mavx512bw -mavx512vl -mavx2 -mfma -mf16c" ;;
+            *_amx.c | *_bf16.c)
+                flags="-mavx512f -mavx512dq -mavx512bw -mavx512vl -mavx512bf16 -mamx-tile -mamx-bf16 -mavx2 -mfma -mf16c" ;;
             *_avx2.c) flags="-mavx2 -mfma -mf16c" ;;
             esac
             name={} && name=${name//\//_}

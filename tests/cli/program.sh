@@ -48,6 +48,11 @@ done
 mkdir "$scratch/examples"
 cd "$scratch/examples"
 "$SLUICE" show --schedule GPipe --ranks 2 --microbatches 2 -o trace.json
+printf 'text that is long enough for a batch of the plan, again and again. %.0s' {1..200} >text.txt
+printf 'model: {n_layer: 4, n_embd: 32, n_head: 2}\ndata: {text: text.txt}\nbatch: {seq: 32}\n' >run.yaml
+cp run.yaml llama.yaml
+printf 'machines: 1\ndevices: 2\nmemory: 1GB\nflops: 1e11\nbandwidth: 1e10\n' >cluster.yaml
+printf 'inside: {latency: 1e-6, bandwidth: 1e9}\nbetween: {latency: 1e-5, bandwidth: 1e8}\n' >>cluster.yaml
 for command in plan check show; do
     "$SLUICE" $command --help | sed -n '/^Example:/,$s/^  //p' >"$scratch/lines"
     while read -r line; do
