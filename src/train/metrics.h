@@ -56,10 +56,11 @@ typedef struct sl_progress {
     bool in_place; /* a terminal: the line is rewritten */
     bool colour;
     bool off;
-    int64_t every;   /* steps between lines where not in place */
-    double seconds;  /* smoothed time of a step */
-    double val_loss; /* of the last validation; NAN before the first */
-    bool line_open;  /* the terminal line has no newline yet */
+    int64_t every;         /* steps between lines if not in place */
+    const char *precision; /* "bf16"; empty for f32; static */
+    double seconds;        /* smoothed time of a step */
+    double val_loss;       /* of the last validation; NAN before the first */
+    bool line_open;        /* the terminal line has no newline yet */
     sl_step_report last;
     bool last_shown; /* whether the line is that of `last` */
     double shown;    /* when the line was last written */

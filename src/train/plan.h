@@ -90,6 +90,9 @@ void sl_plan_print_sharing(const sl_train_plan *plan, FILE *file);
 sl_plan_memory sl_plan_memory_of(const sl_pipeline_memory *memory);
 void sl_plan_memory_sum(sl_plan_memory *memory); /* sets total */
 
+/* plan_print.c: "f32", or "bf16, f32 master weights, f32 gradients". */
+const char *sl_plan_precision_text(const sl_train_config *config, char *text, size_t size);
+
 /* How the optimizer section reads for the optimizer. */
 sl_optim_options sl_plan_optim_options(const sl_train_config *config);
 

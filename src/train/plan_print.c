@@ -30,8 +30,7 @@ static const char *dropout_text(const sl_model *model, char *text, size_t size)
     return text;
 }
 
-/* "f32", or "bf16, f32 master weights, f32 gradients". */
-static const char *precision_text(const sl_train_config *config, char *text, size_t size)
+const char *sl_plan_precision_text(const sl_train_config *config, char *text, size_t size)
 {
     const char *dtype = sl_dtype_name((sl_dtype)config->precision.dtype);
     if (config->precision.dtype == SL_F32)
@@ -71,7 +70,7 @@ static void print_run(const sl_train_plan *plan, FILE *file)
             sl_count_text((double)sl_param_list_elements(plan->params), params, sizeof params),
             dropout_text(&plan->model, dropout, sizeof dropout), config->model.init ? " from " : ", random weights",
             config->model.init ? config->model.init : "");
-    fprintf(file, "precision %s\n", precision_text(config, precision, sizeof precision));
+    fprintf(file, "precision %s\n", sl_plan_precision_text(config, precision, sizeof precision));
     fprintf(file, "data      %s: %" PRId64 " tokens (%s), %.*f epochs in %" PRId64 " step%s, %s\n",
             sl_tokens_path(plan->tokens), sl_tokens_count(plan->tokens),
             sl_token_format_name(sl_tokens_format(plan->tokens)), epochs < 0.1 ? 4 : 2, epochs, config->run.steps,

@@ -22,6 +22,7 @@ void sl_progress_begin(sl_progress *progress, FILE *stream, const sl_train_confi
         .off = config->log.progress == SL_PROGRESS_OFF,
         .every = config->log.every,
         .val_loss = NAN,
+        .precision = config->precision.dtype == SL_F32 ? "" : sl_dtype_name((sl_dtype)config->precision.dtype),
     };
 }
 
@@ -44,7 +45,21 @@ static size_t columns(const sl_progress *progress)
 
 /* ---- The line -------------------------------------------------------------------------------- */
 
-enum { STEP, LOSS, VALIDATION, NORM, RATE_OF_LEARNING, TIME, TOKENS, MFU, MEMORY, LEFT, FIELD_COUNT, FIELD_BYTES = 64 };
+enum {
+    STEP,
+    LOSS,
+    VALIDATION,
+    NORM,
+    LEARNING_RATE,
+    TIME,
+    TOKENS,
+    PRECISION,
+    MFU,
+    MEMORY,
+    LEFT,
+    FIELD_COUNT,
+    FIELD_BYTES = 64
+};
 
 /* Numbers of a run that has gone astray stay short too. */
 static void put_number(char *text, const char *name, int decimals, double value)
@@ -64,9 +79,10 @@ static void format_fields(const sl_progress *progress, const sl_step_report *rep
     if (!isnan(progress->val_loss))
         put_number(fields[VALIDATION], "val", 4, progress->val_loss);
     put_number(fields[NORM], "norm", 3, report->grad_norm);
-    snprintf(fields[RATE_OF_LEARNING], FIELD_BYTES, "lr %.3g", report->lr);
+    snprintf(fields[LEARNING_RATE], FIELD_BYTES, "lr %.3g", report->lr);
     sl_seconds_text(report->seconds, fields[TIME], FIELD_BYTES);
     snprintf(fields[TOKENS], FIELD_BYTES, "%s tok/s", sl_count_text(report->tokens_per_s, text, sizeof text));
+    snprintf(fields[PRECISION], FIELD_BYTES, "%s", progress->precision);
     if (isfinite(report->mfu))
         snprintf(fields[MFU], FIELD_BYTES, "MFU %.1f%%", 100 * report->mfu);
     else
@@ -93,8 +109,9 @@ static int fit(char fields[][FIELD_BYTES], size_t room, char *line, size_t size)
 {
     static const struct {
         int bar, left_out;
-    } narrower[] = { { 10, FIELD_COUNT }, { 10, MFU }, { 10, MEMORY }, { 10, RATE_OF_LEARNING }, { 0, FIELD_COUNT },
-                     { 0, NORM },         { 0, TIME }, { 0, TOKENS },  { 0, VALIDATION },        { 0, LEFT } };
+    } narrower[] = { { 10, FIELD_COUNT },   { 10, PRECISION },  { 10, MFU }, { 10, MEMORY },
+                     { 10, LEARNING_RATE }, { 0, FIELD_COUNT }, { 0, NORM }, { 0, TIME },
+                     { 0, TOKENS },         { 0, VALIDATION },  { 0, LEFT } };
     int bar = 20;
     for (size_t i = 0; i < sizeof narrower / sizeof *narrower; i++) {
         if (join(fields, line, size) + (bar ? (size_t)bar + 1 : 0) < room)

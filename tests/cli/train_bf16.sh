@@ -15,6 +15,7 @@ train() {
 for model in gpt2-tiny llama-tiny; do
     data=$SLUICE_DATA/models/$model whole=$scratch/$model
     train $model "$whole" --save-grads "$whole.grads"
+    prints ' tok/s  bf16  MFU '
     run 0 "$compare" bf16_curve "$whole/metrics.jsonl" "$data/curve.json" "$data/bf16.json"
     run 0 "$compare" bf16_tensors "$whole.grads" "$data/grads_step0.safetensors" "$data/bf16.json"
     run 0 "$SLUICE" export --model "$whole" --output "$whole/hf"
@@ -33,6 +34,8 @@ done
 
 # A checkpoint is f32: export loses nothing, and as bf16 it is what the forward pass read.
 dir=$scratch/llama-tiny
+run 0 "$SLUICE" info "$dir"
+prints 'precision     bf16, f32 master weights, f32 gradients'
 run 0 "$SLUICE" info "$dir/hf"
 prints '  f32  [48]             model.norm.weight'
 for dtype in bf16 f16; do

@@ -87,6 +87,46 @@ static void modes_have_the_same_parameters_in_the_same_order(void **state)
     }
 }
 
+/* Cut in two, so that a value that goes from stage to stage is among the ports. */
+static void check_bf16(const sl_model *model, sl_model_mode mode, sl_device *device)
+{
+    sl_graph *graph = NULL;
+    sl_partition *partition = NULL;
+    ok(sl_model_build(model, mode, &(sl_model_shape){ .batch = 3, .seq = 7, .dtype = SL_BF16 }, &graph));
+    ok(sl_graph_partition(graph, &(sl_split_spec){ .kind = SL_SPLIT_EQUAL, .stages = 2 }, &partition));
+    for (int s = 0; s < 2; s++) {
+        const sl_program_options options = { .forward_only = mode != SL_MODE_TRAIN };
+        sl_stage_program *program = NULL;
+        ok(sl_stage_program_create(partition, s, device, &options, &program));
+        const sl_program_info *info = sl_stage_program_info(program);
+        for (int i = 0; i < info->param_count; i++)
+            assert_int_equal(info->params[i].dtype, SL_BF16);
+        for (int i = 0; i < info->state_count; i++)
+            assert_int_equal(info->states[i].dtype, SL_BF16);
+        for (int i = 0; i < info->output_count; i++) /* named outputs are the loss and the logits */
+            assert_int_equal(info->outputs[i].dtype, info->outputs[i].root ? SL_F32 : SL_BF16);
+        sl_stage_program_destroy(program);
+    }
+    sl_partition_destroy(partition);
+    sl_graph_destroy(graph);
+}
+
+static void a_model_in_bf16_has_an_f32_loss_and_f32_logits(void **state)
+{
+    (void)state;
+    sl_model models[] = { load("gpt2-tiny"), load("llama-tiny"), sl_model_default(&sl_model_mlp) };
+    sl_device *device = NULL;
+    sl_graph *graph = NULL;
+    ok(sl_device_open("cpu", NULL, &device));
+    for (int m = 0; m < 3; m++) {
+        for (int mode = 0; mode < (models[m].family == &sl_model_mlp ? 3 : 4); mode++)
+            check_bf16(&models[m], (sl_model_mode)mode, device);
+    }
+    says(sl_model_build(&models[0], SL_MODE_TRAIN, &(sl_model_shape){ .batch = 1, .seq = 8, .dtype = SL_F16 }, &graph),
+         "a model computes in f32 or bf16, not in f16");
+    sl_device_close(device);
+}
+
 static void split_points_may_leave_the_root_out(void **state)
 {
     (void)state;
@@ -393,6 +433,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parameters_have_hugging_faces_names_and_shapes),
         cmocka_unit_test(modes_have_the_same_parameters_in_the_same_order),
+        cmocka_unit_test(a_model_in_bf16_has_an_f32_loss_and_f32_logits),
         cmocka_unit_test(split_points_may_leave_the_root_out),
         cmocka_unit_test(impossible_shapes_are_refused),
         cmocka_unit_test(initial_weights_depend_on_seed_name_and_place_alone),
