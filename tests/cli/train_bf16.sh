@@ -74,3 +74,11 @@ train gpt2-tiny "$scratch/bare-2" --precision.master=none --precision.grad=bf16 
 run 0 "$compare" metrics "$scratch/bare/metrics.jsonl" "$scratch/bare-2/metrics.jsonl"
 run 0 "$compare" checkpoints "$scratch/bare/checkpoints/step-00000020" "$scratch/bare-2/checkpoints/step-00000020"
 run 1 "$compare" metrics "$scratch/bare/metrics.jsonl" "$scratch/gpt2-tiny/metrics.jsonl"
+
+# Replicas that share state or everything: masters lie in parts then, and a checkpoint goes from one mode to the other.
+replicas=(--parallel.dp=2 --batch.microbatches=2)
+train gpt2-tiny "$scratch/alike" "${replicas[@]}"
+train gpt2-tiny "$scratch/shared" "${replicas[@]}" --parallel.shard=full --parallel.pp=2 --run.steps=9
+train gpt2-tiny "$scratch/shared" "${replicas[@]}" --parallel.shard=optimizer --resume
+run 0 "$compare" metrics "$scratch/alike/metrics.jsonl" "$scratch/shared/metrics.jsonl"
+run 0 "$compare" checkpoints "$scratch/alike/checkpoints/step-00000020" "$scratch/shared/checkpoints/step-00000020"
