@@ -19,8 +19,9 @@ typedef struct SL_NAMED_FIELDS sl_device_options {
     int threads; /* cpu: threads that share one kernel's work, the caller among them; 0 means 1 */
 } sl_device_options;
 
-/* spec: "cpu"; "cuda" or "cuda:INDEX" if the build has it (this one has not). options may be NULL. The caller closes
- * *out after all that came from it. */
+/* spec: "cpu"; "cuda" or "cuda:INDEX", a GPU of NVIDIA, if the module libsluice_cuda.so is installed; "auto", the first
+ * GPU if there is one that can be used, else the cpu. options may be NULL. The caller closes *out after all that came
+ * from it. A process that has opened a GPU must not go on using it after fork(). */
 SL_API SL_MUST_CHECK sl_status sl_device_open(const char *spec, const sl_device_options *options, sl_device **out);
 SL_API void sl_device_close(sl_device *device); /* NULL is fine */
 
@@ -46,7 +47,8 @@ SL_API void sl_device_free_host(sl_device *device, void *block); /* NULL is fine
 /* Bytes asked for, without the allocator's own overhead. */
 typedef struct sl_device_memory {
     size_t in_use;
-    size_t peak; /* highest in_use since the device was opened or the peak was reset */
+    size_t peak;  /* highest in_use since the device was opened or the peak was reset */
+    size_t total; /* what the device has; 0 for the cpu */
 } sl_device_memory;
 
 SL_API sl_device_memory sl_device_get_memory(const sl_device *device);

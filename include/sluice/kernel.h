@@ -30,6 +30,9 @@ typedef struct sl_kernel_call {
     void *scratch;       /* device memory on a SL_DEVICE_ALIGNMENT boundary; may be NULL if 0 bytes are needed */
     size_t scratch_bytes;
     sl_rng rng;
+    const char
+        *node; /* name for the message of an error that comes to light after the call; NULL: none. It outlives the
+                         stream's work */
 } sl_kernel_call;
 
 /* Bytes of scratch that the call needs; looks at metadata only, data pointers may be NULL. Depends on the device's

@@ -11,9 +11,10 @@ typedef struct sl_device_backend sl_device_backend;
 /* The head of every backend's own device, stream and event struct. */
 struct sl_device {
     const sl_device_backend *backend;
-    char name[32];
+    char name[32];        /* open may set it; else it is the spec */
     atomic_size_t in_use; /* bytes; kept by sl_device_count_bytes */
     atomic_size_t peak;
+    size_t total; /* bytes of memory that it has, set by open; 0: the host's */
 };
 
 struct sl_stream {

@@ -1,5 +1,6 @@
 /* Devices by name, the count of their memory, and the calls that go straight to the backend. */
 #include "device/backend.h"
+#include "device/module.h"
 
 #include "base/alloc.h"
 
@@ -17,24 +18,51 @@ void sl_device_set_extra_backend(const sl_device_backend *backend)
     backends[BACKEND_COUNT - 1] = backend;
 }
 
+/* The backend called the first `length` characters of spec; *out stays NULL if there is none. */
+static sl_status named_backend(const char *spec, size_t length, const sl_device_backend **out)
+{
+    for (int i = 0; i < BACKEND_COUNT && backends[i]; i++) {
+        if (strlen(backends[i]->name) == length && strncmp(spec, backends[i]->name, length) == 0) {
+            *out = backends[i];
+            return SL_OK;
+        }
+    }
+    if (length != strlen("cuda") || strncmp(spec, "cuda", length) != 0)
+        return SL_OK;
+    const sl_device_module *module = NULL;
+    sl_status status = sl_module_load_cuda(&module);
+    if (status == SL_OK)
+        *out = module->backend;
+    return status;
+}
+
 static sl_status find_backend(const char *spec, const sl_device_backend **out, int *index)
 {
     const char *colon = strchr(spec, ':');
-    size_t length = colon ? (size_t)(colon - spec) : strlen(spec);
     int64_t number = -1;
-    for (int i = 0; i < BACKEND_COUNT && backends[i]; i++) {
-        if (strlen(backends[i]->name) != length || strncmp(spec, backends[i]->name, length) != 0)
-            continue;
-        if (colon) {
-            sl_status status = sl_parse_int("device index", colon + 1, 0, MAX_INDEX, &number);
-            if (status != SL_OK)
-                return sl_fail_context(status, "device %s", spec);
-        }
-        *out = backends[i];
+    const sl_device_backend *found = NULL;
+    sl_status status = named_backend(spec, colon ? (size_t)(colon - spec) : strlen(spec), &found);
+    if (status == SL_OK && found && colon)
+        status = sl_parse_int("device index", colon + 1, 0, MAX_INDEX, &number);
+    if (status != SL_OK)
+        return sl_fail_context(status, "device %s", spec);
+    if (found) {
+        *out = found;
         *index = (int)number;
         return SL_OK;
     }
-    return sl_fail(SL_ERR_UNSUPPORTED, "device %s: this build knows only cpu", spec);
+    return sl_fail(SL_ERR_ARGUMENT, "device %s: there are cpu, cuda, cuda:INDEX and auto", spec);
+}
+
+/* "auto": the GPU if there is one that can be used, else the processor. */
+static const char *choose_device(void)
+{
+    const sl_device_module *module = NULL;
+    if (sl_module_load_cuda(&module) != SL_OK) {
+        sl_log(SL_LOG_DEBUG, "device auto: %s", sl_error_message());
+        return sl_device_cpu.name;
+    }
+    return module->count() > 0 ? module->backend->name : sl_device_cpu.name;
 }
 
 sl_status sl_device_open(const char *spec, const sl_device_options *options, sl_device **out)
@@ -45,10 +73,13 @@ sl_status sl_device_open(const char *spec, const sl_device_options *options, sl_
     sl_status status = SL_OK;
     sl_device *device = NULL;
 
+    if (strcmp(spec, "auto") == 0)
+        spec = choose_device();
     SL_TRY(find_backend(spec, &backend, &index));
     SL_TRY(backend->open(index, options ? options : &defaults, &device));
     device->backend = backend;
-    snprintf(device->name, sizeof device->name, "%s", spec);
+    if (device->name[0] == '\0')
+        snprintf(device->name, sizeof device->name, "%s", spec);
     *out = device;
 done:
     return status;
@@ -118,7 +149,9 @@ void sl_device_free_host(sl_device *device, void *block)
 
 sl_device_memory sl_device_get_memory(const sl_device *device)
 {
-    return (sl_device_memory){ .in_use = atomic_load(&device->in_use), .peak = atomic_load(&device->peak) };
+    return (sl_device_memory){ .in_use = atomic_load(&device->in_use),
+                               .peak = atomic_load(&device->peak),
+                               .total = device->total };
 }
 
 void sl_device_reset_peak(sl_device *device)

@@ -4,6 +4,10 @@
 
 #include <sluice/kernel.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 extern const sl_view sl_absent; /* none */
 
 /* Argument i, none if it was left off. */
@@ -45,4 +49,7 @@ int64_t sl_row_offset(const sl_meta *meta, int64_t row, int inner);
 /* The meta seen with the shape of a broadcast result; the shapes were checked before. */
 sl_meta sl_meta_stretched(const sl_meta *meta, const sl_shape *shape);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

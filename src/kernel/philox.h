@@ -5,13 +5,19 @@
 
 #include <sluice/kernel.h>
 
+#ifdef __CUDACC__
+#define SL_ON_DEVICE __host__ __device__ /* the GPU draws the same bits */
+#else
+#define SL_ON_DEVICE
+#endif
+
 enum { SL_PHILOX_ROUNDS = 10 };
 #define SL_PHILOX_M0 0xD2511F53u
 #define SL_PHILOX_M1 0xCD9E8D57u
 #define SL_PHILOX_W0 0x9E3779B9u
 #define SL_PHILOX_W1 0xBB67AE85u
 
-static inline void sl_philox(uint32_t counter[4], uint32_t key0, uint32_t key1)
+SL_ON_DEVICE static inline void sl_philox(uint32_t counter[4], uint32_t key0, uint32_t key1)
 {
     for (int round = 0; round < SL_PHILOX_ROUNDS; round++) {
         uint64_t first = (uint64_t)SL_PHILOX_M0 * counter[0], second = (uint64_t)SL_PHILOX_M1 * counter[2];
@@ -51,14 +57,14 @@ static inline sl_dropout_stream sl_dropout_start(const sl_kernel_call *call, uin
     mix = (mix ^ mix >> 27) * 0x94D049BB133111EBu;
     mix ^= mix >> 31;
     double threshold = call->attrs.p * 0x1p32;
-    return (sl_dropout_stream){
-        .first = (uint64_t)call->rng.sample_offset * each,
-        .step = call->rng.step,
-        .key0 = (uint32_t)mix,
-        .key1 = (uint32_t)(mix >> 32),
-        .threshold = threshold >= 0xffffffffu ? 0xffffffffu : (uint32_t)threshold,
-        .keep = 1 / (1 - call->attrs.p),
-    };
+    sl_dropout_stream stream;
+    stream.first = (uint64_t)call->rng.sample_offset * each;
+    stream.step = call->rng.step;
+    stream.key0 = (uint32_t)mix;
+    stream.key1 = (uint32_t)(mix >> 32);
+    stream.threshold = threshold >= 0xffffffffu ? 0xffffffffu : (uint32_t)threshold;
+    stream.keep = 1 / (1 - call->attrs.p);
+    return stream;
 }
 
 /* For DROPOUT, whose samples are dim 0 of its input. */
@@ -76,7 +82,7 @@ static inline sl_dropout_stream sl_dropout_of_weights(const sl_kernel_call *call
 }
 
 /* 0 if element `index` of the call is dropped, else value * keep. */
-static inline double sl_dropout_apply(const sl_dropout_stream *stream, uint64_t index, double value)
+SL_ON_DEVICE static inline double sl_dropout_apply(const sl_dropout_stream *stream, uint64_t index, double value)
 {
     uint64_t element = stream->first + index;
     uint64_t block = element / SL_PHILOX_GROUP * SL_PHILOX_BLOCKS + element % SL_PHILOX_BLOCKS;

@@ -1,6 +1,7 @@
 /* From a call to the kernel of its device. The op's description says whether the call is well formed. */
 #include "kernel/call.h"
 #include "kernel/table.h"
+#include "device/module.h"
 #include "op/op.h"
 
 #include <stdio.h>
@@ -21,6 +22,11 @@ static sl_status find_table(const sl_device *device, const sl_kernel_table **out
             *out = tables[i];
             return SL_OK;
         }
+    }
+    const sl_device_module *module = NULL; /* is loaded if a device of it is open */
+    if (sl_device_get_kind(device) == SL_DEVICE_CUDA && sl_module_load_cuda(&module) == SL_OK) {
+        *out = module->kernels;
+        return SL_OK;
     }
     return sl_fail(SL_ERR_UNSUPPORTED, "device %s has no kernels in this build", sl_device_name(device));
 }

@@ -1,0 +1,82 @@
+// Sums over the rows of a matrix, one for each column, in an order that depends on the sizes alone: chunks of rows by
+// threads in a fixed pattern, then the chunks one after the other.
+#ifndef SL_CUDA_COLUMNS_CUH
+#define SL_CUDA_COLUMNS_CUH
+
+#include "cuda/element.cuh"
+
+enum { CHUNK_ROWS = 256, TILE_COLUMNS = 64, TILE_ROWS = 8 };
+
+static inline int64_t column_chunks(int64_t rows)
+{
+    return (rows + CHUNK_ROWS - 1) / CHUNK_ROWS;
+}
+
+// Source::add(row, column, count, sums) adds the terms of `count` (1 or 2) neighbouring columns to sums[SUMS][2].
+template <class S, int SUMS, class Source>
+__global__ void __launch_bounds__(32 * TILE_ROWS)
+    column_parts(const __grid_constant__ Source source, int64_t rows, int64_t columns, S *parts)
+{
+    __shared__ S shared[TILE_ROWS][SUMS][TILE_COLUMNS];
+    int lane = threadIdx.x % 32, line = threadIdx.x / 32;
+    int64_t column = (int64_t)blockIdx.x * TILE_COLUMNS + 2 * lane;
+    int64_t first = (int64_t)blockIdx.y * CHUNK_ROWS, end = first + CHUNK_ROWS < rows ? first + CHUNK_ROWS : rows;
+    S sums[SUMS][2] = {};
+    if (column < columns) {
+        int count = column + 1 < columns ? 2 : 1;
+#pragma unroll 4
+        for (int64_t row = first + line; row < end; row += TILE_ROWS)
+            source.add(row, column, count, sums);
+    }
+    for (int k = 0; k < SUMS; k++) {
+        shared[line][k][2 * lane] = sums[k][0];
+        shared[line][k][2 * lane + 1] = sums[k][1];
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < SUMS * TILE_COLUMNS; i += blockDim.x) {
+        int k = i / TILE_COLUMNS, c = i % TILE_COLUMNS;
+        int64_t at = (int64_t)blockIdx.x * TILE_COLUMNS + c;
+        if (at >= columns)
+            continue;
+        S total = shared[0][k][c];
+        for (int r = 1; r < TILE_ROWS; r++)
+            total += shared[r][k][c];
+        parts[((int64_t)blockIdx.y * SUMS + k) * columns + at] = total;
+    }
+}
+
+// Output k, element c becomes the sum of all parts times `factor`. An absent output is left out.
+template <class S, int SUMS>
+__global__ void column_totals(const S *parts, int64_t chunks, int64_t columns, const __grid_constant__ tensor_view first, const __grid_constant__ tensor_view second,
+                              bool add_first, bool add_second, S factor)
+{
+    FOR_EACH_ELEMENT (i, SUMS * columns) {
+        int k = (int)(i / columns);
+        int64_t c = i - k * columns;
+        const tensor_view &to = k == 0 ? first : second;
+        if (!to.data)
+            continue;
+        S total = 0;
+        for (int64_t chunk = 0; chunk < chunks; chunk++)
+            total += parts[(chunk * SUMS + k) * columns + c];
+        store<S>(to.data, to.dtype, to.offset(c), total * factor, k == 0 ? add_first : add_second);
+    }
+}
+
+template <class S, int SUMS, class Source>
+static void launch_columns(const cuda_run *run, const Source &source, int64_t rows, int64_t columns,
+                           const tensor_view &first, const tensor_view &second, bool add_first, bool add_second,
+                           double factor)
+{
+    S *parts = (S *)run->call->scratch;
+    int64_t chunks = column_chunks(rows);
+    dim3 grid((unsigned)((columns + TILE_COLUMNS - 1) / TILE_COLUMNS), (unsigned)chunks);
+    if (columns == 0)
+        return;
+    if (chunks > 0)
+        column_parts<S, SUMS, Source><<<grid, 32 * TILE_ROWS, 0, run->stream>>>(source, rows, columns, parts);
+    column_totals<S, SUMS><<<element_blocks(SUMS * columns), BLOCK, 0, run->stream>>>(
+        parts, chunks, columns, first, second, add_first, add_second, (S)factor);
+}
+
+#endif

@@ -1,0 +1,365 @@
+// Ops that work element by element: functions of one, two and three arguments, with numpy's broadcasting.
+#include "cuda/element.cuh"
+
+#include "kernel/call.h"
+
+enum { MOST_ARGS = 5 };
+
+// The tensors of a call over the elements of its result: inputs, then outputs. Dims that lie alike are joined.
+struct element_args {
+    int op, input_count, output_count, rank;
+    int64_t count, dims[SL_MAX_DIMS];
+    void *data[MOST_ARGS];
+    int dtype[MOST_ARGS];
+    int64_t strides[MOST_ARGS][SL_MAX_DIMS];
+    bool add[2], quick; // quick: functions good to bf16
+    double alpha, beta;
+};
+
+// ---- Formulas ---------------------------------------------------------------------------------
+
+#define ROOT_2_PI 0.79788456080286535588 // sqrt(2 / pi)
+#define ROOT_HALF 0.70710678118654752440
+#define ROOT_1_2PI 0.39894228040143267794 // 1 / sqrt(2 pi)
+
+template <class S> __device__ __forceinline__ S sigmoid(S x, bool quick)
+{
+    return 1 / (1 + (quick ? quick_exponential(-x) : exponential(-x)));
+}
+
+template <class S> __device__ __forceinline__ S gelu_inner(S x, bool quick)
+{
+    S inner = (S)ROOT_2_PI * (x + (S)0.044715 * x * x * x);
+    return quick ? quick_hyperbolic(inner) : hyperbolic(inner);
+}
+
+template <class S> __device__ __forceinline__ S gelu_tanh_slope(S x, bool quick)
+{
+    S t = gelu_inner(x, quick);
+    return (S)0.5 * (1 + t) + (S)0.5 * x * (1 - t * t) * (S)ROOT_2_PI * (1 + (S)(3 * 0.044715) * x * x);
+}
+
+template <class S> __device__ __forceinline__ S gelu_erf_slope(S x)
+{
+    return (S)0.5 * (1 + error_function(x * (S)ROOT_HALF)) + x * exponential((S)-0.5 * x * x) * (S)ROOT_1_2PI;
+}
+
+// Result 0 of the op, and result 1 if it has one.
+template <class S>
+__device__ __forceinline__ S formula(int op, S a, S b, S c, S alpha, S beta, bool quick, S *second)
+{
+    switch (op) {
+    case SL_OP_GELU_TANH:
+        return (S)0.5 * a * (1 + gelu_inner(a, quick));
+    case SL_OP_GELU_TANH_GRAD:
+        return gelu_tanh_slope(a, quick) * b;
+    case SL_OP_GELU_ERF:
+        return (S)0.5 * a * (1 + error_function(a * (S)ROOT_HALF));
+    case SL_OP_GELU_ERF_GRAD:
+        return gelu_erf_slope(a) * b;
+    case SL_OP_SILU:
+        return sigmoid(a, quick) * a;
+    case SL_OP_SILU_GRAD:
+        return sigmoid(a, quick) * b * (1 + a * (1 - sigmoid(a, quick)));
+    case SL_OP_RELU:
+        return a > 0 ? a : a != a ? a : 0;
+    case SL_OP_RELU_GRAD:
+        return a > 0 ? b : 0;
+    case SL_OP_TANH:
+        return hyperbolic(a);
+    case SL_OP_TANH_GRAD:
+        return (1 - a * a) * b;
+    case SL_OP_EXP:
+        return exponential(a);
+    case SL_OP_LOG:
+        return logarithm(a);
+    case SL_OP_NEG:
+        return -a;
+    case SL_OP_SCALE:
+        return beta + alpha * a;
+    case SL_OP_SWIGLU:
+        return a * sigmoid(a, quick) * b;
+    case SL_OP_SWIGLU_GRAD: {
+        S s = sigmoid(a, quick);
+        *second = c * a * s;
+        return c * b * s * (1 + a * (1 - s));
+    }
+    case SL_OP_ADD:
+        return a + b;
+    case SL_OP_SUB:
+        return a - b;
+    case SL_OP_MUL:
+        return a * b;
+    case SL_OP_DIV:
+        return a / b;
+    default: // COPY, CAST, CONCAT
+        return a;
+    }
+}
+
+// ---- Kernels ----------------------------------------------------------------------------------
+
+template <class S> __global__ void each_element(const __grid_constant__ element_args args)
+{
+    FOR_EACH_ELEMENT (i, args.count) {
+        int64_t at[MOST_ARGS] = {}, index = i;
+        for (int d = args.rank - 1; d >= 0; d--) {
+            int64_t rest = d == 0 ? 0 : quotient(index, args.dims[d]), place = index - rest * args.dims[d];
+#pragma unroll
+            for (int n = 0; n < MOST_ARGS; n++)
+                at[n] += place * args.strides[n][d]; // of tensors that are not there it is 0
+            index = rest;
+        }
+        S in[3] = {}, second = 0;
+#pragma unroll
+        for (int n = 0; n < 3; n++) {
+            if (n < args.input_count)
+                in[n] = load<S>(args.data[n], args.dtype[n], at[n]);
+        }
+        S first = formula<S>(args.op, in[0], in[1], in[2], (S)args.alpha, (S)args.beta, args.quick, &second);
+#pragma unroll
+        for (int n = 0; n < MOST_ARGS; n++) {
+            if (n == args.input_count)
+                store<S>(args.data[n], args.dtype[n], at[n], first, args.add[0]);
+            if (n == args.input_count + 1 && args.output_count > 1)
+                store<S>(args.data[n], args.dtype[n], at[n], second, args.add[1]);
+        }
+    }
+}
+
+// All tensors packed, aligned and of one type: eight elements a thread. OP -1: args.op says which.
+template <int OP> __global__ void __launch_bounds__(BLOCK) each_eight(const __grid_constant__ element_args args)
+{
+    int64_t groups = (args.count + WIDE - 1) / WIDE;
+    int op = OP >= 0 ? OP : args.op;
+    FOR_EACH_ELEMENT (g, groups) {
+        float in[3][WIDE] = {}, first[WIDE], second[WIDE] = {};
+#pragma unroll
+        for (int n = 0; n < 3; n++) {
+            if (n >= args.input_count)
+                continue;
+            tensor_view flat = flat_view(args.data[n], args.dtype[n], args.count);
+            row_view<float>(flat, 0).get_wide(g * WIDE, args.count, 0, in[n]);
+        }
+#pragma unroll
+        for (int k = 0; k < WIDE; k++)
+            first[k] = formula<float>(op, in[0][k], in[1][k], in[2][k], (float)args.alpha, (float)args.beta, args.quick,
+                                      &second[k]);
+#pragma unroll
+        for (int n = 0; n < 2; n++) {
+            if (n >= args.output_count)
+                continue;
+            int at = args.input_count + n;
+            tensor_view flat = flat_view(args.data[at], args.dtype[at], args.count);
+            row_view<float>(flat, 0).put_wide(g * WIDE, args.count, n == 0 ? first : second, args.add[n]);
+        }
+    }
+}
+
+// ---- Calls ------------------------------------------------------------------------------------
+
+static void add_tensor(element_args *args, int n, const sl_view *view, const sl_shape *shape)
+{
+    sl_meta meta = sl_meta_stretched(&view->meta, shape);
+    args->data[n] = view->data;
+    args->dtype[n] = view->meta.dtype;
+    for (int d = 0; d < shape->rank; d++)
+        args->strides[n][d] = meta.strides[d];
+}
+
+// Joins dims that lie alike in all tensors, and drops those of size 1.
+static void join_dims(element_args *args)
+{
+    int rank = 0, tensors = args->input_count + args->output_count;
+    for (int d = 0; d < args->rank; d++) {
+        int64_t dim = args->dims[d];
+        if (dim == 1)
+            continue;
+        bool joins = rank > 0;
+        for (int n = 0; n < tensors && joins; n++)
+            joins = args->strides[n][rank - 1] == args->strides[n][d] * dim;
+        if (joins)
+            args->dims[rank - 1] *= dim;
+        else
+            args->dims[rank++] = dim;
+        for (int n = 0; n < tensors; n++)
+            args->strides[n][rank - 1] = args->strides[n][d];
+    }
+    args->rank = rank;
+}
+
+static bool fits_eight(const element_args *args)
+{
+    for (int n = 0; n < args->input_count + args->output_count; n++) {
+        bool packed = args->rank == 0 || (args->rank == 1 && args->strides[n][0] == 1);
+        if (!packed || (args->dtype[n] != SL_F32 && args->dtype[n] != SL_BF16) || ((uintptr_t)args->data[n] & 15))
+            return false;
+    }
+    return true;
+}
+
+static sl_status launch(const cuda_run *run, element_args *args, bool in_double)
+{
+    join_dims(args);
+    if (args->count == 0)
+        return SL_OK;
+    if (in_double) {
+        each_element<double><<<element_blocks(args->count), BLOCK, 0, run->stream>>>(*args);
+    } else if (fits_eight(args)) {
+        unsigned blocks = element_blocks((args->count + WIDE - 1) / WIDE);
+        switch (args->op) {
+#define HOT(op)                                                                                                        \
+    case op:                                                                                                           \
+        each_eight<op><<<blocks, BLOCK, 0, run->stream>>>(*args);                                                      \
+        break
+            HOT(SL_OP_GELU_TANH);
+            HOT(SL_OP_GELU_TANH_GRAD);
+            HOT(SL_OP_SWIGLU);
+            HOT(SL_OP_SWIGLU_GRAD);
+            HOT(SL_OP_ADD);
+            HOT(SL_OP_CAST);
+#undef HOT
+        default:
+            each_eight<-1><<<blocks, BLOCK, 0, run->stream>>>(*args);
+        }
+    } else {
+        each_element<float><<<element_blocks(args->count), BLOCK, 0, run->stream>>>(*args);
+    }
+    return launched("elementwise kernel");
+}
+
+sl_status cuda_elementwise(const cuda_run *run)
+{
+    const sl_kernel_call *call = run->call;
+    const sl_shape *shape = &call->outputs[0].meta.shape;
+    element_args args = {};
+    args.op = call->op;
+    args.rank = shape->rank;
+    args.count = sl_meta_count(&call->outputs[0].meta);
+    args.alpha = call->attrs.alpha;
+    args.beta = call->attrs.beta;
+    args.quick = call->input_count > 0 && call->inputs[0].meta.dtype == SL_BF16;
+    for (int d = 0; d < shape->rank; d++)
+        args.dims[d] = shape->dims[d];
+    for (int i = 0; i < call->input_count; i++)
+        add_tensor(&args, args.input_count++, &call->inputs[i], shape);
+    for (int i = 0; i < call->output_count && !sl_view_is_none(&call->outputs[i]); i++) {
+        args.add[args.output_count] = sl_call_accumulates(call, i);
+        add_tensor(&args, args.input_count + args.output_count++, &call->outputs[i], shape);
+    }
+    return launch(run, &args, is_double(call));
+}
+
+// ---- Moving data ------------------------------------------------------------------------------
+
+static bool is_integer(int dtype)
+{
+    return dtype == SL_I32 || dtype == SL_I64 || dtype == SL_U8 || dtype == SL_BOOL;
+}
+
+template <class W> __global__ void move_words(const __grid_constant__ tensor_view x, const __grid_constant__ tensor_view y, int64_t count)
+{
+    FOR_EACH_ELEMENT (i, count)
+        ((W *)y.data)[y.offset(i)] = ((const W *)x.data)[x.offset(i)];
+}
+
+// Integers to i64 go exactly, also above 2^53.
+__global__ void move_integers(const __grid_constant__ tensor_view x, const __grid_constant__ tensor_view y, int64_t count, bool add)
+{
+    FOR_EACH_ELEMENT (i, count) {
+        int64_t from = x.offset(i), value, *to = (int64_t *)y.data + y.offset(i);
+        if (x.dtype == SL_I64)
+            value = ((const int64_t *)x.data)[from];
+        else if (x.dtype == SL_I32)
+            value = ((const int32_t *)x.data)[from];
+        else
+            value = x.dtype == SL_BOOL ? ((const uint8_t *)x.data)[from] != 0 : ((const uint8_t *)x.data)[from];
+        *to = (int64_t)((add ? (uint64_t)*to : 0) + (uint64_t)value);
+    }
+}
+
+// Same type: the bits travel as they are.
+static sl_status move_bits(const cuda_run *run, const sl_view *x, const sl_view *y)
+{
+    int64_t count = sl_meta_count(&x->meta);
+    size_t size = sl_dtype_size(x->meta.dtype);
+    if (sl_meta_is_contiguous(&x->meta) && sl_meta_is_contiguous(&y->meta))
+        return cuda_check(cudaMemcpyAsync(y->data, x->data, (size_t)count * size, cudaMemcpyDeviceToDevice, run->stream),
+                          "copy");
+    tensor_view from = merged(x, 0), to = merged(y, 0);
+    unsigned blocks = element_blocks(count);
+    if (size == 1)
+        move_words<uint8_t><<<blocks, BLOCK, 0, run->stream>>>(from, to, count);
+    else if (size == 2)
+        move_words<uint16_t><<<blocks, BLOCK, 0, run->stream>>>(from, to, count);
+    else if (size == 4)
+        move_words<uint32_t><<<blocks, BLOCK, 0, run->stream>>>(from, to, count);
+    else
+        move_words<uint64_t><<<blocks, BLOCK, 0, run->stream>>>(from, to, count);
+    return launched("copy kernel");
+}
+
+static sl_status move(const cuda_run *run, const sl_view *x, const sl_view *y, bool add)
+{
+    int64_t count = sl_meta_count(&x->meta);
+    if (count == 0)
+        return SL_OK;
+    if (x->meta.dtype == y->meta.dtype && !add)
+        return move_bits(run, x, y);
+    if (y->meta.dtype == SL_I64 && is_integer(x->meta.dtype)) {
+        move_integers<<<element_blocks(count), BLOCK, 0, run->stream>>>(merged(x, 0), merged(y, 0), count, add);
+        return launched("copy kernel");
+    }
+    element_args args = {};
+    args.op = SL_OP_CAST;
+    args.rank = y->meta.shape.rank;
+    args.count = count;
+    args.input_count = args.output_count = 1;
+    args.add[0] = add;
+    for (int d = 0; d < args.rank; d++)
+        args.dims[d] = x->meta.shape.dims[d];
+    add_tensor(&args, 0, x, &x->meta.shape);
+    add_tensor(&args, 1, y, &x->meta.shape);
+    int from = x->meta.dtype, to = y->meta.dtype;
+    return launch(run, &args, from == SL_F64 || to == SL_F64 || is_integer(from) || is_integer(to));
+}
+
+__global__ void fill(const __grid_constant__ tensor_view y, int64_t count, double value, bool add)
+{
+    FOR_EACH_ELEMENT (i, count)
+        store<double>(y.data, y.dtype, y.offset(i), value, add);
+}
+
+static sl_status concat(const cuda_run *run)
+{
+    sl_status status = SL_OK;
+    const sl_kernel_call *call = run->call;
+    const sl_view *y = sl_call_output(call, 0);
+    int64_t start = 0; // along attrs.dim of y
+    for (int i = 0; i < call->input_count; i++) {
+        const sl_view *x = sl_call_input(call, i);
+        sl_view part = *y;
+        part.meta.shape = x->meta.shape;
+        part.data = (char *)y->data + start * y->meta.strides[call->attrs.dim] * (int64_t)sl_dtype_size(y->meta.dtype);
+        SL_TRY(move(run, x, &part, sl_call_accumulates(call, 0)));
+        start += x->meta.shape.dims[call->attrs.dim];
+    }
+done:
+    return status;
+}
+
+sl_status cuda_copy(const cuda_run *run)
+{
+    const sl_kernel_call *call = run->call;
+    const sl_view *y = sl_call_output(call, 0);
+    int64_t count = sl_meta_count(&y->meta);
+    if (count == 0)
+        return SL_OK;
+    if (call->op == SL_OP_CONCAT)
+        return concat(run);
+    if (call->op != SL_OP_FILL)
+        return move(run, sl_call_input(call, 0), y, sl_call_accumulates(call, 0));
+    fill<<<element_blocks(count), BLOCK, 0, run->stream>>>(merged(y, 0), count, call->attrs.alpha,
+                                                           sl_call_accumulates(call, 0));
+    return launched("fill kernel");
+}

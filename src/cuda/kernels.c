@@ -1,0 +1,104 @@
+/* The kernels of a GPU by op. */
+#include "cuda/device.h"
+
+#include "kernel/call.h"
+
+#include <stdio.h>
+
+typedef struct cuda_row {
+    cuda_kernel run;
+    cuda_scratch scratch; /* NULL: none */
+} cuda_row;
+
+static const cuda_row rows[SL_OP_COUNT] = {
+    [SL_OP_LINEAR] = { cuda_product, cuda_product_scratch },
+    [SL_OP_LINEAR_GRAD_X] = { cuda_product, cuda_product_scratch },
+    [SL_OP_LINEAR_GRAD_W] = { cuda_product, cuda_product_scratch },
+    [SL_OP_MATMUL] = { cuda_product, cuda_product_scratch },
+    [SL_OP_LAYERNORM] = { cuda_norm, NULL },
+    [SL_OP_LAYERNORM_GRAD_X] = { cuda_norm_grad_x, NULL },
+    [SL_OP_LAYERNORM_GRAD_W] = { cuda_norm_grad_w, cuda_norm_grad_w_scratch },
+    [SL_OP_RMSNORM] = { cuda_norm, NULL },
+    [SL_OP_RMSNORM_GRAD_X] = { cuda_norm_grad_x, NULL },
+    [SL_OP_RMSNORM_GRAD_W] = { cuda_norm_grad_w, cuda_norm_grad_w_scratch },
+    [SL_OP_SOFTMAX] = { cuda_softmax, NULL },
+    [SL_OP_SOFTMAX_GRAD] = { cuda_softmax, NULL },
+    [SL_OP_ATTENTION] = { cuda_attention, NULL },
+    [SL_OP_ATTENTION_GRAD] = { cuda_attention_grad, cuda_attention_grad_scratch },
+    [SL_OP_ATTENTION_CACHED] = { cuda_attention_cached, NULL },
+    [SL_OP_ROPE] = { cuda_rope, NULL },
+    [SL_OP_EMBEDDING] = { cuda_embedding, NULL },
+    [SL_OP_EMBEDDING_GRAD] = { cuda_embedding_grad, cuda_embedding_grad_scratch },
+    [SL_OP_CROSS_ENTROPY] = { cuda_cross_entropy, cuda_cross_entropy_scratch },
+    [SL_OP_CROSS_ENTROPY_GRAD] = { cuda_cross_entropy_grad, cuda_cross_entropy_grad_scratch },
+    [SL_OP_SUM_TO] = { cuda_reduce, cuda_reduce_scratch },
+    [SL_OP_SUM] = { cuda_reduce, cuda_reduce_scratch },
+    [SL_OP_MEAN] = { cuda_reduce, cuda_reduce_scratch },
+    [SL_OP_MAX] = { cuda_reduce, cuda_reduce_scratch },
+    [SL_OP_MAX_GRAD] = { cuda_max_grad, NULL },
+    [SL_OP_CONCAT] = { cuda_copy, NULL },
+    [SL_OP_COPY] = { cuda_copy, NULL },
+    [SL_OP_FILL] = { cuda_copy, NULL },
+    [SL_OP_CAST] = { cuda_copy, NULL },
+    [SL_OP_DROPOUT] = { cuda_dropout, NULL },
+    [SL_OP_ADAMW] = { cuda_optim, NULL },
+    [SL_OP_SGD] = { cuda_optim, NULL },
+    [SL_OP_SQUARE_SUM] = { cuda_square_sum, cuda_square_sum_scratch },
+};
+
+static sl_status cuda_run_call(sl_stream *stream, const sl_kernel_call *call)
+{
+    sl_status status = SL_OK;
+    const cuda_device *device = (const cuda_device *)stream->device;
+    const cuda_run run = {
+        .stream = ((cuda_stream *)stream)->stream,
+        .call = call,
+        .reporter = { .fault = device->fault, .lock = device->fault_lock, .op = (int32_t)call->op, .node = call->node },
+        .multiprocessors = device->properties.multiProcessorCount,
+        .blas = device->blas,
+        .dnn = device->dnn
+    };
+    bool is_done = false;
+    SL_TRY(cuda_select(device));
+    if (call->op == SL_OP_ATTENTION || call->op == SL_OP_ATTENTION_GRAD)
+        SL_TRY(cuda_dnn_attention(&run, &is_done));
+    if (!is_done)
+        SL_TRY((rows[call->op].run ? rows[call->op].run : cuda_elementwise)(&run));
+done:
+    return status;
+}
+
+static sl_status cuda_call_scratch(sl_device *device, const sl_kernel_call *call, size_t *bytes)
+{
+    size_t own = rows[call->op].scratch ? rows[call->op].scratch(call) : 0;
+    size_t dnn = cuda_dnn_scratch(((cuda_device *)device)->dnn, call);
+    *bytes = dnn > own ? dnn : own;
+    return SL_OK;
+}
+
+static char *cuda_describe(sl_device *head, char *text, size_t size)
+{
+    const cuda_device *device = (const cuda_device *)head;
+    char blas[32], dnn[32];
+    snprintf(text, size, "%s: %s, %d multiprocessors, %.1f GiB, %s, %s", head->name, device->properties.name,
+             device->properties.multiProcessorCount, (double)device->properties.totalGlobalMem / (1 << 30),
+             cuda_blas_version(blas, sizeof blas), cuda_dnn_version(device->dnn, dnn, sizeof dnn));
+    return text;
+}
+
+/* Of f32: two operations a clock in each of 128 (64 on the A100) units of every multiprocessor. */
+static double cuda_measure_peak(sl_device *head)
+{
+    const cuda_device *device = (const cuda_device *)head;
+    int kilohertz = 0, units = device->properties.major == 8 && device->properties.minor == 0 ? 64 : 128;
+    (void)cudaDeviceGetAttribute(&kilohertz, cudaDevAttrClockRate, device->index);
+    return 2.0 * units * device->properties.multiProcessorCount * kilohertz * 1e3;
+}
+
+const sl_kernel_table cuda_kernels = {
+    .kind = SL_DEVICE_CUDA,
+    .run = cuda_run_call,
+    .scratch = cuda_call_scratch,
+    .describe = cuda_describe,
+    .measure_peak = cuda_measure_peak,
+};

@@ -1,0 +1,206 @@
+/* The four products as one: which matrices a call multiplies, by their strides. */
+#include "cuda/blas.h"
+
+#include "kernel/call.h"
+
+#include <string.h>
+
+/* Whether all dims but the last can be walked with one stride; *stride is that one. */
+static bool rows_merge(const sl_meta *meta, int64_t *stride)
+{
+    int64_t next = -1;
+    *stride = sl_dim_from_last(meta, 1); /* of one row alone it does not matter */
+    for (int i = meta->shape.rank - 2; i >= 0; i--) {
+        if (meta->shape.dims[i] == 1)
+            continue;
+        if (next < 0)
+            *stride = meta->strides[i];
+        else if (meta->strides[i] != next)
+            return false;
+        next = meta->strides[i] * meta->shape.dims[i];
+    }
+    return true;
+}
+
+/* The last two dims of a tensor as a matrix; a vector is one row. */
+static cuda_matrix last_dims(const sl_view *view, const sl_meta *meta)
+{
+    return (cuda_matrix){ .data = view->data,
+                          .dtype = (int32_t)view->meta.dtype,
+                          .rows = sl_stride_from_last(meta, 2),
+                          .columns = sl_stride_from_last(meta, 1) };
+}
+
+static cuda_matrix transposed(cuda_matrix m)
+{
+    return (cuda_matrix){ .data = m.data, .dtype = m.dtype, .rows = m.columns, .columns = m.rows };
+}
+
+/* Adds the leading dims of c, along which a and b have the strides of their metas. */
+static void set_batch(cuda_product_args *args, const sl_meta *a, const sl_meta *b, const sl_meta *c)
+{
+    args->batch_count = 1;
+    for (int i = 0; i < c->shape.rank - 2; i++) {
+        int64_t dim = c->shape.dims[i];
+        args->batch_count *= dim;
+        if (dim == 1)
+            continue;
+        args->batch_dims[args->batch_rank] = dim;
+        args->batch_a[args->batch_rank] = a ? a->strides[i] : 0;
+        args->batch_b[args->batch_rank] = b ? b->strides[i] : 0;
+        args->batch_c[args->batch_rank++] = c->strides[i];
+    }
+}
+
+/* x [..,K] times w [K,N] into y [..,N]; w is seen that way round. Rows that do not lie alike are several products. */
+static void set_linear(cuda_product_args *args, const sl_view *x, cuda_matrix w, const sl_view *y)
+{
+    int64_t x_stride, y_stride;
+    bool merge = rows_merge(&x->meta, &x_stride) && rows_merge(&y->meta, &y_stride);
+    args->a = last_dims(x, &x->meta);
+    args->b = w;
+    args->c = last_dims(y, &y->meta);
+    args->n = sl_dim_from_last(&y->meta, 1);
+    args->k = sl_dim_from_last(&x->meta, 1);
+    if (merge) {
+        args->m = sl_row_count(&x->meta, 1);
+        args->a.rows = x_stride;
+        args->c.rows = y_stride;
+        args->batch_count = 1;
+    } else {
+        args->m = sl_dim_from_last(&x->meta, 2);
+        set_batch(args, &x->meta, NULL, &y->meta);
+    }
+}
+
+static bool packs(const sl_view *view)
+{
+    int64_t stride;
+    return !rows_merge(&view->meta, &stride);
+}
+
+/* The gradient of w sums over all rows, so they must lie alike: x or dy is packed into the scratch if they do not. */
+static size_t packed_bytes(const sl_kernel_call *call, int input)
+{
+    const sl_view *view = &call->inputs[input];
+    return call->op == SL_OP_LINEAR_GRAD_W && packs(view) ? (sl_meta_bytes(&view->meta) + 255) / 256 * 256 : 0;
+}
+
+static sl_status pack(const cuda_run *run, int input, sl_view *view, char **place)
+{
+    *view = run->call->inputs[input];
+    if (packed_bytes(run->call, input) == 0)
+        return SL_OK;
+    const sl_view from = *view;
+    view->data = *place;
+    view->meta = sl_meta_contiguous(from.meta.dtype, &from.meta.shape);
+    *place += packed_bytes(run->call, input);
+    const sl_kernel_call copy = {
+        .op = SL_OP_COPY, .inputs = &from, .input_count = 1, .outputs = view, .output_count = 1
+    };
+    const cuda_run copying = { .stream = run->stream, .call = &copy };
+    return cuda_copy(&copying);
+}
+
+static sl_status set_grad_w(const cuda_run *run, cuda_product_args *args, char *scratch)
+{
+    sl_status status = SL_OK;
+    const sl_view *dw = sl_call_output(run->call, 0);
+    sl_view x, dy;
+    int64_t x_stride, dy_stride;
+    SL_TRY(pack(run, 0, &x, &scratch));
+    SL_TRY(pack(run, 1, &dy, &scratch));
+    (void)rows_merge(&x.meta, &x_stride);
+    (void)rows_merge(&dy.meta, &dy_stride);
+    args->a = (cuda_matrix){ x.data, (int32_t)x.meta.dtype, sl_stride_from_last(&x.meta, 1), x_stride };
+    args->b = (cuda_matrix){ dy.data, (int32_t)dy.meta.dtype, dy_stride, sl_stride_from_last(&dy.meta, 1) };
+    args->c = last_dims(dw, &dw->meta);
+    if (run->call->attrs.transpose_w)
+        args->c = transposed(args->c);
+    args->m = sl_dim_from_last(&x.meta, 1);
+    args->n = sl_dim_from_last(&dy.meta, 1);
+    args->k = sl_row_count(&x.meta, 1);
+    args->batch_count = 1;
+done:
+    return status;
+}
+
+static void set_matmul(const sl_kernel_call *call, cuda_product_args *args)
+{
+    const sl_view *a = sl_call_input(call, 0), *b = sl_call_input(call, 1), *c = sl_call_output(call, 0);
+    sl_shape a_shape = c->meta.shape, b_shape = c->meta.shape;
+    int rank = c->meta.shape.rank;
+    for (int place = 1; place <= 2; place++) {
+        a_shape.dims[rank - place] = sl_dim_from_last(&a->meta, place);
+        b_shape.dims[rank - place] = sl_dim_from_last(&b->meta, place);
+    }
+    sl_meta a_meta = sl_meta_stretched(&a->meta, &a_shape), b_meta = sl_meta_stretched(&b->meta, &b_shape);
+    args->a = last_dims(a, &a_meta);
+    args->b = last_dims(b, &b_meta);
+    args->c = last_dims(c, &c->meta);
+    args->k = sl_dim_from_last(&a->meta, call->attrs.transpose_a ? 2 : 1);
+    if (call->attrs.transpose_a)
+        args->a = transposed(args->a);
+    if (call->attrs.transpose_b)
+        args->b = transposed(args->b);
+    args->m = sl_dim_from_last(&c->meta, 2);
+    args->n = sl_dim_from_last(&c->meta, 1);
+    set_batch(args, &a_meta, &b_meta, &c->meta);
+}
+
+static sl_status set_args(const cuda_run *run, cuda_product_args *args, char *scratch)
+{
+    const sl_kernel_call *call = run->call;
+    const sl_view *first = sl_call_input(call, 0), *second = sl_call_input(call, 1), *bias = sl_call_input(call, 2);
+    cuda_matrix w = last_dims(second, &second->meta);
+    memset(args, 0, sizeof *args);
+    args->add = sl_call_accumulates(call, 0);
+    switch (call->op) {
+    case SL_OP_LINEAR:
+        set_linear(args, first, call->attrs.transpose_w ? transposed(w) : w, sl_call_output(call, 0));
+        if (!sl_view_is_none(bias)) {
+            args->bias = bias->data;
+            args->bias_dtype = (int32_t)bias->meta.dtype;
+            args->bias_stride = bias->meta.strides[0];
+        }
+        return SL_OK;
+    case SL_OP_LINEAR_GRAD_X:
+        set_linear(args, first, call->attrs.transpose_w ? w : transposed(w), sl_call_output(call, 0));
+        return SL_OK;
+    case SL_OP_LINEAR_GRAD_W:
+        return set_grad_w(run, args, scratch);
+    default:
+        set_matmul(call, args);
+        return SL_OK;
+    }
+}
+
+/* The workspace comes first. Its size does not depend on the layout. */
+static size_t workspace_bytes(const sl_kernel_call *call)
+{
+    double k = (double)(call->op == SL_OP_LINEAR_GRAD_W ? sl_row_count(&call->inputs[0].meta, 1)
+                                                        : sl_dim_from_last(&call->inputs[0].meta, 1));
+    double flops = 2 * k * (double)sl_meta_count(&call->outputs[0].meta);
+    return flops >= CUDA_BLAS_WORTH_TUNING ? CUDA_BLAS_WORKSPACE : 0;
+}
+
+size_t cuda_product_scratch(const sl_kernel_call *call)
+{
+    size_t packed = packed_bytes(call, 0) + packed_bytes(call, 1), workspace = workspace_bytes(call);
+    return packed + workspace > 0 ? packed + workspace + 256 : 0;
+}
+
+sl_status cuda_product(const cuda_run *run)
+{
+    sl_status status = SL_OK;
+    cuda_product_args args;
+    size_t workspace = workspace_bytes(run->call);
+    char *scratch = (char *)(((uintptr_t)run->call->scratch + 255) / 256 * 256);
+    bool done_by_blas = false;
+    SL_TRY(set_args(run, &args, scratch ? scratch + workspace : NULL));
+    SL_TRY(cuda_blas_multiply(run, &args, scratch, workspace, &done_by_blas));
+    if (!done_by_blas)
+        SL_TRY(cuda_plain_product(run, &args));
+done:
+    return status;
+}

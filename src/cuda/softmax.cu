@@ -1,0 +1,206 @@
+// Softmax over the last dim, and cross entropy on top of it.
+#include "cuda/element.cuh"
+
+#include "kernel/call.h"
+
+template <class S> __device__ __forceinline__ S plain_max(S a, S b) { return fmax(a, b); }
+
+// log(sum(exp(x))) of a row without overflow, in one pass: each thread keeps the largest value that it has seen, and the
+// sum relative to it. -inf for an empty row.
+template <int GROUP, class S> __device__ S log_sum_exp(const row_view<S> &x, int64_t size)
+{
+    bool quick = x.dtype == SL_BF16;
+    S max = -INFINITY, sum = 0, v[WIDE];
+    for (int64_t i = (int64_t)group_lane<GROUP>() * WIDE; i < size; i += GROUP * WIDE) {
+        x.get_wide(i, size, -INFINITY, v);
+        S largest = max;
+#pragma unroll
+        for (int k = 0; k < WIDE; k++)
+            largest = fmax(largest, v[k]);
+        sum = largest == max ? sum : sum * exponential(max - largest);
+        max = largest;
+#pragma unroll
+        for (int k = 0; k < WIDE; k++)
+            sum += i + k < size ? quick ? quick_exponential(v[k] - max) : exponential(v[k] - max) : 0;
+    }
+    S all = join_group<GROUP, S, plain_max<S>>(max);
+    sum = group_sum<GROUP, S>(max == all ? sum : sum * exponential(max - all));
+    return sum > 0 ? all + logarithm(sum) : sum == 0 ? -INFINITY : sum;
+}
+
+template <int GROUP, class S>
+__global__ void __launch_bounds__(BLOCK)
+    softmax_rows(const __grid_constant__ tensor_view x_view, const __grid_constant__ tensor_view y_view, int64_t rows, int64_t size, bool add)
+{
+    int64_t row = group_row<GROUP>();
+    if (row >= rows)
+        return;
+    row_view<S> x(x_view, row), y(y_view, row);
+    S lse = log_sum_exp<GROUP, S>(x, size), v[WIDE];
+    for (int64_t i = (int64_t)group_lane<GROUP>() * WIDE; i < size; i += GROUP * WIDE) {
+        x.get_wide(i, size, 0, v);
+#pragma unroll
+        for (int k = 0; k < WIDE; k++)
+            v[k] = exponential(v[k] - lse);
+        y.put_wide(i, size, v, add);
+    }
+}
+
+template <int GROUP, class S>
+__global__ void __launch_bounds__(BLOCK)
+    softmax_grad_rows(const __grid_constant__ tensor_view y_view, const __grid_constant__ tensor_view dy_view, const __grid_constant__ tensor_view dx_view, int64_t rows, int64_t size, bool add)
+{
+    int64_t row = group_row<GROUP>();
+    if (row >= rows)
+        return;
+    row_view<S> y(y_view, row), dy(dy_view, row), dx(dx_view, row);
+    S dot = 0, v[WIDE], g[WIDE];
+    for (int64_t i = (int64_t)group_lane<GROUP>() * WIDE; i < size; i += GROUP * WIDE) {
+        y.get_wide(i, size, 0, v);
+        dy.get_wide(i, size, 0, g);
+#pragma unroll
+        for (int k = 0; k < WIDE; k++)
+            dot += v[k] * g[k];
+    }
+    dot = group_sum<GROUP, S>(dot);
+    for (int64_t i = (int64_t)group_lane<GROUP>() * WIDE; i < size; i += GROUP * WIDE) {
+        y.get_wide(i, size, 0, v);
+        dy.get_wide(i, size, 0, g);
+#pragma unroll
+        for (int k = 0; k < WIDE; k++)
+            v[k] *= g[k] - dot;
+        dx.put_wide(i, size, v, add);
+    }
+}
+
+sl_status cuda_softmax(const cuda_run *run)
+{
+    const sl_kernel_call *call = run->call;
+    const sl_view *x = sl_call_input(call, 0);
+    int64_t rows = sl_row_count(&x->meta, 1), size = sl_dim_from_last(&x->meta, 1);
+    bool add = sl_call_accumulates(call, 0);
+    if (size == 0)
+        return SL_OK;
+    if (call->op == SL_OP_SOFTMAX)
+        LAUNCH_ROWS(run, softmax_rows, rows, size, merged(x, 1), merged(sl_call_output(call, 0), 1), rows, size, add);
+    else
+        LAUNCH_ROWS(run, softmax_grad_rows, rows, size, merged(x, 1), merged(sl_call_input(call, 1), 1),
+                    merged(sl_call_output(call, 0), 1), rows, size, add);
+    return launched("softmax kernel");
+}
+
+// ---- Cross entropy ----------------------------------------------------------------------------
+
+// lse of each row, and its term of the loss into terms[row].
+template <int GROUP, class S>
+__global__ void __launch_bounds__(BLOCK, 4)
+    loss_rows(const __grid_constant__ tensor_view x_view, const __grid_constant__ tensor_view targets, const __grid_constant__ tensor_view lse_view, double *terms, int64_t rows, int64_t size,
+              int64_t ignored, const __grid_constant__ cuda_reporter reporter)
+{
+    int64_t row = group_row<GROUP>();
+    if (row >= rows)
+        return;
+    row_view<S> x(x_view, row);
+    S lse = log_sum_exp<GROUP, S>(x, size);
+    if (group_lane<GROUP>() != 0)
+        return;
+    store<S>(lse_view.data, lse_view.dtype, lse_view.offset(row), lse, false);
+    int64_t target = load_index(targets.data, targets.dtype, targets.offset(row));
+    double term = 0;
+    if (target != ignored && (target < 0 || target >= size))
+        report(reporter, CUDA_FAULT_TARGET, target, row, size);
+    else if (target != ignored)
+        term = (double)(lse - x.get(target));
+    terms[row] = term;
+}
+
+__device__ int64_t count_targets(const tensor_view &targets, int64_t rows, int64_t ignored)
+{
+    int64_t counted = 0;
+    for (int64_t row = threadIdx.x; row < rows; row += BLOCK)
+        counted += load_index(targets.data, targets.dtype, targets.offset(row)) != ignored;
+    return (int64_t)group_sum<BLOCK, long long>((long long)counted);
+}
+
+__global__ void __launch_bounds__(BLOCK)
+    mean_loss(const double *terms, const __grid_constant__ tensor_view targets, const __grid_constant__ tensor_view loss, int64_t rows, int64_t ignored)
+{
+    int64_t counted = count_targets(targets, rows, ignored);
+    double total = 0;
+    for (int64_t row = threadIdx.x; row < rows; row += BLOCK)
+        total += terms[row];
+    total = group_sum<BLOCK, double>(total);
+    if (threadIdx.x == 0)
+        store<double>(loss.data, loss.dtype, 0, counted ? total / (double)counted : 0, false);
+}
+
+size_t cuda_cross_entropy_scratch(const sl_kernel_call *call)
+{
+    return (size_t)sl_row_count(&call->inputs[0].meta, 1) * sizeof(double);
+}
+
+sl_status cuda_cross_entropy(const cuda_run *run)
+{
+    const sl_kernel_call *call = run->call;
+    const sl_view *x = sl_call_input(call, 0);
+    int64_t rows = sl_row_count(&x->meta, 1), size = sl_dim_from_last(&x->meta, 1), ignored = call->attrs.ignore_index;
+    tensor_view targets = merged(sl_call_input(call, 1), 0);
+    double *terms = (double *)call->scratch;
+    LAUNCH_ROWS(run, loss_rows, rows, size, merged(x, 1), targets, merged(sl_call_output(call, 1), 0), terms, rows, size,
+                ignored, run->reporter);
+    mean_loss<<<1, BLOCK, 0, run->stream>>>(terms, targets, view_of(sl_call_output(call, 0)), rows, ignored);
+    return launched("cross entropy kernel");
+}
+
+__global__ void __launch_bounds__(BLOCK) count_rows(const __grid_constant__ tensor_view targets, int64_t rows, int64_t ignored, double *out)
+{
+    int64_t counted = count_targets(targets, rows, ignored);
+    if (threadIdx.x == 0)
+        *out = (double)(counted ? counted : 1);
+}
+
+template <int GROUP, class S>
+__global__ void __launch_bounds__(BLOCK, 4)
+    loss_grad_rows(const __grid_constant__ tensor_view x_view, const __grid_constant__ tensor_view targets, const __grid_constant__ tensor_view lse_view, const __grid_constant__ tensor_view dloss, const __grid_constant__ tensor_view dx_view,
+                   const double *counted, int64_t rows, int64_t size, int64_t ignored, bool add)
+{
+    int64_t row = group_row<GROUP>();
+    if (row >= rows)
+        return;
+    row_view<S> x(x_view, row), dx(dx_view, row);
+    S lse = load<S>(lse_view.data, lse_view.dtype, lse_view.offset(row)), v[WIDE];
+    bool quick = x.dtype == SL_BF16;
+    int64_t target = load_index(targets.data, targets.dtype, targets.offset(row));
+    S weight = target == ignored ? 0 : (S)(load<double>(dloss.data, dloss.dtype, 0) / *counted);
+    for (int64_t i = (int64_t)group_lane<GROUP>() * WIDE; i < size; i += GROUP * WIDE) {
+        x.get_wide(i, size, 0, v);
+#pragma unroll
+        for (int k = 0; k < WIDE; k++) {
+            S p = quick ? quick_exponential(v[k] - lse) : exponential(v[k] - lse);
+            v[k] = weight * (p - (S)(i + k == target ? 1 : 0));
+        }
+        dx.put_wide(i, size, v, add);
+    }
+}
+
+size_t cuda_cross_entropy_grad_scratch(const sl_kernel_call *call)
+{
+    (void)call;
+    return sizeof(double);
+}
+
+sl_status cuda_cross_entropy_grad(const cuda_run *run)
+{
+    const sl_kernel_call *call = run->call;
+    const sl_view *x = sl_call_input(call, 0);
+    int64_t rows = sl_row_count(&x->meta, 1), size = sl_dim_from_last(&x->meta, 1), ignored = call->attrs.ignore_index;
+    tensor_view targets = merged(sl_call_input(call, 1), 0);
+    double *counted = (double *)call->scratch;
+    if (rows == 0 || size == 0)
+        return SL_OK;
+    count_rows<<<1, BLOCK, 0, run->stream>>>(targets, rows, ignored, counted);
+    LAUNCH_ROWS(run, loss_grad_rows, rows, size, merged(x, 1), targets, merged(sl_call_input(call, 2), 0),
+                view_of(sl_call_input(call, 3)), merged(sl_call_output(call, 0), 1), counted, rows, size, ignored,
+                sl_call_accumulates(call, 0));
+    return launched("cross entropy gradient kernel");
+}
