@@ -7,6 +7,7 @@
 #include "base/json.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 static const cli_usage usage = {
     .command = "bench step",
@@ -22,9 +23,12 @@ static const cli_usage usage = {
         "product_peak_share that "
         "of the peak of products in the dtype.\n"
         "With --dtype bf16 parameters and activations are bf16, gradients, moments and master weights f32. The f32 "
-        "step is measured afterwards, in the same run.",
+        "step is measured afterwards, in the same run, on the processor. On a GPU the memory is the device's, and the "
+        "peak of products that of its matrix units by the data sheet.",
     .examples = "sluice bench step --format json\n"
-                "sluice bench step --batch 4 --seq 128 --embd 256 --layers 4 --threads 2",
+                "sluice bench step --batch 4 --seq 128 --embd 256 --layers 4 --threads 2\n"
+                "sluice bench step --device cuda --dtype bf16 --batch 32 --seq 1024 --embd 768 --layers 12 --heads 12 "
+                "--vocab 50304",
 };
 
 /* f32: the same step in f32, NULL if r is that. */
@@ -51,6 +55,7 @@ static void print_json(const step_options *options, const step_result *r, const 
     if (f32)
         sl_json_put_double(&json, "tokens_per_s_over_f32", f32->step_s / r->step_s);
     sl_json_put_double(&json, "tokens_per_s", (double)(options->batch * options->seq) / r->step_s);
+    sl_json_put_double(&json, "mfu", r->flops / r->step_s / r->product_peak);
     sl_json_put_double(&json, "loss", r->loss);
     sl_json_put_int(&json, "parameters", r->parameters);
     sl_json_put_string(&json, "kernels", r->kernels);
@@ -77,6 +82,9 @@ static void print_text(const step_options *options, const step_result *r, const 
                sl_dtype_name(options->dtype), f32->step_s / r->step_s,
                (double)(options->batch * options->seq) / f32->step_s, f32->step_cpu_s / r->step_cpu_s,
                100 * r->flops / r->step_s / r->product_peak, r->product_peak / 1e9);
+    if (!f32)
+        printf("mfu        %.1f%% of the peak of products (%.1f GFLOP/s)\n",
+               100 * r->flops / r->step_s / r->product_peak, r->product_peak / 1e9);
     printf("memory     %.1f MiB, predicted %.1f MiB\n", (double)r->peak_memory / mib,
            (double)r->predicted_memory / mib);
 }
@@ -91,12 +99,19 @@ static void print_nodes(const step_result *r)
 
 int bench_step(int argc, char **argv)
 {
-    step_options step = {
-        .batch = 8, .seq = 256, .embd = 512, .layers = 8, .heads = 8, .vocab = 8192, .threads = 1, .repeats = 5
-    };
+    step_options step = { .batch = 8,
+                          .seq = 256,
+                          .embd = 512,
+                          .layers = 8,
+                          .heads = 8,
+                          .vocab = 8192,
+                          .threads = 1,
+                          .repeats = 5,
+                          .device = "cpu" };
     int format = 0, dtype = 0;
     bool nodes = false;
     const cli_option options[] = {
+        DEVICE_OPTION_ROW(step.device),
         DTYPE_OPTION_ROW(dtype),
         { .name = "batch",
           .value = "B",
@@ -132,9 +147,10 @@ int bench_step(int argc, char **argv)
     step_options same = step;
     same.dtype = SL_F32;
     same.nodes = false;
-    if (dtype != SL_F32 && step_measure(&same, &f32) != SL_OK)
+    bool compares = dtype != SL_F32 && strcmp(step.device, "cpu") == 0;
+    if (compares && step_measure(&same, &f32) != SL_OK)
         return failure("bench step");
-    (format == FORMAT_JSON ? print_json : print_text)(&step, &result, dtype != SL_F32 ? &f32 : NULL);
+    (format == FORMAT_JSON ? print_json : print_text)(&step, &result, compares ? &f32 : NULL);
     if (step.nodes)
         print_nodes(&result);
     step_result_clear(&result);

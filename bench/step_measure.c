@@ -47,7 +47,7 @@ static void bench_run_close(bench_run *run)
     sl_free(run->params);
     sl_free(run->square_sums);
     for (int i = 0; i < 2; i++)
-        sl_device_free(run->device, run->args[i].view.data);
+        sl_device_free_host(run->device, run->args[i].view.data);
     sl_device_close(run->device);
     sl_group_close(run->group);
 }
@@ -107,22 +107,21 @@ done:
     return status;
 }
 
-/* Initial values of a parameter. The device is the processor, so its memory can be written here. */
+/* Initial values of a parameter, made in host memory. */
 static sl_status init_param(const bench_run *run, const sl_param *param)
 {
     sl_status status = SL_OK;
+    sl_stream *stream = sl_runtime_stream(run->runtime);
     float *values = NULL;
     const sl_param_info info = { .name = param->name, .dtype = SL_F32, .shape = param->shape, .init = param->init };
     int64_t count = sl_meta_count(&param->data.meta);
-    SL_TRY(SL_NEW_ARRAY(values, count));
+    SL_TRY(sl_device_alloc_host(run->device, (size_t)count * sizeof *values, (void **)&values));
     sl_param_init(&info, 1, 0, count, values);
-    const sl_view from = { values, sl_meta_contiguous(SL_F32, &param->data.meta.shape) };
-    SL_TRY(sl_kernel_run(
-        sl_runtime_stream(run->runtime),
-        &(sl_kernel_call){
-            .op = SL_OP_CAST, .inputs = &from, .input_count = 1, .outputs = &param->data, .output_count = 1 }));
+    SL_TRY(sl_f32_convert(values, count, param->data.meta.dtype, values));
+    SL_TRY(sl_stream_copy(stream, SL_COPY_HOST_TO_DEVICE, param->data.data, values, sl_meta_bytes(&param->data.meta)));
+    SL_TRY(sl_stream_synchronize(stream));
 done:
-    sl_free(values);
+    sl_device_free_host(run->device, values);
     return status;
 }
 
@@ -149,7 +148,7 @@ static sl_status create_tokens(const bench_run *run, const step_options *options
     sl_meta meta = sl_meta_make(SL_I32, 2, (int64_t[]){ options->batch, options->seq });
     void *data = NULL;
     uint64_t state = 12345;
-    SL_TRY(sl_device_alloc(run->device, sl_meta_bytes(&meta), &data));
+    SL_TRY(sl_device_alloc_host(run->device, sl_meta_bytes(&meta), &data));
     for (int64_t i = 0; i < sl_meta_count(&meta); i++) {
         state = state * 6364136223846793005u + 1442695040888963407u;
         ((int32_t *)data)[i] = (int32_t)((state >> 33) % (uint64_t)options->vocab);
@@ -261,7 +260,7 @@ sl_status step_measure(const step_options *options, step_result *out)
     step_result result = { .step_s = INFINITY, .gemm_s = INFINITY, .step_cpu_s = INFINITY, .gemm_cpu_s = INFINITY };
     sl_device_options device = { .threads = options->threads };
 
-    SL_TRY(sl_device_open("cpu", &device, &run.device));
+    SL_TRY(sl_device_open(options->device, &device, &run.device));
     sl_kernel_describe(run.device, result.kernels, sizeof result.kernels);
     result.fma_peak = sl_kernel_measure_peak(run.device);
     result.product_peak = sl_kernel_measure_product_peak(run.device, options->dtype);
@@ -269,7 +268,8 @@ sl_status step_measure(const step_options *options, step_result *out)
     int64_t before = resident("VmRSS");
     SL_TRY(open_run(options, &run, &result));
     SL_TRY(run_step(&run, 1, &(step_result){ 0 }));
-    result.peak_memory = resident("VmHWM") - before;
+    result.peak_memory =
+        sl_device_is_host(run.device) ? resident("VmHWM") - before : (int64_t)sl_device_get_memory(run.device).peak;
     SL_TRY(step_gemms_create(options, run.device, run.runtime, &run.gemms));
     result.gemm_flops = step_gemms_flops(run.gemms);
     SL_TRY(step_gemms_run(run.gemms, sl_runtime_stream(run.runtime)));

@@ -9,8 +9,9 @@
 typedef struct SL_NAMED_FIELDS step_options {
     int64_t batch, seq, embd, layers, heads, vocab;
     int threads, repeats;
-    bool nodes;     /* measure the nodes of the graph as well */
-    sl_dtype dtype; /* of parameters and activations: f32, or bf16 with f32 gradients and master weights */
+    const char *device; /* as sl_device_open takes it */
+    bool nodes;         /* measure the nodes of the graph as well */
+    sl_dtype dtype;     /* of parameters and activations: f32, or bf16 with f32 gradients and master weights */
 } step_options;
 
 typedef struct step_node {
@@ -28,7 +29,7 @@ typedef struct step_result {
     double loss;
     int64_t peak_memory, predicted_memory; /* bytes */
     int64_t parameters;
-    char kernels[160];
+    char kernels[256];
     step_node *nodes; /* slowest first */
     int node_count;
 } step_result;

@@ -79,17 +79,25 @@ static sl_status node_run_open(node_run *run, const sl_runtime *runtime, const s
 {
     sl_status status = SL_OK;
     const sl_program_info *info = run->info;
-    size_t bytes = info->saved_i_bytes + info->saved_w_bytes + scratch_bytes(info) + info->constant_bytes;
+    size_t bytes = aligned(info->saved_i_bytes) + aligned(info->saved_w_bytes) + aligned(scratch_bytes(info)) +
+                   aligned(info->constant_bytes);
     for (int i = 0; i < info->output_count; i++)
         bytes += 2 * aligned(info->outputs[i].bytes);
+    for (int i = 0; i < info->input_count; i++)
+        bytes += aligned(info->inputs[i].bytes);
     SL_TRY(sl_device_alloc(run->device, bytes, (void **)&run->block));
     SL_TRY(SL_NEW_ARRAY(run->params, info->param_count));
     SL_TRY(SL_NEW_ARRAY(run->grads, info->param_count));
     SL_TRY(SL_NEW_ARRAY(run->inputs, info->input_count));
     SL_TRY(SL_NEW_ARRAY(run->outputs, info->output_count));
     SL_TRY(SL_NEW_ARRAY(run->output_grads, info->output_count));
-    for (int i = 0; i < info->input_count; i++)
-        run->inputs[i] = args[strcmp(info->inputs[i].name, args[0].name) != 0].view.data;
+    for (int i = 0; i < info->input_count; i++) {
+        const sl_view *from = &args[strcmp(info->inputs[i].name, args[0].name) != 0].view;
+        void *to = take(run, sl_meta_bytes(&from->meta));
+        SL_TRY(sl_stream_copy(sl_runtime_stream(runtime), SL_COPY_HOST_TO_DEVICE, to, from->data,
+                              sl_meta_bytes(&from->meta)));
+        run->inputs[i] = to;
+    }
     SL_TRY(find_params(run, runtime));
     SL_TRY(place_outputs(run, sl_runtime_stream(runtime)));
 done:
@@ -101,11 +109,16 @@ sl_status step_time_nodes(const sl_partition *partition, sl_device *device, cons
 {
     sl_status status = SL_OK;
     node_run run = { .device = device };
+    void *host = NULL;
     SL_TRY(sl_stage_program_create(partition, 0, device, &step_program_options, &run.program));
     run.info = sl_stage_program_info(run.program);
     SL_TRY(node_run_open(&run, runtime, args));
     void *constants = take(&run, run.info->constant_bytes);
-    sl_stage_program_constants(run.program, constants); /* the device is the processor */
+    SL_TRY(sl_alloc(run.info->constant_bytes, 1, &host));
+    sl_stage_program_constants(run.program, host);
+    SL_TRY(
+        sl_stream_copy(sl_runtime_stream(runtime), SL_COPY_HOST_TO_DEVICE, constants, host, run.info->constant_bytes));
+    SL_TRY(sl_stream_synchronize(sl_runtime_stream(runtime)));
     const sl_bindings bindings = { .params = run.params,
                                    .grads = run.grads,
                                    .overwrite_grads = true,
@@ -121,6 +134,7 @@ sl_status step_time_nodes(const sl_partition *partition, sl_device *device, cons
     SL_TRY(sl_stage_program_run(run.program, SL_PHASE_F, sl_runtime_stream(runtime), &bindings));
     SL_TRY(sl_stage_program_run(run.program, SL_PHASE_B, sl_runtime_stream(runtime), &bindings));
 done:
+    sl_free(host);
     node_run_close(&run);
     return status;
 }

@@ -95,10 +95,23 @@ static double cuda_measure_peak(sl_device *head)
     return 2.0 * units * device->properties.multiProcessorCount * kilohertz * 1e3;
 }
 
+/* Dense products of bf16 in the matrix units, by the data sheets: operations a clock and multiprocessor. */
+static double cuda_measure_product_peak(sl_device *head, sl_dtype dtype)
+{
+    const cuda_device *device = (const cuda_device *)head;
+    int capability = device->properties.major * 10 + device->properties.minor;
+    if (dtype == SL_F32 || dtype == SL_F64)
+        return cuda_measure_peak(head);
+    if (capability == 90)
+        return 4096 * 1.83e9 * device->properties.multiProcessorCount; /* the boost clock of the H100 and the H200 */
+    return capability == 80 ? 2048 * 1.41e9 * device->properties.multiProcessorCount : 0;
+}
+
 const sl_kernel_table cuda_kernels = {
     .kind = SL_DEVICE_CUDA,
     .run = cuda_run_call,
     .scratch = cuda_call_scratch,
     .describe = cuda_describe,
     .measure_peak = cuda_measure_peak,
+    .measure_product_peak = cuda_measure_product_peak,
 };

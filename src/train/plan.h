@@ -9,7 +9,8 @@
 struct sl_train_plan {
     const sl_train_config *config; /* borrowed */
     sl_arena *arena;
-    char *device; /* of every rank, as sl_device_open takes it */
+    char *device;        /* of every rank, as sl_device_open takes it */
+    size_t device_total; /* bytes of memory of the device; 0: it uses the machine's */
 
     sl_model model; /* as it is saved */
     /* As it is built: the embedding and the head are always two parameters of the graph, which are tied. So the bits do

@@ -312,6 +312,8 @@ static bool find_shortage(const sl_train_plan *plan, double *needed, double *lim
         most = total > most ? total : most;
     }
     *limit = plan->config->parallel.memory_gb * 1e9;
+    if (*limit == 0)
+        *limit = (double)plan->device_total;
     *needed = most;
     if (*limit > 0)
         return most > *limit;
@@ -504,6 +506,7 @@ sl_status sl_plan_predict(sl_train_plan *plan, bool timed)
     const sl_device_options device_options = { .threads = (int)config->parallel.threads };
     SL_TRY(sl_arena_create(&arena));
     SL_TRY(sl_device_open(plan->device, &device_options, &device));
+    plan->device_total = sl_device_get_memory(device).total;
     SL_TRY(describe_stages(plan, device, arena, &facts));
     plan->shard = config->parallel.dp > 1 ? (sl_shard_mode)config->parallel.shard : SL_SHARD_NONE;
     plan->shard_group = plan->shard == SL_SHARD_NONE       ? 1

@@ -258,12 +258,22 @@ done:
     return status;
 }
 
+/* The first line says which device it is, unless it is the processor because nothing else was asked for. */
+static void print_device(const train_run *run)
+{
+    char text[256];
+    if (!run->leads || !run->options->console || strcmp(run->plan->device, "cpu") == 0)
+        return;
+    fprintf(run->options->console, "device %s\n", sl_kernel_describe(run->trainer->device, text, sizeof text));
+    fflush(run->options->console);
+}
+
 /* Of one rank: what is given, or what rank 0 measures while the others wait. */
 static sl_status find_peak(train_run *run)
 {
     double peak = run->config->log.peak_gflops * 1e9;
     if (peak <= 0 && run->leads)
-        peak = sl_kernel_measure_peak(run->trainer->device);
+        peak = sl_kernel_measure_product_peak(run->trainer->device, (sl_dtype)run->config->precision.dtype);
     sl_status status = sl_group_broadcast(run->group, 0, &peak, sizeof peak);
     run->peak_flops = run->result.peak_flops = peak > 0 ? peak : NAN;
     return status;
@@ -430,6 +440,7 @@ sl_status sl_train_run(const sl_train_plan *plan, sl_group *group, const sl_trai
                        sl_group_size(group)));
     SL_TRY(look_at_launcher(&run));
     SL_TRY(sl_trainer_create(plan, group, trace_events(&run), &run.trainer));
+    print_device(&run);
     SL_TRY(load(&run));
     SL_TRY(write_plan(&run));
     SL_TRY(find_peak(&run));

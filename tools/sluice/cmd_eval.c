@@ -140,6 +140,7 @@ int cmd_eval(int argc, char **argv)
           .value = "FILE",
           .text = &options.logits,
           .help = "Write the logits and the loss of the first batch as safetensors." },
+        DEVICE_OPTION_ROW(options.device),
         { .name = "threads",
           .value = "N",
           .integer = &options.threads,

@@ -284,6 +284,7 @@ int cmd_generate(int argc, char **argv)
         { .name = "ignore-eos",
           .flag = &options->ignore_end,
           .help = "Go on after a token that ends a text (eos_token_id in the model's config.json)." },
+        DEVICE_OPTION_ROW(options->device),
         { .name = "threads",
           .value = "N",
           .integer = &options->threads,

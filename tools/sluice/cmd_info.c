@@ -3,6 +3,8 @@
 #include "info.h"
 #include "options.h"
 
+#include <sluice/kernel.h>
+
 #include "base/file.h"
 #include "base/text.h"
 
@@ -16,14 +18,35 @@ enum { HEAD_BYTES = 64 };
 
 static const cli_usage usage = {
     .command = NAME,
-    .synopsis = "FILE|DIR [--verify] [--format json]",
+    .synopsis = "[FILE|DIR] [--verify] [--format json]",
     .description =
         "Describes a checkpoint, the folder of a run, a Hugging Face folder, a safetensors file, a token file "
-        "or a schedule (CSV). The kind is found by looking into it.",
-    .examples = "sluice info out\nsluice info out/checkpoints/step-00000100 --verify\nsluice info train.bin",
-    .min_operands = 1,
+        "or a schedule (CSV). The kind is found by looking into it. Without a file it describes this installation: "
+        "its version and the devices that it can use, or why it cannot.",
+    .examples =
+        "sluice info\nsluice info out\nsluice info out/checkpoints/step-00000100 --verify\nsluice info train.bin",
+    .min_operands = 0,
     .max_operands = 1,
 };
+
+/* The device and what its kernels run on, or why it cannot be opened. */
+static void describe_device(const char *spec, info_writer *out)
+{
+    char text[256];
+    sl_device *device = NULL;
+    if (sl_device_open(spec, NULL, &device) == SL_OK)
+        info_text(out, spec, sl_kernel_describe(device, text, sizeof text));
+    else
+        info_text(out, spec, sl_error_message());
+    sl_device_close(device);
+}
+
+static void describe_installation(info_writer *out)
+{
+    info_text(out, "version", sl_version());
+    describe_device("cpu", out);
+    describe_device("cuda", out);
+}
 
 static bool has(const char *folder, const char *name)
 {
@@ -127,12 +150,17 @@ int cmd_info(int argc, char **argv)
     log_to_stderr(NAME);
     if (!options_parse(&usage, table, &argc, argv, &code))
         return code;
+    info_writer out = { .as_json = format == FORMAT_JSON, .json = { .file = stdout } };
     struct stat about;
+    if (argc == 1) {
+        describe_installation(&out);
+        info_end(&out);
+        return EXIT_OK;
+    }
     if (stat(argv[1], &about) != 0) {
         fprintf(stderr, "sluice " NAME ": %s: there is no such file or folder\n", argv[1]);
         return EXIT_FAILED;
     }
-    info_writer out = { .as_json = format == FORMAT_JSON, .json = { .file = stdout } };
     sl_status status = S_ISDIR(about.st_mode) ? describe_folder(argv[1], verify, &out) : describe_file(argv[1], &out);
     if (status != SL_OK)
         return refusal(NAME, status);

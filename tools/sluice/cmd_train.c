@@ -39,11 +39,11 @@ static const cli_usage usage = {
                 "mpirun -n 4 sluice train -c run.yaml --parallel.pp=4",
 };
 
-enum { OWN_OPTIONS = 12 };
+enum { OWN_OPTIONS = 13 };
 
 /* The command line as it was read. */
 typedef struct train_arguments {
-    const char *config, *save_grads;
+    const char *config, *save_grads, *device;
     int ranks, trace, restarts, min_ranks;
     bool dry_run, resume, overwrite;
     double hang_timeout;
@@ -81,6 +81,7 @@ static void fill_options(train_arguments *arguments, cli_option *options)
           .max = SL_MAX_RANKS,
           .help = "Ranks to start; parallel.pp x parallel.dp by default. Where parallel.pp is not given it is N / "
                   "parallel.dp." },
+        DEVICE_OPTION_ROW(arguments->device),
         { .name = "dry-run",
           .flag = &arguments->dry_run,
           .help = "Print the plan (stages, schedule, predicted step time, bubble and memory) and stop." },
@@ -322,7 +323,7 @@ static int run(const train_arguments *arguments, const sl_train_config *config, 
         return refuse(sl_fail(
             SL_ERR_ARGUMENT,
             "--restarts: these ranks were not started by this command; who started them has to start them again"));
-    sl_status status = sl_train_plan_create(config, NULL, &plan);
+    sl_status status = sl_train_plan_create(config, arguments->device, &plan);
     if (status != SL_OK)
         return refuse(status);
     const sl_train_options output = { .resume = arguments->resume, .overwrite = arguments->overwrite };

@@ -47,6 +47,13 @@ enum { FORMAT_TEXT, FORMAT_JSON };
         .help = "How the result is printed: text (the default) or json."                                               \
     }
 
+/* The row of a command that runs on a device. */
+#define DEVICE_OPTION_ROW(target)                                                                                      \
+    {                                                                                                                  \
+        .name = "device", .value = "DEVICE", .text = &(target),                                                        \
+        .help = "cpu (the default), cuda or cuda:INDEX for a GPU, or auto: a GPU if there is one."                     \
+    }
+
 /* The row of a command that runs a model; the choice is the sl_dtype. */
 #define DTYPE_OPTION_ROW(target)                                                                                       \
     {                                                                                                                  \
