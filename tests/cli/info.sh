@@ -4,6 +4,19 @@
 cd "$scratch"
 models=$SLUICE_DATA/models
 
+# Without a file: the version and the devices, or why there is none.
+run 0 "$SLUICE" info
+prints 'version       '
+grep -qE '^cpu           cpu: ' "$out" || fail "the processor is not described"
+grep -qE '^cuda          (cuda:0: |device cuda: libsluice_cuda.so |cuda: there is no GPU)' "$out" || fail "the GPU is not described"
+run 0 env SLUICE_PLUGIN_PATH=/nowhere "$SLUICE" info --format json
+json_is version "$("$SLUICE" --version | grep -oE '[0-9]+\.[0-9.]+' | head -1)"
+run 1 "$SLUICE" eval --device cuda:7 --model "$models/gpt2-tiny" --tokens "$models/gpt2-tiny/tokens.bin" --batch 1 --seq 8
+complains cuda
+run 2 "$SLUICE" eval --device gpu --model "$models/gpt2-tiny" --tokens "$models/gpt2-tiny/tokens.bin" --batch 1 --seq 8
+complains 'device gpu: there are cpu, cuda, cuda:INDEX and auto'
+run 0 "$SLUICE" eval --device auto --model "$models/gpt2-tiny" --tokens "$models/gpt2-tiny/tokens.bin" --batch 1 --seq 8 --steps 1
+
 # Files of others, under any name.
 cp "$SLUICE" program.bin
 run 1 "$SLUICE" info "$SLUICE"

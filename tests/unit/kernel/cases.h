@@ -247,7 +247,7 @@ static const op_case cases[] = {
 enum { CASE_COUNT = sizeof cases / sizeof *cases };
 
 /* The generator of the test numbers starts here for case i, so that every run of a case sees the same ones. */
-static void seed_case(size_t i)
+HELPER void seed_case(size_t i)
 {
     test_random_state = 1000 + i;
 }

@@ -1,0 +1,372 @@
+/* Every op on the GPU: the cases of the cpu's kernels, in f32, bf16 and mixed element types, in every memory layout,
+ * against the reference in f64; the same bits each time; bad indices are named. */
+#include "gpu/gpu.h"
+
+static int failures;
+
+/* All that is wrong is printed before the test fails: time on a GPU is dear. */
+static void SL_PRINTF(1, 2) complain(const char *format, ...)
+{
+    va_list list;
+    if (++failures > 60)
+        return;
+    va_start(list, format);
+    vprintf(format, list);
+    va_end(list);
+    putchar('\n');
+}
+
+static void check_close(const op_case *c, const char *what, int number, const sl_view *given, const sl_view *expected,
+                        double tolerance)
+{
+    double error = 0, norm = 0, largest = -1;
+    int64_t count = sl_meta_count(&expected->meta), worst = 0;
+    for (int64_t i = 0; i < count; i++) {
+        double a = get(given, i), b = get(expected, i);
+        if (a == b || (isnan(a) && isnan(b)))
+            continue;
+        double difference = fabs(a - b);
+        if (!(difference <= largest)) {
+            largest = difference;
+            worst = i;
+        }
+        error += difference * difference;
+        norm += b * b;
+    }
+    if (!(sqrt(error) <= tolerance * (sqrt(norm) + 1e-3 * sqrt((double)count))))
+        complain("%s %s -> %s, tensor %d: element %lld is %.9g, expected %.9g (error %.3g of norm %.3g)", what,
+                 c->inputs, c->outputs, number, (long long)worst, get(given, worst), get(expected, worst), sqrt(error),
+                 sqrt(norm));
+}
+
+static void reference(const op_case *c, args *inputs, args *outputs, bool accumulate)
+{
+    assert_true(sl_isa_set(SL_ISA_REFERENCE));
+    open_device(1);
+    assert_int_equal(run_call(call_of(c, inputs, outputs, accumulate)), SL_OK);
+    close_device();
+    assert_true(sl_isa_set(sl_isa_best()));
+}
+
+static void check_f32(size_t i, layout how, bool accumulate)
+{
+    const op_case *c = &cases[i];
+    char what[128];
+    snprintf(what, sizeof what, "%s (%s%s)", sl_op_name(c->op), layout_names[how], accumulate ? ", adding" : "");
+    seed_case(i);
+    args wanted_in = make_args(c->inputs, SL_F64, PACKED), wanted = make_args(c->outputs, SL_F64, PACKED);
+    reference(c, &wanted_in, &wanted, accumulate);
+    seed_case(i);
+    args inputs = make_args(c->inputs, SL_F32, how), outputs = make_args(c->outputs, SL_F32, how);
+    double tolerance = c->tolerance > 0 ? c->tolerance : 1e-6;
+    if (run_on_gpu(call_of(c, &inputs, &outputs, accumulate)) != SL_OK)
+        complain("%s: %s", what, sl_error_message());
+    for (int n = 0; n < outputs.count; n++) {
+        if (!sl_view_is_none(&outputs.views[n]))
+            check_close(c, what, n, &outputs.views[n], &wanted.views[n], tolerance);
+    }
+    for (int n = 0; n < inputs.count; n++) { /* inputs stay as they were, caches are as the reference made them */
+        if (!sl_view_is_none(&inputs.views[n]))
+            check_close(c, what, -1 - n, &inputs.views[n], &wanted_in.views[n], tolerance);
+    }
+    free_args(&wanted_in);
+    free_args(&wanted);
+    free_args(&inputs);
+    free_args(&outputs);
+}
+
+static void every_op_in_f32_agrees_with_the_reference(void **state)
+{
+    (void)state;
+    failures = 0;
+    for (size_t i = 0; i < CASE_COUNT; i++) {
+        for (int how = 0; how < LAYOUT_COUNT; how++) {
+            check_f32(i, (layout)how, false);
+            if (sl_op_get_info(cases[i].op)->accumulates)
+                check_f32(i, (layout)how, true);
+        }
+    }
+    assert_int_equal(failures, 0);
+}
+
+/* ---- bf16 and mixed types -------------------------------------------------------------------- */
+
+/* All: data, weights and results in bf16, statistics in f32. Training: results of gradients of weights in f32 as well.
+ * Mixed: weights in f16, results in f32. */
+typedef enum recipe { ALL_BF16, TRAINING, MIXED } recipe;
+
+static sl_dtype dtype_in(recipe how, const op_case *c, const sl_op_arg *place, sl_dtype own, bool output)
+{
+    switch (place->kind) {
+    case SL_ARG_DATA:
+        if (!output || how == ALL_BF16)
+            return SL_BF16;
+        return how == MIXED || strstr(sl_op_name(c->op), "grad_w") || c->op == SL_OP_EMBEDDING_GRAD ? SL_F32 : SL_BF16;
+    case SL_ARG_MOVED:
+        return SL_BF16;
+    case SL_ARG_ANY:
+    case SL_ARG_FLOAT:
+        return output && how == MIXED ? SL_F32 : how == MIXED ? SL_F16 : SL_BF16;
+    case SL_ARG_STATISTIC:
+        return SL_F32;
+    default:
+        return own;
+    }
+}
+
+/* Copies the arguments into other element types, and what they lose there back into the f64 ones. */
+static args converted(const op_case *c, const args *from, recipe how, bool output)
+{
+    args to = { .count = from->count };
+    const sl_op_info *info = sl_op_get_info(c->op);
+    for (int i = 0; i < from->count; i++) {
+        const sl_view *view = &from->views[i];
+        const sl_op_arg *place = output ? &info->outputs[i] : sl_op_input_arg(info, i);
+        if (sl_view_is_none(view)) {
+            to.views[i] = to.list[i].view = *view;
+            continue;
+        }
+        to.list[i] = make_arg(dtype_in(how, c, place, view->meta.dtype, output), &view->meta.shape, PACKED);
+        to.views[i] = to.list[i].view;
+        for (int64_t e = 0; e < sl_meta_count(&view->meta); e++) {
+            put(&to.views[i], e, get(view, e));
+            put(view, e, get(&to.views[i], e));
+        }
+    }
+    return to;
+}
+
+static void check_mixed(size_t i, recipe how, bool accumulate)
+{
+    static const char *const names[] = { "bf16", "training in bf16", "mixed" };
+    const op_case *c = &cases[i];
+    char what[128];
+    snprintf(what, sizeof what, "%s (%s%s)", sl_op_name(c->op), names[how], accumulate ? ", adding" : "");
+    seed_case(i);
+    args wanted_in = make_args(c->inputs, SL_F64, PACKED), wanted = make_args(c->outputs, SL_F64, PACKED);
+    args inputs = converted(c, &wanted_in, how, false), outputs = converted(c, &wanted, how, true);
+    reference(c, &wanted_in, &wanted, accumulate);
+    if (run_on_gpu(call_of(c, &inputs, &outputs, accumulate)) != SL_OK)
+        complain("%s: %s", what, sl_error_message());
+    for (int n = 0; n < outputs.count; n++) {
+        if (sl_view_is_none(&outputs.views[n]))
+            continue;
+        /* Results are rounded once, to 8 bits; f32 sums of products of bf16 are exact but for their additions. */
+        double tolerance = outputs.views[n].meta.dtype == SL_BF16 ? 0x1p-8 : c->tolerance > 0 ? c->tolerance : 2e-6;
+        check_close(c, what, n, &outputs.views[n], &wanted.views[n], tolerance);
+    }
+    free_args(&wanted_in);
+    free_args(&wanted);
+    free_args(&inputs);
+    free_args(&outputs);
+}
+
+static void every_op_in_bf16_and_mixed_types_agrees_with_the_reference(void **state)
+{
+    (void)state;
+    failures = 0;
+    for (size_t i = 0; i < CASE_COUNT; i++) {
+        for (int how = ALL_BF16; how <= MIXED; how++) {
+            check_mixed(i, (recipe)how, false);
+            if (sl_op_get_info(cases[i].op)->accumulates)
+                check_mixed(i, (recipe)how, true);
+        }
+    }
+    assert_int_equal(failures, 0);
+}
+
+/* ---- Bits ------------------------------------------------------------------------------------ */
+
+static void run_case(size_t i, layout how, sl_dtype dtype, args *inputs, args *outputs)
+{
+    seed_case(i);
+    *inputs = make_args(cases[i].inputs, dtype, how);
+    *outputs = make_args(cases[i].outputs, dtype, how);
+    assert_int_equal(run_on_gpu(call_of(&cases[i], inputs, outputs, false)), SL_OK);
+}
+
+static void check_same(size_t i, const char *what, const args *a, const args *b)
+{
+    for (int n = 0; n < a->count; n++) {
+        if (sl_view_is_none(&a->views[n]))
+            continue;
+        for (int64_t e = 0; e < sl_meta_count(&a->views[n].meta); e++) {
+            double x = get(&a->views[n], e), y = get(&b->views[n], e);
+            if (memcmp(&x, &y, sizeof x) != 0) {
+                complain("%s %s: element %lld of output %d is %.9g and %.9g %s", sl_op_name(cases[i].op),
+                         cases[i].inputs, (long long)e, n, x, y, what);
+                return;
+            }
+        }
+    }
+}
+
+/* What an op says that it takes without a copy gives the bits that contiguous tensors give. */
+static bool fits(const op_case *c, layout how)
+{
+    if (how == TURNED)
+        return sl_op_get_info(c->op)->layout == SL_LAYOUT_ANY;
+    return how != PADDED || sl_op_get_info(c->op)->layout == SL_LAYOUT_ANY;
+}
+
+static void the_same_call_gives_the_same_bits(void **state)
+{
+    (void)state;
+    failures = 0;
+    for (size_t i = 0; i < CASE_COUNT; i++) {
+        for (int kind = 0; kind < 2; kind++) {
+            args inputs, outputs, again_in, again;
+            sl_dtype dtype = kind ? SL_BF16 : SL_F32;
+            run_case(i, PACKED, dtype, &inputs, &outputs);
+            for (int how = PACKED; how < LAYOUT_COUNT; how++) {
+                if (!fits(&cases[i], (layout)how))
+                    continue;
+                run_case(i, (layout)how, dtype, &again_in, &again);
+                check_same(i, layout_names[how], &outputs, &again);
+                free_args(&again_in);
+                free_args(&again);
+            }
+            free_args(&inputs);
+            free_args(&outputs);
+        }
+    }
+    assert_int_equal(failures, 0);
+}
+
+static void results_in_place_have_the_same_bits(void **state)
+{
+    (void)state;
+    failures = 0;
+    for (size_t i = 0; i < CASE_COUNT; i++) {
+        const op_case *c = &cases[i];
+        args apart_in, apart, inputs, outputs;
+        run_case(i, PACKED, SL_F32, &apart_in, &apart);
+        for (int k = 0; k < apart_in.count; k++) {
+            if (!(sl_op_input_arg(sl_op_get_info(c->op), k)->flags & SL_ARG_INPLACE) ||
+                !sl_shape_equal(&apart_in.views[k].meta.shape, &apart.views[0].meta.shape))
+                continue;
+            seed_case(i);
+            inputs = make_args(c->inputs, SL_F32, PACKED);
+            outputs = make_args(c->outputs, SL_F32, PACKED);
+            outputs.views[0] = inputs.views[k];
+            assert_int_equal(run_on_gpu(call_of(c, &inputs, &outputs, false)), SL_OK);
+            check_same(i, "in place", &apart, &outputs);
+            free_args(&inputs);
+            free_args(&outputs);
+        }
+        free_args(&apart_in);
+        free_args(&apart);
+    }
+    assert_int_equal(failures, 0);
+}
+
+/* Dropout draws the same bits as on the cpu. */
+static void dropout_keeps_what_the_cpu_keeps(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < CASE_COUNT; i++) {
+        if (cases[i].op != SL_OP_DROPOUT)
+            continue;
+        args inputs, outputs, cpu_in, cpu_out;
+        run_case(i, PACKED, SL_F32, &inputs, &outputs);
+        seed_case(i);
+        cpu_in = make_args(cases[i].inputs, SL_F32, PACKED);
+        cpu_out = make_args(cases[i].outputs, SL_F32, PACKED);
+        open_device(1);
+        assert_int_equal(run_call(call_of(&cases[i], &cpu_in, &cpu_out, false)), SL_OK);
+        close_device();
+        for (int64_t e = 0; e < sl_meta_count(&outputs.views[0].meta); e++)
+            assert_true((get(&outputs.views[0], e) == 0) == (get(&cpu_out.views[0], e) == 0));
+        free_args(&inputs);
+        free_args(&outputs);
+        free_args(&cpu_in);
+        free_args(&cpu_out);
+    }
+}
+
+/* ---- Conversions and faults ------------------------------------------------------------------ */
+
+static void casts_give_what_the_cpu_gives(void **state)
+{
+    (void)state;
+    static const sl_dtype dtypes[] = { SL_F32, SL_BF16, SL_F16, SL_I32, SL_I64, SL_U8, SL_BOOL, SL_F64 };
+    static const double values[] = { 0, 1, -1, 2.5, -2.5, 300, -300, 1e10, -1e20, 7e-8, INFINITY, -INFINITY, NAN, 255 };
+    enum { COUNT = sizeof values / sizeof *values };
+    sl_shape shape = { 1, { COUNT } };
+    failures = 0;
+    for (int from = 0; from < 8; from++) {
+        for (int to = 0; to < 8; to++) {
+            arg x = make_arg(dtypes[from], &shape, PACKED), y = make_arg(dtypes[to], &shape, PACKED);
+            arg z = make_arg(dtypes[to], &shape, PACKED);
+            bool floating = sl_dtype_is_floating(dtypes[from]);
+            for (int i = 0; i < COUNT; i++)
+                put(&x.view, i, floating ? values[i] : (double)(i % 2));
+            sl_kernel_call call = {
+                .op = SL_OP_CAST, .inputs = &x.view, .input_count = 1, .outputs = &y.view, .output_count = 1
+            };
+            assert_int_equal(run_on_gpu(call), SL_OK);
+            call.outputs = &z.view;
+            open_device(1);
+            assert_int_equal(run_call(call), SL_OK);
+            close_device();
+            for (int i = 0; i < COUNT; i++) {
+                double a = get(&y.view, i), b = get(&z.view, i);
+                if (a != b && !(isnan(a) && isnan(b)))
+                    complain("%g from %s to %s is %g, expected %g", get(&x.view, i), sl_dtype_name(dtypes[from]),
+                             sl_dtype_name(dtypes[to]), a, b);
+            }
+            free(x.block);
+            free(y.block);
+            free(z.block);
+        }
+    }
+    assert_int_equal(failures, 0);
+}
+
+static void check_fault(sl_op op, const char *inputs_text, const char *outputs_text, int input, int place, double value,
+                        const char *message)
+{
+    const op_case c = { .op = op, .inputs = inputs_text, .outputs = outputs_text, .attrs = { .ignore_index = -100 } };
+    args inputs = make_args(c.inputs, SL_F32, PACKED), outputs = make_args(c.outputs, SL_F32, PACKED);
+    sl_kernel_call call = call_of(&c, &inputs, &outputs, false);
+    call.node = "h.3.somewhere";
+    put(&inputs.views[input], place, value);
+    assert_int_not_equal(run_on_gpu(call), SL_OK);
+    assert_string_equal(sl_error_message(), message);
+    assert_int_equal(sl_stream_synchronize(gpu_stream), SL_OK); /* it is told once */
+    free_args(&inputs);
+    free_args(&outputs);
+}
+
+static void an_index_out_of_range_is_named_with_its_node(void **state)
+{
+    (void)state;
+    check_fault(SL_OP_EMBEDDING, "i7:2x5 7x37", "2x5x37", 0, 3, 7,
+                "'h.3.somewhere': embedding: id 7 at element 3 is not in 0..6");
+    check_fault(SL_OP_EMBEDDING_GRAD, "l7:2x5 2x5x37", "7x37", 0, 9, -1,
+                "'h.3.somewhere': embedding_grad: id -1 at element 9 is not in 0..6");
+    check_fault(SL_OP_CROSS_ENTROPY, "2x5x37 i37:2x5", "s 2x5", 1, 4, 37,
+                "'h.3.somewhere': cross_entropy: target 37 at element 4 is not in 0..36");
+    check_fault(SL_OP_ROPE, "2x3x2x6 9x3 9x3 i9:3", "2x3x2x6", 3, 1, 9,
+                "'h.3.somewhere': rope: position 9 at element 1 is not in 0..8");
+    check_fault(SL_OP_ATTENTION_CACHED, "2x3x4x5 2x3x2x5 2x3x2x5 2x9x2x5 2x9x2x5 i4:s", "2x3x4x5", 5, 0, 7,
+                "'h.3.somewhere': attention_cached: positions 7..9 do not fit into a cache of 9");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_op_in_f32_agrees_with_the_reference),
+        cmocka_unit_test(every_op_in_bf16_and_mixed_types_agrees_with_the_reference),
+        cmocka_unit_test(the_same_call_gives_the_same_bits),
+        cmocka_unit_test(results_in_place_have_the_same_bits),
+        cmocka_unit_test(dropout_keeps_what_the_cpu_keeps),
+        cmocka_unit_test(casts_give_what_the_cpu_gives),
+        cmocka_unit_test(an_index_out_of_range_is_named_with_its_node),
+    };
+    if (!open_gpu())
+        return SKIPPED;
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    close_gpu();
+    return failed;
+}
