@@ -69,7 +69,7 @@ __device__ __forceinline__ S weighted(const S *weights, int64_t first, int64_t c
     return sum;
 }
 
-extern __shared__ char shared_bytes[];
+extern __shared__ __align__(16) char shared_bytes[];
 
 // ---- Forward ----------------------------------------------------------------------------------
 
@@ -210,6 +210,12 @@ static void set_keys(attention_args *a, const sl_view *k, const sl_view *v)
     a->shared = a->k.dims[2] > 0 ? a->heads / a->k.dims[2] : 1;
 }
 
+// Room for that many numbers. Some more is asked for, since the compiler reads pairs of them at once.
+template <class S> static size_t shared_room(int64_t numbers)
+{
+    return (size_t)(numbers + 1) / 2 * 2 * sizeof(S) + 16;
+}
+
 // Lets a kernel have that much shared memory; more than 48 KiB must be asked for.
 template <class Kernel> static sl_status allow_shared(Kernel kernel, size_t bytes)
 {
@@ -225,7 +231,7 @@ template <class Kernel> static sl_status allow_shared(Kernel kernel, size_t byte
 template <class S> static sl_status forward(const cuda_run *run, const attention_args &a)
 {
     sl_status status = SL_OK;
-    size_t bytes = (size_t)(a.width + a.keys) * sizeof(S);
+    size_t bytes = shared_room<S>(a.width + a.keys);
     dim3 grid((unsigned)a.queries, (unsigned)a.heads, (unsigned)a.q.dims[0]);
     if (grid.x == 0 || grid.y == 0 || grid.z == 0)
         return SL_OK;
@@ -251,8 +257,8 @@ template <class S> static sl_status backward(const cuda_run *run, const attentio
     sl_status status = SL_OK;
     S *deltas = (S *)run->call->scratch;
     unsigned batch = (unsigned)a.q.dims[0], heads = (unsigned)a.heads, groups = (unsigned)a.k.dims[2];
-    size_t dq_bytes = (size_t)(2 * a.width + a.keys) * sizeof(S);
-    size_t dk_bytes = (size_t)(4 * a.width + 2 * a.queries) * sizeof(S);
+    size_t dq_bytes = shared_room<S>(2 * a.width + a.keys);
+    size_t dk_bytes = shared_room<S>(4 * a.width + 2 * a.queries);
     SL_TRY(allow_shared(find_dq<S>, dq_bytes));
     SL_TRY(allow_shared(find_dk_dv<S>, dk_bytes));
     if (batch > 0 && heads > 0 && a.queries > 0) {

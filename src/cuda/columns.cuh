@@ -5,32 +5,33 @@
 
 #include "cuda/element.cuh"
 
-enum { CHUNK_ROWS = 256, TILE_COLUMNS = 64, TILE_ROWS = 8 };
+enum { CHUNK_ROWS = 256, TILE_COLUMNS = 32 * WIDE, TILE_ROWS = 8 };
 
 static inline int64_t column_chunks(int64_t rows)
 {
     return (rows + CHUNK_ROWS - 1) / CHUNK_ROWS;
 }
 
-// Source::add(row, column, count, sums) adds the terms of `count` (1 or 2) neighbouring columns to sums[SUMS][2].
+// Source::add(row, column, columns, sums) adds the terms of eight neighbouring columns, as many as there are, to
+// sums[SUMS][WIDE].
 template <class S, int SUMS, class Source>
 __global__ void __launch_bounds__(32 * TILE_ROWS)
     column_parts(const __grid_constant__ Source source, int64_t rows, int64_t columns, S *parts)
 {
     __shared__ S shared[TILE_ROWS][SUMS][TILE_COLUMNS];
     int lane = threadIdx.x % 32, line = threadIdx.x / 32;
-    int64_t column = (int64_t)blockIdx.x * TILE_COLUMNS + 2 * lane;
+    int64_t column = (int64_t)blockIdx.x * TILE_COLUMNS + WIDE * lane;
     int64_t first = (int64_t)blockIdx.y * CHUNK_ROWS, end = first + CHUNK_ROWS < rows ? first + CHUNK_ROWS : rows;
-    S sums[SUMS][2] = {};
+    S sums[SUMS][WIDE] = {};
     if (column < columns) {
-        int count = column + 1 < columns ? 2 : 1;
 #pragma unroll 4
         for (int64_t row = first + line; row < end; row += TILE_ROWS)
-            source.add(row, column, count, sums);
+            source.add(row, column, columns, sums);
     }
     for (int k = 0; k < SUMS; k++) {
-        shared[line][k][2 * lane] = sums[k][0];
-        shared[line][k][2 * lane + 1] = sums[k][1];
+#pragma unroll
+        for (int i = 0; i < WIDE; i++)
+            shared[line][k][WIDE * lane + i] = sums[k][i];
     }
     __syncthreads();
     for (int i = threadIdx.x; i < SUMS * TILE_COLUMNS; i += blockDim.x) {

@@ -130,19 +130,41 @@ tensor_view merged(const sl_view *view, int inner);
 // neighbours in memory are read at once.
 enum { WIDE = 8 };
 
+// The slow ways of row_view, for strided rows, other types and ends of rows; apart so that they cost no registers.
+template <class S>
+__device__ __noinline__ void get_each(const char *data, int dtype, int64_t stride, int64_t first, int64_t size, S fill,
+                                      S out[WIDE])
+{
+    for (int i = 0; i < WIDE; i++)
+        out[i] = first + i < size ? load<S>(data, dtype, (first + i) * stride) : fill;
+}
+
+template <class S>
+__device__ __noinline__ void put_each(char *data, int dtype, int64_t stride, int64_t first, int64_t size,
+                                      const S in[WIDE])
+{
+    for (int i = 0; i < WIDE && first + i < size; i++)
+        store<S>(data, dtype, (first + i) * stride, in[i], false);
+}
+
 template <class S> struct row_view {
     char *data;
     int dtype;
     int64_t stride;
     bool packed; // neighbours can be read at once
 
-    __device__ row_view(const tensor_view &view, int64_t row)
+    // The row that starts at element `start` of a tensor.
+    __device__ __forceinline__ row_view(void *tensor, int64_t start, int type, int64_t step)
     {
-        int size = view.dtype == SL_F64 ? 8 : view.dtype == SL_F32 ? 4 : 2;
-        dtype = view.dtype;
-        stride = view.rank > 0 ? view.strides[view.rank - 1] : 1;
-        data = (char *)view.data + view.offset(row, 1) * size;
+        data = (char *)tensor + start * (type == SL_F64 ? 8 : type == SL_F32 ? 4 : 2);
+        dtype = type;
+        stride = step;
         packed = stride == 1 && (dtype == SL_F32 || dtype == SL_BF16) && ((uintptr_t)data & 15) == 0;
+    }
+
+    __device__ __forceinline__ row_view(const tensor_view &view, int64_t row)
+        : row_view(view.data, view.offset(row, 1), view.dtype, view.rank > 0 ? view.strides[view.rank - 1] : 1)
+    {
     }
 
     __device__ __forceinline__ S get(int64_t i) const { return load<S>(data, dtype, i * stride); }
@@ -154,31 +176,31 @@ template <class S> struct row_view {
     // Elements first..first + 7 of `size`; those past the end are `fill`.
     __device__ __forceinline__ void get_wide(int64_t first, int64_t size, S fill, S out[WIDE]) const
     {
-        if (packed && first + WIDE <= size) {
-            if (dtype == SL_BF16) {
-                uint4 bits = *(const uint4 *)(data + first * 2);
-                const __nv_bfloat162 *pairs = (const __nv_bfloat162 *)&bits;
+        if (packed && first + WIDE <= size && dtype == SL_BF16) {
+            uint4 bits = *(const uint4 *)(data + first * 2);
+            const __nv_bfloat162 *pairs = (const __nv_bfloat162 *)&bits;
 #pragma unroll
-                for (int i = 0; i < WIDE / 2; i++) {
-                    float2 two = __bfloat1622float2(pairs[i]);
-                    out[2 * i] = (S)two.x;
-                    out[2 * i + 1] = (S)two.y;
-                }
-            } else {
-#pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    float4 four = *(const float4 *)(data + (first + 4 * half) * 4);
-                    out[4 * half] = (S)four.x;
-                    out[4 * half + 1] = (S)four.y;
-                    out[4 * half + 2] = (S)four.z;
-                    out[4 * half + 3] = (S)four.w;
-                }
+            for (int i = 0; i < WIDE / 2; i++) {
+                float2 two = __bfloat1622float2(pairs[i]);
+                out[2 * i] = (S)two.x;
+                out[2 * i + 1] = (S)two.y;
             }
-            return;
-        }
+        } else if (packed && first + WIDE <= size) {
 #pragma unroll
-        for (int i = 0; i < WIDE; i++)
-            out[i] = first + i < size ? get(first + i) : fill;
+            for (int half = 0; half < 2; half++) {
+                float4 four = *(const float4 *)(data + (first + 4 * half) * 4);
+                out[4 * half] = (S)four.x;
+                out[4 * half + 1] = (S)four.y;
+                out[4 * half + 2] = (S)four.z;
+                out[4 * half + 3] = (S)four.w;
+            }
+        } else {
+            S slow[WIDE];
+            get_each<S>(data, dtype, stride, first, size, fill, slow);
+#pragma unroll
+            for (int i = 0; i < WIDE; i++)
+                out[i] = slow[i];
+        }
     }
 
     __device__ __forceinline__ void put_wide(int64_t first, int64_t size, const S given[WIDE], bool add) const
@@ -189,27 +211,24 @@ template <class S> struct row_view {
 #pragma unroll
         for (int i = 0; i < WIDE; i++)
             in[i] = add ? given[i] + in[i] : given[i];
-        if (packed && first + WIDE <= size) {
-            if (dtype == SL_BF16) {
-                uint4 bits;
-                __nv_bfloat162 *pairs = (__nv_bfloat162 *)&bits;
+        if (packed && first + WIDE <= size && dtype == SL_BF16) {
+            uint4 bits;
+            __nv_bfloat162 *pairs = (__nv_bfloat162 *)&bits;
 #pragma unroll
-                for (int i = 0; i < WIDE / 2; i++)
-                    pairs[i] = __floats2bfloat162_rn((float)in[2 * i], (float)in[2 * i + 1]);
-                *(uint4 *)(data + first * 2) = bits;
-            } else {
+            for (int i = 0; i < WIDE / 2; i++)
+                pairs[i] = __floats2bfloat162_rn((float)in[2 * i], (float)in[2 * i + 1]);
+            *(uint4 *)(data + first * 2) = bits;
+        } else if (packed && first + WIDE <= size) {
 #pragma unroll
-                for (int half = 0; half < 2; half++)
-                    *(float4 *)(data + (first + 4 * half) * 4) =
-                        make_float4((float)in[4 * half], (float)in[4 * half + 1], (float)in[4 * half + 2],
-                                    (float)in[4 * half + 3]);
-            }
-            return;
-        }
+            for (int half = 0; half < 2; half++)
+                *(float4 *)(data + (first + 4 * half) * 4) = make_float4((float)in[4 * half], (float)in[4 * half + 1],
+                                                                         (float)in[4 * half + 2], (float)in[4 * half + 3]);
+        } else {
+            S slow[WIDE];
 #pragma unroll
-        for (int i = 0; i < WIDE; i++) {
-            if (first + i < size)
-                put(first + i, in[i], false);
+            for (int i = 0; i < WIDE; i++)
+                slow[i] = in[i];
+            put_each<S>(data, dtype, stride, first, size, slow);
         }
     }
 };
@@ -261,7 +280,7 @@ template <int GROUP, class S> __device__ __forceinline__ S group_max(S value)
 }
 
 // A row for each group: short rows share a block of 256 threads among 8 warps.
-enum { BLOCK = 256, SHORT_ROW = 2048 };
+enum { BLOCK = 256, SHORT_ROW = 1024 };
 
 template <int GROUP> __device__ __forceinline__ int64_t group_row()
 {

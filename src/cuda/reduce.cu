@@ -90,18 +90,20 @@ __global__ void __launch_bounds__(BLOCK) reduce_each(const __grid_constant__ gro
 
 template <class S> struct plain_columns {
     grouped x;
-    bool paired; // two neighbours lie side by side in bf16
-    __device__ __forceinline__ void add(int64_t row, int64_t column, int count, S sums[1][2]) const
+    __device__ __forceinline__ void add(int64_t row, int64_t column, int64_t columns, S sums[1][WIDE]) const
     {
         int64_t at = x.reduced.offset(row);
-        if (paired && count == 2) {
-            float2 two = __bfloat1622float2(*(const __nv_bfloat162 *)((const __nv_bfloat16 *)x.data + at + column));
-            sums[0][0] += (S)two.x;
-            sums[0][1] += (S)two.y;
-            return;
+        S v[WIDE];
+        if (x.kept.rank == 1) {
+            row_view<S>(x.data, at, x.dtype, x.kept.strides[0]).get_wide(column, columns, 0, v);
+        } else {
+#pragma unroll
+            for (int k = 0; k < WIDE; k++)
+                v[k] = column + k < columns ? load<S>(x.data, x.dtype, at + x.kept.offset(column + k)) : 0;
         }
-        for (int k = 0; k < count; k++)
-            sums[0][k] += load<S>(x.data, x.dtype, at + x.kept.offset(column + k));
+#pragma unroll
+        for (int k = 0; k < WIDE; k++)
+            sums[0][k] += v[k];
     }
 };
 
@@ -117,9 +119,6 @@ template <class S> static void sum_columns(const cuda_run *run, const grouped &g
 {
     plain_columns<S> source;
     source.x = g;
-    source.paired = g.dtype == SL_BF16 && g.kept.rank == 1 && g.kept.strides[0] == 1 && ((uintptr_t)g.data & 3) == 0;
-    for (int i = 0; i < g.reduced.rank; i++)
-        source.paired = source.paired && g.reduced.strides[i] % 2 == 0;
     launch_columns<S, 1>(run, source, g.size, g.results, y, tensor_view(), sl_call_accumulates(run->call, 0), false,
                          factor);
 }

@@ -11,6 +11,7 @@ template <int GROUP, class S> __device__ S log_sum_exp(const row_view<S> &x, int
 {
     bool quick = x.dtype == SL_BF16;
     S max = -INFINITY, sum = 0, v[WIDE];
+#pragma unroll 4
     for (int64_t i = (int64_t)group_lane<GROUP>() * WIDE; i < size; i += GROUP * WIDE) {
         x.get_wide(i, size, -INFINITY, v);
         S largest = max;
@@ -19,9 +20,11 @@ template <int GROUP, class S> __device__ S log_sum_exp(const row_view<S> &x, int
             largest = fmax(largest, v[k]);
         sum = largest == max ? sum : sum * exponential(max - largest);
         max = largest;
+        S part = 0;
 #pragma unroll
         for (int k = 0; k < WIDE; k++)
-            sum += i + k < size ? quick ? quick_exponential(v[k] - max) : exponential(v[k] - max) : 0;
+            part += i + k < size ? quick ? quick_exponential(v[k] - max) : exponential(v[k] - max) : 0;
+        sum += part;
     }
     S all = join_group<GROUP, S, plain_max<S>>(max);
     sum = group_sum<GROUP, S>(max == all ? sum : sum * exponential(max - all));
@@ -168,18 +171,29 @@ __global__ void __launch_bounds__(BLOCK, 4)
     if (row >= rows)
         return;
     row_view<S> x(x_view, row), dx(dx_view, row);
-    S lse = load<S>(lse_view.data, lse_view.dtype, lse_view.offset(row)), v[WIDE];
+    S lse = load<S>(lse_view.data, lse_view.dtype, lse_view.offset(row));
     bool quick = x.dtype == SL_BF16;
     int64_t target = load_index(targets.data, targets.dtype, targets.offset(row));
     S weight = target == ignored ? 0 : (S)(load<double>(dloss.data, dloss.dtype, 0) / *counted);
-    for (int64_t i = (int64_t)group_lane<GROUP>() * WIDE; i < size; i += GROUP * WIDE) {
-        x.get_wide(i, size, 0, v);
+    const int64_t step = GROUP * WIDE;
+    for (int64_t start = (int64_t)group_lane<GROUP>() * WIDE; start < size; start += 4 * step) {
+        S v[4][WIDE]; // read before any is written: the result may lie on the logits
 #pragma unroll
-        for (int k = 0; k < WIDE; k++) {
-            S p = quick ? quick_exponential(v[k] - lse) : exponential(v[k] - lse);
-            v[k] = weight * (p - (S)(i + k == target ? 1 : 0));
+        for (int n = 0; n < 4; n++) {
+            if (start + n * step < size)
+                x.get_wide(start + n * step, size, 0, v[n]);
         }
-        dx.put_wide(i, size, v, add);
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+            int64_t i = start + n * step;
+#pragma unroll
+            for (int k = 0; k < WIDE; k++) {
+                S p = quick ? quick_exponential(v[n][k] - lse) : exponential(v[n][k] - lse);
+                v[n][k] = weight * (p - (S)(i + k == target ? 1 : 0));
+            }
+            if (i < size)
+                dx.put_wide(i, size, v[n], add);
+        }
     }
 }
 
