@@ -127,8 +127,8 @@ template <class S> __global__ void each_element(const __grid_constant__ element_
     }
 }
 
-// All tensors packed, aligned and of one type: eight elements a thread. OP -1: args.op says which.
-template <int OP> __global__ void __launch_bounds__(BLOCK) each_eight(const __grid_constant__ element_args args)
+// All tensors packed, aligned and of one type: eight elements a thread. OP -1: args.op says which. QUICK is args.quick.
+template <int OP, bool QUICK> __global__ void __launch_bounds__(BLOCK) each_eight(const __grid_constant__ element_args args)
 {
     int64_t groups = (args.count + WIDE - 1) / WIDE;
     int op = OP >= 0 ? OP : args.op;
@@ -143,7 +143,7 @@ template <int OP> __global__ void __launch_bounds__(BLOCK) each_eight(const __gr
         }
 #pragma unroll
         for (int k = 0; k < WIDE; k++)
-            first[k] = formula<float>(op, in[0][k], in[1][k], in[2][k], (float)args.alpha, (float)args.beta, args.quick,
+            first[k] = formula<float>(op, in[0][k], in[1][k], in[2][k], (float)args.alpha, (float)args.beta, QUICK,
                                       &second[k]);
 #pragma unroll
         for (int n = 0; n < 2; n++) {
@@ -210,7 +210,10 @@ static sl_status launch(const cuda_run *run, element_args *args, bool in_double)
         switch (args->op) {
 #define HOT(op)                                                                                                        \
     case op:                                                                                                           \
-        each_eight<op><<<blocks, BLOCK, 0, run->stream>>>(*args);                                                      \
+        if (args->quick)                                                                                               \
+            each_eight<op, true><<<blocks, BLOCK, 0, run->stream>>>(*args);                                            \
+        else                                                                                                           \
+            each_eight<op, false><<<blocks, BLOCK, 0, run->stream>>>(*args);                                           \
         break
             HOT(SL_OP_GELU_TANH);
             HOT(SL_OP_GELU_TANH_GRAD);
@@ -220,7 +223,10 @@ static sl_status launch(const cuda_run *run, element_args *args, bool in_double)
             HOT(SL_OP_CAST);
 #undef HOT
         default:
-            each_eight<-1><<<blocks, BLOCK, 0, run->stream>>>(*args);
+            if (args->quick)
+                each_eight<-1, true><<<blocks, BLOCK, 0, run->stream>>>(*args);
+            else
+                each_eight<-1, false><<<blocks, BLOCK, 0, run->stream>>>(*args);
         }
     } else {
         each_element<float><<<element_blocks(args->count), BLOCK, 0, run->stream>>>(*args);

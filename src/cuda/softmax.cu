@@ -5,29 +5,46 @@
 
 template <class S> __device__ __forceinline__ S plain_max(S a, S b) { return fmax(a, b); }
 
-// log(sum(exp(x))) of a row without overflow, in one pass: each thread keeps the largest value that it has seen, and the
-// sum relative to it. -inf for an empty row.
-template <int GROUP, class S> __device__ S log_sum_exp(const row_view<S> &x, int64_t size)
-{
-    bool quick = x.dtype == SL_BF16;
-    S max = -INFINITY, sum = 0, v[WIDE];
-#pragma unroll 4
-    for (int64_t i = (int64_t)group_lane<GROUP>() * WIDE; i < size; i += GROUP * WIDE) {
-        x.get_wide(i, size, -INFINITY, v);
-        S largest = max;
+// The part of a thread in log(sum(exp(x))) of a row: the largest value that it has seen, and the sum relative to it.
+template <class S> struct running_sum {
+    S max, sum;
+    template <bool QUICK> __device__ __forceinline__ void add(const S v[WIDE])
+    {
+        S largest = max, part = 0;
 #pragma unroll
         for (int k = 0; k < WIDE; k++)
             largest = fmax(largest, v[k]);
+        if (largest == -INFINITY)
+            return; // nothing to see yet
         sum = largest == max ? sum : sum * exponential(max - largest);
         max = largest;
-        S part = 0;
 #pragma unroll
         for (int k = 0; k < WIDE; k++)
-            part += i + k < size ? quick ? quick_exponential(v[k] - max) : exponential(v[k] - max) : 0;
+            part += QUICK ? quick_exponential(v[k] - max) : exponential(v[k] - max);
         sum += part;
     }
-    S all = join_group<GROUP, S, plain_max<S>>(max);
-    sum = group_sum<GROUP, S>(max == all ? sum : sum * exponential(max - all));
+};
+
+// log(sum(exp(x))) of a row without overflow, in one pass; -inf for an empty row.
+template <int GROUP, class S> __device__ S log_sum_exp(const row_view<S> &x, int64_t size)
+{
+    running_sum<S> own = { (S)-INFINITY, 0 };
+    S v[WIDE];
+    int64_t first = (int64_t)group_lane<GROUP>() * WIDE;
+    if (x.dtype == SL_BF16) {
+#pragma unroll 4
+        for (int64_t i = first; i < size; i += GROUP * WIDE) {
+            x.get_wide(i, size, -INFINITY, v);
+            own.template add<true>(v);
+        }
+    } else {
+        for (int64_t i = first; i < size; i += GROUP * WIDE) {
+            x.get_wide(i, size, -INFINITY, v);
+            own.template add<false>(v);
+        }
+    }
+    S all = join_group<GROUP, S, plain_max<S>>(own.max);
+    S sum = group_sum<GROUP, S>(own.max == all ? own.sum : own.sum * exponential(own.max - all));
     return sum > 0 ? all + logarithm(sum) : sum == 0 ? -INFINITY : sum;
 }
 
@@ -162,6 +179,34 @@ __global__ void __launch_bounds__(BLOCK) count_rows(const __grid_constant__ tens
         *out = (double)(counted ? counted : 1);
 }
 
+// Four pieces are read before any is written: the result may lie on the logits.
+template <int GROUP, class S, bool QUICK>
+__device__ __forceinline__ void write_gradient(const row_view<S> &x, const row_view<S> &dx, int64_t size, S lse, S weight,
+                                               int64_t target, bool add)
+{
+    const int64_t step = GROUP * WIDE;
+    for (int64_t start = (int64_t)group_lane<GROUP>() * WIDE; start < size; start += 4 * step) {
+        S v[4][WIDE];
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+            if (start + n * step < size)
+                x.get_wide(start + n * step, size, 0, v[n]);
+        }
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+            int64_t i = start + n * step;
+            int own = target >= i && target < i + WIDE ? (int)(target - i) : -1; // the target's place in the piece
+#pragma unroll
+            for (int k = 0; k < WIDE; k++) {
+                S p = QUICK ? quick_exponential(v[n][k] - lse) : exponential(v[n][k] - lse);
+                v[n][k] = weight * (p - (S)(k == own ? 1 : 0));
+            }
+            if (i < size)
+                dx.put_wide(i, size, v[n], add);
+        }
+    }
+}
+
 template <int GROUP, class S>
 __global__ void __launch_bounds__(BLOCK, 4)
     loss_grad_rows(const __grid_constant__ tensor_view x_view, const __grid_constant__ tensor_view targets, const __grid_constant__ tensor_view lse_view, const __grid_constant__ tensor_view dloss, const __grid_constant__ tensor_view dx_view,
@@ -172,29 +217,12 @@ __global__ void __launch_bounds__(BLOCK, 4)
         return;
     row_view<S> x(x_view, row), dx(dx_view, row);
     S lse = load<S>(lse_view.data, lse_view.dtype, lse_view.offset(row));
-    bool quick = x.dtype == SL_BF16;
     int64_t target = load_index(targets.data, targets.dtype, targets.offset(row));
     S weight = target == ignored ? 0 : (S)(load<double>(dloss.data, dloss.dtype, 0) / *counted);
-    const int64_t step = GROUP * WIDE;
-    for (int64_t start = (int64_t)group_lane<GROUP>() * WIDE; start < size; start += 4 * step) {
-        S v[4][WIDE]; // read before any is written: the result may lie on the logits
-#pragma unroll
-        for (int n = 0; n < 4; n++) {
-            if (start + n * step < size)
-                x.get_wide(start + n * step, size, 0, v[n]);
-        }
-#pragma unroll
-        for (int n = 0; n < 4; n++) {
-            int64_t i = start + n * step;
-#pragma unroll
-            for (int k = 0; k < WIDE; k++) {
-                S p = quick ? quick_exponential(v[n][k] - lse) : exponential(v[n][k] - lse);
-                v[n][k] = weight * (p - (S)(i + k == target ? 1 : 0));
-            }
-            if (i < size)
-                dx.put_wide(i, size, v[n], add);
-        }
-    }
+    if (x.dtype == SL_BF16)
+        write_gradient<GROUP, S, true>(x, dx, size, lse, weight, target, add);
+    else
+        write_gradient<GROUP, S, false>(x, dx, size, lse, weight, target, add);
 }
 
 size_t cuda_cross_entropy_grad_scratch(const sl_kernel_call *call)
