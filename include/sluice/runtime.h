@@ -12,7 +12,9 @@ extern "C" {
 
 /* ---- Stages ---------------------------------------------------------------------------------- */
 
-typedef struct sl_stage sl_stage; /* a part of the model; belongs to one runtime at a time */
+/* A part of the model. It belongs to one runtime at a time and keeps its parameters, their gradients included, from one
+ * runtime to the next: of another schedule, another number of microbatches, for training or evaluation alone. */
+typedef struct sl_stage sl_stage;
 
 /* One microbatch at one stage. Pointers are valid for the call; memory is the runtime's device's. */
 typedef struct sl_stage_call {
@@ -90,7 +92,13 @@ SL_API SL_MUST_CHECK sl_status sl_stage_create(const sl_stage_options *options, 
  * smaller size, cut at the same places; else one partition. The partitions are not needed afterwards. */
 SL_API SL_MUST_CHECK sl_status sl_stage_build(const sl_partition *const *partitions, int partition_count, int index,
                                               sl_device *device, const sl_program_options *options, sl_stage **out);
-SL_API void sl_stage_destroy(sl_stage *stage); /* NULL is fine; after its runtime */
+SL_API void sl_stage_destroy(sl_stage *stage); /* NULL is fine; after its runtime and before its device closes */
+
+/* Lets a stage that has had no runtime yet work on the parameters and gradients of one that has: the same stage built
+ * for another batch or sequence size, or to evaluate alone. Both may have their runtimes at the same time, which then run
+ * steps in turn. Their parameters must be the same in names, shapes and order, and a runtime takes all stages that lie
+ * together with their partners or none. */
+SL_API SL_MUST_CHECK sl_status sl_stage_share_params(sl_stage *stage, const sl_stage *from);
 
 SL_API int sl_stage_index(const sl_stage *stage);
 /* What a pipeline must know of it, for sl_pipeline_compile(). Borrowed from the stage until the next call. */
@@ -252,7 +260,8 @@ typedef struct sl_param {
     bool tied; /* other stages use it, here or elsewhere */
 } sl_param;
 
-/* Borrowed from the runtime; by stage, then in the stage's order. Data are not initialized. */
+/* Borrowed from the runtime; by stage, then in the stage's order. Data are not initialized, unless the stages had an
+ * earlier runtime or share their parameters: then they are as they were left. */
 SL_API const sl_param *sl_runtime_params(const sl_runtime *runtime, int *count);
 SL_API SL_MUST_CHECK sl_status sl_runtime_find_param(const sl_runtime *runtime, const char *name, const sl_param **out);
 SL_API SL_MUST_CHECK sl_status sl_runtime_zero_grads(sl_runtime *runtime);
@@ -265,6 +274,26 @@ SL_API SL_MUST_CHECK sl_status sl_runtime_broadcast_params(sl_runtime *runtime);
 /* Collective over the replicas, after each has updated its part of the parameters: they become whole everywhere again.
  * In the order of the runtime's stream. Does nothing unless the mode is SL_SHARD_OPTIMIZER. */
 SL_API SL_MUST_CHECK sl_status sl_runtime_gather_params(sl_runtime *runtime);
+
+/* ---- Several batch or sequence sizes ----------------------------------------------------------
+ * A runtime is compiled for one shape of the batch. For others there are others, whose stages share their parameters; a
+ * cache makes each once, and a change of size then costs nothing. */
+
+typedef struct sl_runtime_cache sl_runtime_cache;
+
+typedef struct SL_NAMED_FIELDS sl_runtime_cache_options {
+    int capacity; /* runtimes at once; 0: 8. One more, and the least recently used is dropped */
+    /* Makes the runtime for a key, such as a sequence length. All ranks ask for the same keys in the same order. */
+    sl_status (*make)(void *user, int64_t key, sl_runtime **out);
+    /* Optional: destroys a runtime and what was made with it. NULL: sl_runtime_destroy. */
+    void (*drop)(void *user, int64_t key, sl_runtime *runtime);
+    void *user;
+} sl_runtime_cache_options;
+
+SL_API SL_MUST_CHECK sl_status sl_runtime_cache_create(const sl_runtime_cache_options *options, sl_runtime_cache **out);
+SL_API void sl_runtime_cache_destroy(sl_runtime_cache *cache); /* drops all, the youngest first; NULL is fine */
+/* *out belongs to the cache and is good until the next call. */
+SL_API SL_MUST_CHECK sl_status sl_runtime_cache_get(sl_runtime_cache *cache, int64_t key, sl_runtime **out);
 
 /* ---- Custom actions -------------------------------------------------------------------------- */
 

@@ -11,7 +11,7 @@
 /* Gives each weight its place in the blocks, or the caller's. */
 static void place_weights(sl_runtime *runtime)
 {
-    char *data = runtime->blocks.weights, *grads = runtime->blocks.grads;
+    char *data = runtime->store->data, *grads = runtime->store->grads;
     for (int k = 0; k < runtime->stage_count; k++) {
         const sl_wire_stage *wire = &runtime->wiring->stages[runtime->stages[k]->index];
         for (int i = 0; i < wire->weight_count; i++) {
@@ -160,8 +160,7 @@ static sl_status take_blocks(sl_runtime *runtime)
     const sl_rank_plan *plan = &runtime->pipeline->ranks[runtime->rank];
     sl_pipeline_memory *memory = &runtime->memory;
     sl_blocks *blocks = &runtime->blocks;
-    SL_TRY(take_block(runtime, plan->memory.params, &memory->params, &blocks->weights));
-    SL_TRY(take_block(runtime, plan->memory.grads, &memory->grads, &blocks->grads));
+    SL_TRY(sl_store_open(runtime));
     SL_TRY(take_block(runtime, plan->memory.constants, &memory->constants, &blocks->constants));
     SL_TRY(take_block(runtime, plan->slot_bytes, &memory->slots, &blocks->slots));
     SL_TRY(take_block(runtime, plan->scalar_bytes, &memory->slots, &blocks->scalars));
@@ -225,14 +224,7 @@ sl_status sl_runtime_allocate(sl_runtime *runtime, const sl_runtime_options *opt
     for (int k = 0; k < runtime->stage_count; k++)
         SL_TRY(sl_stage_prepare(runtime->stages[k], runtime->wiring->size_count));
     SL_TRY(sl_weights_create(runtime));
-    if (runtime->blocks.weights && runtime->wiring->shard != SL_SHARD_NONE) /* zeros past the end of parameters */
-        SL_TRY(sl_stream_memset(runtime->stream, runtime->blocks.weights, 0,
-                                runtime->pipeline->ranks[runtime->rank].memory.params));
-    if (runtime->blocks.grads) { /* what lies between gradients is summed with them */
-        SL_TRY(sl_stream_memset(runtime->stream, runtime->blocks.grads, 0,
-                                runtime->pipeline->ranks[runtime->rank].memory.grads));
-        SL_TRY(sl_runtime_zero_grads(runtime));
-    }
+    SL_TRY(sl_store_fill(runtime));
 done:
     return status;
 }
@@ -240,12 +232,12 @@ done:
 void sl_runtime_free_memory(sl_runtime *runtime)
 {
     sl_blocks *blocks = &runtime->blocks;
-    void *all[] = { blocks->slots,     blocks->scratch, blocks->weights, blocks->grads,
-                    blocks->constants, blocks->inputs,  blocks->scalars };
+    void *all[] = { blocks->slots, blocks->scratch, blocks->constants, blocks->inputs, blocks->scalars };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         if (all[i])
             sl_device_free(runtime->device, all[i]);
     }
+    sl_store_release(runtime->store);
     sl_free(runtime->params);
     sl_free(runtime->roots);
     sl_free(runtime->weights);

@@ -200,6 +200,7 @@ static sl_status build(sl_runtime *runtime, const sl_runtime_options *options)
         sl_mover_is_wanted(options->helper, runtime->replicas, runtime->device))
         SL_TRY(sl_mover_start(runtime->replicas, &runtime->mover));
     SL_TRY(start_watchdog(runtime, options));
+    sl_store_commit(runtime);
 done:
     return status;
 }

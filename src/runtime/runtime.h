@@ -5,13 +5,14 @@
 #include "runtime/gather.h"
 #include "runtime/lanes.h"
 #include "runtime/mover.h"
+#include "runtime/store.h"
 #include "runtime/trace.h"
 #include "runtime/watchdog.h"
 #include "runtime/weights.h"
 
 /* Device memory, one block each. */
 typedef struct sl_blocks {
-    void *slots, *scratch, *weights, *grads, *constants, *inputs, *scalars;
+    void *slots, *scratch, *constants, *inputs, *scalars;
 } sl_blocks;
 
 /* One root input that this rank's stages use. */
@@ -52,6 +53,8 @@ struct sl_runtime {
     sl_program train, eval;
     sl_lanes lanes;
     sl_blocks blocks;
+    sl_param_store *store;     /* parameters and gradients, which its stages keep */
+    bool fresh_grads;          /* the gradients' memory is new */
     sl_pipeline_memory memory; /* as taken */
     sl_param *params;
     int param_count;
@@ -70,7 +73,6 @@ struct sl_runtime {
     float *losses;
     const sl_output **outputs; /* of each output of this rank's stages: who asked, this step */
     int *first_output;         /* of each stage: its first row in outputs */
-    bool grads_partial;        /* the last step was */
     sl_step_start *starts;     /* room for those of all ranks, or of all replicas */
 
     struct {

@@ -1,5 +1,6 @@
 /* What all stages share: creation, weights bound by the user, the weight runner, calls made from frames. */
 #include "runtime/stage.h"
+#include "runtime/store.h"
 
 #include "base/alloc.h"
 #include "base/status.h"
@@ -35,6 +36,7 @@ void sl_stage_destroy(sl_stage *stage)
     for (int size = 0; size < SL_MAX_SIZES; size++)
         sl_free(stage->views[size]);
     sl_free(stage->weight_views);
+    sl_store_release(stage->store);
     sl_free(stage);
 }
 

@@ -26,6 +26,8 @@ typedef struct sl_stage_weight {
     bool frozen;
     void *data, *grad;             /* the caller's, else NULL */
     void *data_place, *grad_place; /* where it lies once a runtime has the stage */
+    void *kept_data;               /* in the stage's store, from one runtime to the next; NULL: the caller's */
+    int part, parts;               /* of the whole: what it keeps there */
 } sl_stage_weight;
 
 /* Pointers of one microbatch at one stage; filled by the compiler, and by messages where they are used in place. */
@@ -91,7 +93,8 @@ struct sl_stage {
     int state_count;
     void *const *state_pointers; /* the caller's; NULL until bound */
 
-    const sl_runtime *owner; /* that was made with it; NULL while none is */
+    const sl_runtime *owner;      /* that was made with it; NULL while none is */
+    struct sl_param_store *store; /* of its parameters, once it has had a runtime */
     sl_stage_fn weight_runner;
     void *weight_user;
 

@@ -173,7 +173,7 @@ static sl_status check_step(const sl_runtime *runtime, const sl_program *program
                        step->input_grads[0].name);
     if (training && program->action_count == 0)
         return sl_fail(SL_ERR_ARGUMENT, "the schedule is forward only: it can evaluate, not train");
-    if (training && step->keep_grads && !runtime->grads_partial)
+    if (training && step->keep_grads && !runtime->store->grads_partial)
         return sl_fail(SL_ERR_ARGUMENT, "keep_grads adds to a partial step, and the step before was not partial");
     return training ? check_loss(runtime->wiring) : SL_OK;
 }
@@ -210,7 +210,7 @@ static sl_status begin(sl_runtime *runtime, const sl_step *step, bool training)
         SL_TRY(zero_grads(runtime));
     runtime->context.keep_grads = step->keep_grads;
     runtime->context.fresh_grads = runtime->wiring->shard == SL_SHARD_FULL;
-    runtime->grads_partial = step->partial;
+    runtime->store->grads_partial = step->partial;
 done:
     return status;
 }
@@ -219,7 +219,7 @@ static sl_status finish(sl_runtime *runtime, const sl_program *program, bool tra
 {
     sl_status status = SL_OK;
     uint64_t start = runtime->trace.capacity ? sl_trace_start(&runtime->trace) : 0;
-    if (training && !runtime->grads_partial)
+    if (training && !runtime->store->grads_partial)
         SL_TRY(sl_ties_sum(runtime, sl_runtime_step_label(runtime)));
     SL_TRY(fetch_losses(runtime));
     SL_TRY(sl_lanes_finish(runtime, program));

@@ -259,7 +259,7 @@ static sl_status reduce_grads(sl_runtime *runtime, const weights_of *of)
 {
     sl_status status = SL_OK;
     of->requests->sum_start = runtime->trace.capacity ? sl_trace_start(&runtime->trace) : 0;
-    if (!has_replicas(runtime) || (!of->block && runtime->grads_partial))
+    if (!has_replicas(runtime) || (!of->block && runtime->store->grads_partial))
         return SL_OK;
     SL_TRY(begin_posting(runtime));
     SL_TRY(runtime->wiring->shard == SL_SHARD_NONE ? reduce_buckets(runtime, of) : reduce_parts(runtime, of));
@@ -272,7 +272,7 @@ static sl_status join_parts(sl_runtime *runtime, const weights_of *of)
 {
     sl_status status = SL_OK;
     const sl_sharers *sharers = &runtime->sharers;
-    if (!sharers->across || (!of->block && runtime->grads_partial))
+    if (!sharers->across || (!of->block && runtime->store->grads_partial))
         return SL_OK;
     SL_TRY(begin_posting(runtime));
     for (int i = 0; i < of->wire->weight_count; i++) {
