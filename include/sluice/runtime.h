@@ -295,6 +295,42 @@ SL_API void sl_runtime_cache_destroy(sl_runtime_cache *cache); /* drops all, the
 /* *out belongs to the cache and is good until the next call. */
 SL_API SL_MUST_CHECK sl_status sl_runtime_cache_get(sl_runtime_cache *cache, int64_t key, sl_runtime **out);
 
+/* ---- One microbatch at a time -----------------------------------------------------------------
+ * For callers with a schedule loop of their own: forward and backward of one microbatch at one stage, without ranks,
+ * messages or a schedule. All memory is the device's and all work goes to one stream; the caller brings inputs and
+ * gradients of outputs, and they stay as they are until the microbatch's last backward has run. What comes out of order
+ * is refused and changes nothing. */
+
+typedef struct sl_chunks sl_chunks; /* the microbatches of one stage; used by one thread at a time */
+
+typedef struct SL_NAMED_FIELDS sl_chunks_options {
+    sl_stage *stage; /* belongs to the chunks as to a runtime; keeps its parameters afterwards */
+    sl_device *device;
+    int microbatches;      /* numbered from 0, all of the stage's larger size */
+    const sl_meta *inputs; /* optional: of a microbatch, for what the stage leaves open */
+    bool evaluates;        /* forward alone */
+} sl_chunks_options;
+
+SL_API SL_MUST_CHECK sl_status sl_chunks_create(const sl_chunks_options *options, sl_chunks **out);
+SL_API void sl_chunks_destroy(sl_chunks *chunks); /* NULL is fine */
+SL_API sl_stream *sl_chunks_stream(const sl_chunks *chunks);
+/* As sl_runtime_params. Gradients are the chunks' own. */
+SL_API const sl_param *sl_chunks_params(const sl_chunks *chunks, int *count);
+
+/* Begins a step: no microbatch has run, and gradients start anew unless keep_grads is set. Of the step number, seed,
+ * sample_offset, keep_grads and user count. */
+SL_API SL_MUST_CHECK sl_status sl_chunks_begin(sl_chunks *chunks, const sl_step *step);
+/* inputs: as many as the stage has. *outputs, if not NULL, are views of the chunks' memory, good until the microbatch's
+ * next forward. */
+SL_API SL_MUST_CHECK sl_status sl_chunks_forward(sl_chunks *chunks, int microbatch, const sl_view *inputs,
+                                                 const sl_view **outputs);
+/* phase B: all; I: gradients of inputs; W: of parameters, after I. output_grads (not for W): as many as the stage has
+ * outputs; a stage of a graph needs all that have a gradient, one of callbacks gets data NULL if none flows back. That of
+ * a loss is its weight in the step. *input_grads, if not NULL, are
+ * the gradients of the inputs, none for those without. */
+SL_API SL_MUST_CHECK sl_status sl_chunks_backward(sl_chunks *chunks, int microbatch, sl_phase phase,
+                                                  const sl_view *output_grads, const sl_view **input_grads);
+
 /* ---- Custom actions -------------------------------------------------------------------------- */
 
 /* Runs in place of what the runtime does for one kind of action; sl_runtime_run_action inside it does that. Without

@@ -93,7 +93,7 @@ struct sl_stage {
     int state_count;
     void *const *state_pointers; /* the caller's; NULL until bound */
 
-    const sl_runtime *owner;      /* that was made with it; NULL while none is */
+    const void *owner;            /* the runtime or chunks that were made with it; NULL: none */
     struct sl_param_store *store; /* of its parameters, once it has had a runtime */
     sl_stage_fn weight_runner;
     void *weight_user;
