@@ -16,6 +16,7 @@
     X(overhead, "Times pipelines whose stages do nothing, and what a trace costs")                                     \
     X(pipeline, "Trains a GPT under every schedule, beside one process and the simulator")                             \
     X(sharding, "Times what replicas share out, and how much of it is hidden behind compute")                          \
+    X(lengths, "Times steps of several sequence lengths in turn, from a cache of runtimes")                            \
     X(step, "Times a training step against its matrix products alone")                                                 \
     X(kernel, "Times each kernel on the shapes of a GPT")
 

@@ -45,3 +45,13 @@ done
 json_is cases.0.over_none 1
 run 2 "$SLUICE" bench sharding --microbatches 3
 complains "3 microbatches do not divide a batch of 8"
+
+run 0 "$SLUICE" bench lengths --embd 16 --layers 1 --rounds 2 --format json
+silent
+for number in 0 1 2 3; do
+    json_is lengths.$number.length $((32 * (number + 1)))
+    for key in alone_s in_turn_s; do json_has "lengths.$number.$key"; done
+done
+json_has in_turn_over_alone
+run 2 "$SLUICE" bench lengths --embd 6
+complains "head"
