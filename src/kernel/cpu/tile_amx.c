@@ -15,7 +15,7 @@
 
 #include "kernel/cpu/simd/vec_avx512.h"
 
-enum { SIDE = 16, ROWS = 2 * SIDE, COLUMNS = 2 * SIDE, DEPTH = 32, TILE = SIDE * DEPTH };
+enum { SIDE = 16, ROWS = 2 * SIDE, COLUMNS = 2 * SIDE, DEPTH = 32, TILE = SIDE * DEPTH, BOTH = 2 * TILE };
 
 /* ---- Panels ---------------------------------------------------------------------------------- */
 
@@ -117,7 +117,7 @@ static __attribute__((noinline)) void multiply(int64_t k, const void *panel_a, c
                                                int64_t c_row, bool add)
 {
     const uint16_t *a = panel_a, *b = panel_b;
-    const long b_row = COLUMNS * 2 * sizeof *b, row = (long)c_row * (long)sizeof *c;
+    const long b_row = (long)COLUMNS * 2 * (long)sizeof *b, row = (long)c_row * (long)sizeof *c;
     float *below = c + SIDE * c_row;
     __asm__ volatile("" ::: "memory"); /* nor do the loads say that they read memory: what was written is there now */
     if (add) {
@@ -131,11 +131,11 @@ static __attribute__((noinline)) void multiply(int64_t k, const void *panel_a, c
         _tile_zero(2);
         _tile_zero(3);
     }
-    for (int64_t l = 0; l < k; l += DEPTH, a += 2 * TILE, b += 2 * TILE) {
+    for (int64_t l = 0; l < k; l += DEPTH, a += BOTH, b += BOTH) {
         _tile_loadd(4, a, DEPTH * sizeof *a);
         _tile_loadd(6, b, b_row);
         _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(7, b + 2 * SIDE, b_row);
+        _tile_loadd(7, b + COLUMNS, b_row);
         _tile_dpbf16ps(1, 4, 7);
         _tile_loadd(5, a + TILE, DEPTH * sizeof *a);
         _tile_dpbf16ps(2, 5, 6);
@@ -202,9 +202,9 @@ static void on_fault(int number, siginfo_t *info, void *context)
 static bool gives_right_results(void)
 {
     static const uint16_t one = 0x3f80;
-    uint16_t a[2 * TILE], b[2 * TILE];
+    uint16_t a[BOTH], b[BOTH];
     float c[ROWS * COLUMNS];
-    for (int i = 0; i < 2 * TILE; i++)
+    for (int i = 0; i < BOTH; i++)
         a[i] = b[i] = one;
     begin();
     multiply(DEPTH, a, b, c, COLUMNS, false);

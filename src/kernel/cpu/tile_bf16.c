@@ -6,7 +6,7 @@
 
 #include "kernel/cpu/simd/vec_avx512.h"
 
-enum { ROWS = 12, COLUMNS = 2 * VW };
+enum { ROWS = 12, COLUMNS = 2 * VW, HALVES = 2 * VW }; /* HALVES: elements of a vector */
 
 /* ---- Panels of pairs: [k / 2][width][2] ------------------------------------------------------ */
 
@@ -21,9 +21,9 @@ static void pack_transposed(const sl_factor *from, int64_t filled, int64_t k, in
     vf tile[VW];
     for (int first = 0; first < width; first += VW) {
         int lanes = width - first < VW ? width - first : VW;
-        for (int64_t l = 0; l < k; l += (int64_t)2 * VW) {
-            int64_t n = k - l < 2 * VW ? k - l : 2 * VW;
-            __mmask32 mask = n < 2 * VW ? (__mmask32)((1u << n) - 1) : (__mmask32)-1;
+        for (int64_t l = 0; l < k; l += HALVES) {
+            int64_t n = k - l < HALVES ? k - l : HALVES;
+            __mmask32 mask = n < HALVES ? (__mmask32)((1u << n) - 1) : (__mmask32)-1;
             for (int i = 0; i < VW; i++) {
                 bool there = i < lanes && first + i < filled;
                 tile[i] = _mm512_castsi512_ps(there ? _mm512_maskz_loadu_epi16(mask, element_at(from, first + i, l))
