@@ -74,53 +74,57 @@ static size_t bias_bytes(const sl_kernel_call *call)
 /* ---- Few rows -------------------------------------------------------------------------------- */
 
 /* One token of a text, or a few: the product is as fast as w comes from memory, so w is read once, as it lies, where
- * BLAS would rearrange it first. */
-enum { FEW_ROWS = 4, COLUMNS = 2048 }; /* columns of y that stay in the first-level cache */
+ * packing would write it again. */
+enum { FEW_ROWS = 4, COLUMNS = 2048 }; /* elements of a row that stay in the first-level cache */
 
 static bool has_few_rows(const sl_gemm *g)
 {
-    return g->m <= FEW_ROWS && g->n > 0 && g->a.dtype == SL_F32 && g->b.dtype == SL_F32 && g->c_dtype == SL_F32;
+    return g->m <= FEW_ROWS && g->n > 0;
 }
 
 typedef struct few_job {
     const sl_simd *simd;
     const sl_gemm *g;
+    const float *x; /* [m,k] */
     bool transpose_w;
 } few_job;
 
-static float *few_start(const sl_gemm *g, int64_t row, int64_t column)
+/* n elements of w from (i, l) on, as floats. */
+static const float *read_weight(const few_job *j, int64_t i, int64_t l, int64_t n, float *buffer)
 {
-    return (float *)g->c + row * g->c_row + column;
+    const sl_factor *w = &j->g->b;
+    const char *from = (const char *)w->data + (i * w->row + l * w->column) * (int64_t)sl_dtype_size(w->dtype);
+    if (w->dtype == SL_F32)
+        return (const float *)(const void *)from;
+    j->simd->from_half(w->dtype, (const uint16_t *)(const void *)from, buffer, n);
+    return buffer;
 }
 
-/* Columns begin..end of y for w [K,N]: a row of w after the other is added. */
-static void add_rows(const sl_simd *simd, const sl_gemm *g, int64_t begin, int64_t end)
+/* Sums for columns begin..end of y and w [K,N]: a row of w after the other is added. */
+static void add_rows(const few_job *j, int64_t begin, int64_t end, float (*sums)[COLUMNS])
 {
-    const float *a = g->a.data, *b = g->b.data;
-    for (int64_t i = 0; i < g->m; i++) {
-        float *y = few_start(g, i, begin);
-        if (!g->add && g->bias)
-            memcpy(y, g->bias + begin, (size_t)(end - begin) * sizeof *y);
-        else if (!g->add)
-            memset(y, 0, (size_t)(end - begin) * sizeof *y);
-        else if (g->bias)
-            simd->axpy(1, g->bias + begin, y, end - begin);
-    }
-    for (int64_t l = 0; l < g->k; l++) {
-        for (int64_t i = 0; i < g->m; i++)
-            simd->axpy(a[i * g->a.row + l], b + l * g->b.column + begin, few_start(g, i, begin), end - begin);
+    float buffer[COLUMNS];
+    for (int64_t i = 0; i < j->g->m; i++)
+        memset(sums[i], 0, (size_t)(end - begin) * sizeof **sums);
+    for (int64_t l = 0; l < j->g->k; l++) {
+        const float *w = read_weight(j, begin, l, end - begin, buffer);
+        for (int64_t i = 0; i < j->g->m; i++)
+            j->simd->axpy(j->x[i * j->g->k + l], w, sums[i], end - begin);
     }
 }
 
-/* Columns begin..end of y for w [N,K]. */
-static void dot_rows(const sl_simd *simd, const sl_gemm *g, int64_t begin, int64_t end)
+/* The same for w [N,K]. */
+static void dot_rows(const few_job *j, int64_t begin, int64_t end, float (*sums)[COLUMNS])
 {
-    const float *a = g->a.data, *b = g->b.data;
+    float buffer[COLUMNS];
     for (int64_t n = begin; n < end; n++) {
-        for (int64_t i = 0; i < g->m; i++) {
-            float *y = few_start(g, i, n), sum = simd->dot(a + i * g->a.row, b + n * g->b.row, g->k);
-            sum += g->bias ? g->bias[n] : 0;
-            *y = g->add ? *y + sum : sum;
+        for (int64_t i = 0; i < j->g->m; i++)
+            sums[i][n - begin] = 0;
+        for (int64_t l = 0; l < j->g->k; l += COLUMNS) {
+            int64_t count = j->g->k - l < COLUMNS ? j->g->k - l : COLUMNS;
+            const float *w = read_weight(j, n, l, count, buffer);
+            for (int64_t i = 0; i < j->g->m; i++)
+                sums[i][n - begin] += j->simd->dot(j->x + i * j->g->k + l, w, count);
         }
     }
 }
@@ -128,31 +132,58 @@ static void dot_rows(const sl_simd *simd, const sl_gemm *g, int64_t begin, int64
 static void few_range(void *context, int64_t begin, int64_t end)
 {
     const few_job *j = context;
-    if (j->transpose_w)
-        dot_rows(j->simd, j->g, begin, end);
-    for (int64_t n = begin; !j->transpose_w && n < end; n += COLUMNS)
-        add_rows(j->simd, j->g, n, end - n < COLUMNS ? end : n + COLUMNS);
+    const sl_gemm *g = j->g;
+    float sums[FEW_ROWS][COLUMNS];
+    for (int64_t n = begin; n < end; n += COLUMNS) {
+        int64_t stop = end - n < COLUMNS ? end : n + COLUMNS;
+        (j->transpose_w ? dot_rows : add_rows)(j, n, stop, sums);
+        sl_tile_result result = { .sums = sums[0],
+                                  .sums_row = COLUMNS,
+                                  .rows = g->m,
+                                  .columns = stop - n,
+                                  .bias = g->bias ? g->bias + n : NULL,
+                                  .c = (char *)g->c + n * (int64_t)sl_dtype_size(g->c_dtype),
+                                  .dtype = g->c_dtype,
+                                  .c_row = g->c_row,
+                                  .add = g->add };
+        j->simd->put_tile(&result);
+    }
+}
+
+/* x as contiguous floats in the scratch. */
+static size_t few_bytes(const sl_gemm *g)
+{
+    size_t bytes = (size_t)(g->m * g->k) * sizeof(float);
+    return (bytes + SL_DEVICE_ALIGNMENT - 1) / SL_DEVICE_ALIGNMENT * SL_DEVICE_ALIGNMENT;
+}
+
+static void run_few(const sl_cpu *cpu, const sl_kernel_call *call, const sl_gemm *g)
+{
+    const sl_view *x = sl_call_input(call, 0), wide = { call->scratch, sl_meta_contiguous(SL_F32, &x->meta.shape) };
+    few_job j = { .simd = cpu->simd, .g = g, .x = call->scratch, .transpose_w = call->attrs.transpose_w };
+    if (g->k > 0)
+        sl_cpu_copy(cpu, x, &wide, false);
+    sl_cpu_split(cpu, g->n, SL_GRAIN / (g->k + 1) + 1, few_range, &j);
 }
 
 static size_t scratch_linear(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     sl_gemm g = forward_gemm(call);
-    return has_few_rows(&g) ? bias_bytes(call) : sl_gemm_scratch_split(cpu, &g) + bias_bytes(call);
+    return (has_few_rows(&g) ? few_bytes(&g) : sl_gemm_scratch_split(cpu, &g)) + bias_bytes(call);
 }
 
 static sl_status run_linear(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     sl_gemm g = forward_gemm(call);
     if (bias_bytes(call) > 0) {
-        size_t start = has_few_rows(&g) ? 0 : sl_gemm_scratch_split(cpu, &g);
+        size_t start = has_few_rows(&g) ? few_bytes(&g) : sl_gemm_scratch_split(cpu, &g);
         float *wide = (float *)(void *)((char *)call->scratch + start);
         sl_view bias = { wide, sl_meta_contiguous(SL_F32, &sl_call_input(call, 2)->meta.shape) };
         sl_cpu_copy(cpu, sl_call_input(call, 2), &bias, false);
         g.bias = wide;
     }
     if (has_few_rows(&g))
-        sl_cpu_split(cpu, g.n, SL_GRAIN / (g.k + 1) + 1, few_range,
-                     &(few_job){ cpu->simd, &g, call->attrs.transpose_w });
+        run_few(cpu, call, &g);
     else
         sl_gemm_run_split(cpu, &g, call->scratch);
     return SL_OK;
