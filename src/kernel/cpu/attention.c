@@ -10,7 +10,8 @@
 static char *head_at(const sl_view *view, int64_t b, int64_t h)
 {
     const int64_t *strides = view->meta.strides;
-    return (char *)view->data + (b * strides[0] + h * strides[2]) * (int64_t)sl_dtype_size(view->meta.dtype);
+    int64_t offset = (b * strides[0] + h * strides[2]) * (int64_t)sl_dtype_size(view->meta.dtype);
+    return view->data ? (char *)view->data + offset : NULL; /* keys may be none */
 }
 
 static sl_head head_in_place(const sl_view *view, int64_t b, int64_t h)

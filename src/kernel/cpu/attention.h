@@ -79,7 +79,8 @@ typedef struct sl_attention {
 static inline float *sl_attention_take(char **scratch, size_t bytes)
 {
     float *taken = (float *)(void *)*scratch;
-    *scratch += bytes;
+    if (bytes > 0)
+        *scratch += bytes;
     return taken;
 }
 

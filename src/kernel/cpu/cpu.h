@@ -78,10 +78,10 @@ static inline int64_t sl_rows_offset(const sl_rows *rows, int64_t row)
     return offset + row * rows->strides[0];
 }
 
-/* For tensors in f32. */
+/* For tensors in f32; NULL for one without memory. */
 static inline float *sl_rows_at(const sl_rows *rows, int64_t row)
 {
-    return (float *)rows->data + sl_rows_offset(rows, row);
+    return rows->data ? (float *)rows->data + sl_rows_offset(rows, row) : NULL;
 }
 
 /* Elements first..first+n of a row, as floats: where they lie if they are f32, else widened into the buffer. */
