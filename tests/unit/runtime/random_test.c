@@ -2,6 +2,18 @@
  * frozen parameters, arguments that every microbatch gets, uneven microbatches, one or two replicas, all schedules. */
 #include "unit/runtime/network.h"
 
+enum { DEFAULT_PIPELINES = 500, ENOUGH_FOR_TSAN = 100 }; /* each of which takes 20 times as long there */
+#ifdef __SANITIZE_THREAD__
+#define UNDER_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define UNDER_TSAN 1
+#endif
+#endif
+#ifndef UNDER_TSAN
+#define UNDER_TSAN 0
+#endif
+
 /* ---- The pipeline ------------------------------------------------------------------------------------------------ */
 
 static work call_work(const part *self, const sl_stage_call *call)
@@ -280,7 +292,8 @@ static void compare(network *self, const results *wanted, uint64_t seed)
 static void random_pipelines_give_the_bits_of_plain_execution(void **state)
 {
     (void)state;
-    int64_t count = number_from("SLUICE_PIPELINES", 500), first = number_from("SLUICE_SEED", 1);
+    int64_t count = number_from("SLUICE_PIPELINES", UNDER_TSAN ? ENOUGH_FOR_TSAN : DEFAULT_PIPELINES),
+            first = number_from("SLUICE_SEED", 1);
     network *self = malloc(sizeof *self);
     results *wanted = malloc(sizeof *wanted);
     int64_t skips = 0, integers = 0, frozen = 0, uneven = 0, doubled = 0, shared = 0;
@@ -308,7 +321,7 @@ static void random_pipelines_give_the_bits_of_plain_execution(void **state)
                   "%lld frozen parameters; %lld uneven, %lld with two replicas\n",
                   (long long)count, (long long)skips, (long long)integers, (long long)shared, (long long)frozen,
                   (long long)uneven, (long long)doubled);
-    if (count >= 500) { /* all of it is well represented */
+    if (count >= DEFAULT_PIPELINES) { /* all of it is well represented */
         assert_true(skips > count / 2 && integers > count / 4 && shared > count / 2 && frozen > count / 2);
         assert_true(uneven > count / 8 && doubled > count / 4);
     }
