@@ -37,7 +37,7 @@ for launcher in torchrun srun; do
     for victim in 0 1; do
         folder=$launcher.$victim
         start $launcher 0 --run.out=$folder --run.steps=1000000 --resume
-        for _ in $(seq 600); do ! compgen -G "$folder/checkpoints/step-*/manifest.json" >/dev/null || break; sleep 0.05; done
+        for _ in $(seq 600); do ! compgen -G "$folder/checkpoints/step-????????/manifest.json" >/dev/null || break; sleep 0.05; done
         kill -KILL "${pids[victim]}"
         for rank in 0 1; do
             code=0
