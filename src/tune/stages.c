@@ -86,8 +86,10 @@ sl_status sl_tune_make_stages(sl_tune *tune, const tune_candidate *candidate, tu
             made.hops[s++] = sl_tune_hop(&tune->cluster, candidate->dp, from, to, cost->input);
         }
         tune_cost own = *cost;
-        if (candidate->recompute == 1 && model->units[u].inner && !starts) /* the block's input alone is held */
-            own.until_i = fmax(0, own.until_i - own.input);
+        if (candidate->recompute == 1 && model->units[u].inner && !starts) { /* the block's input alone is held */
+            double *held = own.until_w >= own.input ? &own.until_w : &own.until_i;
+            *held = fmax(0, *held - own.input);
+        }
         add_unit(&made, s, &own);
     }
     *out = made;
