@@ -21,13 +21,13 @@ typedef struct sl_cluster_link {
 /* Machines that are alike. Ranks fill one machine after the other, and replicas of a stage are neighbors. */
 typedef struct SL_NAMED_FIELDS sl_cluster {
     int machines;
-    int devices;         /* a machine */
-    double memory;       /* bytes of a device */
-    double flops_per_s;  /* of matrix products, as a device reaches them */
-    double bytes_per_s;  /* of a device's memory */
-    sl_cluster_link inside;      /* between devices of one machine */
-    sl_cluster_link between;     /* between devices of two machines */
-    double shared_cores; /* ranks of a machine that can work at once, if they share its processors; 0: all */
+    int devices;             /* a machine */
+    double memory;           /* bytes of a device */
+    double flops_per_s;      /* of matrix products, as a device reaches them */
+    double bytes_per_s;      /* of a device's memory */
+    sl_cluster_link inside;  /* between devices of one machine */
+    sl_cluster_link between; /* between devices of two machines */
+    double shared_cores;     /* ranks of a machine that can work at once, if they share its processors; 0: all */
 } sl_cluster;
 
 /* Reads YAML with the keys machines, devices, memory (such as 80GB), flops, bandwidth, and inside and between with
