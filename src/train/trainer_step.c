@@ -21,9 +21,10 @@ static sl_status global_norm(sl_trainer *trainer, double *out)
     }
     SL_TRY(sl_group_all_reduce(trainer->world, trainer->sums, (int64_t)count * parts, SL_F64, SL_REDUCE_SUM));
     for (int i = 0; i < count; i++) {
-        double sum = trainer->sums[i * parts];
+        const double *own = trainer->sums + (ptrdiff_t)i * parts;
+        double sum = own[0];
         for (int part = 1; part < parts; part++)
-            sum += trainer->sums[i * parts + part];
+            sum += own[part];
         trainer->sums[i] = sum;
     }
     *out = sl_grad_norm(trainer->sums, count);

@@ -167,11 +167,11 @@ static sl_status try_schedule(sl_tune *tune, const tune_candidate *layout, const
 {
     sl_status status = SL_OK;
     tune_candidate few[SHARDS], more[SHARDS], sample = *layout;
-    bool many = layout->microbatches > FULL * layout->pp;
+    bool many = layout->microbatches > (int64_t)FULL * layout->pp;
     if (many) {
-        sample.microbatches = FULL / 2 * layout->pp;
+        sample.microbatches = (int64_t)FULL / 2 * layout->pp;
         status = time_schedule(tune, &sample, stages, name, few);
-        sample.microbatches = FULL * layout->pp;
+        sample.microbatches = (int64_t)FULL * layout->pp;
     }
     if (status == SL_OK)
         status = time_schedule(tune, &sample, stages, name, more);

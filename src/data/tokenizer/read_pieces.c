@@ -330,6 +330,8 @@ sl_status sl_tokenizer_read_pieces(sl_tokenizer *tokenizer, const char *path)
     sl_file_bytes bytes = { 0 };
     piece_file file = { 0 };
     SL_TRY(sl_file_read(path, &bytes));
+    if (bytes.size == 0)
+        SL_TRY(cut_off(&(wire){ .path = path }));
     status = read_file((wire){ bytes.data, bytes.data + bytes.size, path }, &file);
     if (status != SL_OK)
         sl_charsmap_destroy(file.normal.map);

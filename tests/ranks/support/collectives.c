@@ -226,7 +226,7 @@ static sl_status sums_have_the_bits_of_the_rank_order(sl_group *group, uint64_t 
     for (int rows = 1; rows <= size; rows++) { /* with the parts in columns of so many neighbors */
         sl_request *request = NULL;
         int64_t place = (int64_t)(me % rows) * (size / rows) + me / rows;
-        if (size % rows != 0)
+        if (size % rows != 0 || count * size > 4096)
             continue;
         for (int64_t i = 0; i < count * size; i++)
             data[i] = float_of(seed, me, i);
