@@ -19,7 +19,8 @@ struct sl_mover {
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t posted;
-    bool has_work, stop; /* with the mutex */
+    bool has_work, stop;     /* with the mutex */
+    _Atomic unsigned rounds; /* in which something moved */
 };
 
 bool sl_mover_is_wanted(sl_helper choice, sl_group *group, const sl_device *device)
@@ -61,7 +62,7 @@ static void move_all(sl_mover *mover)
     int looks = 0;
     while (atomic_load(&link->busy) && !is_stopped(mover)) {
         if (sl_link_progress(link)) {
-            atomic_thread_fence(memory_order_seq_cst); /* what is done is seen by who does not sleep yet */
+            atomic_fetch_add(&mover->rounds, 1); /* orders: who does not sleep yet sees what is done */
             if (link->transport->wake)
                 link->transport->wake(link);
             looks = 0;

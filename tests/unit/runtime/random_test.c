@@ -108,7 +108,7 @@ static sl_status make_stage(network *self, int s, sl_stage **out)
     int64_t rows = (self->samples + self->microbatches - 1) / self->microbatches;
     sl_stage_value inputs[MOST_INPUTS] = { 0 }, outputs[MOST_OUTPUTS + 1] = { 0 };
     sl_stage_param params[MOST_PARAMS] = { 0 };
-    char names[MOST_PARAMS][16];
+    char names[MOST_PARAMS][32];
     for (int k = 0; k < at->input_count; k++)
         inputs[k] = (sl_stage_value){ .name = self->values[at->inputs[k]].name,
                                       .meta = meta_of(at->in_kinds[k], rows),
