@@ -23,6 +23,16 @@
 
 enum { MAX_ARGS = 8 };
 
+/* The address sanitizer takes its time: tests leave out some of what differs little. */
+#ifdef __has_feature
+#if __has_feature(address_sanitizer)
+#define SLOW_BUILD 1
+#endif
+#endif
+#ifndef SLOW_BUILD
+#define SLOW_BUILD 0
+#endif
+
 typedef enum layout {
     PACKED,
     SHIFTED, /* starts one element off the alignment */

@@ -111,16 +111,8 @@ static bool worth_running(const op_case *c, const backend *how)
     return (how->blas || product) && (how->threads == 1 || c->large);
 }
 
-/* The address sanitizer takes its time: there each case runs in every second layout, the next case in the others. */
-#ifdef __has_feature
-#if __has_feature(address_sanitizer)
-enum { LAYOUT_STEP = 2 };
-#else
-enum { LAYOUT_STEP = 1 };
-#endif
-#else
-enum { LAYOUT_STEP = 1 };
-#endif
+/* In a slow build each case runs in every second layout, the next case in the others. */
+enum { LAYOUT_STEP = SLOW_BUILD ? 2 : 1 };
 
 static void check_backend(size_t i, const backend *b, bool accumulate, const args *inputs, const args *outputs)
 {
