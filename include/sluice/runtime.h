@@ -326,8 +326,7 @@ SL_API SL_MUST_CHECK sl_status sl_chunks_forward(sl_chunks *chunks, int microbat
                                                  const sl_view **outputs);
 /* phase B: all; I: gradients of inputs; W: of parameters, after I. output_grads (not for W): as many as the stage has
  * outputs; a stage of a graph needs all that have a gradient, one of callbacks gets data NULL if none flows back. That of
- * a loss is its weight in the step. *input_grads, if not NULL, are
- * the gradients of the inputs, none for those without. */
+ * a loss is its weight in the step. *input_grads, if not NULL, are the gradients of the inputs, none for those without. */
 SL_API SL_MUST_CHECK sl_status sl_chunks_backward(sl_chunks *chunks, int microbatch, sl_phase phase,
                                                   const sl_view *output_grads, const sl_view **input_grads);
 
