@@ -15,15 +15,12 @@ prints "with half the microbatches"
 run 2 "$SLUICE" bench compile --ranks 64 --stages-per-rank 64 --layers 1
 complains "stage"
 
-# within SECONDS OPTION...: processor time and memory. Other processes may be at work, so the clock does not count: the
-# program has one thread. Sanitizers slow everything down.
-within() {
-    TIMEFORMAT='%U %S'
-    { time run 0 "$SLUICE" bench compile "${@:2}" --format json 2>&3; } 3>&2 2>"$scratch/times"
-    awk -v most="$1" '{ exit !($1 + $2 < most) }' "$scratch/times" || fail "$1 seconds or more: ${*:2}"
+# compiles_within SECONDS OPTION...: and in little memory.
+compiles_within() {
+    within "$1" "$SLUICE" bench compile "${@:2}" --format json
     awk -v m="$(field peak_rss)" 'BEGIN { exit !(m > 0 && m < 1024 * 1024 * 1024) }' || fail "1 GiB or more: ${*:2}"
 }
-if ! grep -qE '^SLUICE_SANITIZE:STRING=.+' "$SLUICE_BUILD/CMakeCache.txt"; then
-    within 2
-    within 5 --ranks 64 --stages-per-rank 64 --layers 1024 --microbatches 64
+if ! sanitized; then
+    compiles_within 2
+    compiles_within 5 --ranks 64 --stages-per-rank 64 --layers 1024 --microbatches 64
 fi

@@ -12,15 +12,7 @@ json_is heuristic_2p_gap 0
 run 2 "$SLUICE" bench plan --format yaml
 run 2 "$SLUICE" bench plan extra
 
-if ! grep -qE '^SLUICE_SANITIZE:STRING=.+' "$SLUICE_BUILD/CMakeCache.txt"; then
-    # within SECONDS COMMAND...: takes less processor time.
-    within() {
-        local limit=$1
-        shift
-        TIMEFORMAT='%U %S'
-        { time run 0 "$@" 2>&3; } 3>&2 2>"$scratch/times"
-        awk -v limit="$limit" '{ exit !($1 + $2 < limit) }' "$scratch/times" || fail "$limit seconds or more: $*"
-    }
+if ! sanitized; then
     costs=(--costs F=5,I=6,W=4,comm=1 --release 0)
     within 0.1 "$SLUICE" plan --auto --ranks 64 --microbatches 512 --memory 64 --budget 0 --format json
     within 1 "$SLUICE" plan --auto --placement v --ranks 16 --microbatches 64 --memory 6 "${costs[@]}" --format json
