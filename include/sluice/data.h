@@ -11,41 +11,53 @@ extern "C" {
 /* ---- Token files ----------------------------------------------------------------------------- */
 
 typedef enum sl_token_format {
-    SL_TOKENS_AUTO,     /* reading: LLMC or LLMC_U32 if the file begins with their magic number, else NANOGPT */
+    SL_TOKENS_AUTO,     /* reading: LLMC, LLMC_U32 or NPY if the file begins as they do, else NANOGPT */
     SL_TOKENS_NANOGPT,  /* raw uint16 */
     SL_TOKENS_LLMC,     /* 256 int32 of header (20240520, 1, count), uint16 */
     SL_TOKENS_LLMC_U32, /* 256 int32 of header (20240801, 7, count), uint32 */
     SL_TOKENS_BYTES,    /* plain text: each byte is a token */
-    SL_TOKENS_TEXT      /* plain text through a tokenizer: what sl_tokens_encode gives, no form of a token file */
+    SL_TOKENS_TEXT,     /* plain text through a tokenizer: what sl_tokens_encode gives, no form of a token file */
+    SL_TOKENS_NPY       /* numpy's .npy, one dimension, uint16, uint32, int32 or int64; read, not written */
 } sl_token_format;
 
-/* "auto", "nanogpt", "llmc", "llmc-u32", "bytes", "text" */
+/* "auto", "nanogpt", "llmc", "llmc-u32", "bytes", "text", "npy" */
 SL_API const char *sl_token_format_name(sl_token_format format);
 SL_API SL_MUST_CHECK sl_status sl_token_format_parse(const char *text, sl_token_format *out);
 
-typedef struct sl_tokens sl_tokens; /* a file's tokens; immutable, so threads may share it */
+/* The tokens of one file, or of several as one sequence; immutable, so threads may share it. They are read from the
+ * files whenever they are asked for. A file that was cut or replaced meanwhile is an error. */
+typedef struct sl_tokens sl_tokens;
 typedef struct sl_tokenizer sl_tokenizer;
 
-/* Refuses an empty file, a header that does not fit the size of the file, and half a token at the end. */
+/* path: a file; a folder: its .bin and .npy files, or all if they are text; or a pattern such as "shard_*.bin". Files
+ * are taken in the order of their names, byte by byte. Refuses an empty file, a header that does not fit the size of
+ * the file, half a token at the end, a pattern that no file fits, and tokens of different types. */
 SL_API SL_MUST_CHECK sl_status sl_tokens_open(const char *path, sl_token_format format, sl_tokens **out);
 /* A text file's tokens, encoded now and kept in memory; texts of special tokens are text like any other. */
 SL_API SL_MUST_CHECK sl_status sl_tokens_encode(const char *path, const sl_tokenizer *tokenizer, sl_tokens **out);
+/* Several paths, one after the other. */
+SL_API SL_MUST_CHECK sl_status sl_tokens_open_all(const char *const *paths, int count, sl_token_format format,
+                                                  sl_tokens **out);
+SL_API SL_MUST_CHECK sl_status sl_tokens_encode_all(const char *const *paths, int count, const sl_tokenizer *tokenizer,
+                                                    sl_tokens **out);
 SL_API void sl_tokens_close(sl_tokens *tokens); /* NULL is fine */
 SL_API int64_t sl_tokens_count(const sl_tokens *tokens);
-SL_API sl_token_format sl_tokens_format(const sl_tokens *tokens); /* as found; never AUTO */
-SL_API const char *sl_tokens_path(const sl_tokens *tokens);
+SL_API int sl_tokens_files(const sl_tokens *tokens);              /* how many */
+SL_API sl_token_format sl_tokens_format(const sl_tokens *tokens); /* of the first file as found; never AUTO */
+SL_API const char *sl_tokens_type(const sl_tokens *tokens);       /* "uint16": how the files store one */
+SL_API const char *sl_tokens_path(const sl_tokens *tokens);       /* of several files "a.bin and 7 more files" */
 
-/* Tokens [first, first + count) as int32; the range must lie in the file. */
+/* Tokens [first, first + count) as int32; the range must lie in the sequence. */
 SL_API SL_MUST_CHECK sl_status sl_tokens_read(const sl_tokens *tokens, int64_t first, int64_t count, int32_t *out);
 /* Fails at the first token of the range that is not below vocab; the message has file, token index and byte offset. */
 SL_API SL_MUST_CHECK sl_status sl_tokens_check(const sl_tokens *tokens, int64_t first, int64_t count, int64_t vocab);
-/* The largest token; reads the whole file. */
+/* The largest token; reads all of them. */
 SL_API SL_MUST_CHECK sl_status sl_tokens_max(const sl_tokens *tokens, int64_t *out);
-/* A hash of the content: XXH3 64 of its size and bytes. Of a file above 1 GiB only 1 GiB counts, in pieces that are
- * spread evenly over it. */
+/* A hash of the content: XXH3 64 of its size and bytes. Of what is above 1 GiB only 1 GiB counts, in pieces that are
+ * spread evenly over the files, and at least 1 MiB of each. */
 SL_API SL_MUST_CHECK sl_status sl_tokens_hash(const sl_tokens *tokens, uint64_t *out);
 
-/* Writes a token file of any format but AUTO and TEXT, piece by piece. It appears when it is finished; until then the
+/* Writes a token file of any format but AUTO, TEXT and NPY, piece by piece. It appears when it is finished; until then the
  * place stays as it was. */
 typedef struct sl_token_writer sl_token_writer;
 
@@ -62,7 +74,7 @@ SL_API SL_MUST_CHECK sl_status sl_tokens_save(const char *path, sl_token_format 
 
 /* ---- Batches --------------------------------------------------------------------------------- */
 
-/* The file is cut into windows of seq tokens (and the one after them, the last target): window w starts at token
+/* The tokens are cut into windows of seq tokens (and the one after them, the last target): window w starts at token
  * w * seq, and there are (count - 1) / seq of them. Row r of step s reads window number s * batch + r; past the last
  * window a new epoch begins at the first. If shuffled, every epoch visits its windows once, in an order and from a
  * first token (below seq) that depend on seed and epoch; it may then have one window less. Nothing is remembered
@@ -71,18 +83,33 @@ typedef struct SL_NAMED_FIELDS sl_batch_options {
     int64_t batch, seq;
     bool shuffled;
     uint64_t seed;
-    int64_t vocab;        /* tokens read must be below it; 0: not checked */
-    int64_t first, count; /* the part of the tokens that is used; count 0: all from first on */
+    int64_t vocab; /* tokens read must be below it; 0: not checked */
 } sl_batch_options;
+
+typedef struct SL_NAMED_FIELDS sl_batch_source {
+    const sl_tokens *tokens;
+    double weight;        /* share of the rows, relative to the others' weights; above 0 */
+    int64_t first, count; /* the part of the tokens that is used; count 0: all from first on */
+} sl_batch_source;
 
 typedef struct sl_batches sl_batches; /* immutable; threads may share it */
 
-/* tokens must outlive it. Fails if the file, or the part of it, has fewer than seq + 1 tokens. */
+/* tokens must outlive it. Fails if there are fewer than seq + 1 of them. */
 SL_API SL_MUST_CHECK sl_status sl_batches_create(const sl_tokens *tokens, const sl_batch_options *options,
                                                  sl_batches **out);
-SL_API void sl_batches_destroy(sl_batches *batches);          /* NULL is fine */
-SL_API int64_t sl_batches_windows(const sl_batches *batches); /* in an epoch */
-/* The first token of a row in a step. */
+/* Rows of several sources by their weights: of the first n rows of a run, source i has its share of n within one row for
+ * each source. Each source has its own windows, epochs and order. If shuffled, the rows of a step are in an order that
+ * depends on seed and step. */
+SL_API SL_MUST_CHECK sl_status sl_batches_create_mixed(const sl_batch_source *sources, int count,
+                                                       const sl_batch_options *options, sl_batches **out);
+SL_API void sl_batches_destroy(sl_batches *batches); /* NULL is fine */
+/* Rows until a source begins a new epoch; with one source its windows. */
+SL_API int64_t sl_batches_windows(const sl_batches *batches);
+/* Rows among the first `rows` that come from a source, and its windows in an epoch. */
+SL_API int64_t sl_batches_rows_of(const sl_batches *batches, int source, int64_t rows);
+SL_API int64_t sl_batches_windows_of(const sl_batches *batches, int source);
+/* The source of a row in a step, and the row's first token there. */
+SL_API int sl_batches_source(const sl_batches *batches, int64_t step, int64_t row);
 SL_API int64_t sl_batches_start(const sl_batches *batches, int64_t step, int64_t row);
 
 /* Rows [row, row + rows) of the step's batch: inputs and targets are [rows, seq] each, targets one token later. Each

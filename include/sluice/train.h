@@ -28,6 +28,19 @@ typedef struct sl_texts {
     int64_t count;
 } sl_texts;
 
+/* Files with training data: `path` is what sl_tokens_open takes. */
+typedef struct sl_data_source {
+    const char *path;
+    double weight; /* share of the rows, relative to the others'; 0 if no weight is given */
+} sl_data_source;
+
+/* Belongs to the configuration. Either all sources have weights, and rows are mixed by them, or none has: then they are
+ * one sequence of tokens, each source after the one before. */
+typedef struct sl_data_sources {
+    const sl_data_source *items;
+    int64_t count; /* 0: the key is not given */
+} sl_data_sources;
+
 /* One key each: `section.key` in the file and as an override. sl_train_config_key and `sluice train --help` give the
  * type, the default and the meaning of each. A text that is not given is NULL. The section `model` may also hold keys
  * of the family's config.json that have no general name, such as rms_norm_eps; the plan's model has their values. */
@@ -42,9 +55,9 @@ typedef struct sl_train_config {
         bool tie;
     } model;
     struct {
-        const char *tokens, *text; /* exactly one of them */
-        const char *val;           /* file in the form of the training data, or a share of it: "5%", "0.05" */
-        int64_t order;             /* sl_order_choice */
+        sl_data_sources tokens, text; /* exactly one of them */
+        sl_data_sources val;          /* in the form of the training data; or one path, a share of it: "5%", "0.05" */
+        int64_t order;                /* sl_order_choice */
     } data;
     struct {
         int64_t size, seq, microbatches; /* rows a step over all replicas; tokens a row; microbatches a replica */
@@ -109,7 +122,7 @@ SL_API void sl_train_config_destroy(sl_train_config *config); /* NULL is fine */
 /* The i-th key with its type, default and meaning, for help texts; false past the last. */
 typedef struct sl_config_key_info {
     const char *section, *key;
-    const char *type;          /* "whole number", "number", "true|false", "adamw|sgd", "text", "list" */
+    const char *type;          /* "whole number", "number", "true|false", "adamw|sgd", "text", "list", "paths" */
     const char *default_value; /* as text; "" if there is none */
     const char *help;
 } sl_config_key_info;

@@ -12,7 +12,7 @@
 static const char *tokenizer_of(const sl_train_plan *plan)
 {
     const char *init = plan->config->model.init;
-    if (sl_tokens_format(plan->tokens) == SL_TOKENS_BYTES)
+    if (sl_tokens_format(plan->data.tokens[0]) == SL_TOKENS_BYTES)
         return SL_TOKENIZER_BYTES;
     return init && sl_tokenizer_files_exist(init) ? SL_TOKENIZER_OF_RUN : "";
 }
@@ -69,7 +69,7 @@ sl_status sl_attributes_make(const sl_train_plan *plan, uint64_t data_hash, sl_a
         SL_TRY(sl_arena_printf(made.arena, &lines, "%s%s.%s=%s\n", lines, key->section, key->key, value));
     }
     char *tokens = NULL, *data = NULL, *precision = NULL, text[64];
-    SL_TRY(sl_arena_printf(made.arena, &tokens, "%" PRId64, sl_tokens_count(plan->tokens)));
+    SL_TRY(sl_arena_printf(made.arena, &tokens, "%" PRId64, sl_plan_token_count(&plan->data)));
     SL_TRY(sl_arena_printf(made.arena, &data, "%016" PRIx64, data_hash));
     SL_TRY(sl_arena_strdup(made.arena, sl_plan_precision_text(plan->config, text, sizeof text), &precision));
     const char *const pairs[] = { "model",   made.model,   "config",    lines,          "tokens",    tokens,
@@ -173,14 +173,16 @@ static void warn_of_data(const sl_train_plan *plan, uint64_t data_hash, const sl
 {
     const char *tokens = sl_checkpoint_attribute(checkpoint, "tokens");
     const char *data = sl_checkpoint_attribute(checkpoint, "data");
-    const char *order = sl_checkpoint_attribute(checkpoint, "order"), *path = sl_tokens_path(plan->tokens);
-    int64_t count = sl_tokens_count(plan->tokens);
+    const char *order = sl_checkpoint_attribute(checkpoint, "order"), *path = sl_tokens_path(plan->data.tokens[0]);
+    const char *others = plan->data.count > 1 ? ", with what is mixed with it," : "";
+    int64_t count = sl_plan_token_count(&plan->data);
     if (tokens && strtoll(tokens, NULL, 10) != count)
         sl_log(SL_LOG_WARN,
-               "%s has %" PRId64 " tokens, it had %s when the checkpoint was made: its rows are others now", path,
-               count, tokens);
+               "%s%s has %" PRId64 " tokens, it had %s when the checkpoint was made: its rows are others now", path,
+               others, count, tokens);
     else if (data && strtoull(data, NULL, 16) != data_hash)
-        sl_log(SL_LOG_WARN, "%s has changed since the checkpoint was made, although it has as many tokens", path);
+        sl_log(SL_LOG_WARN, "%s%s has changed since the checkpoint was made, although it has as many tokens", path,
+               others);
     if (order && strcmp(order, order_of(plan)) != 0)
         sl_log(SL_LOG_WARN,
                "resumed with the schedule %s, which adds the gradients of the microbatches in %s order; the checkpoint "

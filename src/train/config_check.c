@@ -34,9 +34,9 @@ static sl_status check_model(const sl_train_config *config)
 
 static sl_status check_data(const sl_train_config *config)
 {
-    if (!config->data.tokens && !config->data.text)
+    if (config->data.tokens.count == 0 && config->data.text.count == 0)
         return sl_train_config_fail(config, "data.tokens", "no data: give data.tokens or data.text");
-    if (config->data.tokens && config->data.text)
+    if (config->data.tokens.count > 0 && config->data.text.count > 0)
         return sl_train_config_fail(config, "data.text", "data.tokens is given as well; give only one of them");
     return SL_OK;
 }
@@ -44,7 +44,7 @@ static sl_status check_data(const sl_train_config *config)
 static sl_status check_validation(const sl_train_config *config)
 {
     static const char *const keys[] = { "eval.every", "eval.batches", "eval.patience", "checkpoint.best" };
-    for (size_t i = 0; i < sizeof keys / sizeof *keys && !config->data.val; i++) {
+    for (size_t i = 0; i < sizeof keys / sizeof *keys && config->data.val.count == 0; i++) {
         if (sl_train_config_given(config, keys[i]))
             return sl_train_config_fail(config, keys[i], "there is nothing to validate on: give data.val");
     }

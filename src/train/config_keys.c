@@ -27,6 +27,10 @@
     {                                                                                                                  \
         AT(section, key), .type = CONFIG_TEXT, .default_value = value, .help = text                                    \
     }
+#define PATHS(section, key, text)                                                                                      \
+    {                                                                                                                  \
+        AT(section, key), .type = CONFIG_PATHS, .help = text                                                           \
+    }
 #define TEXTS(section, key, text)                                                                                      \
     {                                                                                                                  \
         AT(section, key), .type = CONFIG_TEXTS, .help = text                                                           \
@@ -47,10 +51,13 @@ const config_key sl_config_keys[] = {
     REAL(model, dropout, 0, 0.999, "0", "dropout (llama: of attention weights alone)"),
     BOOL(model, tie, "true", "the output layer shares the embedding's weights"),
 
-    TEXT(data, tokens, NULL, "token file: raw uint16 (nanoGPT) or llm.c's format"),
-    TEXT(data, text, NULL, "plain text file, in tokens of model.init's tokenizer; without one, one token a byte"),
-    TEXT(data, val, NULL,
-         "validation data: a file in the form of the training data, or a share split off its end, such as 5%"),
+    PATHS(
+        data, tokens,
+        "token files (nanoGPT's raw uint16, llm.c's or .npy): a file, a folder, a pattern such as 'shard_*.bin', or a "
+        "list of them; a list of {path: P, weight: W} mixes their rows by weight"),
+    PATHS(data, text,
+          "plain text files, in tokens of model.init's tokenizer; without one, one token a byte; given as data.tokens"),
+    PATHS(data, val, "validation data: given as the training data, or a share split off their end, such as 5%"),
     WORD(data, order, "sequential|shuffled", "sequential", "order of the rows; shuffled by run.seed"),
 
     INT(batch, size, 1, MILLION, "8", "rows per step, over all replicas"),
@@ -161,7 +168,8 @@ static const sl_model_field *family_key(int place)
 
 bool sl_train_config_key(int i, sl_config_key_info *out)
 {
-    static const char *const types[] = { "whole number", "number", "true|false", NULL, "text", "two numbers", "list" };
+    static const char *const types[] = { "whole number", "number",      "true|false", NULL,
+                                         "text",         "two numbers", "list",       "paths" };
     static const char *const field_types[] = { "whole number", "whole number", "number", "true|false", "text", "list" };
     int count = 0;
     while (sl_config_keys[count].section)

@@ -14,6 +14,7 @@ typedef enum config_type {
     CONFIG_TEXT,  /* not empty */
     CONFIG_PAIR,  /* two numbers */
     CONFIG_TEXTS, /* any number of texts */
+    CONFIG_PATHS, /* one path, or a list of paths, each alone or as {path: P, weight: W} */
 } config_type;
 
 typedef struct SL_NAMED_FIELDS config_key {
@@ -28,7 +29,7 @@ typedef struct SL_NAMED_FIELDS config_key {
 
 /* Ends with a key whose section is NULL. Keys of a section stand together. */
 extern const config_key sl_config_keys[];
-enum { CONFIG_KEY_LIMIT = 64, CONFIG_LIST_LIMIT = 256 /* items of one value */ };
+enum { CONFIG_KEY_LIMIT = 96, CONFIG_LIST_LIMIT = 256 /* items of one value */ };
 
 /* Where a value came from. */
 typedef struct config_origin {
@@ -72,11 +73,16 @@ int sl_config_find(const char *section, size_t section_length, const char *key, 
 /* "size, seq, microbatches": the keys of a section, or of an unknown one all sections. */
 char *sl_config_list_names(const char *section, char *text, size_t size);
 
+/* config_value.c */
 /* Sets one value from its text (lists: count texts). `what` opens the message ("run.yaml:3: batch.size"). */
 SL_MUST_CHECK sl_status sl_config_set(sl_train_config *config, const config_key *key, const char *what,
                                       const char *const *texts, int count);
 
-/* The value as text that sl_config_set reads back equal; lists with commas. */
+/* The same for CONFIG_PATHS. Fails at an empty path, a weight that is not above 0, and weights of some alone. */
+SL_MUST_CHECK sl_status sl_config_set_paths(sl_train_config *config, const config_key *key, const char *what,
+                                            const sl_data_source *items, int count);
+
+/* The value as text that an override reads back equal; lists with commas, those of paths as JSON. */
 SL_MUST_CHECK sl_status sl_config_text(const sl_train_config *config, const config_key *key, sl_arena *arena,
                                        const char **out);
 
@@ -85,6 +91,10 @@ SL_MUST_CHECK sl_status sl_config_read_yaml(sl_train_config *config, const char 
 /* The same for text in memory; path stands for it in messages. */
 SL_MUST_CHECK sl_status sl_config_parse_yaml(sl_train_config *config, const char *path, const char *text,
                                              size_t length);
+
+/* The value of a CONFIG_PATHS key from its text in YAML, as an override gives it. */
+SL_MUST_CHECK sl_status sl_config_parse_paths(sl_train_config *config, const config_key *key, const char *what,
+                                              const char *text);
 
 /* config_model.c: a new model of the family with the sizes of the configuration and the family's own keys. */
 SL_MUST_CHECK sl_status sl_config_model(const sl_train_config *config, int64_t vocab, int64_t positions, sl_model *out);

@@ -98,6 +98,59 @@ static sl_status read_text(const yaml_reader *r, const config_key *key, const ch
     return sl_arena_strdup(sl_config_own(r->config)->arena, scalar(r), (char **)(void *)out);
 }
 
+/* {path: P, weight: W}; the event at hand is its beginning. */
+static sl_status read_weighted(yaml_reader *r, const config_key *key, sl_data_source *out)
+{
+    sl_status status = SL_OK;
+    for (;;) {
+        const char *text = NULL;
+        SL_TRY(next_event(r));
+        if (r->event.type == YAML_MAPPING_END_EVENT)
+            break;
+        bool path = r->event.type == YAML_SCALAR_EVENT && strcmp(scalar(r), "path") == 0;
+        if (!path && (r->event.type != YAML_SCALAR_EVENT || strcmp(scalar(r), "weight") != 0))
+            return fail_here(r, key->section, key->key, "'path' and 'weight' are expected here");
+        SL_TRY(next_event(r));
+        if (path) {
+            SL_TRY(read_text(r, key, &out->path));
+            continue;
+        }
+        SL_TRY(read_text(r, key, &text));
+        if (sl_parse_double("weight", text, -1e300, 1e300, &out->weight) != SL_OK || !(out->weight > 0))
+            return fail_here(r, key->section, key->key, "a weight is a number above 0");
+    }
+    if (!out->path)
+        return fail_here(r, key->section, key->key, "this has no 'path'");
+done:
+    return status;
+}
+
+/* One path, or a list. */
+static sl_status read_paths(yaml_reader *r, const config_key *key, const char *what)
+{
+    sl_status status = SL_OK;
+    sl_data_source items[CONFIG_LIST_LIMIT] = { { .path = NULL } };
+    int count = 0;
+    if (r->event.type == YAML_SCALAR_EVENT) {
+        SL_TRY(read_text(r, key, &items[count++].path));
+    } else if (r->event.type != YAML_SEQUENCE_START_EVENT) {
+        return fail_here(r, key->section, key->key, "a path or a list of them is expected here");
+    } else {
+        SL_TRY(next_event(r));
+        while (r->event.type != YAML_SEQUENCE_END_EVENT) {
+            if (count == CONFIG_LIST_LIMIT)
+                return fail_here(r, key->section, key->key, "the list is too long; a pattern may stand for many files");
+            SL_TRY(r->event.type == YAML_MAPPING_START_EVENT ? read_weighted(r, key, &items[count])
+                                                             : read_text(r, key, &items[count].path));
+            count++;
+            SL_TRY(next_event(r));
+        }
+    }
+    SL_TRY(sl_config_set_paths(r->config, key, what, items, count));
+done:
+    return status;
+}
+
 /* The value at hand: a scalar, or a list of them for keys that take one. */
 static sl_status read_value(yaml_reader *r, const config_key *key, config_origin *origin)
 {
@@ -108,6 +161,9 @@ static sl_status read_value(yaml_reader *r, const config_key *key, config_origin
     if (is_null(r))
         return SL_OK;
     *origin = place_here(r);
+    snprintf(what, sizeof what, "%s:%d:%d: %s.%s", r->path, origin->line, origin->column, key->section, key->key);
+    if (key->type == CONFIG_PATHS)
+        return read_paths(r, key, what);
     if (key->type != CONFIG_PAIR && key->type != CONFIG_TEXTS) {
         SL_TRY(read_text(r, key, &items[count++]));
     } else if (r->event.type != YAML_SEQUENCE_START_EVENT) {
@@ -121,7 +177,6 @@ static sl_status read_value(yaml_reader *r, const config_key *key, config_origin
             SL_TRY(next_event(r));
         }
     }
-    snprintf(what, sizeof what, "%s:%d:%d: %s.%s", r->path, origin->line, origin->column, key->section, key->key);
     SL_TRY(sl_config_set(r->config, key, what, items, count));
 done:
     return status;
@@ -258,6 +313,25 @@ sl_status sl_config_parse_yaml(sl_train_config *config, const char *path, const 
     SL_TRY(sl_arena_strdup(sl_config_own(config)->arena, path, (char **)(void *)&sl_config_own(config)->path));
     yaml_parser_set_input_string(&r.parser, (const unsigned char *)text, length);
     SL_TRY(read_stream(&r));
+done:
+    yaml_event_delete(&r.event);
+    yaml_parser_delete(&r.parser);
+    return status;
+}
+
+sl_status sl_config_parse_paths(sl_train_config *config, const config_key *key, const char *what, const char *text)
+{
+    sl_status status = SL_OK;
+    yaml_reader r = { .config = config, .path = what, .text = text };
+    if (!yaml_parser_initialize(&r.parser))
+        return sl_fail(SL_ERR_MEMORY, "read %s: out of memory", what);
+    yaml_parser_set_input_string(&r.parser, (const unsigned char *)text, strlen(text));
+    for (int i = 0; i < 3; i++) /* the stream and the document begin, then the value */
+        SL_TRY(next_event(&r));
+    SL_TRY(read_paths(&r, key, what));
+    SL_TRY(next_event(&r));
+    if (r.event.type != YAML_DOCUMENT_END_EVENT)
+        SL_TRY(fail_here(&r, key->section, key->key, "something follows the list"));
 done:
     yaml_event_delete(&r.event);
     yaml_parser_delete(&r.parser);

@@ -83,9 +83,9 @@ void sl_train_plan_destroy(sl_train_plan *plan)
     sl_partition_destroy(plan->partitions[0]);
     sl_schedule_destroy(plan->own_schedule);
     sl_batches_destroy(plan->val_batches);
-    sl_tokens_close(plan->val_tokens);
     sl_batches_destroy(plan->batches);
-    sl_tokens_close(plan->tokens);
+    sl_plan_data_close(&plan->val);
+    sl_plan_data_close(&plan->data);
     sl_param_list_destroy(plan->params);
     sl_arena_destroy(plan->arena);
     sl_free(plan);

@@ -6,6 +6,13 @@
 
 #include "base/arena.h"
 
+/* Opened files of a key of the data. */
+typedef struct sl_plan_data {
+    sl_tokens **tokens; /* one if the configuration gives no weights */
+    double *weights;
+    int count;
+} sl_plan_data;
+
 struct sl_train_plan {
     const sl_train_config *config; /* borrowed */
     sl_arena *arena;
@@ -21,9 +28,9 @@ struct sl_train_plan {
     const char *head;      /* of the head's own in graph_model; the same */
     sl_param_list *params; /* of model: the order of everything that goes over all parameters */
 
-    sl_tokens *tokens;
+    sl_plan_data data;
+    sl_plan_data val; /* empty if there is no validation, or if it has a share of data */
     sl_batches *batches;
-    sl_tokens *val_tokens;   /* of a file of their own; NULL if they are a share of tokens */
     sl_batches *val_batches; /* NULL: there is no validation */
     int64_t val_steps;       /* batches of one validation */
     int64_t rows;            /* of one replica's batch */
@@ -59,9 +66,15 @@ SL_MUST_CHECK sl_status sl_plan_create_stages(const sl_train_config *config, con
 
 /* plan_model.c */
 SL_MUST_CHECK sl_status sl_plan_set_model(sl_train_plan *plan); /* what follows from plan->model */
-SL_MUST_CHECK sl_status sl_plan_open_data(sl_train_plan *plan);
 SL_MUST_CHECK sl_status sl_plan_choose_model(sl_train_plan *plan);
+
+/* plan_data.c */
+SL_MUST_CHECK sl_status sl_plan_open_data(sl_train_plan *plan);
 SL_MUST_CHECK sl_status sl_plan_check_data(sl_train_plan *plan);
+void sl_plan_data_close(sl_plan_data *data);
+SL_MUST_CHECK sl_status sl_plan_largest_token(const sl_train_plan *plan, int64_t *out); /* of training and validation */
+int64_t sl_plan_token_count(const sl_plan_data *data);
+SL_MUST_CHECK sl_status sl_plan_hash_data(const sl_plan_data *data, uint64_t *out); /* see sl_tokens_hash */
 
 /* plan_stages.c */
 SL_MUST_CHECK sl_status sl_plan_make_schedule(sl_train_plan *plan);

@@ -59,11 +59,38 @@ void sl_plan_print_sharing(const sl_train_plan *plan, FILE *file)
     fputc('\n', file);
 }
 
+/* Each source of the training data, and how often the run reads it. */
+static void print_data(const sl_train_plan *plan, FILE *file)
+{
+    const sl_train_config *config = plan->config;
+    const sl_plan_data *data = &plan->data;
+    int64_t rows = config->run.steps * config->batch.size;
+    double sum = 0;
+    for (int i = 0; i < data->count; i++)
+        sum += data->weights[i];
+    for (int i = 0; i < data->count; i++) {
+        double epochs =
+            (double)sl_batches_rows_of(plan->batches, i, rows) / (double)sl_batches_windows_of(plan->batches, i);
+        fprintf(file, "%s%s: %" PRId64 " tokens (%s)", i == 0 ? "data      " : "          ",
+                sl_tokens_path(data->tokens[i]), sl_tokens_count(data->tokens[i]),
+                sl_token_format_name(sl_tokens_format(data->tokens[i])));
+        if (data->count > 1)
+            fprintf(file, ", %.3g%% of the rows", 100 * data->weights[i] / sum);
+        fprintf(file, ", %.*f epochs in %" PRId64 " step%s, %s\n", epochs < 0.1 ? 4 : 2, epochs, config->run.steps,
+                sl_plural(config->run.steps), config->data.order == SL_ORDER_SHUFFLED ? "shuffled" : "sequential");
+    }
+    if (plan->val_batches)
+        fprintf(file, "validate  on %s: %" PRId64 " batch%s of %" PRId64 " every %" PRId64 " step%s%s\n",
+                plan->val.count > 0 ? sl_tokens_path(plan->val.tokens[0]) : "a part of it that training does not read",
+                plan->val_steps, plan->val_steps == 1 ? "" : "es",
+                sl_batches_windows(plan->val_batches) / config->batch.size, config->eval.every,
+                sl_plural(config->eval.every), config->checkpoint.best ? "; the best checkpoint stays" : "");
+}
+
 static void print_run(const sl_train_plan *plan, FILE *file)
 {
     const sl_train_config *config = plan->config;
     char params[32], dropout[64], precision[64];
-    double epochs = (double)config->run.steps * (double)config->batch.size / (double)sl_batches_windows(plan->batches);
     int64_t layers = sl_model_layers(&plan->model), rows = plan->sizes[0];
     fprintf(file, "model     %s, %" PRId64 " layer%s, vocabulary %" PRId64 ", %s parameters%s%s%s\n",
             plan->model.family->name, layers, sl_plural(layers), sl_model_vocab(&plan->model),
@@ -71,16 +98,7 @@ static void print_run(const sl_train_plan *plan, FILE *file)
             dropout_text(&plan->model, dropout, sizeof dropout), config->model.init ? " from " : ", random weights",
             config->model.init ? config->model.init : "");
     fprintf(file, "precision %s\n", sl_plan_precision_text(config, precision, sizeof precision));
-    fprintf(file, "data      %s: %" PRId64 " tokens (%s), %.*f epochs in %" PRId64 " step%s, %s\n",
-            sl_tokens_path(plan->tokens), sl_tokens_count(plan->tokens),
-            sl_token_format_name(sl_tokens_format(plan->tokens)), epochs < 0.1 ? 4 : 2, epochs, config->run.steps,
-            sl_plural(config->run.steps), config->data.order == SL_ORDER_SHUFFLED ? "shuffled" : "sequential");
-    if (plan->val_batches)
-        fprintf(file, "validate  on %s: %" PRId64 " batch%s of %" PRId64 " every %" PRId64 " step%s%s\n",
-                plan->val_tokens ? config->data.val : "a part of it that training does not read", plan->val_steps,
-                plan->val_steps == 1 ? "" : "es", sl_batches_windows(plan->val_batches) / config->batch.size,
-                config->eval.every, sl_plural(config->eval.every),
-                config->checkpoint.best ? "; the best checkpoint stays" : "");
+    print_data(plan, file);
     fprintf(file,
             "batch     %" PRId64 " row%s of %" PRId64 " token%s: %" PRId64 " replica%s x %" PRId64
             " microbatch%s of %" PRId64 "%s row%s\n",

@@ -125,7 +125,7 @@ static sl_status choose_start(train_run *run, start_point *out)
     char *folder = NULL;
     int64_t kept = -1;
     SL_TRY(sl_output_lock(&run->output, run->config));
-    SL_TRY(sl_tokens_hash(run->plan->tokens, &run->trainer->data_hash));
+    SL_TRY(sl_plan_hash_data(&run->plan->data, &run->trainer->data_hash));
     SL_TRY(sl_path_join(run->config->run.out, "checkpoints", &folder));
     SL_TRY(find_on_disk(folder, &out->on_disk));
     if (run->options->resume && is_kept(run, out->on_disk, &kept)) {

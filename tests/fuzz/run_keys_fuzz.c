@@ -22,7 +22,7 @@ static void check(const sl_train_config *config)
     require(config->parallel.pp >= 1 && config->parallel.dp >= 1 && config->parallel.threads >= 1);
     require(config->batch.size % config->parallel.dp == 0);
     require(config->optimizer.lr >= 0 && config->optimizer.eps >= 0 && config->checkpoint.keep >= 1);
-    require(!config->data.text != !config->data.tokens);
+    require((config->data.text.count > 0) != (config->data.tokens.count > 0));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -7,7 +7,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     sl_tokens *tokens = NULL;
-    if (size == 0 || sl_tokens_open(as_file(data + 1, size - 1), (sl_token_format)(data[0] % 6), &tokens) != SL_OK)
+    if (size == 0 || sl_tokens_open(as_file(data + 1, size - 1), (sl_token_format)(data[0] % 7), &tokens) != SL_OK)
         return 0;
     int64_t count = sl_tokens_count(tokens), largest = -1;
     require(count > 0 && (size_t)count <= size);

@@ -37,8 +37,8 @@ static void the_defaults_need_nothing_but_data(void **state)
     (void)state;
     sl_train_config *config = NULL;
     assert_int_equal(load(DATA, NULL, 0, &config), SL_OK);
-    assert_string_equal(config->data.tokens, "t.bin");
-    assert_null(config->data.text);
+    assert_string_equal(config->data.tokens.items[0].path, "t.bin");
+    assert_int_equal(config->data.text.count, 0);
     assert_string_equal(config->model.family, "gpt2");
     assert_int_equal(config->parallel.pp, 1);
     assert_string_equal(config->parallel.schedule, "1F1B");
@@ -61,7 +61,7 @@ static void the_file_and_then_the_overrides_count(void **state)
     assert_string_equal(config->model.family, "llama");
     assert_int_equal(config->model.n_layer, 6);
     assert_false(config->model.tie);
-    assert_string_equal(config->data.text, "a b.txt");
+    assert_string_equal(config->data.text.items[0].path, "a b.txt");
     assert_int_equal(config->data.order, SL_ORDER_SHUFFLED);
     assert_true(config->optimizer.lr == 1e-3);
     assert_true(config->optimizer.betas[0] == 0.8 && config->optimizer.betas[1] == 0.9);
@@ -193,6 +193,62 @@ static void impossible_combinations_name_place_and_key(void **state)
     }
 }
 
+static void data_are_one_path_or_a_list_with_or_without_weights(void **state)
+{
+    (void)state;
+    sl_train_config *config = NULL;
+    const char *const overrides[] = { "data.val=[\"a, b.bin\", c.bin]" };
+    assert_int_equal(load("data:\n  tokens:\n    - {path: 'web/*.bin', weight: 3}\n    - {weight: 0.5, path: code}\n",
+                          overrides, 1, &config),
+                     SL_OK);
+    assert_int_equal(config->data.tokens.count, 2);
+    assert_string_equal(config->data.tokens.items[0].path, "web/*.bin");
+    assert_true(config->data.tokens.items[0].weight == 3 && config->data.tokens.items[1].weight == 0.5);
+    assert_int_equal(config->data.val.count, 2);
+    assert_string_equal(config->data.val.items[0].path, "a, b.bin");
+    assert_true(config->data.val.items[1].weight == 0);
+
+    /* The text that checkpoints keep reads back equal. */
+    sl_arena *arena = NULL;
+    assert_int_equal(sl_arena_create(&arena), SL_OK);
+    for (int k = 0; k < 2; k++) {
+        const char *text = NULL, *second = NULL;
+        const config_key *key = &sl_config_keys[sl_config_find("data", 4, k ? "tokens" : "val", k ? 6 : 3)];
+        sl_train_config *again = NULL;
+        char override[256];
+        assert_int_equal(sl_config_text(config, key, arena, &text), SL_OK);
+        snprintf(override, sizeof override, "data.%s=%s", key->key, text);
+        const char *const twice[] = { "data.tokens=x", override };
+        assert_int_equal(load("", twice, 2, &again), SL_OK);
+        assert_int_equal(sl_config_text(again, key, arena, &second), SL_OK);
+        assert_string_equal(text, second);
+        sl_train_config_destroy(again);
+    }
+    sl_arena_destroy(arena);
+    sl_train_config_destroy(config);
+
+    static const struct {
+        const char *yaml, *message;
+    } cases[] = {
+        { "data:\n  tokens: {path: a, weight: 1}\n",
+          "run.yaml:2:11: data.tokens: a path or a list of them is expected here" },
+        { "data:\n  tokens: []\n", "run.yaml:2:11: data.tokens: the list is empty" },
+        { "data:\n  tokens: [a, {path: b, weight: 1}]\n",
+          "run.yaml:2:11: data.tokens: b has a weight and a has none; give all of them one, or none" },
+        { "data:\n  tokens:\n  - {path: b, weight: 0}\n", "run.yaml:3:23: data.tokens: a weight is a number above 0" },
+        { "data:\n  tokens:\n  - {path: b, weight: -1}\n", "run.yaml:3:23: data.tokens: a weight is a number above 0" },
+        { "data:\n  tokens:\n  - {path: b, weight: many}\n",
+          "run.yaml:3:23: data.tokens: a weight is a number above 0" },
+        { "data:\n  tokens:\n  - {weight: 1}\n", "run.yaml:3:15: data.tokens: this has no 'path'" },
+        { "data:\n  tokens:\n  - {file: b}\n", "run.yaml:3:6: data.tokens: 'path' and 'weight' are expected here" },
+        { "data:\n  tokens: ['']\n", "run.yaml:2:11: data.tokens: the text is empty" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_not_equal(load(cases[i].yaml, NULL, 0, &config), SL_OK);
+        assert_string_equal(sl_error_message(), cases[i].message);
+    }
+}
+
 static void keys_of_the_family_reach_the_model(void **state)
 {
     (void)state;
@@ -229,6 +285,8 @@ static void errors_of_overrides_name_the_override(void **state)
         { "batch.size=", "--batch.size: '' is not a whole number" },
         { "run.out=", "--run.out: the text is empty" },
         { "batch.size=3x", "--batch.size: '3x' is not a whole number" },
+        { "data.tokens=[a, {path: b}", "--data.tokens:2:1: did not find expected ',' or ']'" },
+        { "data.tokens=[{path: b, weight: 0}]", "--data.tokens:1:20: data.tokens: a weight is a number above 0" },
         { "optimizer.betas=0.9", "--optimizer.betas: two numbers are needed, 1 given" },
         { "batch.microbatches=100", "--batch.microbatches=100: 100 microbatches, but a replica has only 8 rows "
                                     "(batch.size / parallel.dp)" },
@@ -276,7 +334,7 @@ static void running_out_of_memory_is_an_error(void **state)
     for (int64_t n = 0; status != SL_OK && n < 1000; n++) {
         sl_train_config *config = NULL;
         sl_alloc_fail_after(n);
-        status = load("data: {tokens: t.bin}\nparallel: {split: [a, b]}\n", NULL, 0, &config);
+        status = load("data: {tokens: [{path: t.bin, weight: 2}]}\nparallel: {split: [a, b]}\n", NULL, 0, &config);
         sl_alloc_fail_after(-1);
         if (status == SL_OK)
             sl_train_config_destroy(config);
@@ -294,6 +352,7 @@ int main(void)
         cmocka_unit_test(nothing_and_null_leave_the_default),
         cmocka_unit_test(errors_of_the_file_name_line_column_and_key),
         cmocka_unit_test(impossible_combinations_name_place_and_key),
+        cmocka_unit_test(data_are_one_path_or_a_list_with_or_without_weights),
         cmocka_unit_test(keys_of_the_family_reach_the_model),
         cmocka_unit_test(errors_of_overrides_name_the_override),
         cmocka_unit_test(a_missing_or_huge_file_is_an_error),
