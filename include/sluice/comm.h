@@ -179,11 +179,22 @@ SL_API SL_MUST_CHECK sl_status sl_group_all_gather_post(sl_group *group, const v
 SL_API SL_MUST_CHECK sl_status sl_group_reduce_scatter_post(sl_group *group, const void *send, void *recv,
                                                             int64_t count, sl_dtype dtype, sl_reduce reduce,
                                                             sl_stream *stream, sl_request **out);
-/* The parts in another order: member m's is part (m % rows) * (size / rows) + m / rows of send, for members that share
- * with `rows` neighbors what the groups of neighbors all have. rows divides the size. */
-SL_API SL_MUST_CHECK sl_status sl_group_reduce_scatter_rows_post(sl_group *group, const void *send, void *recv,
-                                                                 int64_t count, int rows, sl_dtype dtype,
-                                                                 sl_reduce reduce, sl_stream *stream, sl_request **out);
+/* Buckets: one collective over many tensors, each with its own send and recv as above. Their parts travel together, in as
+ * few messages as one tensor of all their bytes needs. The list is borrowed until the request is done. */
+typedef struct sl_bucket_item {
+    const void *send;
+    void *recv;
+    int64_t count; /* of a part: elements, or bytes of an all-gather */
+} sl_bucket_item;
+
+SL_API SL_MUST_CHECK sl_status sl_group_all_gather_bucket_post(sl_group *group, const sl_bucket_item *items, int count,
+                                                               sl_stream *stream, sl_request **out);
+/* Member m gets part (m % rows) * (size / rows) + m / rows of each send, for members that share with `rows` neighbors
+ * what the groups of neighbors all have. rows divides the size; with 1 the parts lie by member. */
+SL_API SL_MUST_CHECK sl_status sl_group_reduce_scatter_bucket_post(sl_group *group, const sl_bucket_item *items,
+                                                                   int count, int rows, sl_dtype dtype,
+                                                                   sl_reduce reduce, sl_stream *stream,
+                                                                   sl_request **out);
 SL_API SL_MUST_CHECK sl_status sl_group_all_reduce_post(sl_group *group, void *data, int64_t count, sl_dtype dtype,
                                                         sl_reduce reduce, sl_stream *stream, sl_request **out);
 

@@ -32,13 +32,6 @@ done:
 
 /* ---- Small groups: reduce-scatter ------------------------------------------------------------- */
 
-/* Where a member's part begins, in elements. */
-static int64_t place_of(const sl_request *request, int member)
-{
-    int rows = request->rows, columns = request->group->size / rows;
-    return ((int64_t)(member % rows) * columns + member / rows) * request->count;
-}
-
 static bool next_reduce_scatter(sl_request *request, sl_move *out)
 {
     sl_group *group = request->group;
@@ -51,8 +44,9 @@ static bool next_reduce_scatter(sl_request *request, sl_move *out)
     *out = (sl_move){ .kind = send ? SL_MOVE_SEND : SL_MOVE_REDUCE,
                       .member = part,
                       .at = at,
-                      .from = request->send + (size_t)(place_of(request, part) + at) * request->each,
-                      .to = send ? NULL : request->recv + (size_t)at * request->each,
+                      .in_bucket = true,
+                      .part = part,
+                      .first = (size_t)at * request->each,
                       .bytes = (size_t)piece * request->each };
     if (!send) {
         request->round++;
@@ -150,9 +144,10 @@ static bool next_board(sl_request *request, sl_move *out)
 
 /* Where a piece of the chain is: reduce-scatter has the members' parts one after another, all-reduce has one part. */
 typedef struct link_piece {
-    int part; /* whose it is; -1: everybody's */
-    int64_t at, count;
-    int64_t from; /* where it begins in what is reduced */
+    int part;      /* whose it is; -1: everybody's */
+    int64_t at;    /* in the whole */
+    int64_t first; /* in the part */
+    int64_t count;
 } link_piece;
 
 static int64_t pieces_of_part(const sl_request *request)
@@ -162,12 +157,12 @@ static int64_t pieces_of_part(const sl_request *request)
 
 static link_piece find_piece(const sl_request *request, int64_t number)
 {
-    int64_t in_part = pieces_of_part(request), at = number % in_part * per_piece(request);
-    link_piece piece = { .part = request->send ? (int)(number / in_part) : -1,
-                         .count = smaller(request->count - at, per_piece(request)) };
-    piece.at = (piece.part > 0 ? piece.part * request->count : 0) + at;
-    piece.from = (piece.part < 0 ? 0 : place_of(request, piece.part)) + at;
-    return piece;
+    int64_t in_part = pieces_of_part(request), first = number % in_part * per_piece(request);
+    int part = request->scatters ? (int)(number / in_part) : -1;
+    return (link_piece){ .part = part,
+                         .at = (part > 0 ? part * request->count : 0) + first,
+                         .first = first,
+                         .count = smaller(request->count - first, per_piece(request)) };
 }
 
 /* One more share on the sum; at the end of the chain it is whole, and stays or goes back. */
@@ -176,17 +171,19 @@ static sl_move chain_up(const sl_request *request, int64_t number)
     const sl_group *group = request->group;
     int me = group->rank, last = group->size - 1;
     link_piece piece = find_piece(request, number);
-    const char *source = request->send ? request->send : request->recv;
+    char *place = request->scatters ? NULL : request->recv + (size_t)piece.first * request->each;
     bool stays = me == last && (piece.part < 0 || piece.part == last);
-    int64_t at = piece.part < 0 ? piece.at : piece.at - piece.part * request->count;
     return (sl_move){ .kind = SL_MOVE_ADD,
                       .member = me > 0 ? me - 1 : -1,
                       .next = me < last ? me + 1
                               : stays   ? -1
                                         : me - 1,
                       .at = piece.at,
-                      .from = source + (size_t)piece.from * request->each,
-                      .to = stays ? request->recv + (size_t)at * request->each : NULL,
+                      .in_bucket = request->scatters,
+                      .part = piece.part,
+                      .first = (size_t)piece.first * request->each,
+                      .from = place,
+                      .to = place,
                       .bytes = (size_t)piece.count * request->each,
                       .last = me == last };
 }
@@ -197,11 +194,13 @@ static bool chain_down(const sl_request *request, int64_t number, int which, sl_
     const sl_group *group = request->group;
     int me = group->rank, last = group->size - 1;
     link_piece piece = find_piece(request, number);
-    int64_t at = piece.part < 0 ? piece.at : piece.at - piece.part * request->count;
-    char *place = request->recv + (size_t)at * request->each;
+    char *place = request->scatters ? NULL : request->recv + (size_t)piece.first * request->each;
     sl_move move = { .member = me + 1,
                      .next = -1,
                      .at = piece.at,
+                     .in_bucket = request->scatters,
+                     .part = piece.part,
+                     .first = (size_t)piece.first * request->each,
                      .from = place,
                      .to = place,
                      .bytes = (size_t)piece.count * request->each };
@@ -223,7 +222,7 @@ static bool chain_down(const sl_request *request, int64_t number, int which, sl_
 static bool next_chain(sl_request *request, sl_move *out)
 {
     const sl_group *group = request->group;
-    int64_t total = pieces_of_part(request) * (request->send ? group->size : 1);
+    int64_t total = pieces_of_part(request) * (request->scatters ? group->size : 1);
     int64_t late = 2 * (int64_t)(group->size - 1 - group->rank);
     for (; request->round < total + late; request->round++, request->part = 0) {
         while (request->part < 3) {
@@ -241,27 +240,38 @@ static bool next_chain(sl_request *request, sl_move *out)
 
 /* ---- Calls ------------------------------------------------------------------------------------ */
 
-sl_status sl_group_reduce_scatter_rows_post(sl_group *group, const void *send, void *recv, int64_t count, int rows,
-                                            sl_dtype dtype, sl_reduce reduce, sl_stream *stream, sl_request **out)
+/* items NULL: the one of the request. */
+static sl_status post_reduce_scatter(sl_group *group, const sl_bucket_item *items, sl_bucket_item one, int item_count,
+                                     int rows, sl_dtype dtype, sl_reduce reduce, sl_stream *stream, sl_request **out)
 {
     sl_request *request = NULL;
-    if (rows < 1 || group->size % rows != 0)
-        return sl_fail(SL_ERR_ARGUMENT, "reduce-scatter of %d parts in %d rows", group->size, rows);
+    int64_t count = items ? sl_bucket_count(items, item_count) : one.count;
     sl_status status = take(group, SL_COLLECTIVE_REDUCE_SCATTER, count, dtype, reduce, stream, &request);
     if (status != SL_OK)
         return status;
-    request->send = send;
-    request->recv = recv;
+    request->one = one;
+    request->items = items ? items : &request->one;
+    request->item_count = item_count;
+    request->scatters = true;
     request->rows = rows;
     sl_request_start(request, sl_mesh_is_direct(group->size) ? next_reduce_scatter : next_chain);
     *out = request;
     return SL_OK;
 }
 
+sl_status sl_group_reduce_scatter_bucket_post(sl_group *group, const sl_bucket_item *items, int count, int rows,
+                                              sl_dtype dtype, sl_reduce reduce, sl_stream *stream, sl_request **out)
+{
+    if (rows < 1 || group->size % rows != 0)
+        return sl_fail(SL_ERR_ARGUMENT, "reduce-scatter of %d parts in %d rows", group->size, rows);
+    return post_reduce_scatter(group, items, (sl_bucket_item){ .count = 0 }, count, rows, dtype, reduce, stream, out);
+}
+
 sl_status sl_group_reduce_scatter_post(sl_group *group, const void *send, void *recv, int64_t count, sl_dtype dtype,
                                        sl_reduce reduce, sl_stream *stream, sl_request **out)
 {
-    return sl_group_reduce_scatter_rows_post(group, send, recv, count, 1, dtype, reduce, stream, out);
+    const sl_bucket_item one = { .send = send, .recv = recv, .count = count };
+    return post_reduce_scatter(group, NULL, one, 1, 1, dtype, reduce, stream, out);
 }
 
 /* A small thing on a device comes to the host first and goes back at the end. */
@@ -294,7 +304,6 @@ sl_status sl_group_all_reduce_post(sl_group *group, void *data, int64_t count, s
     if (status != SL_OK)
         return status;
     sl_script script = NULL;
-    request->send = NULL;
     request->recv = data;
     request->bytes = (size_t)count * request->each;
     script = choose_all_reduce(group, request->bytes);

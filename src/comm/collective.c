@@ -196,56 +196,48 @@ bool sl_next_tree_gather(sl_request *request, sl_move *out)
     return child >= 0;
 }
 
-/* Where a member's part is, and how long. */
-static char *part_place(const sl_request *request, int member)
-{
-    return request->blobs ? request->blobs->data[member] : request->recv + (size_t)member * request->bytes;
-}
-
-static size_t part_bytes(const sl_request *request, int member)
-{
-    return request->blobs ? request->blobs->bytes[member] : request->bytes;
-}
-
 /* The round's piece of a member's part; false if it has none. Every part has a first piece, unless it is a blob. */
 static bool part_piece(const sl_request *request, sl_move_kind kind, int part, int member, sl_move *out)
 {
-    size_t at = (size_t)request->round * request->piece, whole = part_bytes(request, part);
+    size_t at = (size_t)request->round * request->piece;
+    size_t whole = request->blobs ? request->blobs->bytes[part] : request->bytes;
     if (at >= whole && (at > 0 || request->blobs))
         return false;
-    char *place = part_place(request, part) + at;
+    char *place = request->blobs ? (char *)request->blobs->data[part] + at : NULL;
     *out = (sl_move){ .kind = kind,
                       .member = member,
                       .at = (int64_t)at,
+                      .in_bucket = !request->blobs,
+                      .part = part,
+                      .first = at,
                       .from = place,
                       .to = place,
                       .bytes = smaller(whole - at, request->piece) };
     return true;
 }
 
-/* In each round a rank sends its piece to all before it receives from all. count is the longest part's bytes. */
+enum { GATHER_KEEP, GATHER_SEND, GATHER_FETCH, GATHER_PHASES };
+
+/* In each round a rank keeps its piece, sends it to all, then receives from all. count is the longest part's bytes. */
 static bool next_all_gather(sl_request *request, sl_move *out)
 {
     sl_group *group = request->group;
-    for (;;) {
-        while (request->part == 0 && ++request->i < group->size) {
-            if (part_piece(request, SL_MOVE_SEND, group->rank, sl_member_after(group, request->i), out))
-                return true;
+    for (; request->round == 0 || request->round * (int64_t)request->piece < request->count; request->round++) {
+        for (; request->part < GATHER_PHASES; request->part++, request->i = 0) {
+            while (++request->i < (request->part == GATHER_KEEP ? 2 : group->size)) {
+                int from = sl_member_before(group, request->i), to = sl_member_after(group, request->i);
+                bool keeps = request->part == GATHER_KEEP && !request->blobs; /* a blob is where it belongs */
+                if (keeps && part_piece(request, SL_MOVE_KEEP, group->rank, group->rank, out))
+                    return true;
+                if (request->part == GATHER_SEND && part_piece(request, SL_MOVE_SEND, group->rank, to, out))
+                    return true;
+                if (request->part == GATHER_FETCH && part_piece(request, SL_MOVE_FETCH, from, from, out))
+                    return true;
+            }
         }
-        if (request->part == 0) {
-            request->part = 1;
-            request->i = 0;
-        }
-        while (++request->i < group->size) {
-            int from = sl_member_before(group, request->i);
-            if (part_piece(request, SL_MOVE_FETCH, from, from, out))
-                return true;
-        }
-        request->round++;
-        request->part = request->i = 0;
-        if (request->round * (int64_t)request->piece >= request->count)
-            return false;
+        request->part = 0;
     }
+    return false;
 }
 
 /* Round the ring: what came from one side goes on to the other, until everybody has all. i counts the parts. */
@@ -270,39 +262,70 @@ static bool next_ring_gather(sl_request *request, sl_move *out)
     return false;
 }
 
-static sl_script choose_gather(const sl_group *group, size_t bytes)
+/* The tree moves parts of several members at once, which only lie side by side if there is one item. */
+static sl_script choose_gather(const sl_group *group, size_t bytes, bool alone)
 {
     if (sl_mesh_is_direct(group->size))
         return next_all_gather;
-    return bytes <= sl_mesh_bytes(group->size) / (size_t)group->size ? sl_next_tree_gather : next_ring_gather;
+    bool small = bytes <= sl_mesh_bytes(group->size) / (size_t)group->size;
+    return small && alone ? sl_next_tree_gather : next_ring_gather;
 }
 
-/* This rank's part into its place in the result. */
-static sl_status place_own(sl_group *group, const void *send, size_t bytes, char *recv, sl_stream *stream)
+int64_t sl_bucket_count(const sl_bucket_item *items, int count)
 {
-    char *own = recv + (size_t)group->rank * bytes;
-    if (bytes == 0 || send == own)
+    int64_t sum = 0;
+    for (int i = 0; i < count; i++)
+        sum += items[i].count;
+    return sum;
+}
+
+/* This rank's part into its place in the result, for scripts that do not do it. */
+static sl_status place_own(sl_group *group, const sl_bucket_item *item, sl_stream *stream)
+{
+    size_t bytes = (size_t)item->count;
+    char *own = (char *)item->recv + (size_t)group->rank * bytes;
+    if (bytes == 0 || item->send == own)
         return SL_OK;
     if (stream)
-        return sl_stream_copy(stream, SL_COPY_DEVICE_TO_DEVICE, own, send, bytes);
-    memcpy(own, send, bytes);
+        return sl_stream_copy(stream, SL_COPY_DEVICE_TO_DEVICE, own, item->send, bytes);
+    memcpy(own, item->send, bytes);
     return SL_OK;
+}
+
+/* items NULL: the one of the request. */
+static sl_status post_gather(sl_group *group, const sl_bucket_item *items, sl_bucket_item one, int item_count,
+                             sl_stream *stream, sl_request **out)
+{
+    sl_status status = SL_OK;
+    sl_request *request = NULL;
+    int64_t bytes = items ? sl_bucket_count(items, item_count) : one.count;
+    if (!sl_mesh_is_direct(group->size)) {
+        for (int i = 0; i < item_count; i++)
+            SL_TRY(place_own(group, items ? &items[i] : &one, stream));
+    }
+    SL_TRY(sl_request_take(group, SL_COLLECTIVE_ALL_GATHER, SL_U8, bytes, stream, &request));
+    request->one = one;
+    request->items = items ? items : &request->one;
+    request->item_count = item_count;
+    request->recv = one.recv;
+    request->bytes = (size_t)bytes;
+    sl_request_start(request, choose_gather(group, request->bytes, !items));
+    *out = request;
+done:
+    return status;
+}
+
+sl_status sl_group_all_gather_bucket_post(sl_group *group, const sl_bucket_item *items, int count, sl_stream *stream,
+                                          sl_request **out)
+{
+    return post_gather(group, items, (sl_bucket_item){ .count = 0 }, count, stream, out);
 }
 
 sl_status sl_group_all_gather_post(sl_group *group, const void *send, size_t bytes, void *recv, sl_stream *stream,
                                    sl_request **out)
 {
-    sl_request *request = NULL;
-    sl_status status = place_own(group, send, bytes, recv, stream);
-    if (status == SL_OK)
-        status = sl_request_take(group, SL_COLLECTIVE_ALL_GATHER, SL_U8, (int64_t)bytes, stream, &request);
-    if (status != SL_OK)
-        return status;
-    request->recv = recv;
-    request->bytes = bytes;
-    sl_request_start(request, choose_gather(group, bytes));
-    *out = request;
-    return SL_OK;
+    return post_gather(group, NULL, (sl_bucket_item){ .send = send, .recv = recv, .count = (int64_t)bytes }, 1, stream,
+                       out);
 }
 
 sl_status sl_group_all_gather(sl_group *group, const void *send, size_t bytes, void *recv)

@@ -38,7 +38,7 @@ struct sl_group {
     sl_channel *channels; /* opened by the user */
 
     /* Collectives (request.h). */
-    struct sl_request *first, *last; /* posted and not done, in order: only the first one moves */
+    struct sl_request *first, *last; /* posted and not done, in order: only the first one moves (link->queueing) */
     struct sl_request *requests;     /* all that exist */
     sl_group *next_busy;             /* in the link's list of groups that have some posted */
     char *board;                     /* larger groups: room for small things of all members */

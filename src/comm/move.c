@@ -10,6 +10,65 @@ static bool is_far(const sl_request *request)
     return request->stream && !request->staged;
 }
 
+/* ---- Memory ---------------------------------------------------------------------------------- */
+
+/* Some of a move's memory that lies together. */
+typedef struct move_span {
+    char *place;
+    size_t offset, bytes; /* in the message */
+} move_span;
+
+/* Where a member's part of an item begins: what is read of it, or what is written. */
+static char *part_place(const sl_request *request, const sl_bucket_item *item, int part, bool write)
+{
+    size_t bytes = (size_t)item->count * request->each;
+    if (!request->scatters && (write || part != request->group->rank))
+        return (char *)item->recv + (size_t)part * bytes;
+    if (!request->scatters)
+        return (char *)item->send;
+    if (write)
+        return item->recv;
+    int columns = request->group->size / request->rows;
+    size_t place = (size_t)(part % request->rows) * (size_t)columns + (size_t)(part / request->rows);
+    return (char *)item->send + place * bytes;
+}
+
+/* The span after the given one, of which zero starts; false at the end. */
+static bool next_span(const sl_request *request, bool write, move_span *span)
+{
+    const sl_move *move = &request->move;
+    size_t offset = span->offset + span->bytes, left = move->bytes - offset, at = move->first + offset;
+    if (left == 0)
+        return false;
+    if (!move->in_bucket) {
+        *span = (move_span){ .place = write ? move->to : (char *)move->from, .offset = 0, .bytes = left };
+        return true;
+    }
+    for (int i = 0; i < request->item_count; i++) {
+        const sl_bucket_item *item = &request->items[i];
+        size_t bytes = (size_t)item->count * request->each;
+        if (at < bytes) {
+            *span = (move_span){ .place = part_place(request, item, move->part, write) + at,
+                                 .offset = offset,
+                                 .bytes = left < bytes - at ? left : bytes - at };
+            return true;
+        }
+        at -= bytes;
+    }
+    return false;
+}
+
+/* From the device's memory to the host's, or back. */
+static sl_status copy_far(const sl_request *request, bool write, char *near)
+{
+    sl_status status = SL_OK;
+    for (move_span span = { 0 }; status == SL_OK && next_span(request, write, &span);)
+        status =
+            write ? sl_stream_copy(request->stream, SL_COPY_HOST_TO_DEVICE, span.place, near + span.offset, span.bytes)
+                  : sl_stream_copy(request->stream, SL_COPY_DEVICE_TO_HOST, near + span.offset, span.place, span.bytes);
+    return status;
+}
+
 /* ---- Slots and messages, without waiting ------------------------------------------------------ */
 
 static sl_status try_reserve(sl_request *request, int member, size_t bytes, sl_envelope **out)
@@ -46,11 +105,11 @@ static sl_status make_send(sl_request *request, bool *made)
     SL_TRY(try_reserve(request, move->member, move->bytes, &envelope));
     if (!envelope)
         return SL_OK;
+    char *payload = sl_envelope_payload(envelope);
     if (is_far(request))
-        SL_TRY(sl_stream_copy(request->stream, SL_COPY_DEVICE_TO_HOST, sl_envelope_payload(envelope), move->from,
-                              move->bytes));
-    else
-        sl_channel_fill(sl_envelope_payload(envelope), move->from, move->bytes);
+        SL_TRY(copy_far(request, false, payload));
+    for (move_span span = { 0 }; !is_far(request) && next_span(request, false, &span);)
+        sl_channel_fill(payload + span.offset, span.place, span.bytes);
     SL_TRY(commit(request, move->member, envelope));
     *made = true;
 done:
@@ -65,13 +124,27 @@ static sl_status make_fetch(sl_request *request, bool *made)
     SL_TRY(try_receive(request, move->member, move->bytes, &envelope));
     if (!envelope)
         return SL_OK;
+    char *payload = sl_envelope_payload(envelope);
     if (is_far(request))
-        SL_TRY(sl_stream_copy(request->stream, SL_COPY_HOST_TO_DEVICE, move->to, sl_envelope_payload(envelope),
-                              move->bytes));
-    else if (move->bytes > 0)
-        memcpy(move->to, sl_envelope_payload(envelope), move->bytes);
+        SL_TRY(copy_far(request, true, payload));
+    for (move_span span = { 0 }; !is_far(request) && next_span(request, true, &span);)
+        memcpy(span.place, payload + span.offset, span.bytes);
     SL_TRY(release(request, move->member, envelope));
     *made = true;
+done:
+    return status;
+}
+
+/* This rank's own, into its place in the result unless it is there. */
+static sl_status make_keep(const sl_request *request)
+{
+    sl_status status = SL_OK;
+    for (move_span from = { 0 }, to = { 0 }; next_span(request, false, &from) && next_span(request, true, &to);) {
+        if (is_far(request) && from.place != to.place)
+            SL_TRY(sl_stream_copy(request->stream, SL_COPY_DEVICE_TO_DEVICE, to.place, from.place, from.bytes));
+        else if (from.place != to.place)
+            memcpy(to.place, from.place, from.bytes);
+    }
 done:
     return status;
 }
@@ -159,10 +232,10 @@ static sl_status sum_in_stream(sl_request *request, sl_host_fn sum, bool *made)
             m == request->group->rank ? request->staging : sl_envelope_payload(request->envelopes[m]);
     atomic_store_explicit(&reduction->busy, true, memory_order_relaxed);
     request->reduction = (request->reduction + 1) % SL_MESH_SLOTS;
-    SL_TRY(sl_stream_copy(request->stream, SL_COPY_DEVICE_TO_HOST, request->staging, move->from, move->bytes));
+    SL_TRY(copy_far(request, false, request->staging));
     SL_TRY(sl_stream_call(request->stream, sum, reduction));
-    if (move->to)
-        SL_TRY(sl_stream_copy(request->stream, SL_COPY_HOST_TO_DEVICE, move->to, request->staging, move->bytes));
+    if (sum == run_reduce || move->next < 0) /* the result stays here */
+        SL_TRY(copy_far(request, true, request->staging));
     *made = true;
 done:
     return status;
@@ -189,10 +262,13 @@ static sl_status make_reduce(sl_request *request, bool *made)
     if (is_far(request)) {
         SL_TRY(sum_in_stream(request, run_reduce, made));
     } else {
-        for (int m = 0; m < group->size; m++)
-            sources[m] = m == group->rank ? (const void *)move->from : sl_envelope_payload(request->envelopes[m]);
-        sl_reduce_run(sources, group->size, (int64_t)(move->bytes / request->each), request->dtype, request->reduce,
-                      move->to);
+        for (move_span own = { 0 }, sum = { 0 }; next_span(request, false, &own) && next_span(request, true, &sum);) {
+            for (int m = 0; m < group->size; m++)
+                sources[m] = m == group->rank ? own.place
+                                              : (const char *)sl_envelope_payload(request->envelopes[m]) + own.offset;
+            sl_reduce_run(sources, group->size, (int64_t)(own.bytes / request->each), request->dtype, request->reduce,
+                          sum.place);
+        }
         for (int m = 0; m < group->size; m++) {
             if (m != group->rank)
                 SL_TRY(release(request, m, request->envelopes[m]));
@@ -207,14 +283,27 @@ done:
     return status;
 }
 
+static void add_near(const sl_request *request)
+{
+    const sl_move *move = &request->move;
+    size_t each = sl_dtype_size(sl_reduce_wide(request->dtype)); /* of what is summed so far */
+    const char *in = request->envelopes[0] ? sl_envelope_payload(request->envelopes[0]) : NULL;
+    char *out = request->envelopes[1] ? sl_envelope_payload(request->envelopes[1]) : NULL;
+    for (move_span own = { 0 }, sum = { 0 }; next_span(request, false, &own) && next_span(request, true, &sum);) {
+        size_t first = own.offset / request->each, count = own.bytes / request->each;
+        char *place = out ? out + first * (move->last ? request->each : each) : sum.place;
+        sl_reduce_next(in ? in + first * each : NULL, own.place, (int64_t)count, request->dtype, request->reduce,
+                       move->last, place);
+    }
+}
+
 /* One more member's share on what those before it have summed. Sums on their way are as wide as they are made. */
 static sl_status make_add(sl_request *request, bool *made)
 {
     sl_status status = SL_OK;
     const sl_move *move = &request->move;
     sl_envelope **pair = request->envelopes;
-    int64_t count = (int64_t)(move->bytes / request->each);
-    size_t wide = (size_t)count * sl_dtype_size(sl_reduce_wide(request->dtype));
+    size_t wide = move->bytes / request->each * sl_dtype_size(sl_reduce_wide(request->dtype));
     bool both = false;
     SL_TRY(take_both(request, wide, move->last ? move->bytes : wide, &both));
     if (!both)
@@ -222,8 +311,7 @@ static sl_status make_add(sl_request *request, bool *made)
     if (is_far(request)) {
         SL_TRY(sum_in_stream(request, run_add, made));
     } else {
-        sl_reduce_next(pair[0] ? sl_envelope_payload(pair[0]) : NULL, move->from, count, request->dtype,
-                       request->reduce, move->last, pair[1] ? sl_envelope_payload(pair[1]) : move->to);
+        add_near(request);
         if (pair[1])
             SL_TRY(commit(request, move->next, pair[1]));
         if (pair[0])
@@ -277,6 +365,9 @@ sl_status sl_request_make_move(sl_request *request, bool *made)
         return make_send(request, made);
     case SL_MOVE_FETCH:
         return make_fetch(request, made);
+    case SL_MOVE_KEEP:
+        *made = true;
+        return make_keep(request);
     case SL_MOVE_REDUCE:
         return make_reduce(request, made);
     case SL_MOVE_ADD:

@@ -43,6 +43,7 @@ sl_status sl_request_take(sl_group *group, sl_collective which, sl_dtype dtype, 
     request->staged = request->asked_host = request->on_board = false;
     request->has_move = false;
     request->blobs = NULL;
+    request->scatters = false;
     request->part = request->i = request->arrived = request->reduction = 0;
     request->envelopes[0] = request->envelopes[1] = NULL;
     request->round = 0;
@@ -57,19 +58,46 @@ done:
     return status;
 }
 
-/* ---- The queue ------------------------------------------------------------------------------- */
+/* ---- The queue -------------------------------------------------------------------------------
+ * Two locks. Who has `progressing` makes moves and ends requests, one thread at a time; others only try to get it. Who
+ * has `queueing` looks at or changes the lists, for some instructions: whoever posts never waits for a move. */
 
-static void lock(sl_link *link)
+static void lock(atomic_flag *flag)
 {
-    while (atomic_flag_test_and_set_explicit(&link->progressing, memory_order_acquire))
+    while (atomic_flag_test_and_set_explicit(flag, memory_order_acquire))
         sched_yield();
 }
 
-static void unlock(sl_link *link)
+static void unlock(atomic_flag *flag)
 {
-    atomic_flag_clear_explicit(&link->progressing, memory_order_release);
+    atomic_flag_clear_explicit(flag, memory_order_release);
 }
 
+static sl_request *first_of(sl_group *group)
+{
+    lock(&group->link->queueing);
+    sl_request *first = group->first;
+    unlock(&group->link->queueing);
+    return first;
+}
+
+static void push(sl_group *group, sl_request *request)
+{
+    sl_link *link = group->link;
+    lock(&link->queueing);
+    request->message.step = ++group->collectives;
+    if (group->last) {
+        group->last->next = request;
+    } else {
+        group->first = request;
+        group->next_busy = atomic_load(&link->busy);
+        atomic_store(&link->busy, group);
+    }
+    group->last = request;
+    unlock(&link->queueing);
+}
+
+/* With `queueing`. */
 static void leave_busy(sl_group *group)
 {
     sl_group *at = atomic_load(&group->link->busy);
@@ -83,12 +111,24 @@ static void leave_busy(sl_group *group)
         at->next_busy = group->next_busy;
 }
 
+static void pop(sl_group *group)
+{
+    lock(&group->link->queueing);
+    group->first = group->first->next;
+    if (!group->first) {
+        group->last = NULL;
+        leave_busy(group);
+    }
+    unlock(&group->link->queueing);
+}
+
 static void end_in_stream(void *arg)
 {
     sl_request *request = arg;
     atomic_store_explicit(&request->in_stream, false, memory_order_release);
 }
 
+/* From here on its owner may use it for something new. */
 static void finish(sl_request *request, sl_status status)
 {
     if (request->stream) {
@@ -101,43 +141,26 @@ static void finish(sl_request *request, sl_status status)
     atomic_store_explicit(&request->done, true, memory_order_release);
 }
 
-/* Makes moves until one has to wait; true once the request is done. */
-static bool advance(sl_request *request, bool *moved)
+/* One move of the group's first request, or its end; false if neither is possible now. */
+static bool advance(sl_group *group)
 {
-    for (;;) {
-        bool made = false;
-        if (!request->has_move && !request->script(request, &request->move)) {
-            finish(request, SL_OK);
-            return true;
-        }
+    sl_status status = SL_OK;
+    bool made = false;
+    sl_request *request = first_of(group);
+    if (!request)
+        return false;
+    bool over = !request->has_move && !request->script(request, &request->move);
+    if (!over) {
         request->has_move = true;
-        sl_status status = sl_request_make_move(request, &made);
-        if (status != SL_OK) {
-            finish(request, status);
-            return true;
-        }
-        if (!made)
-            return false;
-        request->has_move = false;
-        *moved = true;
+        status = sl_request_make_move(request, &made);
+        request->has_move = !made;
     }
-}
-
-static bool advance_group(sl_group *group)
-{
-    bool moved = false;
-    while (group->first) {
-        sl_request *next = group->first->next; /* once it is done, another thread may use it for something new */
-        if (!advance(group->first, &moved))
-            break;
-        moved = true;
-        group->first = next;
+    if (over || status != SL_OK) {
+        pop(group);
+        finish(request, status);
+        return true;
     }
-    if (!group->first) {
-        group->last = NULL;
-        leave_busy(group);
-    }
-    return moved;
+    return made;
 }
 
 bool sl_link_progress(sl_link *link)
@@ -148,10 +171,10 @@ bool sl_link_progress(sl_link *link)
     if (atomic_flag_test_and_set_explicit(&link->progressing, memory_order_acquire))
         return false; /* another thread of the rank is at it */
     for (sl_group *group = atomic_load(&link->busy), *next; group; group = next) {
-        next = group->next_busy;
-        moved |= advance_group(group);
+        next = group->next_busy; /* others only put groups in front */
+        moved |= advance(group);
     }
-    unlock(link);
+    unlock(&link->progressing);
     return moved;
 }
 
@@ -159,21 +182,15 @@ void sl_request_start(sl_request *request, sl_script script)
 {
     sl_group *group = request->group;
     sl_link *link = group->link;
-    bool moved = false;
     request->script = script;
     if (request->stream)
         atomic_store_explicit(&request->in_stream, true, memory_order_relaxed);
-    lock(link);
-    request->message.step = ++group->collectives;
-    if (group->last) {
-        group->last->next = request;
-        group->last = request;
-    } else if (!advance(request, &moved)) {
-        group->first = group->last = request;
-        group->next_busy = atomic_load(&link->busy);
-        atomic_store(&link->busy, group);
-    }
-    unlock(link);
+    push(group, request);
+    if (atomic_load(&link->movers) > 0 || atomic_flag_test_and_set_explicit(&link->progressing, memory_order_acquire))
+        return;
+    while (advance(group))
+        ;
+    unlock(&link->progressing);
 }
 
 /* ---- Waiting --------------------------------------------------------------------------------- */
@@ -189,11 +206,11 @@ static sl_status take_outcome(sl_request *request)
 }
 
 /* What the group's first request waits for. */
-static sl_wait describe(const sl_group *group)
+static sl_wait describe(sl_group *group)
 {
     sl_wait wait = { .kind = SL_WAIT_RECEIVE, .channel = -1, .peer = group->link->rank, .microbatch = -1, .step = -1 };
-    lock(group->link);
-    const sl_request *first = group->first;
+    lock(&group->link->progressing);
+    const sl_request *first = first_of(group);
     if (first) {
         int member = first->move.kind == SL_MOVE_REDUCE ? first->arrived : first->move.member;
         if (member >= 0 && member < group->size)
@@ -201,7 +218,7 @@ static sl_wait describe(const sl_group *group)
         wait.microbatch = first->message.microbatch;
         wait.step = first->message.step;
     }
-    unlock(group->link);
+    unlock(&group->link->progressing);
     return wait;
 }
 
@@ -245,7 +262,10 @@ sl_status sl_request_test(sl_request *request, bool *done)
 
 sl_status sl_group_progress(sl_group *group)
 {
-    sl_link_progress(group->link);
+    if (atomic_load_explicit(&group->link->movers, memory_order_relaxed) == 0) {
+        while (sl_link_progress(group->link))
+            ;
+    }
     return sl_group_check(group);
 }
 
@@ -255,10 +275,7 @@ sl_status sl_group_drain(sl_group *group)
     sl_link *link = group->link;
     sl_pause pause = { 0 };
     for (;;) {
-        lock(link);
-        bool busy = group->first != NULL;
-        unlock(link);
-        if (!busy)
+        if (!first_of(group))
             break;
         if (sl_link_progress(link))
             continue;
@@ -276,13 +293,12 @@ done:
 
 void sl_requests_free(sl_group *group)
 {
-    lock(group->link);
-    if (group->first)
-        leave_busy(group);
-    for (sl_request *request = group->first; request; request = request->next)
+    lock(&group->link->progressing);
+    for (sl_request *request; (request = first_of(group)) != NULL;) {
+        pop(group);
         finish(request, SL_ERR_COMM); /* what it has given to its stream is still to run */
-    group->first = group->last = NULL;
-    unlock(group->link);
+    }
+    unlock(&group->link->progressing);
     for (sl_request *request = group->requests, *next; request; request = next) {
         next = request->next_request;
         while (atomic_load_explicit(&request->in_stream, memory_order_acquire))

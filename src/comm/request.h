@@ -19,6 +19,7 @@
 typedef enum sl_move_kind {
     SL_MOVE_SEND,      /* from -> member */
     SL_MOVE_FETCH,     /* member -> to */
+    SL_MOVE_KEEP,      /* from -> to */
     SL_MOVE_REDUCE,    /* to = the reduction of all members' pieces, of which from is this rank's own */
     SL_MOVE_ADD,       /* what member has summed so far, if any, plus from -> next, or to if there is none */
     SL_MOVE_FORWARD,   /* member -> next */
@@ -31,7 +32,10 @@ typedef struct sl_move {
     sl_move_kind kind;
     int member, next; /* -1: none */
     int64_t at;       /* place of the piece in the whole, the same number on both sides */
-    const char *from;
+    bool in_bucket;   /* the memory is `bytes` bytes of a member's parts of the bucket's items, from `first` on: */
+    int part;         /* whose parts */
+    size_t first;     /* counted over the parts of all items, one after another */
+    const char *from; /* not in a bucket: */
     char *to;
     size_t bytes; /* ADD, FORWARD: of the elements as they are given */
     bool last;    /* ADD: the sum is whole and has the given dtype again */
@@ -65,7 +69,9 @@ struct sl_request {
     bool has_move;
 
     /* What the scripts go by. */
-    const char *send;
+    const sl_bucket_item *items; /* all-gather, reduce-scatter */
+    int item_count;
+    sl_bucket_item one; /* of a bucket with one item */
     char *recv;
     const sl_blobs *blobs;
     size_t bytes;  /* of each member's part, or of the whole */
@@ -76,6 +82,7 @@ struct sl_request {
     size_t each;  /* bytes an element */
     size_t piece; /* most bytes a message */
     int root;
+    bool scatters;         /* reduce-scatter: items' send has all parts, and recv one */
     bool staged;           /* goes through small: */
     char *far;             /* from and to here, on the device */
     sl_script near_script; /* with this in between */
@@ -111,6 +118,8 @@ bool sl_link_progress(sl_link *link);
 
 /* Gathers the members' parts of `bytes` bytes in recv, over the tree; part is 2 while they come down. */
 bool sl_next_tree_gather(sl_request *request, sl_move *out);
+/* What all items of a bucket have. */
+int64_t sl_bucket_count(const sl_bucket_item *items, int count);
 /* Waits for the request, and returns the failure of the run if there is one. */
 sl_status sl_request_finish(sl_request *request);
 

@@ -93,7 +93,9 @@ typedef struct sl_link {
     double action_timeout;           /* seconds that an action may take if the user has set a hang timeout; else 0 */
     int groups;                      /* open groups; the last one closes the link */
     _Atomic(struct sl_group *) busy; /* groups with collectives that are posted and not done */
-    atomic_flag progressing;         /* a thread moves them along, or changes the list */
+    atomic_flag progressing;         /* a thread moves them along (request.c) */
+    atomic_flag queueing;            /* a thread looks at or changes the lists of groups and requests */
+    atomic_int movers;               /* threads that do nothing but move them along: whoever posts leaves it to them */
 } sl_link;
 
 /* One channel of a set, as agreed by all members. */

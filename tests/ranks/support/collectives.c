@@ -223,23 +223,91 @@ static sl_status sums_have_the_bits_of_the_rank_order(sl_group *group, uint64_t 
     }
     SL_TRY(sl_group_reduce_scatter(group, data, data + me * count, count, SL_F32, reduce)); /* into its own place */
     CHECK(memcmp(data + me * count, part, (size_t)count * sizeof *part) == 0);
-    for (int rows = 1; rows <= size; rows++) { /* with the parts in columns of so many neighbors */
-        sl_request *request = NULL;
-        int64_t place = (int64_t)(me % rows) * (size / rows) + me / rows;
-        if (size % rows != 0 || count * size > 4096)
-            continue;
-        for (int64_t i = 0; i < count * size; i++)
-            data[i] = float_of(seed, me, i);
-        SL_TRY(sl_group_reduce_scatter_rows_post(group, data, data + place * count, count, rows, SL_F32, reduce, NULL,
-                                                 &request));
-        SL_TRY(sl_request_wait(request));
-        for (int64_t i = 0; i < count; i++) {
-            float expected = expected_f32(seed, size, place * count + i, reduce);
-            CHECK(memcmp(&data[place * count + i], &expected, 4) == 0);
-        }
-    }
 done:
     free(part);
+    free(data);
+    return status;
+}
+
+enum { BUCKET_ITEMS = 5 };
+
+/* Tensors of random lengths, some of them empty, one after another: item k has `size` parts of items[k].count. */
+static int64_t lay_out_bucket(suite_random *random, int size, char *all, size_t each, sl_bucket_item *items)
+{
+    int64_t count = 0, longest = size <= 3 ? 90000 : size > 16 ? 9000 : 900; /* more than a message, if that is quick */
+    for (int k = 0; k < BUCKET_ITEMS; k++) {
+        items[k].count = suite_between(random, 0, 3) == 0 ? 0 : suite_between(random, 1, k == 3 ? longest : 900);
+        items[k].recv = all ? all + (size_t)count * each : NULL;
+        count += items[k].count * size;
+    }
+    return count;
+}
+
+/* One sum over all tensors has the bits of a sum of each, also with the parts in columns of some neighbors. */
+static sl_status buckets_are_summed_like_their_tensors(sl_group *group, uint64_t seed)
+{
+    sl_status status = SL_OK;
+    int size = sl_group_size(group), me = sl_group_rank(group);
+    suite_random random = { seed }, again = random;
+    sl_bucket_item items[BUCKET_ITEMS];
+    float *data = malloc((size_t)lay_out_bucket(&random, size, NULL, 0, items) * sizeof *data + 1);
+    int64_t total = lay_out_bucket(&again, size, (char *)data, sizeof *data, items);
+    for (int rows = 1; rows <= size; rows++) {
+        sl_request *request = NULL;
+        int64_t place = (int64_t)(me % rows) * (size / rows) + me / rows;
+        if (size % rows != 0)
+            continue;
+        for (int64_t i = 0; i < total; i++)
+            data[i] = float_of(seed, me, i);
+        float *at = data;
+        for (int k = 0; k < BUCKET_ITEMS; at += items[k++].count * size) {
+            items[k].send = at;
+            items[k].recv = at + place * items[k].count;
+        }
+        SL_TRY(sl_group_reduce_scatter_bucket_post(group, items, BUCKET_ITEMS, rows, SL_F32, SL_REDUCE_SUM, NULL,
+                                                   &request));
+        SL_TRY(sl_request_wait(request));
+        for (int k = 0; k < BUCKET_ITEMS; k++) {
+            for (int64_t i = 0; i < items[k].count; i++) {
+                const float *sum = (const float *)items[k].recv + i;
+                float expected = expected_f32(seed, size, sum - data, SL_REDUCE_SUM);
+                CHECK(memcmp(sum, &expected, sizeof expected) == 0);
+            }
+        }
+    }
+    CHECK_FAILS(sl_group_reduce_scatter_bucket_post(group, items, BUCKET_ITEMS, size + 1, SL_F32, SL_REDUCE_SUM, NULL,
+                                                    &(sl_request *){ NULL }),
+                SL_ERR_ARGUMENT, "rows");
+done:
+    free(data);
+    return status;
+}
+
+/* With parts that lie elsewhere, or in their place in the whole. */
+static sl_status buckets_are_gathered_like_their_tensors(sl_group *group, uint64_t seed)
+{
+    sl_status status = SL_OK;
+    int size = sl_group_size(group), me = sl_group_rank(group);
+    suite_random random = { seed }, again = random;
+    sl_bucket_item items[BUCKET_ITEMS];
+    sl_request *request = NULL;
+    int64_t total = lay_out_bucket(&random, size, NULL, 0, items);
+    char *data = calloc(1, (size_t)total + 1), *parts = malloc((size_t)total + 1), *part = parts;
+    lay_out_bucket(&again, size, data, 1, items);
+    for (int k = 0; k < BUCKET_ITEMS; part += items[k++].count) {
+        char *own = k % 2 ? (char *)items[k].recv + me * items[k].count : part;
+        suite_fill(own, (size_t)items[k].count, seed + (uint64_t)(me * BUCKET_ITEMS + k));
+        items[k].send = own;
+    }
+    SL_TRY(sl_group_all_gather_bucket_post(group, items, BUCKET_ITEMS, NULL, &request));
+    SL_TRY(sl_request_wait(request));
+    for (int k = 0; k < BUCKET_ITEMS; k++) {
+        for (int r = 0; r < size; r++)
+            CHECK(suite_is_filled((char *)items[k].recv + r * items[k].count, (size_t)items[k].count,
+                                  seed + (uint64_t)(r * BUCKET_ITEMS + k)));
+    }
+done:
+    free(parts);
     free(data);
     return status;
 }
@@ -416,6 +484,14 @@ const suite_case suite_collectives[] = {
       .run = sums_have_the_bits_of_the_rank_order,
       .min_ranks = 1,
       .rounds = 10 },
+    { .name = "buckets_are_summed_like_their_tensors",
+      .run = buckets_are_summed_like_their_tensors,
+      .min_ranks = 1,
+      .rounds = 4 },
+    { .name = "buckets_are_gathered_like_their_tensors",
+      .run = buckets_are_gathered_like_their_tensors,
+      .min_ranks = 1,
+      .rounds = 6 },
     { .name = "other_types_are_reduced", .run = other_types_are_reduced, .min_ranks = 1 },
     { .name = "what_is_posted_goes_on_while_the_rank_waits",
       .run = what_is_posted_goes_on_while_the_rank_waits,

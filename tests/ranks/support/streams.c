@@ -107,13 +107,20 @@ static sl_status sums_on_a_device_have_the_same_bits(sl_group *world, uint64_t s
     for (int64_t i = 0; i < count * size; i++)
         near[i] = value_of(seed, me, i);
     SL_TRY(hand_to_posted(&at, whole));
-    SL_TRY(sl_group_reduce_scatter_post(group, at.far, at.far + (size_t)me * part, count, SL_F32, SL_REDUCE_SUM,
-                                        at.posted, &request));
+    /* A bucket of two tensors. */
+    int64_t first = count / 3, rest = count - first;
+    char *second = at.far + (size_t)(first * size) * sizeof(float);
+    const sl_bucket_item items[] = {
+        { .send = at.far, .recv = at.far + (size_t)(me * first) * sizeof(float), .count = first },
+        { .send = second, .recv = second + (size_t)(me * rest) * sizeof(float), .count = rest },
+    };
+    SL_TRY(sl_group_reduce_scatter_bucket_post(group, items, 2, 1, SL_F32, SL_REDUCE_SUM, at.posted, &request));
     SL_TRY(sl_request_wait(request));
-    SL_TRY(fetch_back(&at, at.near, at.far + (size_t)me * part, part));
+    SL_TRY(fetch_back(&at, at.near, at.far, whole));
     for (int64_t i = 0; i < count; i++) {
-        float expected = sum_of(seed, size, me * count + i);
-        CHECK(memcmp(&near[i], &expected, sizeof expected) == 0);
+        int64_t own = i < first ? me * first + i : size * first + me * rest + i - first;
+        float expected = sum_of(seed, size, own);
+        CHECK(memcmp(&near[own], &expected, sizeof expected) == 0);
     }
     SL_TRY(sl_group_barrier(group));
 done:
