@@ -274,6 +274,9 @@ SL_API SL_MUST_CHECK sl_status sl_runtime_broadcast_params(sl_runtime *runtime);
 /* Collective over the replicas, after each has updated its part of the parameters: they become whole everywhere again.
  * In the order of the runtime's stream. Does nothing unless the mode is SL_SHARD_OPTIMIZER. */
 SL_API SL_MUST_CHECK sl_status sl_runtime_gather_params(sl_runtime *runtime);
+/* Begins it, one collective a stage; in the next step each stage waits for its own before it first runs. Until then, or
+ * until sl_runtime_gather_params has waited for all, only a replica's own part may be read, and none written. */
+SL_API SL_MUST_CHECK sl_status sl_runtime_gather_params_post(sl_runtime *runtime);
 
 /* ---- Several batch or sequence sizes ----------------------------------------------------------
  * A runtime is compiled for one shape of the batch. For others there are others, whose stages share their parameters; a

@@ -66,6 +66,8 @@ static sl_status run(sl_runtime *runtime, const sl_instr *instr)
                              .kind = SL_TRACE_PHASE,
                              .what = instr->phase };
     bool marked = trace->mark_capacity > 0;
+    if (runtime->gathering)
+        SL_TRY(sl_weights_settle_stage(runtime, runtime->wiring->stages[instr->stage].local));
     if (marked)
         SL_TRY(sl_trace_mark(trace, runtime->stream, &event.start));
     else if (trace->capacity)
@@ -206,6 +208,17 @@ static sl_status run_action(sl_runtime *runtime, sl_action action)
     return status;
 }
 
+/* Between actions posted collectives go on, unless the mover sees to them. */
+static sl_status progress(sl_runtime *runtime)
+{
+    if (runtime->mover || runtime->posted.count == 0)
+        return sl_group_progress(runtime->group);
+    double start = sl_now();
+    sl_status status = sl_group_progress(runtime->group);
+    runtime->posted.seconds += sl_now() - start;
+    return status;
+}
+
 sl_status sl_runtime_execute(sl_runtime *runtime, const sl_program *program)
 {
     sl_status status = SL_OK;
@@ -219,7 +232,7 @@ sl_status sl_runtime_execute(sl_runtime *runtime, const sl_program *program)
         sl_group_note(runtime->group, runtime->note);
         if (runtime->watchdog)
             sl_watchdog_note(runtime->watchdog, each);
-        status = sl_group_progress(runtime->group);
+        status = progress(runtime);
         if (status == SL_OK)
             status = run_action(runtime, each->action);
         if (status != SL_OK)

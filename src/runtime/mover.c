@@ -1,5 +1,5 @@
 /* See mover.h. It sleeps while nothing is posted. While something is, it looks for what can go on, more and more rarely if
- * nothing does: then another rank has not come so far. */
+ * nothing does: then another rank has not come so far. The rank's own thread makes moves only while it waits. */
 #include "runtime/mover.h"
 
 #include "base/alloc.h"
@@ -12,14 +12,15 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LOOKS_BEFORE_SLEEP = 200, SLEEP_NS = 20000 };
+enum { LOOKS_BEFORE_SLEEP = 1000, SLEEP_NS = 20000 };
 
 struct sl_mover {
     sl_link *link;
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t posted;
-    bool has_work, stop;     /* with the mutex */
+    bool has_work; /* with the mutex */
+    _Atomic bool stop;
     _Atomic unsigned rounds; /* in which something moved */
 };
 
@@ -47,20 +48,12 @@ static bool wait_for_work(sl_mover *mover)
     return goes_on;
 }
 
-static bool is_stopped(sl_mover *mover)
-{
-    pthread_mutex_lock(&mover->mutex);
-    bool stop = mover->stop;
-    pthread_mutex_unlock(&mover->mutex);
-    return stop;
-}
-
 /* Until nothing is posted any more. What the rank itself waits for may have come with it. */
 static void move_all(sl_mover *mover)
 {
     sl_link *link = mover->link;
     int looks = 0;
-    while (atomic_load(&link->busy) && !is_stopped(mover)) {
+    while (atomic_load(&link->busy) && !atomic_load(&mover->stop)) {
         if (sl_link_progress(link)) {
             atomic_fetch_add(&mover->rounds, 1); /* orders: who does not sleep yet sees what is done */
             if (link->transport->wake)
@@ -91,6 +84,7 @@ sl_status sl_mover_start(sl_group *group, sl_mover **out)
     pthread_mutex_init(&mover->mutex, NULL);
     pthread_cond_init(&mover->posted, NULL);
     SL_TRY(sl_thread_start("a thread for collectives", run, mover, &mover->thread));
+    atomic_fetch_add(&mover->link->movers, 1);
     *out = mover;
     return SL_OK;
 done:
@@ -112,8 +106,9 @@ void sl_mover_stop(sl_mover *mover)
 {
     if (!mover)
         return;
+    atomic_fetch_sub(&mover->link->movers, 1);
     pthread_mutex_lock(&mover->mutex);
-    mover->stop = true;
+    atomic_store(&mover->stop, true);
     pthread_cond_signal(&mover->posted);
     pthread_mutex_unlock(&mover->mutex);
     pthread_join(mover->thread, NULL);

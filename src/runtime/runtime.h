@@ -63,6 +63,8 @@ struct sl_runtime {
     sl_root_use *roots;          /* one a root input of the wiring */
     sl_stage_requests *requests; /* one a stage of this rank */
     sl_sharers sharers;
+    sl_posted posted;
+    bool gathering;  /* parameters may be on their way that a stage has to wait for before it runs */
     sl_mover *mover; /* NULL: there is none */
 
     sl_replica_params replica_params;

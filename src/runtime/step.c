@@ -219,6 +219,7 @@ static sl_status finish(sl_runtime *runtime, const sl_program *program, bool tra
 {
     sl_status status = SL_OK;
     uint64_t start = runtime->trace.capacity ? sl_trace_start(&runtime->trace) : 0;
+    SL_TRY(sl_weights_settle(runtime)); /* all stages have run: nothing is left to wait for */
     if (training && !runtime->store->grads_partial)
         SL_TRY(sl_ties_sum(runtime, sl_runtime_step_label(runtime)));
     SL_TRY(fetch_losses(runtime));

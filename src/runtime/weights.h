@@ -13,16 +13,30 @@ typedef struct sl_sharers {
     int part;         /* which of all replicas' equal parts is this rank's */
 } sl_sharers;
 
-/* Collectives of one stage that are on their way; one a weight, NULL if there is none. */
+/* Collectives of one stage that are on their way: its weights in one bucket, its gradients in one for each dtype. */
 typedef struct sl_stage_requests {
-    sl_request **gathers, **sums;
+    sl_bucket_item *gather_items, *sum_items; /* room for one a weight */
+    sl_request *gather;                       /* NULL: none */
+    sl_request **sums;                        /* room for one a weight */
+    int sum_count;
     uint64_t gather_start, sum_start; /* for the trace */
 } sl_stage_requests;
+
+/* What the runtime has posted so far. */
+typedef struct sl_posted {
+    int64_t count;  /* collectives */
+    uint64_t bytes; /* of the tensors that they gather or sum */
+    double seconds; /* that the rank's own thread has spent on them: it posted or waited and computed nothing */
+} sl_posted;
 
 /* Collective over the replicas: the groups of the mode that the pipeline was compiled for. */
 SL_MUST_CHECK sl_status sl_weights_split_groups(sl_runtime *runtime);
 SL_MUST_CHECK sl_status sl_weights_create(sl_runtime *runtime);
 void sl_weights_destroy(sl_runtime *runtime);
+
+/* Waits for what sl_runtime_gather_params_post has begun: for all of it, or for what local stage k needs. */
+SL_MUST_CHECK sl_status sl_weights_settle(sl_runtime *runtime);
+SL_MUST_CHECK sl_status sl_weights_settle_stage(sl_runtime *runtime, int k);
 
 /* UNSHARD to AWAIT_GRADS. */
 SL_MUST_CHECK sl_status sl_weights_run(sl_runtime *runtime, const sl_instr *instr);

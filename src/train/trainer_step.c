@@ -93,7 +93,7 @@ sl_status sl_trainer_step(sl_trainer *trainer, const char *save_grads, sl_step_r
     report->lr = sl_lr_at(&schedule, trainer->step);
     SL_TRY(sl_optimizer_step(trainer->optimizer, sl_runtime_stream(trainer->runtime), trainer->step + 1, report->lr,
                              sl_clip_scale(report->grad_norm, config->optimizer.clip)));
-    SL_TRY(sl_runtime_gather_params(trainer->runtime));
+    SL_TRY(sl_runtime_gather_params_post(trainer->runtime));
     SL_TRY(sl_stream_synchronize(sl_runtime_stream(trainer->runtime)));
     trainer->step++;
     report->step = trainer->step;

@@ -165,7 +165,8 @@ static inline sl_status job_train(job *self, job_place place, sl_runtime *runtim
                 job_keep(&params[i], w, self->weights[params[i].stage]);
             }
         }
-        SL_TRY(sl_runtime_gather_params(runtime));
+        bool later = step % 2 == 0 && step + 1 < self->steps; /* each stage waits for its own in the next step */
+        SL_TRY(later ? sl_runtime_gather_params_post(runtime) : sl_runtime_gather_params(runtime));
     }
 done:
     return status;

@@ -58,6 +58,7 @@ typedef struct network {
     int value_count, stages, samples, microbatches, replicas;
     sl_loss_mean mean;
     sl_schedule *schedule;
+    sl_shard_mode shard;
     char text[128];
     results got;
 } network;
@@ -261,9 +262,9 @@ static inline void fill_weights(int stage, int param, float *w)
     toy_fill(w, WIDTH, 1000 + 10 * stage + param);
 }
 
-static inline void update_weights(float *w, const float *g)
+static inline void update_weights(float *w, const float *g, int64_t count)
 {
-    for (int c = 0; c < WIDTH; c++)
+    for (int64_t c = 0; c < count; c++)
         w[c] -= 0.5f * g[c];
 }
 
@@ -425,7 +426,7 @@ static inline void run_plain(const network *self, results *out)
                 for (int c = 0; c < WIDTH; c++)
                     out->grads[s][i][c] = self->replicas > 1 ? own[0][s][i][c] + own[1][s][i][c] : own[0][s][i][c];
                 if (!self->parts[s].frozen[i])
-                    update_weights(out->weights[s][i], out->grads[s][i]);
+                    update_weights(out->weights[s][i], out->grads[s][i], WIDTH);
             }
         }
     }

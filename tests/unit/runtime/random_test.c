@@ -1,5 +1,6 @@
 /* Random pipelines against a plain sequential executor, to the bit: values that skip stages, several outputs, integers,
- * frozen parameters, arguments that every microbatch gets, uneven microbatches, one or two replicas, all schedules. */
+ * frozen parameters, arguments that every microbatch gets, uneven microbatches, one or two replicas that share nothing,
+ * updates or everything, all schedules. */
 #include "unit/runtime/network.h"
 
 enum { DEFAULT_PIPELINES = 500, ENOUGH_FOR_TSAN = 100 }; /* each of which takes 20 times as long there */
@@ -184,21 +185,30 @@ static sl_status train(network *self, sl_runtime *runtime, int rank, int replica
     const sl_param *params = sl_runtime_params(runtime, &count);
     bool last = sl_schedule_rank_of(self->schedule, self->stages - 1) == rank;
     for (int p = 0; p < count; p++) {
+        float whole[WIDTH];
         sscanf(params[p].name, "w%d.%d", &s, &i);
-        fill_weights(s, i, params[p].data.data);
+        fill_weights(s, i, whole);
+        memcpy(params[p].data.data, whole + params[p].held.first, (size_t)params[p].held.count * sizeof *whole);
     }
     for (int step = 0; step < STEPS; step++) {
         SL_TRY(take_step(self, runtime, step, replica, rank == 0 && replica == 0, last));
         for (int p = 0; p < count; p++) {
+            const sl_param_range own = params[p].updated;
+            int64_t skip = own.first - params[p].held.first;
+            size_t bytes = (size_t)own.count * sizeof(float);
             sscanf(params[p].name, "w%d.%d", &s, &i);
-            if (!self->parts[s].frozen[i])
-                update_weights(params[p].data.data, params[p].grad.data);
-            if (replica > 0)
+            float *w = (float *)params[p].data.data + skip, *g = NULL;
+            if (!self->parts[s].frozen[i]) {
+                g = (float *)params[p].grad.data + skip;
+                update_weights(w, g, own.count);
+            }
+            if (replica > 0 && self->shard == SL_SHARD_NONE)
                 continue;
-            memcpy(self->got.weights[s][i], params[p].data.data, sizeof self->got.weights[s][i]);
-            if (!self->parts[s].frozen[i])
-                memcpy(self->got.grads[s][i], params[p].grad.data, sizeof self->got.grads[s][i]);
+            memcpy(self->got.weights[s][i] + own.first, w, bytes);
+            if (g)
+                memcpy(self->got.grads[s][i] + own.first, g, bytes);
         }
+        SL_TRY(step % 2 ? sl_runtime_gather_params(runtime) : sl_runtime_gather_params_post(runtime));
     }
 done:
     return status;
@@ -236,6 +246,7 @@ static sl_status run_rank(toy_rank *rank)
                                          .stage_count = count,
                                          .args = specs,
                                          .arg_count = spec_count,
+                                         .shard = self->shard,
                                          .mean = self->mean };
     SL_TRY(sl_runtime_create(&options, &runtime));
     SL_TRY(train(self, runtime, place, replica));
@@ -300,6 +311,7 @@ static void random_pipelines_give_the_bits_of_plain_execution(void **state)
     for (int64_t n = 0; n < count; n++) {
         random_state = (uint64_t)(first + n) * 0x9e3779b97f4a7c15u;
         make_network(self);
+        self->shard = (sl_shard_mode)((first + n) % 3);
         run_plain(self, wanted);
         compare(self, wanted, (uint64_t)(first + n));
         for (int s = 0; s < self->stages; s++) {
