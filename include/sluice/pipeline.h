@@ -310,6 +310,9 @@ typedef struct sl_pipeline_program {
 SL_API sl_pipeline_program sl_pipeline_get_program(const sl_pipeline *pipeline, int rank, bool training);
 SL_API SL_MUST_CHECK sl_status sl_pipeline_dump(const sl_pipeline *pipeline, int rank, FILE *file);
 
+/* Fills in the times of each stage's collectives among the replicas (unshard, reduce_grad, gather), by the bytes that a
+ * rank has to get for them. Those that its mode does not have are 0. */
+SL_API void sl_pipeline_cost_collectives(const sl_pipeline *pipeline, double bytes_per_s, sl_stage_cost *stages);
 /* Runs the lowered schedule in time. costs NULL means the defaults; its edge_sizes are ignored, since the pipeline
  * knows how many bytes each message has. The timeline must not outlive the pipeline. */
 SL_API SL_MUST_CHECK sl_status sl_pipeline_simulate(const sl_pipeline *pipeline, const sl_costs *costs,

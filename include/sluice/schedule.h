@@ -266,11 +266,15 @@ SL_API SL_MUST_CHECK sl_status sl_schedule_count_slots(const sl_schedule *schedu
 
 /* ---- Simulator ------------------------------------------------------------------------------- */
 
-/* Costs of one microbatch in one stage. Times in any one unit; memory in any one unit. */
+/* Costs of one stage. Times in any one unit; memory in any one unit. */
 typedef struct sl_stage_cost {
-    double f, i, w, b;
+    double f, i, w, b; /* of one microbatch, like the next two */
     double activation; /* memory held from the start of F to the end of W or B */
     double release;    /* share of it (0 to 1) that is already free when I ends */
+    double unshard, reshard, reduce_grad;
+    double
+        gather; /* of weights that replicas update in parts: a rank gathers its stages one after another from the start
+                      on, and a stage first runs when its own have come */
 } sl_stage_cost;
 
 typedef struct SL_NAMED_FIELDS sl_costs {
@@ -280,14 +284,13 @@ typedef struct SL_NAMED_FIELDS sl_costs {
     double message_size;         /* of every edge */
     const double *edge_sizes; /* NULL, or one per edge, in the order of the list, instead of message_size; borrowed */
     double bandwidth;         /* size per time; 0: unlimited */
-    double unshard, reshard, reduce_grad;
-    double overlap; /* share (0 to 1) of the shorter part that OVERLAP_F_B hides */
+    double overlap;           /* share (0 to 1) of the shorter part that OVERLAP_F_B hides */
 } sl_costs;
 
 /* F=1 I=1 W=1 B=2, activation 1 of which half is free when I ends, all else 0. */
 SL_API void sl_costs_init(sl_costs *costs);
 /* Changes what the text names: "F=1,I=1,W=1,B=2,comm=0"; comm is the latency. Further keys: size, bandwidth, unshard,
- * reshard, reduce, overlap, activation, release. */
+ * reshard, reduce, gather, overlap, activation, release. */
 SL_API SL_MUST_CHECK sl_status sl_costs_parse(const char *text, sl_costs *costs);
 
 /* When each action starts and ends. Keeps a pointer to its schedule, which must outlive it. */

@@ -215,6 +215,29 @@ sl_pipeline_program sl_pipeline_get_program(const sl_pipeline *pipeline, int ran
                                   .cell_count = program->cell_count };
 }
 
+/* In a gather or a scattered sum a rank gets all but its own part; a sum that all ranks get is both. */
+void sl_pipeline_cost_collectives(const sl_pipeline *pipeline, double bytes_per_s, sl_stage_cost *stages)
+{
+    const sl_wiring *wiring = pipeline->wiring;
+    double dp = wiring->replicas, group = wiring->shard_group;
+    for (int s = 0; s < wiring->stage_count; s++) {
+        double weights = 0, updated = 0, grads = 0;
+        for (int i = 0; i < wiring->stages[s].weight_count; i++) {
+            const sl_wire_weight *weight = &wiring->stages[s].weights[i];
+            weights += (double)sl_meta_bytes(&weight->meta);
+            updated += weight->frozen || weight->source ? 0 : (double)sl_meta_bytes(&weight->meta);
+            grads += weight->frozen ? 0 : (double)sl_meta_bytes(&weight->grad_meta);
+        }
+        double scatter = (dp - 1) / dp * grads / bytes_per_s;
+        double join = (dp - group) / dp / group * grads / bytes_per_s; /* a shard, from the other groups */
+        double gathered = (group - 1) / group / bytes_per_s;           /* of a byte */
+        stages[s].reshard = 0;
+        stages[s].unshard = wiring->shard == SL_SHARD_FULL ? gathered * weights : 0;
+        stages[s].gather = wiring->shard == SL_SHARD_OPTIMIZER ? gathered * updated : 0;
+        stages[s].reduce_grad = wiring->shard == SL_SHARD_NONE ? 2 * scatter : scatter + join;
+    }
+}
+
 sl_status sl_pipeline_simulate(const sl_pipeline *pipeline, const sl_costs *costs, sl_timeline **out)
 {
     sl_status status = SL_OK;

@@ -5,20 +5,28 @@
 
 #include <string.h>
 
-/* The problem's costs with B = I + W. stages is the caller's to free. */
+static sl_stage_cost compute_costs(const sl_stage_cost *cost)
+{
+    return (sl_stage_cost){ .f = cost->f,
+                            .i = cost->i,
+                            .w = cost->w,
+                            .b = cost->i + cost->w,
+                            .activation = cost->activation,
+                            .release = cost->release };
+}
+
+/* The problem's costs with B = I + W, without weight actions. stages is the caller's to free. */
 static sl_status plan_costs(const sl_plan_problem *problem, int stages, sl_costs *out, sl_stage_cost **copy)
 {
     sl_status status = SL_OK;
     *out = problem->costs;
-    out->stage.b = out->stage.i + out->stage.w;
-    out->unshard = out->reshard = out->reduce_grad = out->overlap = 0;
+    out->stage = compute_costs(&out->stage);
+    out->overlap = 0;
     if (!problem->costs.stages)
         return SL_OK;
     SL_TRY(SL_NEW_ARRAY(*copy, stages));
-    for (int stage = 0; stage < stages; stage++) {
-        (*copy)[stage] = problem->costs.stages[stage];
-        (*copy)[stage].b = (*copy)[stage].i + (*copy)[stage].w;
-    }
+    for (int stage = 0; stage < stages; stage++)
+        (*copy)[stage] = compute_costs(&problem->costs.stages[stage]);
     out->stages = *copy;
 done:
     return status;

@@ -23,9 +23,10 @@ static const struct {
     { "comm", offsetof(sl_costs, latency), HUGE_VAL },
     { "size", offsetof(sl_costs, message_size), HUGE_VAL },
     { "bandwidth", offsetof(sl_costs, bandwidth), HUGE_VAL },
-    { "unshard", offsetof(sl_costs, unshard), HUGE_VAL },
-    { "reshard", offsetof(sl_costs, reshard), HUGE_VAL },
-    { "reduce", offsetof(sl_costs, reduce_grad), HUGE_VAL },
+    { "unshard", offsetof(sl_costs, stage.unshard), HUGE_VAL },
+    { "reshard", offsetof(sl_costs, stage.reshard), HUGE_VAL },
+    { "reduce", offsetof(sl_costs, stage.reduce_grad), HUGE_VAL },
+    { "gather", offsetof(sl_costs, stage.gather), HUGE_VAL },
     { "overlap", offsetof(sl_costs, overlap), 1 },
     { "activation", offsetof(sl_costs, stage.activation), HUGE_VAL },
     { "release", offsetof(sl_costs, stage.release), 1 },
@@ -77,7 +78,8 @@ static bool in_range(double value, double most)
 
 static sl_status check_stage(const sl_stage_cost *cost, int stage)
 {
-    double times[] = { cost->f, cost->i, cost->w, cost->b, cost->activation };
+    double times[] = { cost->f,       cost->i,       cost->w,           cost->b,     cost->activation,
+                       cost->unshard, cost->reshard, cost->reduce_grad, cost->gather };
     bool good = in_range(cost->release, 1);
     for (size_t i = 0; i < sizeof times / sizeof *times; i++)
         good = good && in_range(times[i], HUGE_VAL);

@@ -10,7 +10,7 @@ typedef struct simulation {
     bool messages;
     double *compute_free; /* (ranks) when the last compute action ends */
     double *weights_free; /* (ranks) when the last UNSHARD, RESHARD or REDUCE_GRAD ends */
-    double *unsharded;    /* (stages) when the last UNSHARD ends */
+    double *unsharded;    /* (stages) when its weights have come: at the start, or by the last UNSHARD */
     double *reduced;      /* (stages) when REDUCE_GRAD ends */
     double *sent[2];      /* F, B: (stages, microbatches) when the last message of a SEND has arrived; NULL: no waits */
     double *link_free[2]; /* F, B: (edges) when the last message has left */
@@ -104,7 +104,7 @@ static sl_span run_compute(simulation *self, int rank, sl_action action)
 
 static sl_span run_weights(simulation *self, int rank, sl_action action)
 {
-    const sl_costs *costs = self->costs;
+    const sl_stage_cost *costs = sl_timeline_cost(self->timeline, action.stage);
     bool unshard = action.kind == SL_KIND_UNSHARD;
     double cost = unshard ? costs->unshard : action.kind == SL_KIND_RESHARD ? costs->reshard : costs->reduce_grad;
     double start = later(self->compute_free[rank], self->weights_free[rank]);
@@ -188,6 +188,18 @@ done:
     return status;
 }
 
+static void gather_weights(simulation *self)
+{
+    for (int stage = 0; stage < self->schedule->stages; stage++) {
+        double *free = &self->weights_free[sl_schedule_rank_of(self->schedule, stage)];
+        double cost = sl_timeline_cost(self->timeline, stage)->gather;
+        if (cost == 0)
+            continue;
+        *free += cost;
+        self->unsharded[stage] = *free;
+    }
+}
+
 static void simulation_end(simulation *self)
 {
     sl_timeline_destroy(self->timeline);
@@ -221,6 +233,7 @@ sl_status sl_schedule_simulate(const sl_schedule *schedule, const sl_costs *cost
     SL_TRY(sl_check_before_walk(schedule, &links, NULL));
     SL_TRY(sl_costs_check(self.costs, schedule->stages, links.edge_count));
     SL_TRY(simulation_start(&self));
+    gather_weights(&self);
     SL_TRY(sl_walk_create(schedule, &links, -1, &walk));
     sl_walk_run(&walk, visit, &self);
     SL_TRY(sl_check_after_walk(&walk, NULL));

@@ -422,26 +422,7 @@ static double seconds_of(const sl_machine_rates *rates, sl_cost cost)
     return cost.flops / rates->flops_per_s + cost.bytes / rates->bytes_per_s;
 }
 
-/* Seconds of the collectives of one stage, of the mean size. In a gather or a scattered sum every rank sends and gets all
- * but its own part; a sum that all ranks get is both. */
-static void add_collectives(const sl_train_plan *plan, const sl_machine_rates *rates, sl_costs *costs)
-{
-    const sl_wiring *wiring = plan->pipeline->wiring;
-    double weights = 0, grads = 0, dp = (double)wiring->replicas, group = (double)plan->shard_group;
-    for (int s = 0; s < plan->stage_count; s++) {
-        for (int i = 0; i < wiring->stages[s].weight_count; i++) {
-            weights += (double)sl_meta_bytes(&wiring->stages[s].weights[i].meta) / plan->stage_count;
-            grads += (double)sl_meta_bytes(&wiring->stages[s].weights[i].grad_meta) / plan->stage_count;
-        }
-    }
-    double scatter = (dp - 1) / dp * grads / rates->bytes_per_s;
-    double join = (dp - group) / dp / group * grads / rates->bytes_per_s; /* a shard, from the other groups */
-    costs->unshard = (group - 1) / group * weights / rates->bytes_per_s;
-    costs->reshard = 0;
-    costs->reduce_grad = plan->shard == SL_SHARD_NONE ? 2 * scatter : scatter + join;
-}
-
-static sl_status simulate(sl_train_plan *plan, const sl_stage_cost *costs, const sl_machine_rates *rates)
+static sl_status simulate(sl_train_plan *plan, sl_stage_cost *costs, const sl_machine_rates *rates)
 {
     sl_status status = SL_OK;
     sl_timeline *timeline = NULL;
@@ -449,12 +430,10 @@ static sl_status simulate(sl_train_plan *plan, const sl_stage_cost *costs, const
     sl_costs_init(&all);
     all.stages = costs;
     all.bandwidth = rates->bytes_per_s;
-    add_collectives(plan, rates, &all);
+    sl_pipeline_cost_collectives(plan->pipeline, rates->bytes_per_s, costs);
     SL_TRY(sl_pipeline_simulate(plan->pipeline, &all, &timeline));
     plan->step_seconds = sl_timeline_makespan(timeline);
     plan->bubble = sl_timeline_bubble(timeline, -1);
-    if (plan->shard == SL_SHARD_OPTIMIZER) /* updated weights, at the end */
-        plan->step_seconds += all.unshard * plan->stage_count / (double)plan->config->parallel.pp;
     /* Ranks that share cores cannot all run at once. */
     double ranks = (double)(plan->config->parallel.pp * plan->config->parallel.dp);
     double cores = (double)sysconf(_SC_NPROCESSORS_ONLN) / (double)plan->config->parallel.threads;

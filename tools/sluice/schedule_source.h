@@ -45,10 +45,11 @@
 #define COSTS_OPTION_ROW(costs_)                                                                                       \
     {                                                                                                                  \
         .name = "costs", .value = "LIST", .read = read_costs, .target = &(costs_),                                     \
-        .help = "What the actions cost, for example F=1,I=1,W=1,B=2,comm=0 (these are the defaults; comm is the "      \
-                "latency of a message). Further keys: size and bandwidth of messages; unshard, reshard, reduce; "      \
-                "overlap, the share of the shorter part that OVERLAP_F_B hides; activation, the memory of a "          \
-                "microbatch in a stage, and release, the share of it that is free after I."                            \
+        .help =                                                                                                        \
+            "What the actions cost, for example F=1,I=1,W=1,B=2,comm=0 (these are the defaults; comm is the "          \
+            "latency of a message). Further keys: size and bandwidth of messages; unshard, reshard, reduce, gather; "  \
+            "overlap, the share of the shorter part that OVERLAP_F_B hides; activation, the memory of a "              \
+            "microbatch in a stage, and release, the share of it that is free after I."                                \
     }
 
 const char *generator_words(void); /* "GPipe|1F1B|..." */

@@ -204,6 +204,39 @@ static void simulated_time_counts_the_bytes_of_messages(void **state)
     sl_schedule_destroy(schedule);
 }
 
+/* A stage with 8 times the weights has 8 times the time: what a rank gets of them at 1 byte a second. */
+static void collectives_take_the_time_of_their_bytes(void **state)
+{
+    (void)state;
+    static const sl_stage_cost expected[] = {
+        [SL_SHARD_NONE] = { .reduce_grad = WEIGHT_BYTES },
+        [SL_SHARD_OPTIMIZER] = { .reduce_grad = WEIGHT_BYTES / 2.0, .gather = WEIGHT_BYTES / 2.0 },
+        [SL_SHARD_FULL] = { .reduce_grad = WEIGHT_BYTES / 2.0, .unshard = WEIGHT_BYTES / 2.0 }
+    };
+    for (int mode = SL_SHARD_NONE; mode <= SL_SHARD_FULL; mode++) {
+        chain c;
+        sl_stage_cost costs[CHAIN_MAX] = { { .f = 1, .b = 2 } };
+        sl_schedule *schedule = make_schedule(2, &c);
+        c.weights[2][0].meta = sl_meta_make(SL_F32, 2, (int64_t[]){ 64, 8 });
+        sl_pipeline_options options = chain_options(&c, schedule);
+        options.replicas = 2;
+        options.shard = (sl_shard_mode)mode;
+        sl_pipeline *pipeline = compile(&options);
+        sl_pipeline_cost_collectives(pipeline, 1, costs);
+        for (int s = 0; s < c.count; s++) {
+            double times = s == 2 ? 8 : 1;
+            assert_true(costs[s].unshard == times * expected[mode].unshard);
+            assert_true(costs[s].gather == times * expected[mode].gather);
+            assert_true(costs[s].reduce_grad == times * expected[mode].reduce_grad);
+        }
+        assert_float_equal(costs[0].f, 1, 0);
+        sl_costs all = { .stages = costs };
+        assert_true(makespan(pipeline, &all) >= costs[2].reduce_grad + costs[2].unshard + costs[2].gather);
+        sl_pipeline_destroy(pipeline);
+        sl_schedule_destroy(schedule);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -212,6 +245,7 @@ int main(void)
         cmocka_unit_test(each_stage_runs_each_microbatch_once),
         cmocka_unit_test(the_dump_names_every_action_and_instruction),
         cmocka_unit_test(simulated_time_counts_the_bytes_of_messages),
+        cmocka_unit_test(collectives_take_the_time_of_their_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

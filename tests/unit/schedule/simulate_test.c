@@ -150,7 +150,12 @@ static void compare_with_model(const fixture *given)
         double latency = 0.25 * turn;
         for (int s = 0; s < stages; s++) {
             int uneven = turn * (s * 7 % 5);
-            stage_costs[s] = (sl_stage_cost){ 1 + uneven, 1 + uneven / 2.0, 0.5 + uneven, 2 + uneven, 1, 0.5 };
+            stage_costs[s] = (sl_stage_cost){ .f = 1 + uneven,
+                                              .i = 1 + uneven / 2.0,
+                                              .w = 0.5 + uneven,
+                                              .b = 2 + uneven,
+                                              .activation = 1,
+                                              .release = 0.5 };
         }
         sl_costs costs = costs_of("comm=0");
         costs.latency = latency;
@@ -227,6 +232,43 @@ static void runs_weight_actions_beside_computation(void **state)
     }
     assert_close(sl_timeline_bubble(timeline, 0), 1 - 6.0 / 19);
     sl_timeline_destroy(timeline);
+    sl_schedule_destroy(schedule);
+}
+
+static void gives_each_stage_its_own_weight_costs(void **state)
+{
+    (void)state;
+    sl_schedule *schedule = parse("0UNSHARD,1UNSHARD,0F0,1F0,1B0,1REDUCE_GRAD,0B0,0REDUCE_GRAD,0RESHARD,1RESHARD\n");
+    sl_costs costs = costs_of("unshard=9,reduce=9");
+    sl_stage_cost stages[] = { { .f = 1, .b = 2, .unshard = 1, .reduce_grad = 3 },
+                               { .f = 1, .b = 2, .unshard = 4, .reduce_grad = 1 } };
+    costs.stages = stages;
+    sl_timeline *timeline = simulate(schedule, &costs);
+    static const sl_span spans[] = {
+        { 0, 1 }, { 1, 5 }, { 1, 2 }, { 5, 6 }, { 6, 8 }, { 8, 9 }, { 8, 10 }, { 10, 13 }
+    };
+    for (int i = 0; i < 8; i++) {
+        assert_close(sl_timeline_spans(timeline, 0)[i].start, spans[i].start);
+        assert_close(sl_timeline_spans(timeline, 0)[i].end, spans[i].end);
+    }
+    sl_timeline_destroy(timeline);
+    sl_schedule_destroy(schedule);
+}
+
+static void a_stage_waits_for_weights_that_are_gathered_from_the_start_on(void **state)
+{
+    (void)state;
+    sl_schedule *schedule = parse("0F0,1F0,1B0,0B0\n");
+    sl_costs costs = costs_of("F=1,B=2");
+    sl_stage_cost stages[] = { { .f = 1, .b = 2, .gather = 2 }, { .f = 1, .b = 2, .gather = 4 } };
+    costs.stages = stages;
+    sl_timeline *timeline = simulate(schedule, &costs);
+    assert_close(sl_timeline_spans(timeline, 0)[0].start, 2); /* its own */
+    assert_close(sl_timeline_spans(timeline, 0)[1].start, 6); /* after those of stage 0 */
+    assert_close(sl_timeline_makespan(timeline), 11);
+    stages[1].gather = -1;
+    sl_timeline_destroy(timeline);
+    assert_int_equal(sl_schedule_simulate(schedule, &costs, NULL, 0, &timeline), SL_ERR_ARGUMENT);
     sl_schedule_destroy(schedule);
 }
 
@@ -363,12 +405,20 @@ static void survives_failing_allocations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gives_the_textbook_times),      cmocka_unit_test(knows_that_zero_bubble_schedules_have_none),
-        cmocka_unit_test(agrees_with_a_simpler_model),   cmocka_unit_test(overlaps_messages_and_computation),
-        cmocka_unit_test(gives_each_edge_its_own_size),  cmocka_unit_test(runs_weight_actions_beside_computation),
-        cmocka_unit_test(hides_part_of_an_overlap),      cmocka_unit_test(follows_the_memory_of_a_rank),
-        cmocka_unit_test(agrees_with_the_counted_slots), cmocka_unit_test(reads_costs),
-        cmocka_unit_test(refuses_costs_out_of_range),    cmocka_unit_test(refuses_what_cannot_run),
+        cmocka_unit_test(gives_the_textbook_times),
+        cmocka_unit_test(knows_that_zero_bubble_schedules_have_none),
+        cmocka_unit_test(agrees_with_a_simpler_model),
+        cmocka_unit_test(overlaps_messages_and_computation),
+        cmocka_unit_test(gives_each_edge_its_own_size),
+        cmocka_unit_test(runs_weight_actions_beside_computation),
+        cmocka_unit_test(gives_each_stage_its_own_weight_costs),
+        cmocka_unit_test(a_stage_waits_for_weights_that_are_gathered_from_the_start_on),
+        cmocka_unit_test(hides_part_of_an_overlap),
+        cmocka_unit_test(follows_the_memory_of_a_rank),
+        cmocka_unit_test(agrees_with_the_counted_slots),
+        cmocka_unit_test(reads_costs),
+        cmocka_unit_test(refuses_costs_out_of_range),
+        cmocka_unit_test(refuses_what_cannot_run),
         cmocka_unit_test(survives_failing_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -121,7 +121,7 @@ static void draw(const reference *given)
     sl_timeline *timeline = NULL;
     sl_costs costs;
     sl_costs_init(&costs);
-    costs.latency = costs.unshard = costs.reduce_grad = 0.25;
+    costs.latency = costs.stage.unshard = costs.stage.reduce_grad = 0.25;
     if (sl_schedule_simulate(theirs, &costs, NULL, 0, &timeline) != SL_OK)
         fail_msg("%s: %s", given->path, sl_error_message());
     for (int rank = 0; rank < given->ranks; rank++) { /* a wait ends with what it waits for, and holds up its rank */
