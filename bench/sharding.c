@@ -6,6 +6,7 @@
 
 #include "base/json.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -14,10 +15,12 @@ static const cli_usage usage = {
     .synopsis = "[OPTIONS]",
     .description =
         "Trains a GPT (forward and backward of all microbatches; no update) on replicas of a pipeline, local ranks of "
-        "one "
-        "thread each, for each value of parallel.shard. Prints the time of a step; of its collectives alone; the share "
-        "of that time by which the step does not take longer than the same pipelines without any collective (hidden); "
-        "and the time of a step over that of none (over_none). It says something if there are more cores than ranks.",
+        "one thread each, for each value of parallel.shard. Prints the time of a step of the pipelines alone, of a "
+        "step "
+        "with all its collectives, and of these collectives alone; how long a rank waits for them in a step (exposed); "
+        "the share of their time that is hidden behind computation (hidden), and how much of it the simulator can hide "
+        "(hideable); the time of a step over that of none (over_none). It says something if there are more cores than "
+        "ranks.",
     .examples = "sluice bench sharding --format json\n"
                 "sluice bench sharding --ranks 1 --replicas 2 --schedule LoopedBFS --stages-per-rank 8",
 };
@@ -25,12 +28,11 @@ static const cli_usage usage = {
 static const char *const modes[] = { "none", "optimizer", "full" };
 enum { MODES = sizeof modes / sizeof *modes };
 
-/* The share of the collectives' time by which the step does not take longer than the pipelines alone. */
+/* The share of the collectives' time in which ranks do not wait for them. */
 static double hidden_share(const sharding_case *each)
 {
-    double exposed = each->step_s - each->alone_s;
-    double hidden = each->collective_s > 0 ? 1 - exposed / each->collective_s : 1;
-    return hidden < 0 ? 0 : hidden > 1 ? 1 : hidden;
+    double hidden = each->collective_s > 0 ? 1 - each->exposed_s / each->collective_s : 1;
+    return hidden < 0 ? 0 : hidden;
 }
 
 static void print_json(const sharding_options *options, const sharding_case *cases)
@@ -41,6 +43,8 @@ static void print_json(const sharding_options *options, const sharding_case *cas
     sl_json_put_int(&json, "ranks", (int64_t)options->model.ranks * options->replicas);
     sl_json_put_int(&json, "replicas", options->replicas);
     sl_json_put_string(&json, "schedule", options->schedule);
+    sl_json_put_int(&json, "stages_per_rank", options->stages_per_rank);
+    sl_json_put_bool(&json, "helper", cases[0].helper);
     sl_json_key(&json, "cases");
     sl_json_begin(&json, '[');
     for (int i = 0; i < MODES; i++) {
@@ -50,7 +54,11 @@ static void print_json(const sharding_options *options, const sharding_case *cas
         sl_json_put_double(&json, "alone_s", cases[i].alone_s);
         sl_json_put_double(&json, "step_s", cases[i].step_s);
         sl_json_put_double(&json, "collective_s", cases[i].collective_s);
+        sl_json_put_double(&json, "exposed_s", cases[i].exposed_s);
+        sl_json_put_int(&json, "collectives", cases[i].count);
+        sl_json_put_int(&json, "bytes", cases[i].bytes);
         sl_json_put_double(&json, "hidden", hidden_share(&cases[i]));
+        sl_json_put_double(&json, "hideable", cases[i].hideable);
         sl_json_put_double(&json, "over_none", cases[i].step_s / cases[SL_SHARD_NONE].step_s);
         sl_json_end(&json, '}');
     }
@@ -61,29 +69,33 @@ static void print_json(const sharding_options *options, const sharding_case *cas
 
 static void print_text(const sharding_options *options, const sharding_case *cases)
 {
-    printf("%d ranks: %d replicas of %s\n", options->model.ranks * options->replicas, options->replicas,
-           options->schedule);
-    printf("%-10s %10s %10s %14s %8s %10s\n", "shard", "alone", "step", "collectives", "hidden", "over none");
+    printf("%d ranks: %d replicas of %s, %d stages a rank; collectives %s\n", options->model.ranks * options->replicas,
+           options->replicas, options->schedule, options->stages_per_rank,
+           cases[0].helper ? "have a thread" : "go on between actions");
+    printf("%-10s %10s %10s %18s %10s %10s %9s %9s %10s\n", "shard", "alone", "step", "collectives", "MB", "exposed",
+           "hidden", "hideable", "over none");
     for (int i = 0; i < MODES; i++)
-        printf("%-10s %7.1f ms %7.1f ms %11.1f ms %6.1f %% %10.3f\n", modes[i], 1e3 * cases[i].alone_s,
-               1e3 * cases[i].step_s, 1e3 * cases[i].collective_s, 100 * hidden_share(&cases[i]),
-               cases[i].step_s / cases[SL_SHARD_NONE].step_s);
+        printf("%-10s %7.1f ms %7.1f ms %5" PRId64 " in %6.1f ms %10.1f %7.1f ms %7.1f %% %7.1f %% %10.3f\n", modes[i],
+               1e3 * cases[i].alone_s, 1e3 * cases[i].step_s, cases[i].count, 1e3 * cases[i].collective_s,
+               1e-6 * (double)cases[i].bytes, 1e3 * cases[i].exposed_s, 100 * hidden_share(&cases[i]),
+               100 * cases[i].hideable, cases[i].step_s / cases[SL_SHARD_NONE].step_s);
 }
 
 int bench_sharding(int argc, char **argv)
 {
-    sharding_options run = { .model = { .batch = 8,
-                                        .seq = 16,
+    /* Many stages a rank: only the weights of the first and the gradients of the last have nothing to hide behind. */
+    sharding_options run = { .model = { .batch = 4,
+                                        .seq = 32,
                                         .embd = 256,
-                                        .layers = 14,
+                                        .layers = 24,
                                         .heads = 4,
-                                        .vocab = 4096,
+                                        .vocab = 512,
                                         .ranks = 2,
-                                        .microbatches = 8,
-                                        .steps = 9 },
+                                        .microbatches = 4,
+                                        .steps = 7 },
                              .schedule = "Interleaved1F1B",
                              .replicas = 2,
-                             .stages_per_rank = 8 };
+                             .stages_per_rank = 12 };
     int format = 0, code;
     const cli_option options[] = {
         { .name = "schedule", .value = "NAME", .text = &run.schedule, .help = "Schedule; Interleaved1F1B." },
@@ -99,7 +111,7 @@ int bench_sharding(int argc, char **argv)
           .integer = &run.stages_per_rank,
           .min = 1,
           .max = 64,
-          .help = "Stages per rank; 8." },
+          .help = "Stages per rank; 12." },
         { .name = "unsharded",
           .value = "N",
           .integer = &run.unsharded,
@@ -111,29 +123,29 @@ int bench_sharding(int argc, char **argv)
           .integer = &run.model.microbatches,
           .min = 1,
           .max = 1024,
-          .help = "Number of microbatches; 8. It must divide the batch." },
+          .help = "Number of microbatches; 4. It must divide the batch." },
         { .name = "steps",
           .value = "N",
           .integer = &run.model.steps,
           .min = 1,
           .max = 1000,
-          .help = "Timed steps; 9." },
+          .help = "Timed steps; 7." },
         { .name = "batch",
           .value = "N",
           .wide = &run.model.batch,
           .min = 1,
           .max = 65536,
-          .help = "Rows a replica; 8." },
-        { .name = "seq", .value = "N", .wide = &run.model.seq, .min = 1, .max = 65536, .help = "Sequence length; 16." },
+          .help = "Rows a replica; 4." },
+        { .name = "seq", .value = "N", .wide = &run.model.seq, .min = 1, .max = 65536, .help = "Sequence length; 32." },
         { .name = "embd", .value = "N", .wide = &run.model.embd, .min = 1, .max = 65536, .help = "Width; 256." },
-        { .name = "layers", .value = "N", .wide = &run.model.layers, .min = 1, .max = 1024, .help = "Layers; 14." },
+        { .name = "layers", .value = "N", .wide = &run.model.layers, .min = 1, .max = 1024, .help = "Layers; 24." },
         { .name = "heads", .value = "N", .wide = &run.model.heads, .min = 1, .max = 1024, .help = "Heads; 4." },
         { .name = "vocab",
           .value = "N",
           .wide = &run.model.vocab,
           .min = 2,
           .max = 1 << 20,
-          .help = "Vocabulary; 4096." },
+          .help = "Vocabulary; 512." },
         FORMAT_OPTION_ROW(format),
         { .name = NULL },
     };

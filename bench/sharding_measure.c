@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-enum { MAX_LOCAL_STAGES = 64 };
+enum { MAX_LOCAL_STAGES = 64, TRACE_EVENTS = 1 << 16 };
 
 /* In memory that the forked ranks share. */
 typedef struct shared_case {
@@ -82,7 +82,8 @@ static sl_status build_half(const shared_case *shared, const sharding_rank *rank
                                          .stages = half->stages,
                                          .stage_count = half->stage_count,
                                          .shard = replicas ? shared->result.shard : SL_SHARD_NONE,
-                                         .unsharded_stages = shared->options.unsharded };
+                                         .unsharded_stages = shared->options.unsharded,
+                                         .trace_events = TRACE_EVENTS };
     SL_TRY(sl_runtime_create(&runtime, &half->runtime));
     init_weights(half->runtime);
 done:
@@ -118,8 +119,8 @@ static sl_status run_step(const sharding_options *options, const sharding_rank *
     const int64_t dims[] = { options->model.batch, options->model.seq };
     const sl_meta meta = sl_meta_make(SL_I32, 2, dims);
     const sl_arg args[] = { { "tokens", { rank->tokens, meta } }, { "targets", { rank->tokens + count, meta } } };
+    SL_TRY(sl_runtime_gather_params_post(runtime)); /* as after the update before it */
     SL_TRY(sl_runtime_step(runtime, &(sl_step){ .args = args, .arg_count = 2 }, NULL));
-    SL_TRY(sl_runtime_gather_params(runtime));
 done:
     return status;
 }
@@ -140,11 +141,11 @@ static sl_status run_collectives(const sharding_options *options, const sharding
     sl_status status = SL_OK;
     const sl_program *program = &rank->sharing.runtime->train;
     (void)options;
+    SL_TRY(sl_runtime_gather_params(rank->sharing.runtime));
     for (int64_t i = 0; i < program->instr_count; i++) {
         if (program->instrs[i].code >= SL_CODE_UNSHARD)
             SL_TRY(sl_weights_run(rank->sharing.runtime, &program->instrs[i]));
     }
-    SL_TRY(sl_runtime_gather_params(rank->sharing.runtime));
 done:
     return status;
 }
@@ -161,7 +162,7 @@ static double median(double *seconds, int count)
     return seconds[count / 2];
 }
 
-enum { ALONE, SHARING, COLLECTIVES, MEASURED };
+enum { ALONE, SHARING, COLLECTIVES, RUNS, EXPOSED = RUNS, MEASURED };
 
 /* All three in turns, so that a machine that gets slower or faster does so for all; once before that to warm up. */
 static sl_status measure(const sharding_options *options, const sharding_rank *rank, double *const seconds[MEASURED])
@@ -170,16 +171,103 @@ static sl_status measure(const sharding_options *options, const sharding_rank *r
         [ALONE] = run_alone, [SHARING] = run_sharing, [COLLECTIVES] = run_collectives
     };
     sl_status status = SL_OK;
+    const sl_posted *posted = &rank->sharing.runtime->posted;
     for (int i = -1; i < options->model.steps; i++) {
-        for (int k = 0; k < MEASURED; k++) {
+        for (int k = 0; k < RUNS; k++) {
+            double before = posted->seconds;
             SL_TRY(sl_group_barrier(rank->world));
             double start = sl_now();
             SL_TRY(runs[k](options, rank));
             SL_TRY(sl_group_barrier(rank->world));
             if (i >= 0)
                 seconds[k][i] = sl_now() - start;
+            if (i >= 0 && k == SHARING)
+                seconds[EXPOSED][i] = posted->seconds - before;
         }
+        if (i < 0)
+            sl_runtime_clear_trace(rank->alone.runtime);
     }
+done:
+    return status;
+}
+
+/* Seconds of the collectives of the rank that has most, if a byte takes one. */
+static double most_bytes(const sl_schedule *schedule, const sl_stage_cost *costs)
+{
+    double most = 0;
+    for (int r = 0; r < sl_schedule_ranks(schedule); r++) {
+        int64_t count = 0;
+        double sum = 0;
+        const sl_action *actions = sl_schedule_actions(schedule, r, &count);
+        for (int64_t i = 0; i < count; i++) {
+            sum += actions[i].kind == SL_KIND_UNSHARD ? costs[actions[i].stage].unshard : 0;
+            sum += actions[i].kind == SL_KIND_REDUCE_GRAD ? costs[actions[i].stage].reduce_grad : 0;
+        }
+        for (int s = 0; s < sl_schedule_stages(schedule); s++)
+            sum += sl_schedule_rank_of(schedule, s) == r ? costs[s].gather : 0;
+        most = sum > most ? sum : most;
+    }
+    return most;
+}
+
+static sl_status simulate(const sl_pipeline *pipeline, const sl_stage_cost *stages, double *makespan)
+{
+    sl_status status = SL_OK;
+    sl_timeline *timeline = NULL;
+    const sl_costs costs = { .stages = stages };
+    SL_TRY(sl_pipeline_simulate(pipeline, &costs, &timeline));
+    *makespan = sl_timeline_makespan(timeline);
+    sl_timeline_destroy(timeline);
+done:
+    return status;
+}
+
+/* How much of the collectives' time a simulated step can hide: with the phases' measured times, and the collectives'
+ * time shared out by their bytes. */
+static sl_status find_hideable(const sharding_rank *rank, double collective_s, double *out)
+{
+    sl_status status = SL_OK;
+    const sl_pipeline *pipeline = rank->sharing.runtime->pipeline;
+    sl_stage_cost *costs = NULL;
+    double alone = 0, sharing = 0;
+    SL_TRY(SL_NEW_ARRAY(costs, sl_schedule_stages(rank->schedule)));
+    SL_TRY(sl_runtime_measure_costs(rank->alone.runtime, costs));
+    SL_TRY(simulate(pipeline, costs, &alone));
+    sl_pipeline_cost_collectives(pipeline, 1, costs);
+    double bytes = most_bytes(sl_pipeline_schedule(pipeline), costs);
+    sl_pipeline_cost_collectives(pipeline, bytes / collective_s, costs);
+    SL_TRY(simulate(pipeline, costs, &sharing));
+    *out = 1 - (sharing - alone) / collective_s;
+done:
+    sl_free(costs);
+    return status;
+}
+
+/* Puts the ranks' figures together. */
+static sl_status collect(const sharding_options *options, const sharding_rank *rank, double *const seconds[MEASURED],
+                         sharding_case *out)
+{
+    sl_status status = SL_OK;
+    int steps = options->model.steps;
+    const sl_posted *posted = &rank->sharing.runtime->posted;
+    int64_t runs = 2 * ((int64_t)steps + 1); /* the collectives alone are the same again */
+    int64_t most[] = { posted->count / runs, (int64_t)posted->bytes / runs };
+    double *waits = seconds[EXPOSED];
+    for (int i = 0; i < steps; i++) /* of the replica that comes last: the others also wait for it to come */
+        waits[i] = -waits[i];
+    SL_TRY(sl_group_all_reduce(rank->replicas, waits, steps, SL_F64, SL_REDUCE_MAX));
+    double exposed = -median(waits, steps);
+    SL_TRY(sl_group_all_reduce(rank->pipeline, &exposed, 1, SL_F64, SL_REDUCE_SUM));
+    SL_TRY(sl_group_all_reduce(rank->world, most, 2, SL_I64, SL_REDUCE_MAX));
+    out->alone_s = median(seconds[ALONE], steps);
+    out->step_s = median(seconds[SHARING], steps);
+    out->collective_s = median(seconds[COLLECTIVES], steps);
+    out->exposed_s = exposed / sl_group_size(rank->pipeline);
+    out->count = most[0];
+    out->bytes = most[1];
+    out->helper = rank->sharing.runtime->mover != NULL;
+    SL_TRY(sl_group_broadcast(rank->world, 0, &out->collective_s, sizeof out->collective_s));
+    SL_TRY(find_hideable(rank, out->collective_s, &out->hideable));
 done:
     return status;
 }
@@ -188,17 +276,15 @@ static sl_status run_rank(shared_case *shared)
 {
     sl_status status = SL_OK;
     sharding_rank rank = { 0 };
+    sharding_case result = shared->result;
     double *seconds[MEASURED] = { NULL };
-    int steps = shared->options.model.steps;
     for (int k = 0; k < MEASURED; k++)
-        SL_TRY(SL_NEW_ARRAY(seconds[k], steps));
+        SL_TRY(SL_NEW_ARRAY(seconds[k], shared->options.model.steps));
     SL_TRY(set_up(shared, &rank));
     SL_TRY(measure(&shared->options, &rank, seconds));
-    if (sl_group_rank(rank.world) == 0) {
-        shared->result.alone_s = median(seconds[ALONE], steps);
-        shared->result.step_s = median(seconds[SHARING], steps);
-        shared->result.collective_s = median(seconds[COLLECTIVES], steps);
-    }
+    SL_TRY(collect(&shared->options, &rank, seconds, &result));
+    if (sl_group_rank(rank.world) == 0)
+        shared->result = result;
 done:
     if (status != SL_OK)
         snprintf(shared->error, sizeof shared->error, "%s", sl_error_message());

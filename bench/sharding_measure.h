@@ -1,4 +1,5 @@
-/* What `sluice bench sharding` runs: a GPT on pipelines that share, timed beside the same pipelines on their own. */
+/* What `sluice bench sharding` runs: a GPT on pipelines that share, timed beside the same pipelines on their own and
+ * beside the simulator. */
 #ifndef SLUICE_BENCH_SHARDING_MEASURE_H
 #define SLUICE_BENCH_SHARDING_MEASURE_H
 
@@ -16,6 +17,12 @@ typedef struct sharding_case {
     double alone_s;      /* of a step of every pipeline by itself, without collectives */
     double step_s;       /* of a step with all its collectives; no update */
     double collective_s; /* of the collectives of a step with nothing else */
+    double exposed_s; /* that a rank posts or waits for collectives in a step and computes nothing: that of the replica
+                            that waits least, since others also wait for it to come; mean of the pipeline's ranks */
+    double hideable;  /* share of collective_s by which a simulated step does not take longer for its collectives */
+    int64_t count;    /* collectives of a step, on the rank that has most */
+    int64_t bytes;    /* that they gather or sum */
+    bool helper;      /* ranks have a thread that moves collectives along */
 } sharding_case;
 
 /* Runs the case on local ranks that it starts; fills in the figures. */

@@ -36,15 +36,17 @@ complains "nonsense"
 run 0 "$SLUICE" bench sharding --embd 16 --layers 4 --heads 2 --seq 8 --vocab 32 --stages-per-rank 2 --steps 1 --format json
 silent
 json_is ranks 4
-number=0
+number=0 collectives=2
 for mode in none optimizer full; do
     json_is cases.$number.shard $mode
-    for key in step_s collective_s hidden over_none; do json_has "cases.$number.$key"; done
+    for key in step_s collective_s exposed_s hidden hideable over_none; do json_has "cases.$number.$key"; done
+    json_is cases.$number.collectives $collectives
+    collectives=4 # 2 stages: their gradients, their weights
     number=$((number + 1))
 done
 json_is cases.0.over_none 1
 run 2 "$SLUICE" bench sharding --microbatches 3
-complains "3 microbatches do not divide a batch of 8"
+complains "3 microbatches do not divide a batch of 4"
 
 run 0 "$SLUICE" bench lengths --embd 16 --layers 1 --rounds 2 --format json
 silent
