@@ -68,13 +68,14 @@ sl_status sl_attributes_make(const sl_train_plan *plan, uint64_t data_hash, sl_a
         SL_TRY(sl_config_text(plan->config, key, made.arena, &value));
         SL_TRY(sl_arena_printf(made.arena, &lines, "%s%s.%s=%s\n", lines, key->section, key->key, value));
     }
-    char *tokens = NULL, *data = NULL, *precision = NULL, text[64];
+    char *tokens = NULL, *data = NULL, *precision = NULL, *mesh = NULL, text[128];
     SL_TRY(sl_arena_printf(made.arena, &tokens, "%" PRId64, sl_plan_token_count(&plan->data)));
     SL_TRY(sl_arena_printf(made.arena, &data, "%016" PRIx64, data_hash));
     SL_TRY(sl_arena_strdup(made.arena, sl_plan_precision_text(plan->config, text, sizeof text), &precision));
+    SL_TRY(sl_arena_strdup(made.arena, sl_plan_mesh_text(plan, text, sizeof text), &mesh));
     const char *const pairs[] = { "model",   made.model,   "config",    lines,          "tokens",    tokens,
                                   "data",    data,         "order",     order_of(plan), "tokenizer", tokenizer_of(plan),
-                                  "version", sl_version(), "precision", precision };
+                                  "version", sl_version(), "precision", precision,      "mesh",      mesh };
     memcpy(made.pairs, pairs, sizeof pairs);
     *out = made;
     made = (sl_attributes){ .model = NULL };

@@ -191,16 +191,23 @@ static sl_status commit(conversion *work, const char *folder, const sl_checkpoin
     sl_status status = SL_OK;
     int used = 0, given = 0;
     const char *key, **pairs = NULL;
-    char *lines = NULL;
+    char *lines = NULL, text[128];
     SL_TRY(config_lines(work, &lines));
     while (sl_checkpoint_attribute_at(work->from, given, &key))
         given++;
-    SL_TRY(SL_ARENA_ARRAY(work->arena, pairs, 2 * (size_t)given + 1));
+    SL_TRY(SL_ARENA_ARRAY(work->arena, pairs, 2 * (size_t)given + 3));
     for (int i = 0; i < given; i++) {
         const char *value = sl_checkpoint_attribute_at(work->from, i, &key);
+        if (strcmp(key, "mesh") == 0)
+            continue;
         pairs[used++] = key;
         pairs[used++] = strcmp(key, "config") == 0 ? lines : value;
     }
+    const sl_mesh_facts mesh = {
+        .pp = work->pp, .dp = work->dp, .shard = work->options->shard, .shard_group = work->writers
+    };
+    pairs[used++] = "mesh";
+    pairs[used++] = sl_mesh_text(&mesh, text, sizeof text);
     SL_TRY(sl_checkpoint_commit(folder, parts, count, INT32_MAX, pairs));
 done:
     return status;

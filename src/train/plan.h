@@ -97,8 +97,16 @@ double sl_plan_machine_memory(void); /* bytes of the machine, or of the containe
 /* The stage as every rank makes it, with its tied parameters. */
 SL_MUST_CHECK sl_status sl_plan_build_stage(const sl_train_plan *plan, int stage, sl_device *device, sl_stage **out);
 
-/* plan_print.c: a line about what replicas share out; nothing if there is one replica. */
-void sl_plan_print_sharing(const sl_train_plan *plan, FILE *file);
+/* plan_print.c: how many ranks there are and what replicas share out, in the words of the configuration. */
+typedef struct sl_mesh_facts {
+    int pp, dp;
+    sl_shard_mode shard;
+    int shard_group;
+    int unsharded; /* 0: not known, or there is nothing to gather */
+} sl_mesh_facts;
+
+const char *sl_mesh_text(const sl_mesh_facts *mesh, char *text, size_t size); /* returns text */
+const char *sl_plan_mesh_text(const sl_train_plan *plan, char *text, size_t size);
 
 /* Categories of a run from those of a pipeline; without optimizer, checkpoint and total. */
 sl_plan_memory sl_plan_memory_of(const sl_pipeline_memory *memory);

@@ -42,7 +42,31 @@ const char *sl_plan_precision_text(const sl_train_config *config, char *text, si
     return text;
 }
 
-void sl_plan_print_sharing(const sl_train_plan *plan, FILE *file)
+const char *sl_mesh_text(const sl_mesh_facts *mesh, char *text, size_t size)
+{
+    static const char *const modes[] = {
+        [SL_SHARD_NONE] = "none", [SL_SHARD_OPTIMIZER] = "optimizer", [SL_SHARD_FULL] = "full"
+    };
+    size_t used = (size_t)snprintf(text, size, "pp %d x dp %d, shard %s", mesh->pp, mesh->dp, modes[mesh->shard]);
+    if (mesh->shard != SL_SHARD_NONE && used < size)
+        used += (size_t)snprintf(text + used, size - used, ", shard_group %d", mesh->shard_group);
+    if (mesh->unsharded > 0 && used < size)
+        snprintf(text + used, size - used, ", unsharded %d", mesh->unsharded);
+    return text;
+}
+
+const char *sl_plan_mesh_text(const sl_train_plan *plan, char *text, size_t size)
+{
+    const sl_mesh_facts mesh = { .pp = (int)plan->config->parallel.pp,
+                                 .dp = (int)plan->config->parallel.dp,
+                                 .shard = plan->shard,
+                                 .shard_group = plan->shard_group,
+                                 .unsharded = plan->unsharded };
+    return sl_mesh_text(&mesh, text, size);
+}
+
+/* What replicas share out; nothing if there is one. */
+static void print_sharing(const sl_train_plan *plan, FILE *file)
 {
     static const char *const shared[] = { [SL_SHARD_NONE] = "nothing: each sums all gradients and updates all weights",
                                           [SL_SHARD_OPTIMIZER] = "optimizer state and updates",
@@ -108,7 +132,7 @@ static void print_run(const sl_train_plan *plan, FILE *file)
             sl_plural(rows));
     fprintf(file, "schedule  %s, %d stage%s on %" PRId64 " rank%s\n", config->parallel.schedule, plan->stage_count,
             sl_plural(plan->stage_count), config->parallel.pp, sl_plural(config->parallel.pp));
-    sl_plan_print_sharing(plan, file);
+    print_sharing(plan, file);
     fputc('\n', file);
 }
 

@@ -258,13 +258,16 @@ done:
     return status;
 }
 
-/* The first line says which device it is, unless it is the processor because nothing else was asked for. */
-static void print_device(const train_run *run)
+/* The first line says what the ranks are; the second which device they have, unless it is the processor because nothing
+ * else was asked for. */
+static void print_head(const train_run *run)
 {
     char text[256];
-    if (!run->leads || !run->options->console || strcmp(run->plan->device, "cpu") == 0)
+    if (!run->leads || !run->options->console)
         return;
-    fprintf(run->options->console, "device %s\n", sl_kernel_describe(run->trainer->device, text, sizeof text));
+    fprintf(run->options->console, "mesh %s\n", sl_plan_mesh_text(run->plan, text, sizeof text));
+    if (strcmp(run->plan->device, "cpu") != 0)
+        fprintf(run->options->console, "device %s\n", sl_kernel_describe(run->trainer->device, text, sizeof text));
     fflush(run->options->console);
 }
 
@@ -440,14 +443,12 @@ sl_status sl_train_run(const sl_train_plan *plan, sl_group *group, const sl_trai
                        sl_group_size(group)));
     SL_TRY(look_at_launcher(&run));
     SL_TRY(sl_trainer_create(plan, group, trace_events(&run), &run.trainer));
-    print_device(&run);
+    print_head(&run);
     SL_TRY(load(&run));
     SL_TRY(write_plan(&run));
     SL_TRY(find_peak(&run));
     if (options->console)
         sl_progress_begin(&run.progress, options->console, run.config);
-    if (run.leads && options->console && plan->shard != SL_SHARD_NONE)
-        sl_plan_print_sharing(plan, options->console);
     while (run.trainer->step < run.config->run.steps && !run.result.stopped && !run.result.early)
         SL_TRY(one_step(&run));
     SL_TRY(finish(&run));

@@ -26,6 +26,7 @@ for mesh in "2 1 none 2" "2 2 full 4" "4 3 optimizer 12" "1 2 full 2" "1 1 none 
     [ "$(files "$to")" = "$count" ] || fail "$to has $(files "$to") files, $count expected"
     same "out/$step" "$to/$step"
     run 0 "$SLUICE" info "$to/$step" --verify
+    prints "pp $pp x dp $dp, shard $shard"
     from=$to
 done
 run 0 "$SLUICE" convert "mesh-4-3-optimizer/$step" group --pp 1 --dp 4 --shard full --shard-group 2

@@ -8,10 +8,16 @@ head -c 20000 "$SLUICE_SOURCE/examples/demo/tales.txt" >text.txt
 arguments=(train --data.text=text.txt --model.n_layer=4 --model.n_embd=32 --batch.seq=32 --batch.size=4 --batch.microbatches=2
     --parallel.pp=2 --parallel.dp=2 --parallel.schedule=InterleavedZeroBubble --run.steps=4)
 
+first_line() { [ "$(head -1 "$out")" = "$1" ] || fail "the first line is: $(head -1 "$out")"; }
 run 0 "$SLUICE" "${arguments[@]}" --run.out=none --save-grads=none.grads
+first_line "mesh pp 2 x dp 2, shard none"
+more=''
 for mode in optimizer full; do
     run 0 "$SLUICE" "${arguments[@]}" --parallel.shard=$mode --run.out=$mode --save-grads=$mode.grads
-    prints 'shared    '
+    first_line "mesh pp 2 x dp 2, shard $mode, shard_group 2$more"
+    more=', unsharded 2'
+    run 0 "$SLUICE" info $mode
+    prints "pp 2 x dp 2, shard $mode, shard_group 2"
     run 0 "$compare" metrics none/metrics.jsonl $mode/metrics.jsonl
     run 0 "$compare" checkpoints none/checkpoints/step-00000004 $mode/checkpoints/step-00000004
     cmp none.grads $mode.grads || fail "other gradients with $mode"
@@ -31,6 +37,9 @@ prints 'shared    optimizer state and updates, in 2 groups of 2 replicas'
 run 2 "$SLUICE" "${arguments[@]}" --parallel.memory_gb=0.0012 --run.out=unused --dry-run
 complains "parallel.shard="
 run 0 "$SLUICE" info none/checkpoints/step-00000004
+prints "pp 2 x dp 2, shard none"
+run 0 "$SLUICE" info full/checkpoints/step-00000004 --format json
+json_is mesh "pp 2 x dp 2, shard full, shard_group 2, unsharded 2"
 
 run 2 "$SLUICE" "${arguments[@]}" --parallel.shard=all
 complains "is not one of none|optimizer|full"

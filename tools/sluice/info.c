@@ -163,6 +163,8 @@ static sl_status describe_checkpoint(const sl_checkpoint *checkpoint, info_write
         SL_TRY(sl_model_parse_config(sl_checkpoint_path(checkpoint), text, strlen(text), &model));
         SL_TRY(describe_model(&model, out));
     }
+    if (sl_checkpoint_attribute(checkpoint, "mesh"))
+        info_text(out, "mesh", sl_checkpoint_attribute(checkpoint, "mesh"));
     if (sl_checkpoint_attribute(checkpoint, "precision"))
         info_text(out, "precision", sl_checkpoint_attribute(checkpoint, "precision"));
     if (sl_checkpoint_attribute(checkpoint, "tokenizer"))
