@@ -77,8 +77,7 @@ sl_status sl_placer_create(const sl_instance *instance, sl_placer *out)
     SL_TRY(SL_NEW_ARRAY(self.idle, instance->ranks));
     SL_TRY(SL_NEW_ARRAY(self.memory, instance->ranks));
     SL_TRY(SL_NEW_ARRAY(self.left, instance->ranks));
-    SL_TRY(SL_NEW_ARRAY(self.pending, instance->ranks));
-    SL_TRY(SL_NEW_ARRAY(self.waiting, instance->ranks));
+    SL_TRY(SL_NEW_ARRAY(self.room, instance->ranks));
     *out = self;
     self = (sl_placer){ 0 };
 done:
@@ -100,8 +99,7 @@ void sl_placer_destroy(sl_placer *placer)
     sl_free(placer->idle);
     sl_free(placer->memory);
     sl_free(placer->left);
-    sl_free(placer->pending);
-    sl_free(placer->waiting);
+    sl_free(placer->room);
     *placer = (sl_placer){ 0 };
 }
 
@@ -163,8 +161,6 @@ void sl_placer_put(sl_placer *placer, int rank, int chunk, sl_operation_kind kin
     }
     int64_t place = rank * placer->order.length + placer->count[rank]++;
     placer->order.operations[place] = sl_operation_make(chunk, kind);
-    if (placer->starts)
-        placer->starts[place] = start;
     placer->now[rank] = end;
     placer->left[rank] -= time;
     placer->placed++;
@@ -228,7 +224,7 @@ void sl_placer_fill_gap(sl_placer *placer, int rank, double until, double share)
 void sl_placer_finish(sl_placer *placer)
 {
     const sl_instance *instance = placer->instance;
-    double makespan = 0, stage_time = 0, ends = 0;
+    double makespan = 0, stage_time = 0;
     placer->order.value = INFINITY;
     for (int rank = 0; rank < instance->ranks; rank++) {
         sl_placer_flush_w(placer, rank);
@@ -237,8 +233,6 @@ void sl_placer_finish(sl_placer *placer)
         double span = placer->now[rank] - placer->first[rank];
         makespan = placer->now[rank] > makespan ? placer->now[rank] : makespan;
         stage_time = span > stage_time ? span : stage_time;
-        ends += instance->objective == SL_OBJECTIVE_MAKESPAN ? placer->now[rank] : span;
     }
-    placer->mean_end = ends / instance->ranks;
     placer->order.value = instance->objective == SL_OBJECTIVE_MAKESPAN ? makespan : stage_time;
 }

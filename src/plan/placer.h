@@ -40,7 +40,6 @@ typedef struct sl_placer {
     sl_order order;                /* being made */
     double *ready_f, *ready_i;     /* (stages, microbatches) when the inputs are there; negative: not yet known */
     int *done_f, *done_i, *done_w; /* (stages) */
-    double *starts;                /* NULL, or (ranks, operations) the start of each; the owner's to free */
     int64_t *count;                /* (ranks) operations placed */
     double *now;                   /* (ranks) end of the last operation */
     double *first;                 /* (ranks) start of the first operation; negative: none yet */
@@ -48,11 +47,9 @@ typedef struct sl_placer {
     double *memory;                /* (ranks) held now */
     double *left;                  /* (ranks) time of the operations not yet placed */
     double most_idle;              /* of all ranks */
-    double mean_end;               /* of a finished order: what the objective takes the largest of, mean over ranks */
     double stop;                   /* an order is given up when it cannot be better than this */
     int64_t placed;                /* operations placed since the placer was made: what a search costs */
-    int *pending;                  /* (ranks) room for the heuristics: a stack, and who is on it */
-    bool *waiting;
+    int *room;                     /* (ranks) for the heuristics */
 } sl_placer;
 
 SL_MUST_CHECK sl_status sl_placer_create(const sl_instance *instance, sl_placer *out);
@@ -122,30 +119,6 @@ typedef struct sl_greedy_choice {
 } sl_greedy_choice;
 
 SL_MUST_CHECK sl_status sl_greedy_run(sl_placer *placer, const sl_greedy_choice *choice);
-
-/* How many microbatches at the start and at the end follow each other faster, and how many periods apart. */
-typedef struct sl_wave_bursts {
-    int first, last;
-    double first_pace, last_pace;
-} sl_wave_bursts;
-
-/* A wave: every microbatch takes the same path through time, one period after the one before. phase[s] is the time of F
- * of stage s, phase[2 x stages - 1 - s] that of I, in periods; it never falls. Ranks run F and I by that time, each as
- * early as it can, and W in between. */
-typedef struct sl_wave {
-    double *phase;    /* (parts, 2 x stages) */
-    uint8_t *part_of; /* (microbatches) */
-    double *clock;    /* (microbatches) when each sets out, in periods; NULL while the wave is only kept */
-    sl_wave_bursts bursts;
-    double fill_first, fill_last;
-} sl_wave;
-
-/* Looks for the best wave until `effort` operations have been placed or the value is at most `bound`; keeps the best
- * order in *best. */
-SL_MUST_CHECK sl_status sl_wave_search(sl_placer *placer, int64_t effort, double bound, sl_order *best);
-
-/* Improves the best order by moving single operations. */
-SL_MUST_CHECK sl_status sl_polish(sl_placer *placer, int64_t effort, double bound, sl_order *best);
 
 /* ---- Orders ---------------------------------------------------------------------------------- */
 

@@ -5,17 +5,13 @@
 #include <string.h>
 
 typedef struct polish {
-    sl_placer *placer;
+    sl_player player;
     sl_order *best;
-    sl_operation *steps;              /* (ranks, 2 x chunks x microbatches) F and I of each rank, in order */
-    int length;                       /* of a rank */
-    double *fill;                     /* (ranks) share of a W that a gap must have */
-    sl_operation *saved, *best_steps; /* before the move; the best so far */
-    double *saved_fill, *best_fill;
+    sl_operation *best_steps; /* (ranks, length) the best so far */
+    double *best_fill;        /* (ranks) */
     double best_cost;
-    int *at; /* (ranks) the next step */
     sl_critical critical;
-    double cost; /* of the steps */
+    double cost; /* of the accepted steps */
     int64_t until;
     double bound;
     uint64_t random;
@@ -29,77 +25,28 @@ static double draw(polish *self)
     return (double)(self->random >> 11) * 0x1p-53;
 }
 
-/* Goes on with the rank until it has to wait for another; false if the order is of no use. */
-static bool advance(polish *self, int rank, int *top)
-{
-    sl_placer *placer = self->placer;
-    const sl_instance *instance = placer->instance;
-    const sl_operation *steps = self->steps + (int64_t)rank * self->length;
-    for (; self->at[rank] < self->length; self->at[rank]++) {
-        int chunk = sl_operation_chunk(steps[self->at[rank]]);
-        sl_operation_kind kind = sl_operation_kind_of(steps[self->at[rank]]);
-        int stage = sl_instance_stage(instance, rank, chunk);
-        bool forward = kind == SL_OPERATION_F;
-        double ready = forward ? sl_placer_ready_f(placer, stage) : sl_placer_ready_i(placer, stage);
-        if (ready < 0)
-            return true;
-        if (forward && !sl_placer_make_room(placer, rank, instance->load[stage].hold))
-            return false;
-        sl_placer_fill_gap(placer, rank, ready, self->fill[rank]);
-        sl_placer_put(placer, rank, chunk, kind, ready > placer->now[rank] ? ready : placer->now[rank]);
-        if (sl_placer_is_late(placer, rank))
-            return false;
-        int other = forward ? stage + 1 : stage - 1;
-        if (other < 0 || other >= instance->stages)
-            continue;
-        other = instance->rank_of[other];
-        if (other != rank && !placer->waiting[other]) {
-            placer->waiting[other] = true;
-            placer->pending[(*top)++] = other;
-        }
-    }
-    return true;
-}
-
-static void run_steps(polish *self)
-{
-    sl_placer *placer = self->placer;
-    int ranks = placer->instance->ranks, top = 0;
-    sl_placer_reset(placer);
-    for (int rank = ranks - 1; rank >= 0; rank--) {
-        self->at[rank] = 0;
-        placer->waiting[rank] = true;
-        placer->pending[top++] = rank;
-    }
-    while (top > 0) {
-        int rank = placer->pending[--top];
-        placer->waiting[rank] = false;
-        if (!advance(self, rank, &top))
-            return;
-    }
-    sl_placer_finish(placer);
-}
-
-/* Runs the steps; true if they are no worse than those before. Of two orders with the same value the one whose ranks end
+/* Plays the steps; true if they are no worse than those before. Of two orders with the same value the one whose ranks end
  * earlier is better: that is what leads on. */
 static bool try_steps(polish *self)
 {
-    sl_placer *placer = self->placer;
-    placer->stop = self->cost * (1 + 1e-12);
-    placer->placed += placer->instance->ranks; /* an order that ends at once costs something, too */
-    run_steps(self);
-    placer->stop = INFINITY;
-    double cost = placer->order.value + 0.05 * placer->mean_end;
-    if (isinf(placer->order.value) || cost > self->cost * (1 + 1e-12))
+    sl_player *player = &self->player;
+    player->stop = self->cost * (1 + 1e-12);
+    sl_player_run(player);
+    if (isinf(player->cost) || player->cost > player->stop) {
+        sl_player_reject(player);
         return false;
-    self->cost = cost;
-    sl_order_keep_better(placer, "polish", self->best);
-    sl_critical_find(placer, &self->critical);
+    }
+    sl_player_accept(player);
+    self->cost = player->cost;
+    sl_player_keep_better(player, "polish", self->best);
+    sl_critical_find(player, &self->critical);
     return true;
 }
 
-static void shift(sl_operation *steps, int length, int from, int to)
+static void shift(polish *self, int rank, int from, int to)
 {
+    int length = self->player.length;
+    sl_operation *steps = self->player.now.steps + (int64_t)rank * length;
     to = to < 0 ? 0 : to >= length ? length - 1 : to;
     sl_operation moved = steps[from];
     if (to < from)
@@ -107,6 +54,7 @@ static void shift(sl_operation *steps, int length, int from, int to)
     else
         memmove(steps + from, steps + from + 1, (size_t)(to - from) * sizeof *steps);
     steps[to] = moved;
+    sl_player_change(&self->player, rank, to < from ? to : from);
 }
 
 /* Moves a step a few places forward or back; most often one on the critical path. */
@@ -114,17 +62,17 @@ static void move_step(polish *self)
 {
     const sl_critical_step *critical = &self->critical.steps[(int)(draw(self) * self->critical.count)];
     bool any = self->critical.count == 0 || draw(self) < 0.3;
-    int rank = any ? (int)(draw(self) * self->placer->instance->ranks) : critical->rank;
-    int from = any ? (int)(draw(self) * self->length) : critical->step;
-    sl_operation *steps = self->steps + (int64_t)rank * self->length;
+    int rank = any ? (int)(draw(self) * self->player.instance->ranks) : critical->rank;
+    int from = any ? (int)(draw(self) * self->player.length) : critical->step;
     int distance = 1 + (int)(draw(self) * draw(self) * 8);
-    shift(steps, self->length, from, draw(self) < 0.5 ? from - distance : from + distance);
+    shift(self, rank, from, draw(self) < 0.5 ? from - distance : from + distance);
 }
 
-/* Moves the same operation of one microbatch a few places on several ranks in a row. */
+/* Moves the same operation of one microbatch, or of a few, some places on several ranks in a row. */
 static void move_microbatch(polish *self)
 {
-    const sl_instance *instance = self->placer->instance;
+    const sl_player *player = &self->player;
+    const sl_instance *instance = player->instance;
     int chunk = (int)(draw(self) * instance->chunks), microbatch = (int)(draw(self) * instance->microbatches);
     sl_operation operation = sl_operation_make(chunk, draw(self) < 0.5 ? SL_OPERATION_F : SL_OPERATION_I);
     int first = (int)(draw(self) * instance->ranks), last = (int)(draw(self) * instance->ranks);
@@ -137,33 +85,41 @@ static void move_microbatch(polish *self)
     bool back = draw(self) < 0.5;
     int span = draw(self) < 0.7 ? 1 : 1 + (int)(draw(self) * 4);
     for (int rank = first; rank <= last; rank++) {
+        int64_t places = (rank * player->lanes + operation) * (int64_t)instance->microbatches;
         for (int each = 0; each < span; each++) {
             int wanted = microbatch + (back ? each : span - 1 - each);
             if (wanted >= instance->microbatches)
                 continue;
-            sl_operation *steps = self->steps + (int64_t)rank * self->length;
-            int at = 0;
-            for (int seen = 0; at < self->length; at++) {
-                if (steps[at] == operation && seen++ == wanted)
-                    break;
-            }
-            int to = back ? at - distance : at + distance;
-            shift(steps, self->length, at, to);
+            int at = player->place[places + wanted];
+            shift(self, rank, at, back ? at - distance : at + distance);
         }
     }
+}
+
+static void set_fill(polish *self, int rank, double share)
+{
+    sl_player *player = &self->player;
+    int first = player->length; /* no W can run before the rank's first I */
+    for (int chunk = 0; chunk < player->instance->chunks; chunk++) {
+        int64_t lane = rank * player->lanes + sl_operation_make(chunk, SL_OPERATION_I);
+        int place = player->place[lane * player->instance->microbatches];
+        first = place < first ? place : first;
+    }
+    player->now.fill[rank] = share;
+    sl_player_change(player, rank, first);
 }
 
 /* The shares with which the order is best, from the first rank to the last. */
 static void choose_fill(polish *self)
 {
     static const double fills[] = { 1, 0.5, 0.001 };
-    int ranks = self->placer->instance->ranks, best = 0;
+    int ranks = self->player.instance->ranks, best = 0;
     double least = INFINITY;
     for (int n = 0; n <= 9; n++) {
         int pair = n < 9 ? n : best; /* the best once more, to end with it */
         double first = fills[pair % 3], last = fills[pair / 3];
         for (int rank = 0; rank < ranks; rank++)
-            self->fill[rank] = first + (last - first) * rank / (ranks > 1 ? ranks - 1 : 1);
+            set_fill(self, rank, first + (last - first) * rank / (ranks > 1 ? ranks - 1 : 1));
         self->cost = INFINITY;
         if (try_steps(self) && self->cost < least) {
             least = self->cost;
@@ -177,54 +133,63 @@ static void move(polish *self)
 {
     static const double fills[] = { 1, 0.75, 0.5, 0.25, 0.001 };
     double kind = draw(self);
-    if (kind < 0.15)
-        self->fill[(int)(draw(self) * self->placer->instance->ranks)] = fills[(int)(draw(self) * 5)];
-    else if (kind < 0.55)
+    if (kind < 0.15) {
+        int rank = (int)(draw(self) * self->player.instance->ranks);
+        set_fill(self, rank, fills[(int)(draw(self) * 5)]);
+    } else if (kind < 0.55) {
         move_microbatch(self);
-    else
+    } else {
         move_step(self);
+    }
     while (draw(self) < 0.3)
         move_step(self);
 }
 
-static void copy_steps(const polish *self, sl_operation *to, double *to_fill, const sl_operation *from,
-                       const double *from_fill)
+static void keep_best(polish *self)
 {
-    size_t ranks = (size_t)self->placer->instance->ranks;
-    memcpy(to, from, (size_t)self->length * ranks * sizeof *to);
-    memcpy(to_fill, from_fill, ranks * sizeof *to_fill);
+    const sl_player *player = &self->player;
+    size_t ranks = (size_t)player->instance->ranks;
+    self->best_cost = self->cost;
+    memcpy(self->best_steps, player->accepted.steps, (size_t)player->length * ranks * sizeof *self->best_steps);
+    memcpy(self->best_fill, player->accepted.fill, ranks * sizeof *self->best_fill);
 }
 
-/* Where no move helps any more, a few are made whether they help or not, from the best order on. */
+static void go_to_best(polish *self)
+{
+    sl_player *player = &self->player;
+    size_t ranks = (size_t)player->instance->ranks;
+    memcpy(player->now.steps, self->best_steps, (size_t)player->length * ranks * sizeof *self->best_steps);
+    memcpy(player->now.fill, self->best_fill, ranks * sizeof *self->best_fill);
+    for (int rank = 0; rank < player->instance->ranks; rank++)
+        sl_player_change(player, rank, 0);
+}
+
+/* If no move helps any more, a few are made whether they help or not, from the best order on. */
 static void kick(polish *self)
 {
-    double cost = self->cost;
+    self->cost = INFINITY;
+    go_to_best(self);
+    (void)try_steps(self);
     for (int n = 0; n < 20; n++) {
-        copy_steps(self, self->steps, self->fill, self->best_steps, self->best_fill);
         for (int moves = 0; moves < 3; moves++)
             move(self);
         self->cost = self->best_cost * 1.03;
         if (try_steps(self))
             return;
     }
-    copy_steps(self, self->steps, self->fill, self->best_steps, self->best_fill);
-    self->cost = cost;
+    self->cost = self->best_cost;
 }
 
 static void run(polish *self)
 {
     enum { PATIENCE = 20000 }; /* moves in a row that find nothing better */
     int stuck = 0;
-    self->best_cost = self->cost;
-    copy_steps(self, self->best_steps, self->best_fill, self->steps, self->fill);
-    while (self->placer->placed < self->until && self->best->value > self->bound * (1 + 1e-12)) {
-        copy_steps(self, self->saved, self->saved_fill, self->steps, self->fill);
+    keep_best(self);
+    while (self->player.placed < self->until && self->best->value > self->bound * (1 + 1e-12)) {
         move(self);
-        if (!try_steps(self))
-            copy_steps(self, self->steps, self->fill, self->saved, self->saved_fill);
+        (void)try_steps(self);
         if (self->cost < self->best_cost * (1 - 1e-9)) {
-            self->best_cost = self->cost;
-            copy_steps(self, self->best_steps, self->best_fill, self->steps, self->fill);
+            keep_best(self);
             stuck = 0;
         } else if (++stuck >= PATIENCE) {
             kick(self);
@@ -235,61 +200,35 @@ static void run(polish *self)
 
 static void release(polish *self)
 {
-    sl_free(self->steps);
-    sl_free(self->saved);
+    sl_player_destroy(&self->player);
     sl_free(self->best_steps);
-    sl_free(self->fill);
-    sl_free(self->saved_fill);
     sl_free(self->best_fill);
-    sl_free(self->at);
     sl_free(self->critical.steps);
-    sl_free(self->critical.place_f);
-    sl_free(self->critical.place_i);
-    sl_free(self->critical.step_of);
-    sl_free(self->critical.seen);
-    sl_free(self->placer->starts);
-    self->placer->starts = NULL;
 }
 
-static sl_status reserve(polish *self)
+static sl_status reserve(polish *self, const sl_instance *instance)
 {
     sl_status status = SL_OK;
-    const sl_instance *instance = self->placer->instance;
-    int64_t steps = (int64_t)self->length * instance->ranks, operations = self->best->length * instance->ranks;
-    int64_t cells = (int64_t)instance->stages * instance->microbatches;
-    self->critical.capacity = (int)operations;
-    SL_TRY(SL_NEW_ARRAY(self->steps, steps));
-    SL_TRY(SL_NEW_ARRAY(self->saved, steps));
+    SL_TRY(sl_player_create(instance, &self->player));
+    self->player.weight_of_end = 0.05 / instance->ranks;
+    int64_t steps = (int64_t)self->player.length * instance->ranks;
+    self->critical.capacity = (int)steps;
     SL_TRY(SL_NEW_ARRAY(self->best_steps, steps));
-    SL_TRY(SL_NEW_ARRAY(self->fill, instance->ranks));
-    SL_TRY(SL_NEW_ARRAY(self->saved_fill, instance->ranks));
     SL_TRY(SL_NEW_ARRAY(self->best_fill, instance->ranks));
-    SL_TRY(SL_NEW_ARRAY(self->at, instance->ranks));
-    SL_TRY(SL_NEW_ARRAY(self->critical.steps, operations));
-    SL_TRY(SL_NEW_ARRAY(self->critical.place_f, cells));
-    SL_TRY(SL_NEW_ARRAY(self->critical.place_i, cells));
-    SL_TRY(SL_NEW_ARRAY(self->critical.step_of, operations));
-    SL_TRY(SL_NEW_ARRAY(self->critical.seen, 3 * instance->chunks));
-    SL_TRY(SL_NEW_ARRAY(self->placer->starts, operations));
+    SL_TRY(SL_NEW_ARRAY(self->critical.steps, steps));
 done:
     return status;
 }
 
-sl_status sl_polish(sl_placer *placer, int64_t effort, double bound, sl_order *best)
+sl_status sl_polish(const sl_instance *instance, int64_t effort, double bound, sl_order *best)
 {
     sl_status status = SL_OK;
-    polish self = { .placer = placer,
-                    .best = best,
-                    .length = 2 * placer->instance->chunks * placer->instance->microbatches,
-                    .cost = INFINITY,
-                    .until = placer->placed + effort,
-                    .bound = bound,
-                    .random = 0x2545f4914f6cdd1d };
-    SL_TRY(reserve(&self));
+    polish self = { .best = best, .cost = INFINITY, .until = effort, .bound = bound, .random = 0x2545f4914f6cdd1d };
+    SL_TRY(reserve(&self, instance));
     int64_t count = 0;
-    for (int64_t n = 0; n < best->length * placer->instance->ranks; n++) {
+    for (int64_t n = 0; n < best->length * instance->ranks; n++) {
         if (sl_operation_kind_of(best->operations[n]) != SL_OPERATION_W)
-            self.steps[count++] = best->operations[n];
+            self.player.now.steps[count++] = best->operations[n];
     }
     choose_fill(&self);
     run(&self);

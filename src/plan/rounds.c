@@ -109,7 +109,7 @@ void sl_rounds_run(sl_placer *placer, sl_rounds_choice choice)
 {
     const sl_instance *instance = placer->instance;
     rounds self = { .placer = placer, .choice = choice, .load = instance->load, .last = instance->ranks - 1 };
-    int *room = placer->pending;
+    int *room = placer->room;
     sl_placer_reset(placer);
     for (int rank = 0; rank <= self.last; rank++)
         put(&self, rank, SL_OPERATION_F);

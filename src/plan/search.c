@@ -1,11 +1,12 @@
 /* The planner itself: the heuristics, the named schedules, the search; the best of all. */
 #include "plan/heuristics.h"
+#include "plan/player.h"
 #include "plan/result.h"
 
 #include <string.h>
 
-/* Operations that the search places in a second, about. */
-#define EFFORT_PER_SECOND 42e6
+/* Steps that the search plays in a second, about. */
+#define EFFORT_PER_SECOND 36e6
 
 void sl_run_rounds(sl_placer *placer, double bound, sl_order *best)
 {
@@ -51,25 +52,35 @@ static void copy_order(const sl_instance *instance, const sl_order *from, sl_ord
     to->method = from->method;
 }
 
+/* A rank has less memory than a microbatch for every rank needs. */
+static bool is_tight(const sl_instance *instance)
+{
+    double held = 0;
+    for (int chunk = 0; chunk < instance->chunks; chunk++)
+        held += sl_instance_load(instance, 0, chunk)->hold;
+    return instance->limit < held * instance->ranks - instance->slack;
+}
+
 /* Waves, then the local search from the best of them; for a while also from the best order of the heuristics, if that is
- * about as good. */
-static sl_status search(sl_placer *placer, int64_t effort, double bound, sl_order *best)
+ * about as good. With little memory good waves are rare, and more of the effort goes into finding one. */
+static sl_status search(const sl_instance *instance, int64_t effort, double bound, sl_order *best)
 {
     sl_status status = SL_OK;
     sl_order wave = { 0 };
-    SL_TRY(sl_order_create(placer->instance, &wave));
-    SL_TRY(sl_wave_search(placer, effort * 7 / 20, bound, &wave));
-    int64_t left = effort * 12 / 20;
+    bool tight = is_tight(instance);
+    int64_t part = effort / 20, left = (tight ? 8 : 12) * part;
+    SL_TRY(sl_order_create(instance, &wave));
+    SL_TRY(sl_wave_search(instance, 19 * part - left, bound, tight, &wave));
     if (wave.value > bound * (1 + 1e-12) && wave.value < INFINITY && best->value < wave.value * 1.01) {
-        left -= effort * 6 / 20;
-        SL_TRY(sl_polish(placer, effort * 3 / 20, bound, best));
+        left -= 6 * part;
+        SL_TRY(sl_polish(instance, 3 * part, bound, best));
         if (best->value > bound * (1 + 1e-12))
-            SL_TRY(sl_polish(placer, effort * 3 / 20, bound, &wave));
+            SL_TRY(sl_polish(instance, 3 * part, bound, &wave));
     }
     if (wave.value < best->value)
-        copy_order(placer->instance, &wave, best);
+        copy_order(instance, &wave, best);
     if (best->value > bound * (1 + 1e-12))
-        SL_TRY(sl_polish(placer, left, bound, best));
+        SL_TRY(sl_polish(instance, left, bound, best));
 done:
     sl_order_destroy(&wave);
     return status;
@@ -90,7 +101,7 @@ sl_status sl_find_order(const sl_instance *instance, double budget_seconds, sl_o
         SL_TRY(run_greedy(&placer, bound, effort / 20, best));
     bool worth_it = effort > 20 * best->length * instance->ranks; /* some orders at least */
     if (best->value > bound * (1 + 1e-12) && worth_it)
-        SL_TRY(search(&placer, effort, bound, best));
+        SL_TRY(search(instance, effort, bound, best));
 done:
     sl_placer_destroy(&placer);
     return status;

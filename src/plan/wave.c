@@ -1,112 +1,108 @@
 /* Waves: orders in which every microbatch takes the same path, and the search for the best of them. */
-#include "plan/placer.h"
+#include "plan/player.h"
 
 #include <string.h>
 
-/* ---- One wave -------------------------------------------------------------------------------- */
+/* How many microbatches at the start and at the end follow each other faster, and how many periods apart. */
+typedef struct wave_bursts {
+    int first, last;
+    double first_pace, last_pace;
+} wave_bursts;
 
-/* The wave's time of point `point` for a microbatch. */
-static double time_of(const sl_wave *wave, int points, int point, int microbatch)
-{
-    return wave->phase[wave->part_of[microbatch] * points + point] + wave->clock[microbatch];
-}
-
-/* The rank's next F or I by the wave's time; false if none is left. */
-static bool next_by_phase(const sl_placer *placer, const sl_wave *wave, int rank, int *chunk, sl_operation_kind *kind)
-{
-    const sl_instance *instance = placer->instance;
-    int points = 2 * instance->stages;
-    double best = INFINITY;
-    for (int each = 0; each < instance->chunks; each++) {
-        int stage = sl_instance_stage(instance, rank, each);
-        int forward = placer->done_f[stage], backward = placer->done_i[stage];
-        if (forward < instance->microbatches) {
-            double time = time_of(wave, points, stage, forward);
-            if (time < best) {
-                best = time;
-                *chunk = each;
-                *kind = SL_OPERATION_F;
-            }
-        }
-        if (backward < forward) {
-            double time = time_of(wave, points, points - 1 - stage, backward);
-            if (time < best) {
-                best = time;
-                *chunk = each;
-                *kind = SL_OPERATION_I;
-            }
-        }
-    }
-    return best < INFINITY;
-}
-
-/* Goes on with the rank until it has to wait for another; false if the order is of no use. */
-static bool advance(sl_placer *placer, const sl_wave *wave, int rank, int *top)
-{
-    const sl_instance *instance = placer->instance;
-    double place = instance->ranks > 1 ? (double)rank / (instance->ranks - 1) : 0;
-    double share = wave->fill_first + (wave->fill_last - wave->fill_first) * place;
-    int chunk;
-    sl_operation_kind kind;
-    while (next_by_phase(placer, wave, rank, &chunk, &kind)) {
-        int stage = sl_instance_stage(instance, rank, chunk);
-        bool forward = kind == SL_OPERATION_F;
-        double ready = forward ? sl_placer_ready_f(placer, stage) : sl_placer_ready_i(placer, stage);
-        if (ready < 0)
-            return true;
-        if (forward && !sl_placer_make_room(placer, rank, instance->load[stage].hold))
-            return false;
-        sl_placer_fill_gap(placer, rank, ready, share);
-        sl_placer_put(placer, rank, chunk, kind, ready > placer->now[rank] ? ready : placer->now[rank]);
-        if (sl_placer_is_late(placer, rank))
-            return false;
-        int other = forward ? stage + 1 : stage - 1;
-        if (other < 0 || other >= instance->stages)
-            continue;
-        other = instance->rank_of[other];
-        if (other != rank && !placer->waiting[other]) {
-            placer->waiting[other] = true;
-            placer->pending[(*top)++] = other;
-        }
-    }
-    return true;
-}
-
-static void run_wave(sl_placer *placer, const sl_wave *wave)
-{
-    int ranks = placer->instance->ranks, top = 0;
-    sl_placer_reset(placer);
-    for (int rank = ranks - 1; rank >= 0; rank--) {
-        placer->waiting[rank] = true;
-        placer->pending[top++] = rank;
-    }
-    while (top > 0) {
-        int rank = placer->pending[--top];
-        placer->waiting[rank] = false;
-        if (!advance(placer, wave, rank, &top))
-            return;
-    }
-    sl_placer_finish(placer);
-}
-
-/* ---- Search ---------------------------------------------------------------------------------- */
+/* A wave: every microbatch takes the same path through time, one period after the one before. phase[s] is the time of F
+ * of stage s, phase[2 x stages - 1 - s] that of I, in periods; it never falls. Ranks run F and I by that time, each as
+ * early as it can, and W in between. */
+typedef struct wave {
+    double *phase;    /* (parts, 2 x stages) */
+    uint8_t *part_of; /* (microbatches) */
+    double *clock;    /* (microbatches) when each sets out, in periods; NULL while the wave is only kept */
+    wave_bursts bursts;
+    double fill_first, fill_last;
+} wave;
 
 /* Microbatches at the start and at the end may go other ways than those in the middle. */
 enum { PARTS = 5 };
 
 typedef struct wave_search {
-    sl_placer *placer;
+    sl_player player;
     sl_order *best;
-    sl_wave wave, tried; /* the best one, and the one to try */
-    double value;        /* of the best wave; other orders may be better */
-    int points;          /* of a wave */
-    double period;       /* work of the busiest rank for one microbatch */
-    int64_t until;       /* operations placed */
+    wave best_wave, tried; /* the best one, and the one to try */
+    double value;          /* of the best wave; other orders may be better */
+    int points;            /* of a wave */
+    double period;         /* work of the busiest rank for one microbatch */
+    int64_t until;         /* operations placed */
     double bound;
     bool tight;      /* a rank cannot hold a microbatch for every rank */
     bool short_hops; /* of the wave that is laid */
     uint64_t random;
+    int *next;   /* (ranks, lanes) steps that the wave has made */
+    double *due; /* (ranks, lanes) when the next one is due; infinity for W */
 } wave_search;
+
+/* ---- One wave -------------------------------------------------------------------------------- */
+
+/* The wave's time of point `point` for a microbatch. */
+static double time_of(const wave *path, int points, int point, int microbatch)
+{
+    return path->phase[path->part_of[microbatch] * points + point] + path->clock[microbatch];
+}
+
+/* Sets when the rank's next operation of this kind is due. */
+static void set_due(wave_search *self, int rank, sl_operation operation)
+{
+    const sl_instance *instance = self->player.instance;
+    const int *next = self->next + rank * self->player.lanes;
+    int stage = sl_instance_stage(instance, rank, sl_operation_chunk(operation));
+    bool forward = sl_operation_kind_of(operation) == SL_OPERATION_F;
+    bool is_possible = next[operation] < (forward ? instance->microbatches : next[operation - 1]);
+    int point = forward ? stage : self->points - 1 - stage;
+    self->due[rank * self->player.lanes + operation] =
+        is_possible ? time_of(&self->tried, self->points, point, next[operation]) : INFINITY;
+}
+
+/* The rank's next F or I by the wave's time. */
+static sl_operation take_next(wave_search *self, int rank)
+{
+    const double *due = self->due + rank * self->player.lanes;
+    sl_operation first = 0;
+    for (int n = 1; n < self->player.lanes; n++)
+        first = due[n] < due[first] ? (sl_operation)n : first;
+    self->next[rank * self->player.lanes + first]++;
+    set_due(self, rank, first);
+    if (sl_operation_kind_of(first) == SL_OPERATION_F && isinf(due[first + 1]))
+        set_due(self, rank, (sl_operation)(first + 1));
+    return first;
+}
+
+/* Most waves are given up early, so their steps are made as they are played. */
+static void extend(sl_player *player, int rank, void *context)
+{
+    wave_search *self = context;
+    enum { STEPS = 8 };
+    sl_operation *steps = player->now.steps + (int64_t)rank * player->length;
+    for (int n = 0; n < STEPS && player->known[rank] < player->length; n++) {
+        steps[player->known[rank]++] = take_next(self, rank);
+    }
+}
+
+static void run_wave(wave_search *self)
+{
+    sl_player *player = &self->player;
+    int ranks = player->instance->ranks;
+    memset(self->next, 0, (size_t)(ranks * player->lanes) * sizeof *self->next);
+    for (int rank = 0; rank < ranks; rank++) {
+        double place = ranks > 1 ? (double)rank / (ranks - 1) : 0;
+        player->now.fill[rank] = self->tried.fill_first + (self->tried.fill_last - self->tried.fill_first) * place;
+        player->known[rank] = player->changed[rank] = 0;
+        for (int n = 0; n < player->lanes; n++)
+            self->due[rank * player->lanes + n] = INFINITY;
+        for (int chunk = 0; chunk < player->instance->chunks; chunk++)
+            set_due(self, rank, sl_operation_make(chunk, SL_OPERATION_F));
+    }
+    sl_player_run(player);
+}
+
+/* ---- Search ---------------------------------------------------------------------------------- */
 
 static const double fills[] = { 1, 0.5, 0.001 };
 
@@ -121,9 +117,9 @@ static double draw(wave_search *self)
 
 /* When each microbatch sets out, in periods: a few at the start may follow each other faster, then comes a pause; a few
  * at the end likewise after a pause. */
-static void set_clock(wave_search *self, sl_wave_bursts bursts)
+static void set_clock(wave_search *self, wave_bursts bursts)
 {
-    int last = self->placer->instance->microbatches - 1;
+    int last = self->player.instance->microbatches - 1;
     self->tried.bursts = bursts;
     for (int n = 0; n <= last; n++) {
         double time = n < bursts.first ? n * bursts.first_pace : n;
@@ -131,12 +127,12 @@ static void set_clock(wave_search *self, sl_wave_bursts bursts)
     }
 }
 
-static sl_wave_bursts draw_bursts(wave_search *self)
+static wave_bursts draw_bursts(wave_search *self)
 {
     static const double paces[] = { 0.9, 0.8, 0.75, 2.0 / 3, 0.6, 0.5 };
-    const sl_instance *instance = self->placer->instance;
+    const sl_instance *instance = self->player.instance;
     int most = instance->ranks < instance->microbatches ? instance->ranks : instance->microbatches;
-    sl_wave_bursts bursts = { .first_pace = paces[(int)(draw(self) * 6)], .last_pace = paces[(int)(draw(self) * 6)] };
+    wave_bursts bursts = { .first_pace = paces[(int)(draw(self) * 6)], .last_pace = paces[(int)(draw(self) * 6)] };
     bursts.first = draw(self) < 0.4 ? 0 : (int)(draw(self) * (most + 1));
     bursts.last = draw(self) < 0.4 ? 0 : (int)(draw(self) * (most + 1));
     return bursts;
@@ -149,13 +145,13 @@ static double draw_fill(wave_search *self)
 
 static bool is_over(const wave_search *self)
 {
-    return self->placer->placed >= self->until || self->best->value <= self->bound * (1 + 1e-12);
+    return self->player.placed >= self->until || self->best->value <= self->bound * (1 + 1e-12);
 }
 
 /* What a rank holds on the mean if the wave keeps its time: more than the limit cannot be. */
 static bool may_fit(const wave_search *self)
 {
-    const sl_instance *instance = self->placer->instance;
+    const sl_instance *instance = self->player.instance;
     const double *phase = self->tried.phase + (size_t)(PARTS / 2) * (size_t)self->points;
     for (int rank = 0; rank < instance->ranks; rank++) {
         double held = 0, one = 0;
@@ -173,23 +169,22 @@ static bool may_fit(const wave_search *self)
 /* Runs the tried wave and keeps it if it is no worse than the best one. */
 static void try_wave(wave_search *self)
 {
-    sl_placer *placer = self->placer;
+    sl_player *player = &self->player;
     if (!may_fit(self)) {
-        placer->placed++;
+        player->placed++;
         return;
     }
-    placer->stop = self->value * (1 + 1e-12);
-    placer->placed += placer->instance->ranks; /* a wave that ends at once costs something, too */
-    run_wave(placer, &self->tried);
-    placer->stop = INFINITY;
-    if (!(placer->order.value <= self->value * (1 + 1e-12)))
+    player->stop = self->value * (1 + 1e-12);
+    run_wave(self);
+    if (!(player->value <= self->value * (1 + 1e-12)))
         return;
-    self->value = placer->order.value;
-    sl_order_keep_better(placer, "wave", self->best);
-    memcpy(self->wave.phase, self->tried.phase, (size_t)(PARTS * self->points) * sizeof *self->wave.phase);
-    self->wave.fill_first = self->tried.fill_first;
-    self->wave.fill_last = self->tried.fill_last;
-    self->wave.bursts = self->tried.bursts;
+    self->value = player->value;
+    sl_player_accept(player);
+    sl_player_keep_better(player, "wave", self->best);
+    memcpy(self->best_wave.phase, self->tried.phase, (size_t)(PARTS * self->points) * sizeof *self->best_wave.phase);
+    self->best_wave.fill_first = self->tried.fill_first;
+    self->best_wave.fill_last = self->tried.fill_last;
+    self->best_wave.bursts = self->tried.bursts;
 }
 
 static void divide(const sl_instance *instance, uint8_t *part_of)
@@ -214,7 +209,7 @@ static void repeat_part(wave_search *self)
  * with a wait at each turn. */
 static void lay_wave(wave_search *self, double period, bool straight)
 {
-    const sl_instance *instance = self->placer->instance;
+    const sl_instance *instance = self->player.instance;
     int stages = instance->stages;
     double time = 0, slow = 1;
     double turn = straight || draw(self) < 0.5 ? 0 : draw(self) * 0.3 * self->period;
@@ -248,7 +243,7 @@ static void lay_regular_wave(wave_search *self)
     static const double hops[] = { 1.0 / 6, 1.0 / 5, 1.0 / 4, 1.0 / 3, 2.0 / 5, 1.0 / 2,
                                    3.0 / 5, 2.0 / 3, 3.0 / 4, 5.0 / 6, 1 };
     enum { HOPS = sizeof hops / sizeof *hops };
-    const sl_instance *instance = self->placer->instance;
+    const sl_instance *instance = self->player.instance;
     double time = 0, hop = 0, variety = draw(self);
     self->short_hops = self->tight && draw(self) < 0.5;
     double forward = hops[(int)(draw_short(self) * HOPS)];
@@ -272,7 +267,7 @@ static void lay_regular_wave(wave_search *self)
 
 static void scan(wave_search *self, int64_t until)
 {
-    for (int n = 0; !is_over(self) && self->placer->placed < until; n++) {
+    for (int n = 0; !is_over(self) && self->player.placed < until; n++) {
         bool straight = n < 180;
         double period = straight ? 0.7 + 0.05 * (n / 9 % 20) : 0.8 + 0.8 * draw(self);
         if (straight || n % 3 == 0)
@@ -281,7 +276,7 @@ static void scan(wave_search *self, int64_t until)
             lay_regular_wave(self);
         self->tried.fill_first = straight ? fills[n % 3] : draw_fill(self);
         self->tried.fill_last = straight ? fills[n / 3 % 3] : draw_fill(self);
-        set_clock(self, straight || n % 2 ? (sl_wave_bursts){ 0 } : draw_bursts(self));
+        set_clock(self, straight || n % 2 ? (wave_bursts){ 0 } : draw_bursts(self));
         try_wave(self);
     }
 }
@@ -317,10 +312,11 @@ static void shift_part(wave_search *self)
 static void improve(wave_search *self)
 {
     while (!is_over(self)) {
-        memcpy(self->tried.phase, self->wave.phase, (size_t)(PARTS * self->points) * sizeof *self->wave.phase);
-        self->tried.fill_first = self->wave.fill_first;
-        self->tried.fill_last = self->wave.fill_last;
-        set_clock(self, self->wave.bursts);
+        memcpy(self->tried.phase, self->best_wave.phase,
+               (size_t)(PARTS * self->points) * sizeof *self->best_wave.phase);
+        self->tried.fill_first = self->best_wave.fill_first;
+        self->tried.fill_last = self->best_wave.fill_last;
+        set_clock(self, self->best_wave.bursts);
         double kind = draw(self);
         if (kind < 0.1) {
             self->tried.fill_first = draw_fill(self);
@@ -336,38 +332,41 @@ static void improve(wave_search *self)
     }
 }
 
-sl_status sl_wave_search(sl_placer *placer, int64_t effort, double bound, sl_order *best)
+sl_status sl_wave_search(const sl_instance *instance, int64_t effort, double bound, bool tight, sl_order *best)
 {
     sl_status status = SL_OK;
-    const sl_instance *instance = placer->instance;
-    wave_search self = { .placer = placer,
-                         .best = best,
+    wave_search self = { .best = best,
                          .points = 2 * instance->stages,
-                         .until = placer->placed + effort,
+                         .until = effort,
                          .bound = bound,
+                         .tight = tight,
                          .value = INFINITY,
                          .random = 0x9e3779b97f4a7c15 };
     for (int rank = 0; rank < instance->ranks; rank++)
         self.period = instance->work[rank] > self.period ? instance->work[rank] : self.period;
-    double held = 0;
-    for (int chunk = 0; chunk < instance->chunks; chunk++)
-        held += sl_instance_load(instance, 0, chunk)->hold;
-    self.tight = instance->limit < held * instance->ranks - instance->slack;
-    SL_TRY(SL_NEW_ARRAY(self.wave.phase, PARTS * self.points));
+    SL_TRY(sl_player_create(instance, &self.player));
+    self.player.extend = extend;
+    self.player.context = &self;
+    SL_TRY(SL_NEW_ARRAY(self.next, instance->ranks * self.player.lanes));
+    SL_TRY(SL_NEW_ARRAY(self.due, instance->ranks * self.player.lanes));
+    SL_TRY(SL_NEW_ARRAY(self.best_wave.phase, PARTS * self.points));
     SL_TRY(SL_NEW_ARRAY(self.tried.phase, PARTS * self.points));
-    SL_TRY(SL_NEW_ARRAY(self.wave.part_of, instance->microbatches));
+    SL_TRY(SL_NEW_ARRAY(self.best_wave.part_of, instance->microbatches));
     SL_TRY(SL_NEW_ARRAY(self.tried.clock, instance->microbatches));
-    self.tried.part_of = self.wave.part_of;
-    divide(instance, self.wave.part_of);
+    self.tried.part_of = self.best_wave.part_of;
+    divide(instance, self.best_wave.part_of);
     lay_wave(&self, self.period, true);
-    memcpy(self.wave.phase, self.tried.phase, (size_t)(PARTS * self.points) * sizeof *self.wave.phase);
-    self.wave.fill_first = self.wave.fill_last = 1;
-    scan(&self, placer->placed + effort / 2);
+    memcpy(self.best_wave.phase, self.tried.phase, (size_t)(PARTS * self.points) * sizeof *self.best_wave.phase);
+    self.best_wave.fill_first = self.best_wave.fill_last = 1;
+    scan(&self, effort / 2);
     improve(&self);
 done:
+    sl_player_destroy(&self.player);
+    sl_free(self.next);
+    sl_free(self.due);
     sl_free(self.tried.clock);
-    sl_free(self.wave.part_of);
-    sl_free(self.wave.phase);
+    sl_free(self.best_wave.part_of);
+    sl_free(self.best_wave.phase);
     sl_free(self.tried.phase);
     return status;
 }
