@@ -40,6 +40,9 @@ SL_API void sl_graph_pop(sl_graph *graph);
 
 /* Fixes the graph: reports the first error, an empty graph, a graph without outputs, a scope left open. */
 SL_API SL_MUST_CHECK sl_status sl_graph_finish(sl_graph *graph);
+/* Parameters that are not trained: they get no gradient, and nothing is differentiated that only they need. A name that
+ * the graph does not have is an error. Before the graph is cut. */
+SL_API SL_MUST_CHECK sl_status sl_graph_freeze(sl_graph *graph, const char *const *names, int count);
 /* The first error so far, SL_OK if there is none; for builders that want to stop early. */
 SL_API sl_status sl_graph_status(const sl_graph *graph);
 
@@ -276,6 +279,7 @@ typedef struct sl_port {
      * looked at and may be NULL. */
     bool has_grad;
     bool root;    /* input: from outside the pipeline; output: a named output of the graph (the loss among them) */
+    bool frozen;  /* params: has no gradient (sl_graph_freeze) */
     sl_init init; /* params */
     sl_dtype grad_dtype;    /* params: of the gradient, which has the same shape */
     size_t grad_bytes;      /* params: of the gradient */
@@ -286,7 +290,7 @@ typedef struct sl_port {
 /* All that is known before running. Borrowed from the program. */
 typedef struct sl_program_info {
     int stage, stage_count;
-    const sl_port *params; /* grads[] has one entry for each, with the port's grad_dtype */
+    const sl_port *params; /* grads[] has one entry for each, with the port's grad_dtype; NULL if frozen */
     int param_count;
     const sl_port *inputs;
     int input_count;

@@ -53,6 +53,7 @@ typedef struct sl_train_config {
         int64_t n_positions; /* 0: batch.seq */
         double dropout;
         bool tie;
+        sl_texts freeze; /* patterns of parameters that are not trained */
     } model;
     struct {
         sl_data_sources tokens, text; /* exactly one of them */

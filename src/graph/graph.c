@@ -255,6 +255,18 @@ sl_value sl_graph_param(sl_graph *graph, const char *name, int rank, const int64
                                         .init = init });
 }
 
+sl_status sl_graph_freeze(sl_graph *graph, const char *const *names, int count)
+{
+    for (int i = 0; i < count; i++) {
+        int id = sl_names_get(&graph->value_names, names[i], 0);
+        if (!id || graph->values[id].kind != SL_VALUE_PARAM)
+            return sl_fail(SL_ERR_ARGUMENT, "the graph has no parameter '%.200s' that could be frozen", names[i]);
+        graph->values[id].requires_grad = false;
+    }
+    sl_graph_derive_grads(graph);
+    return SL_OK;
+}
+
 sl_value sl_graph_constant(sl_graph *graph, const char *name, sl_dtype dtype, int rank, const int64_t *dims,
                            const void *data)
 {

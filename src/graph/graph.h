@@ -135,6 +135,8 @@ bool sl_graph_accepts(sl_graph *graph, int op, const sl_value *inputs, int count
 /* The error "NODE(x f32 [2, 3]): WHY" of a node with one argument; returns an invalid value. */
 sl_value sl_graph_refuse_node(sl_graph *graph, int op, sl_value x, const char *format, ...) SL_PRINTF(4, 5);
 void sl_graph_add(sl_graph *graph, const sl_node_draft *draft, sl_value *outputs);
+/* Which values have a gradient, from those of the parameters and inputs on. */
+void sl_graph_derive_grads(sl_graph *graph);
 /* Adds a node that runs a kernel, with results as the op's description says; returns the first. attrs may be NULL,
  * dtype is that of a result that may have any (SL_OP_CAST). */
 sl_value sl_graph_add_op(sl_graph *graph, sl_op op, const sl_op_attrs *attrs, sl_dtype dtype, const sl_value *inputs,

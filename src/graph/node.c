@@ -70,17 +70,38 @@ sl_value sl_graph_refuse_node(sl_graph *graph, int op, sl_value x, const char *f
                            sl_dtype_name(value->dtype), sl_shape_text(&value->shape, shape, sizeof shape), why);
 }
 
-/* Fills what follows from the node's inputs: where gradients go, and what is the same for every microbatch. */
-static void derive_flags(const sl_graph *graph, sl_graph_node *node, bool *requires_grad)
+/* Whether a gradient goes through the node. */
+static bool requires_grad_of(const sl_graph *graph, const sl_graph_node *node)
 {
-    node->fixed = node->attrs.p == 0 && !sl_node_writes_state(node); /* what is dropped changes */
-    *requires_grad = false;
+    bool requires_grad = false;
     for (int i = 0; i < node->input_count; i++) {
-        const sl_graph_value *input = &graph->values[node->inputs[i]];
-        if (node->inputs[i] == 0)
-            continue;
-        node->fixed = node->fixed && input->fixed;
-        *requires_grad = *requires_grad || (input->requires_grad && sl_node_input_differentiable(node, i));
+        if (node->inputs[i] != 0)
+            requires_grad = requires_grad ||
+                            (graph->values[node->inputs[i]].requires_grad && sl_node_input_differentiable(node, i));
+    }
+    return requires_grad;
+}
+
+/* Whether what it makes is the same for every microbatch. */
+static bool is_fixed(const sl_graph *graph, const sl_graph_node *node)
+{
+    bool fixed = node->attrs.p == 0 && !sl_node_writes_state(node); /* what is dropped changes */
+    for (int i = 0; i < node->input_count; i++) {
+        if (node->inputs[i] != 0)
+            fixed = fixed && graph->values[node->inputs[i]].fixed;
+    }
+    return fixed;
+}
+
+void sl_graph_derive_grads(sl_graph *graph)
+{
+    for (int n = 0; n < graph->node_count; n++) {
+        const sl_graph_node *node = &graph->nodes[n];
+        bool requires_grad = requires_grad_of(graph, node);
+        for (int i = 0; i < node->output_count; i++) {
+            sl_graph_value *output = &graph->values[node->outputs[i]];
+            output->requires_grad = requires_grad && sl_dtype_is_floating(output->dtype);
+        }
     }
 }
 
@@ -110,7 +131,6 @@ done:
 void sl_graph_add(sl_graph *graph, const sl_node_draft *draft, sl_value *outputs)
 {
     sl_status status = SL_OK;
-    bool requires_grad;
     char *scope = NULL;
     sl_graph_node node = { .op = draft->op,
                            .attrs = draft->attrs,
@@ -130,8 +150,8 @@ void sl_graph_add(sl_graph *graph, const sl_node_draft *draft, sl_value *outputs
     SL_TRY(SL_ARENA_ARRAY(graph->arena, node.outputs, node.output_count));
     for (int i = 0; i < node.input_count; i++)
         node.inputs[i] = draft->inputs[i].id;
-    derive_flags(graph, &node, &requires_grad);
-    SL_TRY(add_outputs(graph, draft, &node, requires_grad));
+    node.fixed = is_fixed(graph, &node);
+    SL_TRY(add_outputs(graph, draft, &node, requires_grad_of(graph, &node)));
     SL_TRY(SL_GROW(graph->nodes, &graph->node_capacity, (size_t)graph->node_count + 1));
     SL_TRY(sl_names_put(&graph->node_names, node.name, graph->node_count + 1));
     graph->nodes[graph->node_count++] = node;

@@ -108,7 +108,7 @@ static sl_status find_starts(const sl_lowering *lowering, sl_program_plan *plan,
         }
     }
     for (int p = 0; p < params; p++) {
-        if (!started[p])
+        if (!started[p] && lowering->graph->values[lowering->part->params[p]].requires_grad) /* it is not frozen */
             plan->unstarted[phase][plan->unstarted_count[phase]++] = p;
     }
 done:

@@ -95,7 +95,7 @@ static sl_status take_weights(sl_stage *stage, const sl_program_info *info, int 
             weight->meta = meta;
             weight->grad_dtype = port->grad_dtype;
             weight->init = port->init;
-            weight->frozen = !stage->can_train;
+            weight->frozen = !stage->can_train || port->frozen;
         } else if (strcmp(weight->name, port->name) != 0 || !sl_meta_equal(&weight->meta, &meta)) {
             return sl_fail(SL_ERR_ARGUMENT, "parameter '%s' of the larger microbatch is '%s' in the smaller",
                            weight->name, port->name);

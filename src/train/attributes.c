@@ -105,6 +105,21 @@ static const char *find_line(const char *lines, const char *name, size_t length,
     return NULL;
 }
 
+bool sl_attributes_froze(const sl_train_plan *plan, const sl_checkpoint *checkpoint, const char *param)
+{
+    size_t length = 0;
+    const char *name = "model.freeze=", *lines = sl_checkpoint_attribute(checkpoint, "config");
+    const char *pattern = find_line(lines, name, strlen(name), &length);
+    for (const char *end = pattern + length; pattern && pattern < end;) {
+        const char *comma = memchr(pattern, ',', (size_t)(end - pattern));
+        const char *stop = comma ? comma : end;
+        if (sl_plan_fits_param(plan, pattern, (size_t)(stop - pattern), param))
+            return true;
+        pattern = stop + 1;
+    }
+    return false;
+}
+
 /* *now: the value as text. *then: what the checkpoint was made with, where that is another; else NULL. */
 static sl_status find_change(const sl_train_plan *plan, const sl_checkpoint *checkpoint, const config_key *key,
                              sl_arena *arena, const char **now, char **then)
@@ -125,7 +140,7 @@ done:
 /* Whether the weights or the optimizer's state of another value do not fit: n_positions may come from batch.seq. */
 static bool decides_the_tensors(const config_key *key)
 {
-    return strcmp(key->section, "model") == 0 || strcmp(key->key, "seq") == 0 ||
+    return (strcmp(key->section, "model") == 0 && strcmp(key->key, "freeze") != 0) || strcmp(key->key, "seq") == 0 ||
            (strcmp(key->section, "optimizer") == 0 && strcmp(key->key, "name") == 0);
 }
 
@@ -158,7 +173,7 @@ done:
 static bool decides_the_run(const sl_train_config *config, const config_key *key)
 {
     static const char *const others[] = { "model", "parallel", "log", "checkpoint", "run" };
-    if (strcmp(key->key, "seed") == 0 || strcmp(key->key, "dp") == 0)
+    if (strcmp(key->key, "seed") == 0 || strcmp(key->key, "dp") == 0 || strcmp(key->key, "freeze") == 0)
         return true;
     if (strcmp(key->key, "steps") == 0)
         return config->optimizer.schedule != SL_DECAY_CONSTANT; /* the learning rate falls over all of them */

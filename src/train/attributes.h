@@ -19,6 +19,8 @@ void sl_attributes_free(sl_attributes *attributes); /* a zeroed one is fine */
 
 /* Refuses a checkpoint whose tensors do not fit: of another model or optimizer. */
 SL_MUST_CHECK sl_status sl_attributes_check(const sl_train_plan *plan, const sl_checkpoint *checkpoint);
+/* Whether the parameter was frozen in the run that made the checkpoint. */
+bool sl_attributes_froze(const sl_train_plan *plan, const sl_checkpoint *checkpoint, const char *param);
 /* Warns of settings with which the run goes on otherwise than it would have. */
 SL_MUST_CHECK sl_status sl_attributes_warn(const sl_train_plan *plan, uint64_t data_hash,
                                            const sl_checkpoint *checkpoint);

@@ -50,6 +50,7 @@ const config_key sl_config_keys[] = {
     INT(model, n_positions, 0, 1 << 24, "0", "longest sequence; 0: batch.seq"),
     REAL(model, dropout, 0, 0.999, "0", "dropout (llama: of attention weights alone)"),
     BOOL(model, tie, "true", "the output layer shares the embedding's weights"),
+    TEXTS(model, freeze, "parameters that are not trained, by patterns such as 'wte*' and 'h.0.*'"),
 
     PATHS(
         data, tokens,

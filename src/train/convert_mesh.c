@@ -42,7 +42,7 @@ static const char *const cut_keys[] = { "data.text",          "data.tokens",
                                         "batch.size",         "batch.seq",
                                         "batch.microbatches", "precision.dtype",
                                         "parallel.schedule",  "parallel.stages_per_rank",
-                                        "parallel.split" };
+                                        "parallel.split",     "model.freeze" };
 
 /* With another number of ranks the stages are others: those of the model's cost. */
 static bool is_of_mesh(const char *key)

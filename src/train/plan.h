@@ -27,6 +27,8 @@ struct sl_train_plan {
     const char *embedding; /* name of the parameter that a tied head shares; "" if nothing is tied */
     const char *head;      /* of the head's own in graph_model; the same */
     sl_param_list *params; /* of model: the order of everything that goes over all parameters */
+    bool *frozen;          /* for each of them: it is not trained */
+    sl_texts frozen_names; /* those of graph_model that are not */
 
     sl_plan_data data;
     sl_plan_data val; /* empty if there is no validation, or if it has a share of data */
@@ -67,6 +69,11 @@ SL_MUST_CHECK sl_status sl_plan_create_stages(const sl_train_config *config, con
 /* plan_model.c */
 SL_MUST_CHECK sl_status sl_plan_set_model(sl_train_plan *plan); /* what follows from plan->model */
 SL_MUST_CHECK sl_status sl_plan_choose_model(sl_train_plan *plan);
+
+/* plan_freeze.c */
+SL_MUST_CHECK sl_status sl_plan_choose_frozen(sl_train_plan *plan);
+/* Whether a pattern of model.freeze, of so many letters, means this parameter of the model. */
+bool sl_plan_fits_param(const sl_train_plan *plan, const char *pattern, size_t length, const char *name);
 
 /* plan_data.c */
 SL_MUST_CHECK sl_status sl_plan_open_data(sl_train_plan *plan);

@@ -57,7 +57,8 @@ sl_status sl_plan_set_model(sl_train_plan *plan)
     plan->embedding = plan->tied ? plan->model.family->embedding : "";
     plan->head = plan->tied ? plan->model.family->head : "";
     sl_nn_set(&plan->graph_model, "tie", false);
-    return sl_model_params(&plan->model, &plan->params);
+    sl_status status = sl_model_params(&plan->model, &plan->params);
+    return status == SL_OK ? sl_plan_choose_frozen(plan) : status;
 }
 
 sl_optim_options sl_plan_optim_options(const sl_train_config *config)

@@ -169,9 +169,11 @@ static sl_status compile(sl_train_plan *plan, const sl_device *device, const sl_
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
 /* A parameter and its state in a checkpoint's snapshot. */
-static size_t snapshot_bytes(const sl_optim_options *optim, const sl_meta *meta)
+static size_t snapshot_bytes(const sl_optim_options *optim, const sl_meta *meta, bool frozen)
 {
     size_t sizes[SL_OPTIM_MAX_SAVED], bytes = 0;
+    if (frozen)
+        return sl_snapshot_bytes(sl_meta_bytes(meta));
     for (int i = sl_optim_saved_sizes(optim, meta->dtype, sl_meta_count(meta), sizes); i > 0; i--)
         bytes += sl_snapshot_bytes(sizes[i - 1]);
     return bytes;
@@ -203,8 +205,8 @@ static sl_status count_state(sl_train_plan *plan, int rank, sl_device *device)
                 own = sl_meta_make(own.dtype, 1, &elements);
             }
             if (!head && replica < plan->shard_group && sl_meta_count(&own) > 0) /* a head is in files as embedding */
-                memory->checkpoint += snapshot_bytes(&optim, &own);
-            if (head && embedding)
+                memory->checkpoint += snapshot_bytes(&optim, &own, weight->frozen);
+            if ((head && embedding) || weight->frozen)
                 continue;
             int64_t part = sl_weight_piece(weight, weight->part, sl_wiring_part_of(wiring, replica)).count;
             counted[count] = sl_meta_make(weight->grad_meta.dtype, 1, &part);

@@ -111,14 +111,29 @@ static void print_data(const sl_train_plan *plan, FILE *file)
                 sl_plural(config->eval.every), config->checkpoint.best ? "; the best checkpoint stays" : "");
 }
 
+/* " (1.2M of them trained)" */
+static void trained_text(const sl_train_plan *plan, char *text, size_t size)
+{
+    double count = 0;
+    char number[32];
+    for (int i = 0; i < sl_param_list_count(plan->params); i++) {
+        int64_t elements = 0;
+        if (!plan->frozen[i] && sl_shape_count(&sl_param_list_at(plan->params, i)->shape, &elements) == SL_OK)
+            count += (double)elements;
+    }
+    snprintf(text, size, " (%s of them trained)", sl_count_text(count, number, sizeof number));
+}
+
 static void print_run(const sl_train_plan *plan, FILE *file)
 {
     const sl_train_config *config = plan->config;
-    char params[32], dropout[64], precision[64];
+    char params[32], trained[48] = "", dropout[64], precision[64];
     int64_t layers = sl_model_layers(&plan->model), rows = plan->sizes[0];
-    fprintf(file, "model     %s, %" PRId64 " layer%s, vocabulary %" PRId64 ", %s parameters%s%s%s\n",
+    if (plan->frozen_names.count > 0)
+        trained_text(plan, trained, sizeof trained);
+    fprintf(file, "model     %s, %" PRId64 " layer%s, vocabulary %" PRId64 ", %s parameters%s%s%s%s\n",
             plan->model.family->name, layers, sl_plural(layers), sl_model_vocab(&plan->model),
-            sl_count_text((double)sl_param_list_elements(plan->params), params, sizeof params),
+            sl_count_text((double)sl_param_list_elements(plan->params), params, sizeof params), trained,
             dropout_text(&plan->model, dropout, sizeof dropout), config->model.init ? " from " : ", random weights",
             config->model.init ? config->model.init : "");
     fprintf(file, "precision %s\n", sl_plan_precision_text(config, precision, sizeof precision));

@@ -163,6 +163,19 @@ done:
     return status;
 }
 
+static sl_status build_graph(const sl_train_plan *plan, const sl_model_shape *shape, sl_graph **out)
+{
+    sl_status status = SL_OK;
+    sl_graph *graph = NULL;
+    SL_TRY(sl_model_build(&plan->graph_model, SL_MODE_TRAIN, shape, &graph));
+    SL_TRY(sl_graph_freeze(graph, plan->frozen_names.items, (int)plan->frozen_names.count));
+    *out = graph;
+    graph = NULL;
+done:
+    sl_graph_destroy(graph);
+    return status;
+}
+
 sl_status sl_plan_cut(sl_train_plan *plan)
 {
     sl_status status = SL_OK;
@@ -171,13 +184,13 @@ sl_status sl_plan_cut(sl_train_plan *plan)
     sl_model_shape shape = { .batch = plan->sizes[0],
                              .seq = plan->config->batch.seq,
                              .dtype = (sl_dtype)plan->config->precision.dtype };
-    SL_TRY(sl_model_build(&plan->graph_model, SL_MODE_TRAIN, &shape, &graph));
+    SL_TRY(build_graph(plan, &shape, &graph));
     SL_TRY(complete_names(plan, &plan->config->parallel.split, &plan->split));
     SL_TRY(complete_names(plan, &plan->config->parallel.recompute, &plan->recompute));
     SL_TRY(cut_first(plan, graph));
     if (plan->size_count == 2) {
         shape.batch = plan->sizes[1];
-        SL_TRY(sl_model_build(&plan->graph_model, SL_MODE_TRAIN, &shape, &smaller));
+        SL_TRY(build_graph(plan, &shape, &smaller));
         SL_TRY(cut_again(plan, smaller));
     }
     SL_TRY(note_stages(plan, graph));

@@ -23,13 +23,15 @@ static sl_status find_owners(sl_trainer *trainer, int32_t *owners, int count)
     return sl_group_all_reduce(trainer->pipeline, owners, count, SL_I32, SL_REDUCE_SUM);
 }
 
-static sl_status declare_all(const sl_param_list *params, sl_safetensors_writer *writer)
+/* Frozen parameters have no gradient. */
+static sl_status declare_all(const sl_train_plan *plan, sl_safetensors_writer *writer)
 {
     sl_status status = SL_OK;
-    for (int i = 0; i < sl_param_list_count(params); i++) {
-        const sl_param_info *info = sl_param_list_at(params, i);
+    for (int i = 0; i < sl_param_list_count(plan->params); i++) {
+        const sl_param_info *info = sl_param_list_at(plan->params, i);
         int index = 0;
-        SL_TRY(sl_safetensors_writer_add(writer, info->name, info->dtype, &info->shape, &index));
+        if (!plan->frozen[i])
+            SL_TRY(sl_safetensors_writer_add(writer, info->name, info->dtype, &info->shape, &index));
     }
 done:
     return status;
@@ -84,11 +86,13 @@ sl_status sl_trainer_save_grads(sl_trainer *trainer, const char *path)
     SL_TRY(find_owners(trainer, owners, count));
     if (writes) {
         SL_TRY(sl_safetensors_writer_create(path, &writer));
-        SL_TRY(declare_all(params, writer));
+        SL_TRY(declare_all(trainer->plan, writer));
     }
-    for (int i = 0; i < count; i++) {
+    for (int i = 0, place = 0; i < count; i++) {
         int64_t elements = 0;
         const trainer_param *own = find_counted(trainer, i);
+        if (trainer->plan->frozen[i])
+            continue;
         SL_TRY(sl_shape_count(&sl_param_list_at(params, i)->shape, &elements));
         if (elements > capacity) {
             SL_TRY(sl_realloc((void **)&values, (size_t)elements, sizeof *values));
@@ -99,7 +103,7 @@ sl_status sl_trainer_save_grads(sl_trainer *trainer, const char *path)
             SL_TRY(read_gradient(trainer, own->param, elements, values));
         SL_TRY(sl_group_broadcast(trainer->pipeline, owners[i] - 1, values, bytes));
         if (writes)
-            SL_TRY(sl_safetensors_writer_write(writer, i, 0, values, bytes));
+            SL_TRY(sl_safetensors_writer_write(writer, place++, 0, values, bytes));
     }
     if (writes)
         SL_TRY(sl_safetensors_writer_finish(writer));

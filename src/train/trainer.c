@@ -68,25 +68,41 @@ sl_view sl_trainer_cut(const sl_view *view, sl_param_range held, sl_param_range 
     return (sl_view){ .data = (char *)view->data + skip, .meta = sl_meta_make(view->meta.dtype, 1, &range.count) };
 }
 
+static bool is_frozen(const sl_param *param)
+{
+    return sl_view_is_none(&param->grad);
+}
+
+static void add_param(sl_trainer *trainer, const sl_param *param)
+{
+    const char *name = param->tied_to; /* a tied head has the embedding's values, in files too */
+    trainer->params[trainer->param_count++] = (trainer_param){
+        .param = param,
+        .name = name,
+        .index = sl_param_list_find(trainer->plan->params, name),
+        .counted = param->owner == trainer->pp_rank,
+        .data = sl_trainer_cut(&param->data, param->held, param->updated),
+        .grad = is_frozen(param) ? param->grad : sl_trainer_cut(&param->grad, param->held, param->updated),
+    };
+}
+
 static sl_status list_params(sl_trainer *trainer)
 {
     sl_status status = SL_OK;
-    const sl_train_plan *plan = trainer->plan;
     int count = 0;
     size_t largest = 0;
     const sl_param *params = sl_runtime_params(trainer->runtime, &count);
     SL_TRY(SL_NEW_ARRAY(trainer->params, count));
     for (int i = 0; i < count; i++) {
-        const char *name = params[i].tied_to; /* a tied head has the embedding's values, in files too */
         size_t bytes = (size_t)sl_meta_count(&params[i].data.meta) * sizeof *trainer->staging;
         largest = bytes > largest ? bytes : largest;
-        trainer->params[trainer->param_count++] =
-            (trainer_param){ .param = &params[i],
-                             .name = name,
-                             .index = sl_param_list_find(plan->params, name),
-                             .counted = params[i].owner == trainer->pp_rank,
-                             .data = sl_trainer_cut(&params[i].data, params[i].held, params[i].updated),
-                             .grad = sl_trainer_cut(&params[i].grad, params[i].held, params[i].updated) };
+        if (!is_frozen(&params[i]))
+            add_param(trainer, &params[i]);
+    }
+    trainer->trained_count = trainer->param_count;
+    for (int i = 0; i < count; i++) {
+        if (is_frozen(&params[i]))
+            add_param(trainer, &params[i]);
     }
     SL_TRY(sl_alloc(largest, 1, (void **)&trainer->staging));
 done:
@@ -101,13 +117,18 @@ const trainer_param *sl_trainer_find(const sl_trainer *trainer, const char *name
     return &trainer->params[i];
 }
 
+sl_view sl_trainer_weight(const sl_trainer *trainer, int i)
+{
+    return i < trainer->trained_count ? sl_optimizer_weight(trainer->optimizer, i) : trainer->params[i].data;
+}
+
 static sl_status make_optimizer(sl_trainer *trainer)
 {
     sl_status status = SL_OK;
     sl_optim_param *params = NULL;
     const sl_optim_options options = sl_plan_optim_options(trainer->plan->config);
-    SL_TRY(SL_NEW_ARRAY(params, trainer->param_count));
-    for (int i = 0; i < trainer->param_count; i++) {
+    SL_TRY(SL_NEW_ARRAY(params, trainer->trained_count));
+    for (int i = 0; i < trainer->trained_count; i++) {
         const sl_param *param = trainer->params[i].param;
         params[i] = (sl_optim_param){ .name = trainer->params[i].name,
                                       .data = trainer->params[i].data,
@@ -116,9 +137,9 @@ static sl_status make_optimizer(sl_trainer *trainer)
                                       .decay = param->shape.rank >= 2 };
     }
     size_t before = sl_device_get_memory(trainer->device).in_use;
-    SL_TRY(sl_optimizer_create(&options, trainer->device, params, trainer->param_count, &trainer->optimizer));
+    SL_TRY(sl_optimizer_create(&options, trainer->device, params, trainer->trained_count, &trainer->optimizer));
     trainer->optimizer_bytes = sl_device_get_memory(trainer->device).in_use - before;
-    SL_TRY(SL_NEW_ARRAY(trainer->own_sums, trainer->param_count));
+    SL_TRY(SL_NEW_ARRAY(trainer->own_sums, trainer->trained_count));
     SL_TRY(
         SL_NEW_ARRAY(trainer->sums, sl_param_list_count(trainer->plan->params) * trainer->plan->config->parallel.dp));
 done:

@@ -11,8 +11,8 @@ typedef struct trainer_param {
     const char *name; /* of its values in files: a tied head has the embedding's */
     int index;        /* place among the model's parameters */
     bool counted;     /* this rank of the pipeline counts it for the norm and writes it to checkpoints */
-    sl_view data;     /* what this rank updates: all of it, or a part in one dim */
-    sl_view grad;     /* of that */
+    sl_view data;     /* what this rank updates, or writes to checkpoints: all of it, or a part in one dim */
+    sl_view grad;     /* of that; none if it is frozen */
 } trainer_param;
 
 /* What each rank tells all others after a step; plain data. */
@@ -34,8 +34,9 @@ typedef struct sl_trainer {
     int stage_count;
     sl_runtime *runtime;
     sl_optimizer *optimizer;
-    trainer_param *params; /* one for each of the optimizer's */
+    trainer_param *params; /* one for each of the optimizer's in its order, then the frozen ones */
     int param_count;
+    int trained_count;       /* of the optimizer's */
     size_t optimizer_bytes;  /* device memory that it has taken */
     float *staging;          /* host memory for the largest parameter in f32 */
     double *own_sums, *sums; /* squares of gradients: of this rank's params, of the parts of the model's */
@@ -61,6 +62,8 @@ void sl_trainer_destroy(sl_trainer *trainer);                /* NULL is fine */
 sl_plan_memory sl_trainer_memory(const sl_trainer *trainer); /* that this rank has taken */
 
 const trainer_param *sl_trainer_find(const sl_trainer *trainer, const char *name); /* one that this rank has */
+/* What a checkpoint keeps of parameter i: the optimizer's weight, or the frozen parameter. */
+sl_view sl_trainer_weight(const sl_trainer *trainer, int i);
 /* The elements of range in a view of those of held. */
 sl_view sl_trainer_cut(const sl_view *view, sl_param_range held, sl_param_range range);
 

@@ -48,7 +48,7 @@ static sl_status list_entries(sl_trainer *trainer)
     SL_TRY(SL_NEW_ARRAY(trainer->entries, trainer->param_count + states));
     SL_TRY(SL_NEW_ARRAY(trainer->entry_names, name_bytes + 1));
     for (int i = 0; i < trainer->param_count; i++) {
-        const sl_view weight = sl_optimizer_weight(trainer->optimizer, i);
+        const sl_view weight = sl_trainer_weight(trainer, i);
         add_entry(trainer, trainer->params[i].name, &trainer->params[i], &weight);
     }
     char *name = trainer->entry_names;

@@ -2,6 +2,7 @@
 #include "train/trainer.h"
 
 #include "base/alloc.h"
+#include "train/attributes.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -49,6 +50,16 @@ done:
     return status;
 }
 
+/* What is loaded of parameter i, and where it goes. Replicas share the updates of a parameter, and each loads what it
+ * updates; a frozen one is loaded whole by each that holds it whole. */
+static sl_view find_target(const sl_trainer *trainer, int i, sl_param_range *range)
+{
+    const sl_param *param = trainer->params[i].param;
+    *range = i < trainer->trained_count ? param->updated : param->held;
+    return i < trainer->trained_count ? sl_trainer_weight(trainer, i)
+                                      : sl_trainer_cut(&param->data, param->held, param->held);
+}
+
 sl_status sl_trainer_load_start(sl_trainer *trainer)
 {
     sl_status status = SL_OK;
@@ -60,8 +71,8 @@ sl_status sl_trainer_load_start(sl_trainer *trainer)
     for (int i = 0; i < trainer->param_count; i++) {
         const trainer_param *param = &trainer->params[i];
         const sl_param_info *info = sl_param_list_at(plan->params, param->index);
-        const sl_view weight = sl_optimizer_weight(trainer->optimizer, i);
-        const sl_param_range own = param->param->updated;
+        sl_param_range own;
+        const sl_view weight = find_target(trainer, i, &own);
         if (weights)
             SL_TRY(sl_model_weights_read(weights, param->name, own.first, own.count, trainer->staging));
         else
@@ -80,6 +91,7 @@ typedef struct tensor_source {
     const char *label; /* for messages */
     const void *from;
     const sl_tensor_entry *(*find)(const void *from, const char *name);
+    const sl_checkpoint *checkpoint; /* NULL for a snapshot */
 } tensor_source;
 
 /* The elements from `first` on, from the file to the view, past the staging buffer if the device's memory is the host's. A
@@ -125,14 +137,17 @@ static sl_status load_tensors(sl_trainer *trainer, const tensor_source *source)
 {
     sl_status status = SL_OK;
     for (int i = 0; i < trainer->param_count; i++) {
-        const sl_param *param = trainer->params[i].param;
-        const sl_view weight = sl_optimizer_weight(trainer->optimizer, i);
-        SL_TRY(load_tensor(trainer, source, trainer->params[i].name, &param->shape, param->updated.first, &weight));
+        sl_param_range own;
+        const sl_view weight = find_target(trainer, i, &own);
+        SL_TRY(load_tensor(trainer, source, trainer->params[i].name, &trainer->params[i].param->shape, own.first,
+                           &weight));
     }
     for (int i = 0; i < sl_optimizer_state_count(trainer->optimizer); i++) {
         sl_optim_state state = sl_optimizer_state_at(trainer->optimizer, i);
         const sl_param *param = sl_trainer_find(trainer, state.param)->param;
         char name[1024];
+        if (source->checkpoint && sl_attributes_froze(trainer->plan, source->checkpoint, state.param))
+            continue; /* it was not trained then, so its state is that of a beginning: zero */
         snprintf(name, sizeof name, "optimizer.%s.%s", state.kind, state.param);
         SL_TRY(load_tensor(trainer, source, name, &param->shape, param->updated.first, &state.view));
     }
@@ -151,7 +166,9 @@ sl_status sl_trainer_load_checkpoint(sl_trainer *trainer, const char *path)
     sl_status status = SL_OK;
     sl_checkpoint *checkpoint = NULL;
     SL_TRY(sl_checkpoint_open(path, false, &checkpoint)); /* rank 0 has verified it */
-    const tensor_source source = { .label = path, .from = checkpoint, .find = find_in_checkpoint };
+    const tensor_source source = {
+        .label = path, .from = checkpoint, .find = find_in_checkpoint, .checkpoint = checkpoint
+    };
     SL_TRY(load_tensors(trainer, &source));
     trainer->step = trainer->committed = sl_checkpoint_step(checkpoint);
 done:

@@ -14,7 +14,7 @@ static sl_status global_norm(sl_trainer *trainer, double *out)
     int count = sl_param_list_count(trainer->plan->params), parts = (int)trainer->plan->config->parallel.dp;
     memset(trainer->sums, 0, (size_t)count * (size_t)parts * sizeof *trainer->sums);
     SL_TRY(sl_optimizer_square_sums(trainer->optimizer, sl_runtime_stream(trainer->runtime), trainer->own_sums));
-    for (int i = 0; i < trainer->param_count; i++) {
+    for (int i = 0; i < trainer->trained_count; i++) {
         const trainer_param *param = &trainer->params[i];
         if (param->counted)
             trainer->sums[param->index * parts + param->param->counted_part] = trainer->own_sums[i];

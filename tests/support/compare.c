@@ -13,6 +13,7 @@
  *                                   restarts do not count
  *   compare checkpoints A B         all tensors of two checkpoints, bit by bit
  *   compare files A B               all tensors of two safetensors files, bit by bit
+ *   compare subset A B              the same of those in A; B may have more
  */
 #include <sluice/shard.h>
 
@@ -177,12 +178,12 @@ static int compare_checkpoints(const char *path_a, const char *path_b)
     return code;
 }
 
-static int compare_files(const char *path_a, const char *path_b)
+static int compare_files(const char *path_a, const char *path_b, bool subset)
 {
     sl_safetensors *a = NULL, *b = NULL;
     if (sl_safetensors_open(path_a, &a) != SL_OK || sl_safetensors_open(path_b, &b) != SL_OK)
         return unreadable(sl_error_message());
-    int code = sl_safetensors_count(a) != sl_safetensors_count(b);
+    int code = !subset && sl_safetensors_count(a) != sl_safetensors_count(b);
     for (int i = 0; i < sl_safetensors_count(a); i++) {
         const sl_tensor_entry *entry = sl_safetensors_at(a, i);
         if (!same_bits(entry, sl_safetensors_find(b, entry->name))) {
@@ -320,7 +321,9 @@ int main(int argc, char **argv)
     if (argc == 4 && strcmp(argv[1], "checkpoints") == 0)
         return compare_checkpoints(argv[2], argv[3]);
     if (argc == 4 && strcmp(argv[1], "files") == 0)
-        return compare_files(argv[2], argv[3]);
+        return compare_files(argv[2], argv[3], false);
+    if (argc == 4 && strcmp(argv[1], "subset") == 0)
+        return compare_files(argv[2], argv[3], true);
     return unreadable(
-        "usage: compare tensors|elements|curve|metrics|checkpoints|files|bf16_... A B [TOLERANCE | BF16]");
+        "usage: compare tensors|elements|curve|metrics|checkpoints|files|subset|bf16_... A B [TOLERANCE | BF16]");
 }

@@ -60,6 +60,42 @@ static void b_is_i_and_w_and_nothing_is_computed_twice(void **state)
     sl_graph_destroy(g);
 }
 
+/* What lies below the first parameter that is trained is not differentiated. */
+static void frozen_parameters_cost_no_gradients(void **state)
+{
+    (void)state;
+    sl_graph *g = transformer(B, 3, false, 0);
+    sl_stage_program *whole = program_of(g, NULL, 0, NULL);
+    const sl_program_info *info = sl_stage_program_info(whole);
+    const char *names[64];
+    int count = 0;
+    for (int i = 0; i < info->param_count; i++) {
+        assert_false(info->params[i].frozen);
+        if (strncmp(info->params[i].name, "h.2.", 4) != 0 && strncmp(info->params[i].name, "lm_head", 7) != 0)
+            names[count++] = info->params[i].name;
+    }
+    assert_true(count > 10 && count < info->param_count);
+    assert_int_equal(sl_graph_freeze(g, names, count), SL_OK);
+    sl_stage_program *program = program_of(g, NULL, 0, NULL);
+    const sl_program_info *frozen = sl_stage_program_info(program);
+    int kept = 0;
+    for (int i = 0; i < frozen->param_count; i++) {
+        kept += !frozen->params[i].frozen;
+        assert_true(frozen->params[i].has_grad == !frozen->params[i].frozen);
+    }
+    assert_int_equal(kept, info->param_count - count);
+    assert_int_equal(count_ops(program, SL_PHASE_B, SL_OP_ATTENTION_GRAD), 1);
+    assert_int_equal(count_ops(program, SL_PHASE_B, SL_OP_EMBEDDING_GRAD), 0);
+    assert_int_equal(count_ops(program, SL_PHASE_B, SL_OP_LINEAR_GRAD_W), 4 + 1);
+    assert_int_equal(count_ops(program, SL_PHASE_B, SL_OP_LINEAR_GRAD_X), 4 + 1);
+    assert_true(frozen->saved_i_bytes + frozen->saved_w_bytes < info->saved_i_bytes + info->saved_w_bytes);
+    assert_int_equal(sl_graph_freeze(g, (const char *const[]){ "h.2.none" }, 1), SL_ERR_ARGUMENT);
+    assert_non_null(strstr(sl_error_message(), "no parameter 'h.2.none'"));
+    sl_stage_program_destroy(program);
+    sl_stage_program_destroy(whole);
+    sl_graph_destroy(g);
+}
+
 static void b_of_a_transformer_moves_no_data_around(void **state)
 {
     (void)state;
@@ -429,6 +465,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(b_is_i_and_w_and_nothing_is_computed_twice),
+        cmocka_unit_test(frozen_parameters_cost_no_gradients),
         cmocka_unit_test(b_of_a_transformer_moves_no_data_around),
         cmocka_unit_test(the_gradient_of_logits_takes_their_place),
         cmocka_unit_test(w_recomputes_nothing),
