@@ -105,6 +105,7 @@ int bench_step(int argc, char **argv)
                           .layers = 8,
                           .heads = 8,
                           .vocab = 8192,
+                          .microbatches = 1,
                           .threads = 1,
                           .repeats = 5,
                           .device = "cpu" };
@@ -124,6 +125,15 @@ int bench_step(int argc, char **argv)
         { .name = "layers", .value = "L", .wide = &step.layers, .min = 1, .max = 1 << 16, .help = "Layers." },
         { .name = "heads", .value = "H", .wide = &step.heads, .min = 1, .max = 1 << 16, .help = "Attention heads." },
         { .name = "vocab", .value = "V", .wide = &step.vocab, .min = 1, .max = 1 << 24, .help = "Words." },
+        { .name = "microbatches",
+          .value = "M",
+          .integer = &step.microbatches,
+          .min = 1,
+          .max = 1 << 16,
+          .help = "Parts of the batch that go through the model one after the other." },
+        { .name = "unpacked",
+          .flag = &step.unpacked,
+          .help = "Pack weights anew for every microbatch, as if they were not kept packed during a step." },
         { .name = "threads", .value = "N", .integer = &step.threads, .min = 1, .max = 1024, .help = "Threads." },
         { .name = "repeats",
           .value = "R",
@@ -139,6 +149,8 @@ int bench_step(int argc, char **argv)
     if (!options_parse(&usage, options, &argc, argv, &code))
         return code;
     log_to_stderr("bench step");
+    if (step.batch % step.microbatches != 0)
+        return usage_error("bench step", "--batch must be a multiple of --microbatches");
     step_result result = { 0 }, f32 = { 0 };
     step.nodes = nodes && format == FORMAT_TEXT;
     step.dtype = (sl_dtype)dtype;

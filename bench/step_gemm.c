@@ -17,7 +17,8 @@ struct step_gemms {
     sl_device *device;
     layer *layers;
     int count;
-    int64_t rows;
+    int64_t rows;        /* of a microbatch */
+    int rounds;          /* microbatches */
     void *narrow, *wide; /* activations: rows x the widest in, rows x the widest out */
     void *scratch;
     size_t scratch_bytes;
@@ -128,7 +129,8 @@ sl_status step_gemms_create(const step_options *options, sl_device *device, cons
 
     SL_TRY(SL_NEW(gemms));
     gemms->device = device;
-    gemms->rows = options->batch * options->seq;
+    gemms->rounds = options->microbatches;
+    gemms->rows = options->batch / options->microbatches * options->seq;
     SL_TRY(SL_NEW_ARRAY(gemms->layers, 4 * options->layers + 1));
     SL_TRY(add_layers(gemms, options, runtime));
     SL_TRY(allocate(gemms, sl_runtime_stream(runtime)));
@@ -155,10 +157,10 @@ double step_gemms_flops(const step_gemms *gemms)
     double flops = 0;
     for (int i = 0; i < gemms->count; i++)
         flops += 3 * 2.0 * (double)gemms->rows * (double)gemms->layers[i].in * (double)gemms->layers[i].out;
-    return flops;
+    return gemms->rounds * flops;
 }
 
-sl_status step_gemms_run(const step_gemms *gemms, sl_stream *stream)
+static sl_status run_microbatch(const step_gemms *gemms, sl_stream *stream)
 {
     sl_status status = SL_OK;
     for (int i = 0; i < gemms->count; i++)
@@ -167,6 +169,15 @@ sl_status step_gemms_run(const step_gemms *gemms, sl_stream *stream)
         SL_TRY(run(gemms, &gemms->layers[i], SL_OP_LINEAR_GRAD_X, stream));
         SL_TRY(run(gemms, &gemms->layers[i], SL_OP_LINEAR_GRAD_W, stream));
     }
+done:
+    return status;
+}
+
+sl_status step_gemms_run(const step_gemms *gemms, sl_stream *stream)
+{
+    sl_status status = SL_OK;
+    for (int i = 0; i < gemms->rounds; i++)
+        SL_TRY(run_microbatch(gemms, stream));
     SL_TRY(sl_stream_synchronize(stream));
 done:
     return status;

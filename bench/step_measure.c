@@ -33,7 +33,12 @@ static const sl_optim_options adamw = {
     .kind = SL_OPTIM_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .master_weights = true
 };
 static const sl_dtype grad_dtype = SL_F32;
-const sl_program_options step_program_options = { .grad_dtype = &grad_dtype };
+
+sl_program_options step_program_options(const step_options *options)
+{
+    return (sl_program_options){ .grad_dtype = &grad_dtype,
+                                 .pack_weights = options->microbatches > 1 && !options->unpacked };
+}
 
 static void bench_run_close(bench_run *run)
 {
@@ -91,14 +96,15 @@ static sl_model model_of(const step_options *options)
 }
 
 /* One stage on one rank: the runtime with all of the model and no messages. */
-static sl_status open_runtime(bench_run *run)
+static sl_status open_runtime(const step_options *bench, bench_run *run)
 {
     sl_status status = SL_OK;
     const sl_partition *const partition = run->partition;
     SL_TRY(sl_group_open(&(sl_group_options){ .transport = "self" }, &run->group));
-    SL_TRY(
-        sl_schedule_generate(&(sl_generate_options){ .name = "1F1B", .ranks = 1, .microbatches = 1 }, &run->schedule));
-    SL_TRY(sl_stage_build(&partition, 1, 0, run->device, &step_program_options, &run->stage));
+    const sl_program_options program = step_program_options(bench);
+    SL_TRY(sl_schedule_generate(
+        &(sl_generate_options){ .name = "1F1B", .ranks = 1, .microbatches = bench->microbatches }, &run->schedule));
+    SL_TRY(sl_stage_build(&partition, 1, 0, run->device, &program, &run->stage));
     sl_runtime_options options = {
         .group = run->group, .device = run->device, .schedule = run->schedule, .stages = &run->stage, .stage_count = 1
     };
@@ -163,17 +169,19 @@ static sl_status open_run(const step_options *options, bench_run *run, step_resu
     sl_status status = SL_OK;
     sl_model model = model_of(options);
     SL_TRY(sl_model_check(&model));
-    const sl_model_shape shape = { .batch = options->batch, .seq = options->seq, .dtype = options->dtype };
+    const sl_model_shape shape = { .batch = options->batch / options->microbatches,
+                                   .seq = options->seq,
+                                   .dtype = options->dtype };
     SL_TRY(sl_model_build(&model, SL_MODE_TRAIN, &shape, &run->graph));
     SL_TRY(sl_graph_partition(run->graph, NULL, &run->partition));
-    SL_TRY(open_runtime(run));
+    SL_TRY(open_runtime(options, run));
     SL_TRY(init_params(run));
     SL_TRY(create_tokens(run, options, "tokens", &run->args[0]));
     SL_TRY(create_tokens(run, options, "targets", &run->args[1]));
     SL_TRY(sl_optimizer_create(&adamw, run->device, run->params, run->param_count, &run->optimizer));
 
-    result->flops =
-        sl_stage_phase_cost(run->stage, SL_PHASE_F).flops + sl_stage_phase_cost(run->stage, SL_PHASE_B).flops;
+    result->flops = options->microbatches * (sl_stage_phase_cost(run->stage, SL_PHASE_F).flops +
+                                             sl_stage_phase_cost(run->stage, SL_PHASE_B).flops);
     result->predicted_memory = (int64_t)sl_runtime_get_memory(run->runtime).device;
     for (int i = 0; i < run->param_count; i++) {
         int64_t count = sl_meta_count(&run->params[i].data.meta);
@@ -234,14 +242,14 @@ static int by_seconds(const void *a, const void *b)
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-static sl_status measure_nodes(const bench_run *run, step_result *result)
+static sl_status measure_nodes(const step_options *options, const bench_run *run, step_result *result)
 {
     sl_status status = SL_OK;
     double *seconds = NULL;
     int count = sl_graph_node_count(run->graph);
     SL_TRY(SL_NEW_ARRAY(seconds, count));
     SL_TRY(SL_NEW_ARRAY(result->nodes, count));
-    SL_TRY(step_time_nodes(run->partition, run->device, run->runtime, run->args, seconds));
+    SL_TRY(step_time_nodes(options, run->partition, run->device, run->runtime, run->args, seconds));
     for (int i = 0; i < count; i++) {
         char *name = NULL;
         SL_TRY(sl_strdup(sl_graph_node_name(run->graph, i), &name));
@@ -281,7 +289,7 @@ sl_status step_measure(const step_options *options, step_result *out)
     }
     result.loss = run.loss;
     if (options->nodes)
-        SL_TRY(measure_nodes(&run, &result));
+        SL_TRY(measure_nodes(options, &run, &result));
     *out = result;
     result.nodes = NULL;
     result.node_count = 0;

@@ -8,9 +8,10 @@
 
 typedef struct SL_NAMED_FIELDS step_options {
     int64_t batch, seq, embd, layers, heads, vocab;
-    int threads, repeats;
+    int microbatches, threads, repeats;
     const char *device; /* as sl_device_open takes it */
     bool nodes;         /* measure the nodes of the graph as well */
+    bool unpacked;      /* weights are packed anew for every microbatch */
     sl_dtype dtype;     /* of parameters and activations: f32, or bf16 with f32 gradients and master weights */
 } step_options;
 
@@ -34,8 +35,8 @@ typedef struct step_result {
     int node_count;
 } step_result;
 
-/* Gradients are f32 whatever the parameters are. */
-extern const sl_program_options step_program_options;
+/* Gradients are f32 whatever the parameters are; weights are packed once if there are several microbatches. */
+sl_program_options step_program_options(const step_options *options);
 
 SL_MUST_CHECK sl_status step_measure(const step_options *options, step_result *out);
 void step_result_clear(step_result *result);
@@ -55,9 +56,9 @@ SL_MUST_CHECK sl_status step_gemms_run(const step_gemms *gemms, sl_stream *strea
 
 /* ---- Where the time goes (step_nodes.c) ------------------------------------------------------ */
 
-/* Runs forward and backward of the one stage once more, without the runtime, and adds the seconds of each node to
+/* Runs forward and backward of the one stage once more, for one microbatch, without the runtime, and adds the seconds of each node to
  * seconds. Parameters are the runtime's; its gradients are overwritten. */
-SL_MUST_CHECK sl_status step_time_nodes(const sl_partition *partition, sl_device *device, const sl_runtime *runtime,
-                                        const sl_arg args[2], double *seconds);
+SL_MUST_CHECK sl_status step_time_nodes(const step_options *options, const sl_partition *partition, sl_device *device,
+                                        const sl_runtime *runtime, const sl_arg args[2], double *seconds);
 
 #endif

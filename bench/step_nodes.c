@@ -93,9 +93,9 @@ static sl_status node_run_open(node_run *run, const sl_runtime *runtime, const s
     SL_TRY(SL_NEW_ARRAY(run->output_grads, info->output_count));
     for (int i = 0; i < info->input_count; i++) {
         const sl_view *from = &args[strcmp(info->inputs[i].name, args[0].name) != 0].view;
-        void *to = take(run, sl_meta_bytes(&from->meta));
-        SL_TRY(sl_stream_copy(sl_runtime_stream(runtime), SL_COPY_HOST_TO_DEVICE, to, from->data,
-                              sl_meta_bytes(&from->meta)));
+        void *to = take(run, info->inputs[i].bytes); /* the first microbatch's */
+        SL_TRY(
+            sl_stream_copy(sl_runtime_stream(runtime), SL_COPY_HOST_TO_DEVICE, to, from->data, info->inputs[i].bytes));
         run->inputs[i] = to;
     }
     SL_TRY(find_params(run, runtime));
@@ -104,13 +104,14 @@ done:
     return status;
 }
 
-sl_status step_time_nodes(const sl_partition *partition, sl_device *device, const sl_runtime *runtime,
-                          const sl_arg args[2], double *seconds)
+sl_status step_time_nodes(const step_options *options, const sl_partition *partition, sl_device *device,
+                          const sl_runtime *runtime, const sl_arg args[2], double *seconds)
 {
     sl_status status = SL_OK;
     node_run run = { .device = device };
     void *host = NULL;
-    SL_TRY(sl_stage_program_create(partition, 0, device, &step_program_options, &run.program));
+    const sl_program_options program = step_program_options(options);
+    SL_TRY(sl_stage_program_create(partition, 0, device, &program, &run.program));
     run.info = sl_stage_program_info(run.program);
     SL_TRY(node_run_open(&run, runtime, args));
     void *constants = take(&run, run.info->constant_bytes);

@@ -264,6 +264,9 @@ typedef struct SL_NAMED_FIELDS sl_program_options {
     /* Element type of all parameters' gradients; NULL: each gradient has that of its parameter. f32 gradients of bf16
      * parameters add up over microbatches without being rounded to bf16 in between. */
     const sl_dtype *grad_dtype;
+    /* Products can use parameters that sl_stage_program_pack has packed for them, once for all microbatches that see the
+     * same values. Takes packed_bytes of memory, as much as the parameters or twice as much; changes no bit. */
+    bool pack_weights;
 } sl_program_options;
 
 /* A buffer outside the program: contiguous, on a SL_DEVICE_ALIGNMENT boundary if it is large. */
@@ -305,6 +308,7 @@ typedef struct sl_program_info {
     size_t scratch_bytes[SL_PHASE_COUNT];
     size_t constant_bytes;
     size_t param_bytes, grad_bytes; /* sums over params */
+    size_t packed_bytes;            /* 0 without pack_weights, or if the device's products have no use for it */
 
     int instruction_count[SL_PHASE_COUNT];
     sl_cost cost[SL_PHASE_COUNT];
@@ -323,6 +327,9 @@ typedef struct sl_bindings {
     void *const *input_grads;        /* overwritten by I or B */
     void *const *states;
     const void *constants; /* constant_bytes, filled by sl_stage_program_constants */
+    /* packed_bytes that all microbatches share, filled by sl_stage_program_pack; NULL: every product packs its parameter
+     * again. */
+    void *packed;
     /* Regions of one microbatch: saved_i is written by F and dead after I, saved_w is written by F (I may change it)
      * and dead after W, kept is written by I and dead after W (B does not use it). scratch is dead between calls. */
     void *saved_i, *saved_w, *kept, *scratch;
@@ -339,6 +346,11 @@ SL_API const sl_program_info *sl_stage_program_info(const sl_stage_program *prog
 
 /* Writes the constants, host memory of constant_bytes; the caller copies them to the device once. */
 SL_API void sl_stage_program_constants(const sl_stage_program *program, void *host);
+
+/* Packs the parameters for the phase, F or I (B is as I, W needs none): before its first run after the parameters have
+ * changed, with the same packed and params in the bindings; I needs both. */
+SL_API SL_MUST_CHECK sl_status sl_stage_program_pack(const sl_stage_program *program, sl_phase phase, sl_stream *stream,
+                                                     const sl_bindings *bindings);
 
 /* Gives one phase of one microbatch to the stream: F, then B, or I and later W. Any number of microbatches may be in
  * flight, each with its own regions and ports. */

@@ -29,6 +29,7 @@ typedef struct sl_kernel_call {
     uint32_t accumulate; /* bit i: output i += result; only if the op accumulates */
     void *scratch;       /* device memory on a SL_DEVICE_ALIGNMENT boundary; may be NULL if 0 bytes are needed */
     size_t scratch_bytes;
+    const void *packed; /* input 1, the weight, as sl_kernel_pack left it; NULL: the kernel packs it if it needs to */
     sl_rng rng;
     const char
         *node; /* name for the message of an error that comes to light after the call; NULL: none. It outlives the
@@ -41,6 +42,14 @@ SL_API SL_MUST_CHECK sl_status sl_kernel_scratch(sl_device *device, const sl_ker
 
 /* Checks the call and gives it to the stream. The call struct may go at once, the memory after the stream ran it. */
 SL_API SL_MUST_CHECK sl_status sl_kernel_run(sl_stream *stream, const sl_kernel_call *call);
+
+/* Products reorder ("pack") their weight before they multiply. If calls that differ in their rows alone share a weight, it
+ * can be packed once for all of them: bytes that LINEAR or LINEAR_GRAD_X wants for that; 0: the kernel has no use for it,
+ * and so for all other ops. Looks at metadata only. The result of a call has the same bits either way. */
+SL_API SL_MUST_CHECK sl_status sl_kernel_packed_bytes(sl_device *device, const sl_kernel_call *call, size_t *bytes);
+/* Packs the weight of the call, whose other tensors need no memory, into device memory of that many bytes on a
+ * SL_DEVICE_ALIGNMENT boundary. Only for a call that has such bytes. */
+SL_API SL_MUST_CHECK sl_status sl_kernel_pack(sl_stream *stream, const sl_kernel_call *call, void *to);
 
 /* Writes what the device's kernels run on into text and returns it: "cpu: avx512_bf16, own products, 1 thread".
  */

@@ -118,6 +118,7 @@ typedef struct sl_stage_desc {
     size_t kept_bytes;    /* from I to W */
     size_t scratch_bytes; /* during a call */
     size_t constant_bytes[SL_MAX_SIZES];
+    size_t packed_bytes; /* of weights packed for products, shared by all microbatches */
 } sl_stage_desc;
 
 /* ---- Compiling ------------------------------------------------------------------------------- */
@@ -171,6 +172,7 @@ SL_API int sl_pipeline_microbatches(const sl_pipeline *pipeline);
 /* Bytes on one rank, by what they are for. */
 typedef struct sl_pipeline_memory {
     size_t params, grads, constants;
+    size_t packed;   /* weights packed for products; with SL_SHARD_FULL they are in slots */
     size_t slots;    /* activations, saved regions, gradients between stages of this rank, gathered weights */
     size_t scratch;  /* shared by all stages */
     size_t inputs;   /* copies of arguments that cannot be used in place */

@@ -165,8 +165,8 @@ void sl_stage_program_dump(const sl_stage_program *program, FILE *file)
         dump_port("output", i, &info->outputs[i], file);
     for (int i = 0; i < info->state_count; i++)
         dump_port("state", i, &info->states[i], file);
-    fprintf(file, "saved_i %zu bytes, saved_w %zu bytes, kept %zu bytes, constants %zu bytes\n", info->saved_i_bytes,
-            info->saved_w_bytes, info->kept_bytes, info->constant_bytes);
+    fprintf(file, "saved_i %zu bytes, saved_w %zu bytes, kept %zu bytes, constants %zu bytes, packed %zu bytes\n",
+            info->saved_i_bytes, info->saved_w_bytes, info->kept_bytes, info->constant_bytes, info->packed_bytes);
     for (int p = 0; p < SL_PHASE_COUNT; p++)
         dump_phase(program, (sl_phase)p, file);
 }

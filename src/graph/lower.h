@@ -48,6 +48,7 @@ typedef struct sl_instruction {
     /* Set by the plan: */
     int time;                             /* step of the timeline; copies of priors have that of what they serve */
     size_t scratch_offset, scratch_bytes; /* of the kernel, within the phase's scratch */
+    size_t packed_offset, packed_bytes;   /* of input 1, within the region of packed weights; 0 bytes: not packed */
     uint32_t starts;                      /* bit i: output i is the phase's first of a parameter's whole gradient */
     bool is_done;                         /* a copy whose ends came to lie at the same place: nothing to run */
 } sl_instruction;

@@ -256,5 +256,6 @@ void sl_program_plan_clear(sl_program_plan *plan)
     sl_free(plan->split);
     sl_free(plan->whole);
     sl_free(plan->last_use);
+    sl_free(plan->packs);
     *plan = (sl_program_plan){ 0 };
 }

@@ -21,12 +21,18 @@ typedef struct sl_program_plan {
      * (instructions start the others). */
     int *unstarted[SL_PHASE_COUNT];
     int unstarted_count[SL_PHASE_COUNT];
-    size_t saved_i_bytes, saved_w_bytes, kept_bytes;
+    /* One product for each weight that is packed beforehand; phase: F if F needs it first, else I. */
+    sl_instruction *packs;
+    int pack_count;
+    size_t pack_capacity;
+    size_t saved_i_bytes, saved_w_bytes, kept_bytes, packed_bytes;
     size_t scratch_bytes[SL_PHASE_COUNT];
 } sl_program_plan;
 
 /* *out starts as zero and is to be cleared by the caller in any case. */
 SL_MUST_CHECK sl_status sl_program_plan_make(const sl_lowering *lowering, sl_device *device, sl_program_plan *out);
+/* Finds the weights that are packed beforehand; without it there are none. */
+SL_MUST_CHECK sl_status sl_program_plan_pack(const sl_lowering *lowering, sl_device *device, sl_program_plan *plan);
 void sl_program_plan_clear(sl_program_plan *plan);
 
 /* Proves the plan by walking through it: every tensor read was written by the storage it belongs to and not written

@@ -206,6 +206,7 @@ static sl_status fill_info(sl_stage_program *program, const sl_lowering *lowerin
     info->saved_i_bytes = program->plan.saved_i_bytes;
     info->saved_w_bytes = program->plan.saved_w_bytes;
     info->kept_bytes = program->plan.kept_bytes;
+    info->packed_bytes = program->plan.packed_bytes;
     add_costs(program);
 done:
     return status;
@@ -234,6 +235,8 @@ sl_status sl_stage_program_create(const sl_partition *partition, int stage, sl_d
     if (options->recompute_count > 0 && !options->forward_only)
         SL_TRY(sl_lower_recompute(&lowering, options->recompute, options->recompute_count));
     SL_TRY(sl_program_plan_make(&lowering, device, &program->plan));
+    if (options->pack_weights)
+        SL_TRY(sl_program_plan_pack(&lowering, device, &program->plan));
     SL_TRY(fill_info(program, &lowering));
     *out = program;
     program = NULL;

@@ -74,6 +74,8 @@ static sl_status run_step(const sl_stage_program *program, const sl_program_plac
     if (step->scratch_bytes > 0)
         call.scratch = (char *)bindings->scratch + step->scratch_offset;
     call.scratch_bytes = step->scratch_bytes;
+    if (step->packed_bytes > 0 && bindings->packed)
+        call.packed = (const char *)bindings->packed + step->packed_offset;
     if (bindings->overwrite_grads)
         call.accumulate &= ~step->starts;
     call.rng = bindings->rng;
@@ -81,6 +83,24 @@ static sl_status run_step(const sl_stage_program *program, const sl_program_plac
     SL_TRY(sl_kernel_run_checked(stream, &call)); /* the plan has asked for its scratch */
 done:
     return status;
+}
+
+sl_status sl_stage_program_pack(const sl_stage_program *program, sl_phase phase, sl_stream *stream,
+                                const sl_bindings *bindings)
+{
+    sl_status status = SL_OK;
+    sl_phase wanted = phase == SL_PHASE_F ? SL_PHASE_F : SL_PHASE_I;
+    for (int i = 0; i < program->plan.pack_count && phase != SL_PHASE_W; i++) {
+        const sl_instruction *pack = &program->plan.packs[i];
+        sl_view views[SL_OP_INPUTS + SL_OP_OUTPUTS];
+        sl_kernel_call call = sl_instruction_call(pack, views);
+        if (pack->phase != wanted)
+            continue;
+        SL_TRY(fill_view(program, bindings, program->plan.split, &pack->inputs[1], &views[1]));
+        SL_TRY(sl_kernel_pack(stream, &call, (char *)bindings->packed + pack->packed_offset));
+    }
+done:
+    return status == SL_OK ? SL_OK : sl_fail_context(status, "stage %d: packing weights", program->info.stage);
 }
 
 /* Zeroes the gradients that no instruction starts. */

@@ -73,6 +73,31 @@ sl_status sl_kernel_run_checked(sl_stream *stream, const sl_kernel_call *call)
     return status == SL_OK ? table->run(stream, call) : status;
 }
 
+sl_status sl_kernel_packed_bytes(sl_device *device, const sl_kernel_call *call, size_t *bytes)
+{
+    sl_status status = SL_OK;
+    const sl_kernel_table *table = NULL;
+    SL_TRY(find_table(device, &table));
+    SL_TRY(check_call(call));
+    *bytes = table->packed_bytes ? table->packed_bytes(device, call) : 0;
+done:
+    return status;
+}
+
+sl_status sl_kernel_pack(sl_stream *stream, const sl_kernel_call *call, void *to)
+{
+    sl_status status = SL_OK;
+    const sl_kernel_table *table = NULL;
+    SL_TRY(find_table(sl_stream_device(stream), &table));
+    SL_TRY(check_call(call));
+    if (!table->pack)
+        return sl_fail(SL_ERR_ARGUMENT, "%s: device %s packs no weights", sl_op_name(call->op),
+                       sl_device_name(sl_stream_device(stream)));
+    SL_TRY(table->pack(stream, call, to));
+done:
+    return status;
+}
+
 char *sl_kernel_describe(sl_device *device, char *text, size_t size)
 {
     const sl_kernel_table *table = NULL;

@@ -9,6 +9,9 @@ typedef struct SL_NAMED_FIELDS sl_kernel_table {
     sl_device_kind kind;
     sl_status (*run)(sl_stream *stream, const sl_kernel_call *call);
     sl_status (*scratch)(sl_device *device, const sl_kernel_call *call, size_t *bytes);
+    /* Optional, both or none: as sl_kernel_packed_bytes and sl_kernel_pack. */
+    size_t (*packed_bytes)(sl_device *device, const sl_kernel_call *call);
+    sl_status (*pack)(sl_stream *stream, const sl_kernel_call *call, void *to);
     char *(*describe)(sl_device *device, char *text, size_t size);
     double (*measure_peak)(sl_device *device);
     double (*measure_product_peak)(sl_device *device, sl_dtype dtype); /* optional; NULL: no dtype is faster than f32 */

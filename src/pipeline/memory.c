@@ -20,6 +20,10 @@ static void place_weights(const sl_pipeline *pipeline, int rank, sl_pipeline_mem
     const sl_wiring *wiring = pipeline->wiring;
     for (int k = 0; k < wiring->ranks[rank].stage_count; k++) {
         sl_wire_stage *stage = &wiring->stages[wiring->ranks[rank].stages[k]];
+        if (wiring->shard != SL_SHARD_FULL) {
+            stage->packed_offset = memory->packed;
+            memory->packed += sl_round_up(stage->packed_bytes);
+        }
         for (int i = 0; i < stage->weight_count; i++) {
             sl_wire_weight *weight = &stage->weights[i];
             weight->source = weight->own_data ? NULL : find_earlier(wiring, rank, weight);
@@ -95,8 +99,8 @@ static void count_rank(sl_pipeline *pipeline, int rank)
         plan->scalar_bytes = 2 * (size_t)wiring->microbatches * SL_SCALAR_STRIDE;
     plan->slot_bytes = sl_slots_layout(&plan->slots);
     memory->slots = plan->slot_bytes + plan->scalar_bytes;
-    memory->device =
-        memory->params + memory->grads + memory->constants + memory->slots + memory->scratch + memory->inputs;
+    memory->device = memory->params + memory->grads + memory->constants + memory->packed + memory->slots +
+                     memory->scratch + memory->inputs;
 }
 
 void sl_pipeline_count_memory(sl_pipeline *pipeline)

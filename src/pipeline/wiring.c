@@ -130,6 +130,7 @@ static sl_status copy_stage(sl_wiring *wiring, const sl_stage_desc *desc, sl_wir
     stage->saved_w_bytes = desc->saved_w_bytes;
     stage->kept_bytes = desc->kept_bytes;
     stage->scratch_bytes = desc->scratch_bytes;
+    stage->packed_bytes = desc->packed_bytes;
     memcpy(stage->constant_bytes, desc->constant_bytes, sizeof stage->constant_bytes);
     SL_TRY(copy_inputs(wiring, desc, stage));
     SL_TRY(copy_outputs(wiring, desc, stage));
@@ -171,6 +172,10 @@ static sl_status shard_stage(const sl_wiring *wiring, sl_wire_stage *stage, int 
         weight->kept_grad_meta = sl_meta_make(weight->grad_meta.dtype, 1, &weight->shard);
         weight->data_room = sl_meta_bytes(&weight->kept_meta);
         weight->grad_room = sl_meta_bytes(&weight->kept_grad_meta);
+    }
+    if (wiring->shard == SL_SHARD_FULL) {
+        stage->packed_offset = stage->weight_block_bytes;
+        stage->weight_block_bytes += sl_round_up(stage->packed_bytes);
     }
     return SL_OK;
 }

@@ -60,6 +60,8 @@ typedef struct sl_wire_stage {
     bool can_train, can_split, can_infer, writes_all_grads, keeps_in_b;
     size_t saved_i_bytes, saved_w_bytes, kept_bytes, scratch_bytes;
     size_t constant_bytes[SL_MAX_SIZES];
+    size_t packed_bytes;
+    size_t packed_offset; /* in the rank's block of packed weights or, with shards, in that of gathered weights */
     size_t weight_block_bytes, grad_block_bytes; /* with shards: all weights gathered, all gradients of a step */
 } sl_wire_stage;
 

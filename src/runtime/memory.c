@@ -162,6 +162,7 @@ static sl_status take_blocks(sl_runtime *runtime)
     sl_blocks *blocks = &runtime->blocks;
     SL_TRY(sl_store_open(runtime));
     SL_TRY(take_block(runtime, plan->memory.constants, &memory->constants, &blocks->constants));
+    SL_TRY(take_block(runtime, plan->memory.packed, &memory->packed, &blocks->packed));
     SL_TRY(take_block(runtime, plan->slot_bytes, &memory->slots, &blocks->slots));
     SL_TRY(take_block(runtime, plan->scalar_bytes, &memory->slots, &blocks->scalars));
     SL_TRY(take_block(runtime, plan->memory.scratch, &memory->scratch, &blocks->scratch));
@@ -232,7 +233,9 @@ done:
 void sl_runtime_free_memory(sl_runtime *runtime)
 {
     sl_blocks *blocks = &runtime->blocks;
-    void *all[] = { blocks->slots, blocks->scratch, blocks->constants, blocks->inputs, blocks->scalars };
+    void *all[] = {
+        blocks->slots, blocks->scratch, blocks->constants, blocks->packed, blocks->inputs, blocks->scalars
+    };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         if (all[i])
             sl_device_free(runtime->device, all[i]);

@@ -12,7 +12,7 @@
 
 /* Device memory, one block each. */
 typedef struct sl_blocks {
-    void *slots, *scratch, *constants, *inputs, *scalars;
+    void *slots, *scratch, *constants, *packed, *inputs, *scalars;
 } sl_blocks;
 
 /* One root input that this rank's stages use. */

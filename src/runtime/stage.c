@@ -58,6 +58,7 @@ void sl_stage_reset(sl_stage *stage)
 {
     reset_values(stage->inputs, stage->input_count);
     reset_values(stage->outputs, stage->output_count);
+    sl_stage_set_packed(stage, NULL);
 }
 
 sl_status sl_stage_alloc(int index, int inputs, int outputs, int weights, sl_stage **out)
@@ -138,7 +139,8 @@ void sl_stage_describe(sl_stage *stage, sl_stage_desc *out)
                             .saved_i_bytes = stage->saved_i_bytes,
                             .saved_w_bytes = stage->saved_w_bytes,
                             .kept_bytes = stage->kept_bytes,
-                            .scratch_bytes = stage->scratch_bytes };
+                            .scratch_bytes = stage->scratch_bytes,
+                            .packed_bytes = stage->packed_bytes };
     memcpy(out->constant_bytes, stage->constant_bytes, sizeof out->constant_bytes);
 }
 

@@ -82,6 +82,9 @@ struct sl_stage {
     size_t saved_i_bytes, saved_w_bytes, kept_bytes, scratch_bytes;
     size_t constant_bytes[SL_MAX_SIZES];
     void *constants[SL_MAX_SIZES]; /* device memory of the runtime's */
+    size_t packed_bytes;
+    void *packed;      /* likewise, for packed weights; NULL: there is none */
+    bool is_packed[2]; /* since the weights changed: for F, for I and B */
 
     sl_cost costs[SL_PHASE_COUNT]; /* of one microbatch of the larger size */
 
@@ -117,6 +120,13 @@ void sl_stage_reset(sl_stage *stage);
 
 /* Views of the callbacks from the agreed metadata; needed before the first run. */
 SL_MUST_CHECK sl_status sl_stage_prepare(sl_stage *stage, int size_count);
+
+/* Another step, or other memory of the weights: what is packed of them does not count any more. */
+static inline void sl_stage_set_packed(sl_stage *stage, void *packed)
+{
+    stage->packed = packed;
+    stage->is_packed[0] = stage->is_packed[1] = false;
+}
 
 /* One phase of one microbatch, with the weight runner in its place. */
 SL_MUST_CHECK sl_status sl_stage_run(sl_stage *stage, sl_phase phase, const sl_frame *frame,

@@ -10,6 +10,19 @@ typedef struct programs {
     sl_stage_program *program[SL_MAX_SIZES];
 } programs;
 
+/* Packs the weights for the step's first microbatch that needs them. The programs of both sizes of microbatch pack alike,
+ * unless the smaller has too few rows for that. */
+static sl_status pack_weights(sl_stage *stage, sl_phase phase, sl_stream *stream, const sl_bindings *bindings)
+{
+    const programs *own = stage->own;
+    bool *done = &stage->is_packed[phase != SL_PHASE_F];
+    if (!bindings->packed || *done || phase == SL_PHASE_W)
+        return SL_OK;
+    sl_status status = sl_stage_program_pack(own->program[0], phase, stream, bindings);
+    *done = status == SL_OK;
+    return status;
+}
+
 static sl_status programs_run(sl_stage *stage, sl_phase phase, const sl_frame *frame, const sl_run_context *context)
 {
     const programs *own = stage->own;
@@ -33,6 +46,11 @@ static sl_status programs_run(sl_stage *stage, sl_phase phase, const sl_frame *f
         .rng = context->rng,
     };
     bindings.rng.sample_offset += frame->first_sample;
+    if (sl_stage_program_info(own->program[frame->size])->packed_bytes == stage->packed_bytes)
+        bindings.packed = stage->packed;
+    sl_status status = pack_weights(stage, phase, context->stream, &bindings);
+    if (status != SL_OK)
+        return status;
     return sl_stage_program_run(own->program[frame->size], phase, context->stream, &bindings);
 }
 
@@ -130,6 +148,7 @@ static sl_status take_program(sl_stage *stage, const sl_program_info *info, int 
         stage->scratch_bytes = larger(stage->scratch_bytes, info->scratch_bytes[phase]);
     stage->constant_bytes[size] = info->constant_bytes;
     if (size == 0) {
+        stage->packed_bytes = info->packed_bytes;
         memcpy(stage->costs, info->cost, sizeof stage->costs);
         stage->states = info->states;
         stage->state_count = info->state_count;

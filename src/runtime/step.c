@@ -193,9 +193,20 @@ done:
     return status;
 }
 
+/* Whoever changes weights does so between steps: what was packed of them before is old. */
+static void forget_packed(sl_runtime *runtime)
+{
+    char *block = runtime->blocks.packed;
+    for (int k = 0; k < runtime->stage_count; k++) {
+        const sl_wire_stage *wire = &runtime->wiring->stages[runtime->stages[k]->index];
+        sl_stage_set_packed(runtime->stages[k], block && wire->packed_bytes ? block + wire->packed_offset : NULL);
+    }
+}
+
 static sl_status begin(sl_runtime *runtime, const sl_step *step, bool training)
 {
     sl_status status = SL_OK;
+    forget_packed(runtime);
     runtime->lanes.failed = SL_OK;
     runtime->context.training = training;
     runtime->context.user = step->user;

@@ -175,6 +175,7 @@ done:
 /* From now on the stage finds its weights in the block, or nowhere. */
 static void point_weights(const weights_of *of, char *block)
 {
+    sl_stage_set_packed(of->stage, block && of->wire->packed_bytes ? block + of->wire->packed_offset : NULL);
     for (int i = 0; i < of->wire->weight_count; i++) {
         void *place = block ? block + of->wire->weights[i].block_offset : NULL;
         of->stage->param_pointers[i] = of->stage->weight_views[i].data = place;

@@ -48,6 +48,7 @@ struct sl_train_plan {
     sl_shard_mode shard; /* none if there is one replica */
     int shard_group;     /* replicas that share; 1 if they share nothing */
     int unsharded;       /* full: stages of a rank whose weights are gathered at once */
+    bool pack_weights;   /* packed once a step for all microbatches: if there are several, and if it fits */
 
     sl_pipeline *pipeline; /* of one replica */
     sl_plan_stage *stages;

@@ -93,7 +93,8 @@ sl_status sl_plan_build_stage(const sl_train_plan *plan, int s, sl_device *devic
     const sl_dtype grad_dtype = (sl_dtype)plan->config->precision.grad;
     const sl_program_options options = { .recompute = plan->recompute.items,
                                          .recompute_count = (int)plan->recompute.count,
-                                         .grad_dtype = &grad_dtype };
+                                         .grad_dtype = &grad_dtype,
+                                         .pack_weights = plan->pack_weights };
     SL_TRY(
         sl_stage_build((const sl_partition *const *)plan->partitions, plan->size_count, s, device, &options, &stage));
     sl_stage_describe(stage, &desc);
@@ -222,7 +223,7 @@ done:
 
 sl_plan_memory sl_plan_memory_of(const sl_pipeline_memory *memory)
 {
-    return (sl_plan_memory){ .weights = memory->params,
+    return (sl_plan_memory){ .weights = memory->params + memory->packed,
                              .gradients = memory->grads,
                              .activations = memory->constants + memory->slots + memory->scratch + memory->inputs,
                              .messages = memory->messages };
@@ -259,8 +260,16 @@ static int most_stages_of_a_rank(const sl_train_plan *plan)
     return most;
 }
 
-/* Compiles it. With full shards as many stages are gathered at once as fit, unless the configuration says how many. */
-static sl_status choose_pipeline(sl_train_plan *plan, sl_device *device, const sl_stage_desc *descs)
+static void leave_unpacked(sl_train_plan *plan, sl_stage_desc *descs)
+{
+    plan->pack_weights = false;
+    for (int s = 0; s < plan->stage_count; s++)
+        descs[s].packed_bytes = 0;
+}
+
+/* Compiles it. Weights are packed if that fits. With full shards as many stages are gathered at once as fit, unless the
+ * configuration says how many. */
+static sl_status choose_pipeline(sl_train_plan *plan, sl_device *device, sl_stage_desc *descs)
 {
     sl_status status = SL_OK;
     const sl_train_config *config = plan->config;
@@ -273,9 +282,13 @@ static sl_status choose_pipeline(sl_train_plan *plan, sl_device *device, const s
     for (;;) {
         SL_TRY(compile(plan, device, descs));
         SL_TRY(count_memory(plan, device));
-        if (!choose || plan->unsharded == 1 || sl_train_plan_fits(plan))
+        bool fits = sl_train_plan_fits(plan);
+        if (fits || (!plan->pack_weights && (!choose || plan->unsharded == 1)))
             return SL_OK;
-        plan->unsharded--;
+        if (plan->pack_weights)
+            leave_unpacked(plan, descs);
+        else
+            plan->unsharded--;
         sl_pipeline_destroy(plan->pipeline);
         plan->pipeline = NULL;
     }
@@ -488,6 +501,7 @@ sl_status sl_plan_predict(sl_train_plan *plan, bool timed)
     SL_TRY(sl_arena_create(&arena));
     SL_TRY(sl_device_open(plan->device, &device_options, &device));
     plan->device_total = sl_device_get_memory(device).total;
+    plan->pack_weights = sl_schedule_microbatches(plan->schedule) > 1;
     SL_TRY(describe_stages(plan, device, arena, &facts));
     plan->shard = config->parallel.dp > 1 ? (sl_shard_mode)config->parallel.shard : SL_SHARD_NONE;
     plan->shard_group = plan->shard == SL_SHARD_NONE       ? 1

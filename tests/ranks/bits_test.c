@@ -206,6 +206,7 @@ static int mpi_main(char **argv)
 {
     results from = { .bytes = 0 };
     rank_job job = { .ranks = atoi(argv[2]), .share = atoi(argv[3]) };
+    full = job.share == EVERY_SHARE;
     run_config *configs = calloc(MAX_CONFIGS, sizeof *configs);
     from.bytes = (size_t)list_configs(job.ranks, job.share, configs) * sizeof(run_result);
     free(configs);

@@ -244,6 +244,26 @@ static sl_status cpu_scratch(sl_device *device, const sl_kernel_call *call, size
     return SL_OK;
 }
 
+/* A weight that the kernel would have to copy first is not packed beforehand. */
+static size_t cpu_packed_bytes(sl_device *device, const sl_kernel_call *call)
+{
+    sl_cpu cpu = cpu_of(device);
+    const sl_cpu_kernel *kernel = find(&cpu, call);
+    if (!kernel || !kernel->packed_bytes || must_move(kernel, call, sl_call_input(call, 1)))
+        return 0;
+    return kernel->packed_bytes(call);
+}
+
+static sl_status cpu_pack(sl_stream *stream, const sl_kernel_call *call, void *to)
+{
+    sl_cpu cpu = cpu_of(sl_stream_device(stream));
+    const sl_cpu_kernel *kernel = find(&cpu, call);
+    if (!kernel || !kernel->pack)
+        return sl_fail(SL_ERR_ARGUMENT, "%s: there is no weight to pack", sl_op_name(call->op));
+    kernel->pack(&cpu, call, to);
+    return SL_OK;
+}
+
 static char *cpu_describe(sl_device *device, char *text, size_t size)
 {
     int threads = sl_device_threads(device);
@@ -256,6 +276,8 @@ const sl_kernel_table sl_kernels_cpu = {
     .kind = SL_DEVICE_CPU,
     .run = cpu_run,
     .scratch = cpu_scratch,
+    .packed_bytes = cpu_packed_bytes,
+    .pack = cpu_pack,
     .describe = cpu_describe,
     .measure_peak = sl_cpu_measure_peak,
     .measure_product_peak = sl_cpu_measure_product_peak,

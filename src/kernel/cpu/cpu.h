@@ -25,6 +25,9 @@ typedef struct SL_NAMED_FIELDS sl_cpu_kernel {
     bool (*takes)(const sl_kernel_call *call, const sl_view *view);
     /* Bytes of scratch of an accepted call; NULL if none is needed. */
     size_t (*scratch)(const sl_cpu *cpu, const sl_kernel_call *call);
+    /* As in sl_kernel_table, for an accepted call; NULL if no argument can be packed. */
+    size_t (*packed_bytes)(const sl_kernel_call *call);
+    void (*pack)(const sl_cpu *cpu, const sl_kernel_call *call, void *to);
 } sl_cpu_kernel;
 
 extern const sl_cpu_kernel sl_cpu_unary, sl_cpu_binary, sl_cpu_swiglu, sl_cpu_swiglu_grad, sl_cpu_adamw, sl_cpu_sgd;

@@ -84,6 +84,16 @@ void sl_gemm_run(const sl_simd *simd, const sl_gemm *g, void *scratch)
         sl_product_run(NULL, 1, simd, g, scratch);
 }
 
+size_t sl_gemm_packed_bytes(const sl_gemm *g)
+{
+    return goes_to_blas(g) ? 0 : sl_product_packed_bytes(g);
+}
+
+void sl_gemm_pack(const sl_cpu *cpu, const sl_gemm *g, void *to)
+{
+    sl_product_pack(cpu->pool, g, to);
+}
+
 /* ---- BLAS on several threads ----------------------------------------------------------------- */
 
 /* BLAS adds up an element of C in another order when the matrices have other sizes. So that the bits do not depend on

@@ -9,7 +9,8 @@
 typedef struct sl_gemm {
     int64_t m, n, k;
     sl_factor a, b;
-    void *c; /* rows are contiguous and c_row apart */
+    const void *packed_b; /* b as sl_gemm_pack left it; NULL: it is packed anew */
+    void *c;              /* rows are contiguous and c_row apart */
     sl_dtype c_dtype;
     int64_t c_row;
     const float *bias; /* n numbers, or NULL */
@@ -24,9 +25,16 @@ void sl_gemm_run(const sl_simd *simd, const sl_gemm *g, void *scratch);
 size_t sl_gemm_scratch_split(const sl_cpu *cpu, const sl_gemm *g);
 void sl_gemm_run_split(const sl_cpu *cpu, const sl_gemm *g, void *scratch);
 
+/* B packed once, for all products with this B and the same element types, whatever their rows are. 0 bytes: it is not worth
+ * it, or BLAS has the product. */
+size_t sl_gemm_packed_bytes(const sl_gemm *g);
+void sl_gemm_pack(const sl_cpu *cpu, const sl_gemm *g, void *to);
+
 /* Our own product on `parts` threads of the pool; NULL: on the calling thread. */
 int sl_product_parts(const sl_cpu *cpu, const sl_gemm *g);
 size_t sl_product_scratch(const sl_gemm *g, int parts);
 void sl_product_run(sl_pool *pool, int parts, const sl_simd *simd, const sl_gemm *g, void *scratch);
+size_t sl_product_packed_bytes(const sl_gemm *g);
+void sl_product_pack(sl_pool *pool, const sl_gemm *g, void *to);
 
 #endif

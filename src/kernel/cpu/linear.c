@@ -56,6 +56,7 @@ static sl_gemm forward_gemm(const sl_kernel_call *call)
                       .n = sl_dim_from_last(&y->meta, 1),
                       .a = rows_factor(x),
                       .b = weight_factor(sl_call_input(call, 1), call->attrs.transpose_w ? 1 : 0),
+                      .packed_b = call->packed,
                       .c = y->data,
                       .c_dtype = y->meta.dtype,
                       .c_row = step_of(y),
@@ -189,6 +190,18 @@ static sl_status run_linear(const sl_cpu *cpu, const sl_kernel_call *call)
     return SL_OK;
 }
 
+static size_t packed_bytes_linear(const sl_kernel_call *call)
+{
+    sl_gemm g = forward_gemm(call);
+    return has_few_rows(&g) ? 0 : sl_gemm_packed_bytes(&g);
+}
+
+static void pack_linear(const sl_cpu *cpu, const sl_kernel_call *call, void *to)
+{
+    sl_gemm g = forward_gemm(call);
+    sl_gemm_pack(cpu, &g, to);
+}
+
 /* dx = dy w^T */
 static sl_gemm grad_x_gemm(const sl_kernel_call *call)
 {
@@ -198,6 +211,7 @@ static sl_gemm grad_x_gemm(const sl_kernel_call *call)
                       .n = sl_dim_from_last(&dx->meta, 1),
                       .a = rows_factor(dy),
                       .b = weight_factor(sl_call_input(call, 1), call->attrs.transpose_w ? 0 : 1),
+                      .packed_b = call->packed,
                       .c = dx->data,
                       .c_dtype = dx->meta.dtype,
                       .c_row = step_of(dx),
@@ -215,6 +229,18 @@ static sl_status run_linear_grad_x(const sl_cpu *cpu, const sl_kernel_call *call
     sl_gemm g = grad_x_gemm(call);
     sl_gemm_run_split(cpu, &g, call->scratch);
     return SL_OK;
+}
+
+static size_t packed_bytes_linear_grad_x(const sl_kernel_call *call)
+{
+    sl_gemm g = grad_x_gemm(call);
+    return sl_gemm_packed_bytes(&g);
+}
+
+static void pack_linear_grad_x(const sl_cpu *cpu, const sl_kernel_call *call, void *to)
+{
+    sl_gemm g = grad_x_gemm(call);
+    sl_gemm_pack(cpu, &g, to);
 }
 
 /* dw = x^T dy, or its transpose dy^T x if w is [N,K]: rows of dw stay rows of C. */
@@ -248,10 +274,8 @@ static sl_status run_linear_grad_w(const sl_cpu *cpu, const sl_kernel_call *call
 }
 
 #define LINEAR(name)                                                                                                   \
-    {                                                                                                                  \
-        .accepts = sl_cpu_is_narrow, .run = run_##name, .halves = true, .takes = takes_matrix,                         \
-        .scratch = scratch_##name                                                                                      \
-    }
-const sl_cpu_kernel sl_cpu_linear = LINEAR(linear);
-const sl_cpu_kernel sl_cpu_linear_grad_x = LINEAR(linear_grad_x);
-const sl_cpu_kernel sl_cpu_linear_grad_w = LINEAR(linear_grad_w);
+    .accepts = sl_cpu_is_narrow, .run = run_##name, .halves = true, .takes = takes_matrix, .scratch = scratch_##name
+#define WEIGHT_OF(name) .packed_bytes = packed_bytes_##name, .pack = pack_##name
+const sl_cpu_kernel sl_cpu_linear = { LINEAR(linear), WEIGHT_OF(linear) };
+const sl_cpu_kernel sl_cpu_linear_grad_x = { LINEAR(linear_grad_x), WEIGHT_OF(linear_grad_x) };
+const sl_cpu_kernel sl_cpu_linear_grad_w = { LINEAR(linear_grad_w) };

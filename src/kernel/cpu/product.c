@@ -1,6 +1,6 @@
 /* Our own matrix product. Blocks of A and B are packed into panels and multiplied a register tile at a time. Threads pack
- * a block of B together; then each packs and multiplies rows (or columns) of its own. An element of C is added up in the
- * same order whatever the split, so the number of threads changes no bit. */
+ * a block of B together, unless it was packed before; then each packs rows of A and multiplies a part of C of its own. An
+ * element of C is added up in the same order whatever the split, so the number of threads changes no bit. */
 #include "kernel/cpu/gemm.h"
 
 #include "kernel/cpu/isa.h"
@@ -57,6 +57,37 @@ size_t sl_product_scratch(const sl_gemm *g, int parts)
     return g->m == 0 || g->n == 0 || g->k == 0 ? 0 : sizes_of(g, tile_of(g), parts).total_bytes;
 }
 
+/* ---- Shares of threads ----------------------------------------------------------------------- */
+
+/* C cut into rows x columns parts, one a thread; threads may be left over. */
+typedef struct grid {
+    int rows, columns;
+} grid;
+
+static int64_t divide_up(int64_t value, int64_t by)
+{
+    return (value + by - 1) / by;
+}
+
+/* What the slowest thread does, in multiplications of two panels: packing a panel of A takes as long as about a quarter
+ * of one, and reading a panel of B that another thread packed, for each block of A, as long as half of one. */
+static double grid_cost(grid cut, int64_t a_panels, int64_t b_panels, int64_t block_panels)
+{
+    int64_t a = divide_up(a_panels, cut.rows), b = divide_up(b_panels, cut.columns);
+    return (double)(a * b) + 0.25 * (double)a + 0.5 * (double)(b * divide_up(a, block_panels));
+}
+
+static grid choose_grid(int64_t a_panels, int64_t b_panels, int64_t block_panels, int threads)
+{
+    grid best = { 1, 1 };
+    for (int rows = threads; rows >= 1; rows--) {
+        grid cut = { .rows = rows, .columns = threads / rows };
+        if (grid_cost(cut, a_panels, b_panels, block_panels) < grid_cost(best, a_panels, b_panels, block_panels))
+            best = cut;
+    }
+    return best;
+}
+
 /* ---- One block of B -------------------------------------------------------------------------- */
 
 typedef struct product {
@@ -64,10 +95,12 @@ typedef struct product {
     const sl_gemm *g;
     const sl_tile *tile;
     sizes sizes;
-    char *packed_b, *packed_a; /* a: one block a thread */
-    float *sums;               /* NULL if C takes the sums itself */
-    int64_t column, columns;   /* the block of B: columns of C ... */
-    int64_t l, k;              /* ... and the run along the sum */
+    grid grid;
+    const char *b;           /* the block of B, packed */
+    char *packed_a;          /* one block a thread */
+    float *sums;             /* NULL if C takes the sums itself */
+    int64_t column, columns; /* the block of B: columns of C ... */
+    int64_t l, k;            /* ... and the run along the sum */
 } product;
 
 static int64_t panel_bytes(const product *p, int width)
@@ -83,17 +116,14 @@ static sl_factor factor_at(const sl_factor *factor, int64_t i, int64_t l)
     return moved;
 }
 
-static void pack_b_part(void *context, int part, int parts)
+/* Panels first..first + count of the block of B. */
+static void pack_b(const product *p, int64_t first, int64_t count, char *to)
 {
-    const product *p = context;
     const sl_tile *tile = p->tile;
-    int64_t start, length;
-    sl_chunk_range((p->columns + tile->columns - 1) / tile->columns, parts, part, &start, &length);
-    for (int64_t i = start; i < start + length; i++) {
+    for (int64_t i = first; i < first + count; i++) {
         int64_t column = i * tile->columns;
         sl_factor from = factor_at(&p->g->b, p->column + column, p->l);
-        tile->pack_b(&from, least(p->columns - column, tile->columns), p->k,
-                     p->packed_b + i * panel_bytes(p, tile->columns));
+        tile->pack_b(&from, least(p->columns - column, tile->columns), p->k, to + i * panel_bytes(p, tile->columns));
     }
 }
 
@@ -159,36 +189,67 @@ static void multiply_rows(const product *p, int64_t row, int64_t rows, int64_t b
         pack_a(p, i, count, block);
         for (int64_t b = begin; b < end; b++) {
             for (int64_t a = 0; a * tile->rows < count; a++)
-                multiply_tile(p, block + a * panel_bytes(p, tile->rows),
-                              p->packed_b + b * panel_bytes(p, tile->columns), i + a * tile->rows,
-                              p->column + b * tile->columns);
+                multiply_tile(p, block + a * panel_bytes(p, tile->rows), p->b + b * panel_bytes(p, tile->columns),
+                              i + a * tile->rows, p->column + b * tile->columns);
         }
     }
 }
 
-/* Threads share out the rows; if there are too few of them, the columns. */
-static void multiply_part(void *context, int part, int parts)
+/* The part's share of C in this block of B. Its columns are the same in every block, so that no other thread has them in
+ * `sums`. */
+static void multiply_share(const product *p, int part)
 {
-    const product *p = context;
     const sl_tile *tile = p->tile;
-    int64_t start, length, a_panels = (p->g->m + tile->rows - 1) / tile->rows;
-    int64_t b_panels = (p->columns + tile->columns - 1) / tile->columns;
-    char *block = p->packed_a + (size_t)part * p->sizes.a_bytes;
-    if (tile->begin)
-        tile->begin();
-    if (a_panels >= parts || a_panels >= b_panels) {
-        sl_chunk_range(a_panels, parts, part, &start, &length);
-        int64_t row = start * tile->rows;
-        multiply_rows(p, row, least(p->g->m - row, length * tile->rows), 0, b_panels, block);
-    } else {
-        sl_chunk_range(b_panels, parts, part, &start, &length);
-        multiply_rows(p, 0, p->g->m, start, start + length, block);
-    }
-    if (tile->end)
-        tile->end();
+    int64_t start, length, first, count, b_panels = divide_up(p->columns, tile->columns);
+    if (part >= p->grid.rows * p->grid.columns)
+        return;
+    sl_chunk_range(divide_up(p->g->m, tile->rows), p->grid.rows, part / p->grid.columns, &start, &length);
+    sl_chunk_range(p->sizes.columns / tile->columns, p->grid.columns, part % p->grid.columns, &first, &count);
+    int64_t row = start * tile->rows;
+    multiply_rows(p, row, least(p->g->m - row, length * tile->rows), first, least(first + count, b_panels),
+                  p->packed_a + (size_t)part * p->sizes.a_bytes);
 }
 
-/* ---- The product ----------------------------------------------------------------------------- */
+/* ---- All blocks of B ------------------------------------------------------------------------- */
+
+/* Goes to the first block of B, then to the next; false past the last. A block's panels lie one after the other, and so
+ * do blocks that are packed beforehand. */
+static bool first_block(product *p)
+{
+    p->column = p->l = 0;
+    p->columns = least(p->g->n, p->sizes.columns);
+    p->k = least(p->g->k, p->tile->block_k);
+    return true;
+}
+
+static bool next_block(product *p)
+{
+    p->l += p->k;
+    if (p->l == p->g->k) {
+        p->l = 0;
+        p->column += p->columns;
+    }
+    p->columns = least(p->g->n - p->column, p->sizes.columns);
+    p->k = least(p->g->k - p->l, p->tile->block_k);
+    return p->columns > 0;
+}
+
+static int64_t block_bytes(const product *p)
+{
+    return divide_up(p->columns, p->tile->columns) * panel_bytes(p, p->tile->columns);
+}
+
+static void begin_tiles(const product *p)
+{
+    if (p->tile->begin)
+        p->tile->begin();
+}
+
+static void end_tiles(const product *p)
+{
+    if (p->tile->end)
+        p->tile->end();
+}
 
 static void run_task(sl_pool *pool, int parts, sl_pool_task task, product *p)
 {
@@ -198,23 +259,98 @@ static void run_task(sl_pool *pool, int parts, sl_pool_task task, product *p)
         task(p, 0, 1);
 }
 
+/* B is packed: threads need not wait for each other. */
+static void multiply_packed_part(void *context, int part, int parts)
+{
+    product own = *(const product *)context;
+    (void)parts;
+    begin_tiles(&own);
+    for (bool more = first_block(&own); more; more = next_block(&own)) {
+        multiply_share(&own, part);
+        own.b += block_bytes(&own);
+    }
+    end_tiles(&own);
+}
+
+static void multiply_part(void *context, int part, int parts)
+{
+    (void)parts;
+    begin_tiles(context);
+    multiply_share(context, part);
+    end_tiles(context);
+}
+
+static void pack_b_part(void *context, int part, int parts)
+{
+    const product *p = context;
+    int64_t first, count;
+    sl_chunk_range(divide_up(p->columns, p->tile->columns), parts, part, &first, &count);
+    pack_b(p, first, count, (char *)(uintptr_t)p->b);
+}
+
 /* pool: NULL for the calling thread alone. */
 static void run(sl_pool *pool, int parts, const sl_simd *simd, const sl_gemm *g, void *scratch)
 {
     const sl_tile *tile = tile_of(g);
     product p = { .simd = simd, .g = g, .tile = tile, .sizes = sizes_of(g, tile, parts) };
-    p.packed_b = scratch;
-    p.sums = p.sizes.sums_bytes ? (float *)(void *)(p.packed_b + p.sizes.b_bytes) : NULL;
-    p.packed_a = p.packed_b + p.sizes.b_bytes + p.sizes.sums_bytes;
-    for (p.column = 0; p.column < g->n; p.column += p.columns) {
-        p.columns = least(g->n - p.column, p.sizes.columns);
-        for (p.l = 0; p.l < g->k; p.l += p.k) {
-            p.k = least(g->k - p.l, tile->block_k);
-            run_task(pool, parts, pack_b_part, &p);
-            run_task(pool, parts, multiply_part, &p);
-        }
+    char *sums = (char *)scratch + p.sizes.b_bytes;
+    p.grid =
+        choose_grid(divide_up(g->m, tile->rows), p.sizes.columns / tile->columns, p.sizes.rows / tile->rows, parts);
+    p.sums = p.sizes.sums_bytes ? (float *)(void *)sums : NULL;
+    p.packed_a = sums + p.sizes.sums_bytes;
+    if (g->packed_b) {
+        p.b = g->packed_b;
+        run_task(pool, parts, multiply_packed_part, &p);
+        return;
+    }
+    p.b = scratch;
+    for (bool more = first_block(&p); more; more = next_block(&p)) {
+        run_task(pool, parts, pack_b_part, &p);
+        run_task(pool, parts, multiply_part, &p);
     }
 }
+
+/* ---- B packed beforehand --------------------------------------------------------------------- */
+
+size_t sl_product_packed_bytes(const sl_gemm *g)
+{
+    const sl_tile *tile = tile_of(g);
+    if (g->n == 0 || g->k == 0)
+        return 0;
+    product p = { .g = g, .tile = tile, .sizes = sizes_of(g, tile, 1) };
+    int64_t bytes = 0;
+    for (bool more = first_block(&p); more; more = next_block(&p))
+        bytes += block_bytes(&p);
+    return (size_t)round_up(bytes, SL_DEVICE_ALIGNMENT);
+}
+
+/* Where the block of B that is packed goes. */
+typedef struct packing {
+    product product;
+    char *to;
+} packing;
+
+static void pack_all_part(void *context, int part, int parts)
+{
+    const packing *job = context;
+    product p = job->product;
+    char *to = job->to;
+    for (bool more = first_block(&p); more; more = next_block(&p)) {
+        int64_t first, count;
+        sl_chunk_range(divide_up(p.columns, p.tile->columns), parts, part, &first, &count);
+        pack_b(&p, first, count, to);
+        to += block_bytes(&p);
+    }
+}
+
+void sl_product_pack(sl_pool *pool, const sl_gemm *g, void *to)
+{
+    const sl_tile *tile = tile_of(g);
+    packing job = { .product = { .g = g, .tile = tile, .sizes = sizes_of(g, tile, 1) }, .to = to };
+    sl_pool_run(pool, sl_pool_threads(pool), pack_all_part, &job);
+}
+
+/* ---- The product ----------------------------------------------------------------------------- */
 
 /* Nothing to sum up: C is the bias, or what it was. */
 static void put_nothing(const sl_simd *simd, const sl_gemm *g)

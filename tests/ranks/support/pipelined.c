@@ -149,8 +149,9 @@ sl_status run_pipelined(sl_group *group, const run_config *config, run_result *r
     for (int s = 0; s < sl_schedule_stages(schedule); s++) {
         if (sl_schedule_rank_of(schedule, s) != sl_group_rank(group))
             continue;
-        SL_TRY(sl_stage_build((const sl_partition *const *)partitions, sizes, s, device, &program_options,
-                              &stages[count]));
+        sl_program_options packed = program_options; /* the reference packs nothing beforehand */
+        packed.pack_weights = true;
+        SL_TRY(sl_stage_build((const sl_partition *const *)partitions, sizes, s, device, &packed, &stages[count]));
         count++;
     }
     sl_arg_spec specs[2] = { { .name = shapes.args[0].name, .meta = shapes.args[0].view.meta },

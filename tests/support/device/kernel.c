@@ -8,6 +8,7 @@
 typedef struct kernel_work {
     sl_stream *stream;
     sl_kernel_call call;
+    void *pack_to;   /* NULL: the call is run, else its weight is packed */
     sl_view views[]; /* inputs, then outputs; the call has them while it runs */
 } kernel_work;
 
@@ -17,7 +18,8 @@ static void run_kernel(const void *args)
     sl_kernel_call call = work->call;
     call.inputs = work->views;
     call.outputs = work->views + call.input_count;
-    sl_status status = sl_kernel_run(test_stream_cpu(work->stream), &call);
+    sl_stream *cpu = test_stream_cpu(work->stream);
+    sl_status status = work->pack_to ? sl_kernel_pack(cpu, &call, work->pack_to) : sl_kernel_run(cpu, &call);
     if (status != SL_OK)
         test_stream_fail(work->stream, status);
 }
@@ -37,7 +39,7 @@ static sl_status near_views(const test_device *device, const sl_view *given, int
     return SL_OK;
 }
 
-static sl_status test_kernel_run(sl_stream *stream, const sl_kernel_call *call)
+static sl_status launch(sl_stream *stream, const sl_kernel_call *call, const void *pack_to)
 {
     sl_status status = SL_OK;
     const test_device *device = (const test_device *)stream->device;
@@ -54,10 +56,28 @@ static sl_status test_kernel_run(sl_stream *stream, const sl_kernel_call *call)
         SL_TRY(test_memory_check(device, "scratch of a kernel", call->scratch, call->scratch_bytes));
         work->call.scratch = test_device_near(call->scratch);
     }
+    if (pack_to) {
+        SL_TRY(test_memory_check(device, "where a weight is packed", pack_to, 0));
+        work->pack_to = test_device_near(pack_to);
+    }
+    if (call->packed) {
+        SL_TRY(test_memory_check(device, "packed weight of a kernel", call->packed, 0));
+        work->call.packed = test_device_near(call->packed);
+    }
     status = test_device_launch(stream, run_kernel, work, bytes);
 done:
     free(work);
     return status;
+}
+
+static sl_status test_kernel_run(sl_stream *stream, const sl_kernel_call *call)
+{
+    return launch(stream, call, NULL);
+}
+
+static sl_status test_kernel_pack(sl_stream *stream, const sl_kernel_call *call, void *to)
+{
+    return launch(stream, call, to);
 }
 
 /* Scratch depends on the number of threads alone. */
@@ -70,6 +90,17 @@ static sl_status test_kernel_scratch(sl_device *device, const sl_kernel_call *ca
         status = sl_kernel_scratch(cpu, call, bytes);
     sl_device_close(cpu);
     return status;
+}
+
+static size_t test_kernel_packed_bytes(sl_device *device, const sl_kernel_call *call)
+{
+    sl_device *cpu = NULL;
+    size_t bytes = 0;
+    (void)device;
+    if (sl_device_open("cpu", NULL, &cpu) != SL_OK || sl_kernel_packed_bytes(cpu, call, &bytes) != SL_OK)
+        abort();
+    sl_device_close(cpu);
+    return bytes;
 }
 
 static char *test_kernel_describe(sl_device *device, char *text, size_t size)
@@ -89,6 +120,8 @@ const sl_kernel_table test_kernels = {
     .kind = TEST_KIND,
     .run = test_kernel_run,
     .scratch = test_kernel_scratch,
+    .packed_bytes = test_kernel_packed_bytes,
+    .pack = test_kernel_pack,
     .describe = test_kernel_describe,
     .measure_peak = test_kernel_measure_peak,
 };

@@ -174,6 +174,7 @@ static sl_status run_phase(test_runner *runner, int s, int m, sl_phase phase, co
                              .input_grads = slot->input_grads,
                              .states = stage->states,
                              .constants = stage->constants,
+                             .packed = stage->packed,
                              .saved_i = slot->saved_i,
                              .saved_w = slot->saved_w,
                              .kept = slot->kept,
@@ -182,7 +183,9 @@ static sl_status run_phase(test_runner *runner, int s, int m, sl_phase phase, co
     if (rng)
         bindings.rng = *rng;
     bindings.rng.sample_offset += m * sample_count(runner);
-    return sl_stage_program_run(stage->program, phase, runner->stream, &bindings);
+    sl_status status =
+        m == 0 && stage->packed ? sl_stage_program_pack(stage->program, phase, runner->stream, &bindings) : SL_OK;
+    return status == SL_OK ? sl_stage_program_run(stage->program, phase, runner->stream, &bindings) : status;
 }
 
 static sl_status run_forward(test_runner *runner, int m, const sl_rng *rng, double *node_seconds)

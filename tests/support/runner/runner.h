@@ -56,7 +56,7 @@ typedef struct test_runner_stage {
     test_runner_slot *slots; /* by microbatch; with depth_first they share the memory that outlives no microbatch */
     void **params, **grads, **states;
     int *param_owner; /* the first stage with this parameter, whose memory all use */
-    void *constants;
+    void *constants, *packed;
 } test_runner_stage;
 
 struct test_runner {

@@ -211,6 +211,8 @@ sl_status test_runner_allocate(test_runner *runner, const sl_partition *partitio
         SL_TRY(allocate_params(runner, s));
         SL_TRY(allocate_states(runner, &runner->stages[s]));
         SL_TRY(upload_constants(runner, &runner->stages[s]));
+        if (runner->stages[s].info->packed_bytes > 0)
+            SL_TRY(take(runner, runner->stages[s].info->packed_bytes, &runner->stages[s].packed));
         SL_TRY(make_slots(runner, &runner->stages[s]));
     }
     for (int m = 0; m < runner->options.microbatches; m++) {

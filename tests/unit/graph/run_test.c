@@ -10,7 +10,9 @@ static void memory_is_what_the_plan_says(void **state)
     sl_graph *g = transformer(B, 3, true, 0.1);
     for (int split = 0; split < 2; split++) {
         sl_device *device = open_cpu();
-        test_runner_options options = { .microbatches = 2, .split_backward = split };
+        test_runner_options options = { .microbatches = 2,
+                                        .split_backward = split,
+                                        .programs = { .pack_weights = split } };
         test_runner *runner = new_runner(g, &(sl_split_spec){ .kind = SL_SPLIT_EQUAL, .stages = 2 }, device, &options);
         assert_int_equal(sl_device_get_memory(device).in_use, test_runner_bytes(runner));
         ASSERT_OK(test_runner_step(runner, &test_rng, NULL)); /* kernels may set up what they keep */
@@ -21,6 +23,59 @@ static void memory_is_what_the_plan_says(void **state)
         assert_int_equal(sl_device_get_memory(device).in_use, 0);
         sl_device_close(device);
     }
+    sl_graph_destroy(g);
+}
+
+/* Weights that are packed before the first of three microbatches serve all of them, in forward, backward and what is
+ * computed again; one that two stages share is packed by both. */
+static void packed_weights_change_no_bit(void **state)
+{
+    (void)state;
+    sl_graph *g = transformer(B, 2, true, 0.1);
+    const char *const modules[] = { "h.1" };
+    for (int i = 0; i < 8; i++) {
+        test_runner_options options = { .microbatches = 3, .split_backward = i & 1 };
+        const sl_split_spec spec = { .kind = SL_SPLIT_EQUAL, .stages = 1 + (i >> 1 & 1) };
+        options.programs.recompute = modules;
+        options.programs.recompute_count = i >> 2;
+        results plain = run_and_collect(g, &spec, options);
+        options.programs.pack_weights = true;
+        results packed = run_and_collect(g, &spec, options);
+        assert_same_bits(&plain, &packed, "packed weights");
+        free(plain.bytes);
+        free(packed.bytes);
+    }
+    sl_graph_destroy(g);
+}
+
+/* Of a program: each parameter of a product once for F and once for I, whatever recomputes. */
+static void every_weight_is_packed_once(void **state)
+{
+    (void)state;
+    sl_graph *g = transformer(B, 2, true, 0);
+    const char *const modules[] = { "h.*" };
+    sl_program_options options = { .recompute = modules, .recompute_count = 1 };
+    sl_stage_program *program = program_of(g, NULL, 0, &options);
+    assert_int_equal(sl_stage_program_info(program)->packed_bytes, 0);
+    sl_stage_program_destroy(program);
+    options.pack_weights = true;
+    program = program_of(g, NULL, 0, &options);
+    const sl_program_plan *plan = &program->plan;
+    size_t bytes = 0;
+    int forward = 0;
+    for (int i = 0; i < plan->pack_count; i++) {
+        assert_int_equal(plan->packs[i].packed_offset, bytes);
+        bytes += plan->packs[i].packed_bytes;
+        forward += plan->packs[i].phase == SL_PHASE_F;
+    }
+    assert_int_equal(plan->pack_count, 2 * 9); /* four of each block, and the head */
+    assert_int_equal(forward, 9);
+    assert_int_equal(bytes, sl_stage_program_info(program)->packed_bytes);
+    sl_stage_program_destroy(program);
+    options = (sl_program_options){ .forward_only = true, .pack_weights = true };
+    program = program_of(g, NULL, 0, &options);
+    assert_int_equal(program->plan.pack_count, 9);
+    sl_stage_program_destroy(program);
     sl_graph_destroy(g);
 }
 
@@ -217,6 +272,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_is_what_the_plan_says),
+        cmocka_unit_test(packed_weights_change_no_bit),
+        cmocka_unit_test(every_weight_is_packed_once),
         cmocka_unit_test(the_verifier_notices_a_broken_plan),
         cmocka_unit_test(survives_running_out_of_memory_anywhere),
         cmocka_unit_test(errors_name_stage_phase_and_node),
