@@ -102,7 +102,7 @@ static void errors_of_the_file_name_line_column_and_key(void **state)
         { "model:\n  n_layer: 4\n  layers: 3\n",
           "run.yaml:3:3: model.layers: there is no such key; for gpt2 there are init, family, n_layer, n_head, "
           "n_kv_head, "
-          "n_embd, n_inner, vocab, n_positions, dropout, tie, activation_function, layer_norm_epsilon, "
+          "n_embd, n_inner, vocab, n_positions, dropout, tie, freeze, activation_function, layer_norm_epsilon, "
           "initializer_range, bos_token_id, eos_token_id" },
         { "model: {family: gpt3}\n", "run.yaml:1:17: model.family: 'gpt3' is not one of gpt2, llama" },
         { "model: {family: mlp}\n", "run.yaml:1:17: model.family: 'mlp' is not one of gpt2, llama" },
@@ -278,7 +278,7 @@ static void errors_of_overrides_name_the_override(void **state)
     } cases[] = {
         { "batch.sise=3", "--batch.sise: there is no such key" },
         { "model.sise=3", "--model.sise=3: there is no such key; for gpt2 there are init, family, n_layer, n_head, "
-                          "n_kv_head, n_embd, n_inner, vocab, n_positions, dropout, tie, activation_function, "
+                          "n_kv_head, n_embd, n_inner, vocab, n_positions, dropout, tie, freeze, activation_function, "
                           "layer_norm_epsilon, initializer_range, bos_token_id, eos_token_id" },
         { "steps=3", "--steps: there is no such key" },
         { "batch.size", "--batch.size: a value is missing (--batch.size=VALUE)" },
