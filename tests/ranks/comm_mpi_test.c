@@ -115,35 +115,10 @@ static int be_rank(const char *what)
 
 /* ---- As the test ----------------------------------------------------------------------------- */
 
-static char program[4096];
-
-/* mpirun's exit code; what it printed is in output. An MPI leaks some memory of its own at exit. */
-static int mpirun(const char *flavour, int ranks, const char *what, char *output, size_t size)
-{
-    char command[8192];
-    const char *options = strcmp(flavour, "openmpi") == 0 ? "--oversubscribe --allow-run-as-root" : "";
-    snprintf(command, sizeof command,
-             "ASAN_OPTIONS=detect_leaks=0 timeout 120 mpirun.%s %s -n %d '%s' %s 2>&1 </dev/null", flavour, options,
-             ranks, program, what);
-    FILE *pipe = popen(command, "r");
-    size_t used = fread(output, 1, size - 1, pipe);
-    output[used] = 0;
-    int code = pclose(pipe);
-    return WIFEXITED(code) ? WEXITSTATUS(code) : 128 + WTERMSIG(code);
-}
-
 static void need(const char *flavour)
 {
-    char path[4200];
-#ifdef __SANITIZE_THREAD__
-    print_message("the thread sanitizer does not know how MPI's processes share memory\n");
-    skip();
-#endif
-    snprintf(path, sizeof path, "%s/libsluice_mpi_%s.so", getenv("SLUICE_PLUGIN_PATH"), flavour);
-    if (access(path, R_OK) != 0) {
-        print_message("%s is not built here\n", path);
+    if (!suite_has_mpi(flavour))
         skip();
-    }
 }
 
 static void run_suite(const char *flavour)
@@ -151,12 +126,12 @@ static void run_suite(const char *flavour)
     char output[8192];
     need(flavour);
     for (int ranks = 2; ranks <= 4; ranks++) {
-        if (mpirun(flavour, ranks, "most", output, sizeof output) != 0)
+        if (suite_mpirun(flavour, ranks, "most", output, sizeof output) != 0)
             fail_msg("%d ranks: %s", ranks, output);
     }
     for (int i = 0; i < LISTS; i++) {
         for (const suite_case *each = lists[i]; each->name; each++) {
-            if (each->ends_run && mpirun(flavour, 3, each->name, output, sizeof output) != 0)
+            if (each->ends_run && suite_mpirun(flavour, 3, each->name, output, sizeof output) != 0)
                 fail_msg("%s: %s", each->name, output);
         }
     }
@@ -168,7 +143,7 @@ static void run_hang(const char *flavour)
     char output[8192];
     need(flavour);
     double start = sl_now();
-    assert_int_not_equal(mpirun(flavour, 3, "hang", output, sizeof output), 0);
+    assert_int_not_equal(suite_mpirun(flavour, 3, "hang", output, sizeof output), 0);
     assert_true(sl_now() - start < 30);
     if (!strstr(output, "rank 1 gave no sign of life for 1 s; last doing: rank 1: hanging"))
         fail_msg("%s", output);
@@ -179,7 +154,7 @@ static void run_death(const char *flavour)
     char output[8192];
     need(flavour);
     double start = sl_now();
-    assert_int_not_equal(mpirun(flavour, 3, "die", output, sizeof output), 0);
+    assert_int_not_equal(suite_mpirun(flavour, 3, "die", output, sizeof output), 0);
     assert_true(sl_now() - start < 30);
 }
 
@@ -189,7 +164,7 @@ static void run_at_once(const char *flavour)
     char output[8192], *first = NULL;
     int count = 0;
     need(flavour);
-    assert_int_equal(mpirun(flavour, AT_ONCE, "at_once", output, sizeof output), 0);
+    assert_int_equal(suite_mpirun(flavour, AT_ONCE, "at_once", output, sizeof output), 0);
     for (char *line = strtok(output, "\n"); line; line = strtok(NULL, "\n")) {
         if (strncmp(line, "verdict: ", 9) != 0)
             continue;
@@ -240,7 +215,7 @@ static void mpich_ends_a_run_with_a_rank_that_hangs(void **state)
 
 int main(int argc, char **argv)
 {
-    if (argc == 2 && (getenv("OMPI_COMM_WORLD_RANK") || getenv("PMI_RANK")))
+    if (argc == 2 && suite_is_mpi_rank())
         return be_rank(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(openmpi_runs_the_suite),
@@ -250,7 +225,5 @@ int main(int argc, char **argv)
         cmocka_unit_test(nobody_waits_for_a_rank_that_died),
         cmocka_unit_test(of_many_failures_all_ranks_report_the_same),
     };
-    if (!realpath(argv[0], program))
-        return 1;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

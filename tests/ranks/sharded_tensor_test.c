@@ -423,15 +423,60 @@ static void on_processes(void **state)
     run_on(suite_run_local, making, 3, 3);
 }
 
+/* All cases on the one group that a process has under MPI. */
+static int be_mpi_rank(void)
+{
+    const suite_case *const lists[] = { moving, making };
+    sl_group *group = NULL;
+    sl_status status = sl_group_open(NULL, &group);
+    for (int i = 0; i < 2; i++) {
+        for (const suite_case *each = lists[i]; status == SL_OK && each->name; each++) {
+            for (int round = 0; status == SL_OK && round <= each->rounds; round++)
+                status = each->run(group, (uint64_t)round);
+        }
+    }
+    if (status == SL_OK && strcmp(sl_group_transport(group), "mpi") != 0)
+        status = sl_fail(SL_ERR_INTERNAL, "the transport is %s", sl_group_transport(group));
+    if (status != SL_OK) {
+        fprintf(stderr, "%s\n", sl_error_message());
+        if (group)
+            sl_group_fail(group, status);
+    }
+    sl_group_close(group);
+    return status == SL_OK ? 0 : 1;
+}
+
+static void on_mpi(const char *flavour)
+{
+    char output[4096];
+    if (!suite_has_mpi(flavour))
+        skip();
+    if (suite_mpirun(flavour, 3, layouts > 6 ? "--full" : "", output, sizeof output) != 0)
+        fail_msg("%s", output);
+}
+
+static void on_openmpi(void **state)
+{
+    (void)state;
+    on_mpi("openmpi");
+}
+
+static void on_mpich(void **state)
+{
+    (void)state;
+    on_mpi("mpich");
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(on_one_rank),
-        cmocka_unit_test(on_threads),
-        cmocka_unit_test(on_processes),
+        cmocka_unit_test(on_one_rank), cmocka_unit_test(on_threads), cmocka_unit_test(on_processes),
+        cmocka_unit_test(on_openmpi),  cmocka_unit_test(on_mpich),
     };
     if (argc > 1 && strcmp(argv[1], "--full") == 0)
         layouts = 400;
     test_device_install();
+    if (suite_is_mpi_rank())
+        return be_mpi_rank();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@
  * By default a sample, with --full everything. */
 #include "ranks/support/training.h"
 #include "support/device/test_device.h"
+#include "support/sanitized.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -12,6 +13,7 @@
 #include <cmocka.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #ifdef __SANITIZE_THREAD__
 enum { LEAST_RANKS = 6, RESUMED_PER = 40 }; /* it is slow, and the runs have the same threads */
@@ -219,6 +221,116 @@ static void full_shards_take_half(void **state)
     assert_true(half + gathered <= 0.75 * whole); /* the weights of one stage of six, the gradients of two */
 }
 
+/* ---- Memory of a load ------------------------------------------------------------------------- */
+
+/* Bytes of a line of /proc/self/status. */
+static double process_memory(const char *key)
+{
+    char line[256];
+    double kilobytes = 0;
+    FILE *file = fopen("/proc/self/status", "r");
+    while (file && fgets(line, sizeof line, file)) {
+        if (strncmp(line, key, strlen(key)) == 0)
+            sscanf(line + strlen(key), ": %lf", &kilobytes);
+    }
+    if (file)
+        fclose(file);
+    return kilobytes * 1024;
+}
+
+/* The peak counts from now on. */
+static bool forget_peak(void)
+{
+    FILE *file = fopen("/proc/self/clear_refs", "w");
+    return file && fputs("5", file) >= 0 && fclose(file) == 0;
+}
+
+/* In memory that the ranks share. */
+typedef struct measured_load {
+    const char *const *keys;
+    struct {
+        double kept, used; /* bytes */
+        char message[256];
+    } ranks[4];
+} measured_load;
+
+/* Goes on from the run's checkpoint with nothing left to do. *used: the most memory that this took. */
+static sl_status load_run(sl_group *group, const char *name, const char *const *keys, double *kept, double *used)
+{
+    sl_train_config *config = NULL;
+    sl_train_plan *plan = NULL;
+    sl_status status = training_plan("cpu", name, keys, &config, &plan);
+    if (status == SL_OK) {
+        sl_plan_memory memory = sl_train_plan_memory(plan, sl_group_rank(group));
+        bool counted = forget_peak();
+        double before = process_memory("VmRSS");
+        status = sl_train_run(plan, group, &(sl_train_options){ .resume = true }, NULL);
+        *used = counted ? process_memory("VmHWM") - before : -1;
+        *kept = (double)(memory.weights + memory.gradients + memory.optimizer);
+    }
+    sl_train_plan_destroy(plan);
+    sl_train_config_destroy(config);
+    return status;
+}
+
+/* A small run first, so that what the program itself needs is there. */
+static int load_and_measure(void *user, int rank)
+{
+    measured_load *load = user;
+    sl_group *group = NULL;
+    double kept = 0, used = 0;
+    sl_status status = sl_group_open(NULL, &group);
+    if (status == SL_OK)
+        status = load_run(group, "small", load->keys + 1, &kept, &used);
+    if (status == SL_OK)
+        status = load_run(group, "large", load->keys, &load->ranks[rank].kept, &load->ranks[rank].used);
+    if (status != SL_OK)
+        snprintf(load->ranks[rank].message, sizeof load->ranks[rank].message, "%s", sl_error_message());
+    sl_group_close(group);
+    return status == SL_OK ? 0 : 1;
+}
+
+/* From two files of a pipeline into the shards of replicas: a rank reads what it keeps, and never holds the rest. */
+static void a_load_on_another_mesh_takes_what_the_rank_keeps(void **state)
+{
+    (void)state;
+#ifdef TEST_SANITIZED
+    skip();
+#endif
+    if (strcmp(test_device_spec(), "cpu") != 0)
+        skip(); /* the memory is measured on the process */
+    static const char *const large[] = {
+        "model.n_embd=256",  "model.n_layer=6",      "batch.seq=8",   "batch.size=2",        "run.steps=1",
+        "log.peak_gflops=1", "batch.microbatches=1", "parallel.pp=2", "checkpoint.memory=0", NULL
+    };
+    static const char *const modes_of_load[] = { "parallel.shard=full", "parallel.shard=optimizer" };
+    run_outcome out;
+    training_run_on("cpu", "large", &plain, large, &out);
+    assert_int_equal(out.status, SL_OK);
+    training_run_on("cpu", "small", &plain, large + 1, &out);
+    assert_int_equal(out.status, SL_OK);
+    for (int i = 0; i < 2; i++) {
+        const char *keys[] = { large[0], large[1],        large[2],        large[3],         large[4],
+                               large[5], "parallel.pp=1", "parallel.dp=2", modes_of_load[i], "batch.microbatches=1",
+                               NULL };
+        measured_load *load = mmap(NULL, sizeof *load, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        sl_launch_result result;
+        assert_true(load != MAP_FAILED);
+        load->keys = keys;
+        const sl_launch_options launch = { .ranks = 2, .run = load_and_measure, .user = load };
+        assert_int_equal(sl_launch(&launch, &result), SL_OK);
+        for (int r = 0; r < 2; r++) {
+            double kept = load->ranks[r].kept, used = load->ranks[r].used;
+            if (*load->ranks[r].message)
+                fail_msg("%s", load->ranks[r].message);
+            print_message("%s: rank %d keeps %.1f MB, a load takes %.3f of that\n", modes_of_load[i], r, 1e-6 * kept,
+                          used / kept);
+            assert_true(kept > 0 && used > 0 && used <= 1.1 * kept);
+        }
+        munmap(load, sizeof *load);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -227,6 +339,8 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(bf16_has_the_same_bits_in_all_modes, training_enter, training_leave),
         cmocka_unit_test_setup_teardown(runs_go_on_from_each_others_checkpoints, training_enter, training_leave),
         cmocka_unit_test_setup_teardown(full_shards_take_half, training_enter, training_leave),
+        cmocka_unit_test_setup_teardown(a_load_on_another_mesh_takes_what_the_rank_keeps, training_enter,
+                                        training_leave),
     };
     full = argc == 2 && strcmp(argv[1], "--full") == 0;
     test_device_spec();

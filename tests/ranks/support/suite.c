@@ -1,4 +1,4 @@
-/* What the cases of the suite share, and running them on threads. */
+/* What the cases of the suite share, and running them on threads, processes and under MPI. */
 #include "ranks/support/suite.h"
 
 #include <pthread.h>
@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 sl_status suite_expect(sl_status got, sl_status expected, const char *text, const char *file, int line)
 {
@@ -203,4 +205,44 @@ sl_status suite_run_list(suite_runner runner, const suite_case *cases, int size,
         }
     }
     return SL_OK;
+}
+
+/* ---- MPI ------------------------------------------------------------------------------------- */
+
+bool suite_has_mpi(const char *flavour)
+{
+    char path[4200];
+#ifdef __SANITIZE_THREAD__
+    printf("the thread sanitizer does not know how MPI's processes share memory\n");
+    return false;
+#endif
+    snprintf(path, sizeof path, "%s/libsluice_mpi_%s.so", getenv("SLUICE_PLUGIN_PATH"), flavour);
+    bool built = access(path, R_OK) == 0;
+    if (!built)
+        printf("%s is not built here\n", path);
+    return built;
+}
+
+bool suite_is_mpi_rank(void)
+{
+    return getenv("OMPI_COMM_WORLD_RANK") || getenv("PMI_RANK");
+}
+
+/* An MPI leaks some memory of its own at exit. */
+int suite_mpirun(const char *flavour, int ranks, const char *what, char *output, size_t size)
+{
+    char command[8192], program[4096];
+    const char *options = strcmp(flavour, "openmpi") == 0 ? "--oversubscribe --allow-run-as-root" : "";
+    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+    program[length > 0 ? length : 0] = '\0';
+    snprintf(command, sizeof command,
+             "ASAN_OPTIONS=detect_leaks=0 timeout 120 mpirun.%s %s -n %d '%s' %s 2>&1 </dev/null", flavour, options,
+             ranks, program, what);
+    FILE *pipe = popen(command, "r");
+    if (!pipe)
+        return 1;
+    size_t used = fread(output, 1, size - 1, pipe);
+    output[used] = '\0';
+    int code = pclose(pipe);
+    return WIFEXITED(code) ? WEXITSTATUS(code) : 128 + WTERMSIG(code);
 }

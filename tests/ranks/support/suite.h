@@ -75,4 +75,10 @@ sl_status suite_run_local(suite_function run, int size, const sl_group_options *
 typedef sl_status (*suite_runner)(suite_function run, int size, const sl_group_options *options, uint64_t seed);
 sl_status suite_run_list(suite_runner runner, const suite_case *cases, int size, int rounds);
 
+/* ---- Over MPI: the test starts itself under mpirun ---- */
+bool suite_has_mpi(const char *flavour); /* "openmpi" or "mpich"; says why if not */
+bool suite_is_mpi_rank(void);
+/* mpirun's exit code; what it printed is in output. what: the program's only argument. */
+int suite_mpirun(const char *flavour, int ranks, const char *what, char *output, size_t size);
+
 #endif

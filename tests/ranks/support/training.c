@@ -85,14 +85,9 @@ static void read_metrics(const char *name, run_outcome *out)
     fclose(file);
 }
 
-void training_run_on(const char *device, const char *name, const sl_train_options *options, const char *const *more,
-                     run_outcome *out)
+sl_status training_plan(const char *device, const char *name, const char *const *more, sl_train_config **config,
+                        sl_train_plan **plan)
 {
-    sl_train_config *config = NULL;
-    sl_train_plan *plan = NULL;
-    sl_group *groups[RANKS_MAX];
-    pthread_t threads[RANKS_MAX];
-    rank_job jobs[RANKS_MAX];
     char text[160], output[160];
     snprintf(text, sizeof text, "data.text=%s", text_path);
     snprintf(output, sizeof output, "run.out=%s/%s", folder, name);
@@ -108,8 +103,19 @@ void training_run_on(const char *device, const char *name, const sl_train_option
     int count = 9;
     while (more && *more)
         overrides[count++] = *more++;
-    if (sl_train_config_load(NULL, overrides, count, &config) != SL_OK ||
-        sl_train_plan_create(config, device, &plan) != SL_OK)
+    sl_status status = sl_train_config_load(NULL, overrides, count, config);
+    return status == SL_OK ? sl_train_plan_create(*config, device, plan) : status;
+}
+
+void training_run_on(const char *device, const char *name, const sl_train_options *options, const char *const *more,
+                     run_outcome *out)
+{
+    sl_train_config *config = NULL;
+    sl_train_plan *plan = NULL;
+    sl_group *groups[RANKS_MAX];
+    pthread_t threads[RANKS_MAX];
+    rank_job jobs[RANKS_MAX];
+    if (training_plan(device, name, more, &config, &plan) != SL_OK)
         fail_msg("%s: %s", name, sl_error_message());
     int ranks = sl_train_plan_ranks(plan);
     assert_int_equal(sl_group_open_threads(ranks, NULL, groups), SL_OK);

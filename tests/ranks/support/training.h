@@ -19,6 +19,10 @@ typedef struct run_outcome {
     int steps;
 } run_outcome;
 
+/* The plan of a run as below; the caller destroys both. */
+sl_status training_plan(const char *device, const char *name, const char *const *more, sl_train_config **config,
+                        sl_train_plan **plan);
+
 /* A small model for 6 steps, with `more` overrides, up to NULL, in the folder `name`. What cannot be planned fails the
  * test. */
 void training_run_on(const char *device, const char *name, const sl_train_options *options, const char *const *more,
