@@ -262,10 +262,8 @@ sl_status sl_request_test(sl_request *request, bool *done)
 
 sl_status sl_group_progress(sl_group *group)
 {
-    if (atomic_load_explicit(&group->link->movers, memory_order_relaxed) == 0) {
-        while (sl_link_progress(group->link))
-            ;
-    }
+    while (sl_link_progress(group->link))
+        ;
     return sl_group_check(group);
 }
 

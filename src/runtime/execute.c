@@ -211,7 +211,9 @@ static sl_status run_action(sl_runtime *runtime, sl_action action)
 /* Between actions posted collectives go on, unless the mover sees to them. */
 static sl_status progress(sl_runtime *runtime)
 {
-    if (runtime->mover || runtime->posted.count == 0)
+    if (runtime->mover)
+        return sl_group_check(runtime->group);
+    if (runtime->posted.count == 0)
         return sl_group_progress(runtime->group);
     double start = sl_now();
     sl_status status = sl_group_progress(runtime->group);
