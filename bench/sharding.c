@@ -87,7 +87,7 @@ int bench_sharding(int argc, char **argv)
     sharding_options run = { .model = { .batch = 4,
                                         .seq = 32,
                                         .embd = 256,
-                                        .layers = 24,
+                                        .layers = 32,
                                         .heads = 4,
                                         .vocab = 512,
                                         .ranks = 2,
@@ -95,7 +95,7 @@ int bench_sharding(int argc, char **argv)
                                         .steps = 7 },
                              .schedule = "Interleaved1F1B",
                              .replicas = 2,
-                             .stages_per_rank = 12 };
+                             .stages_per_rank = 16 };
     int format = 0, code;
     const cli_option options[] = {
         { .name = "schedule", .value = "NAME", .text = &run.schedule, .help = "Schedule; Interleaved1F1B." },
@@ -111,7 +111,7 @@ int bench_sharding(int argc, char **argv)
           .integer = &run.stages_per_rank,
           .min = 1,
           .max = 64,
-          .help = "Stages per rank; 12." },
+          .help = "Stages per rank; 16." },
         { .name = "unsharded",
           .value = "N",
           .integer = &run.unsharded,
@@ -138,7 +138,7 @@ int bench_sharding(int argc, char **argv)
           .help = "Rows a replica; 4." },
         { .name = "seq", .value = "N", .wide = &run.model.seq, .min = 1, .max = 65536, .help = "Sequence length; 32." },
         { .name = "embd", .value = "N", .wide = &run.model.embd, .min = 1, .max = 65536, .help = "Width; 256." },
-        { .name = "layers", .value = "N", .wide = &run.model.layers, .min = 1, .max = 1024, .help = "Layers; 24." },
+        { .name = "layers", .value = "N", .wide = &run.model.layers, .min = 1, .max = 1024, .help = "Layers; 32." },
         { .name = "heads", .value = "N", .wide = &run.model.heads, .min = 1, .max = 1024, .help = "Heads; 4." },
         { .name = "vocab",
           .value = "N",

@@ -149,6 +149,29 @@ static void bf16_has_the_same_bits_in_all_modes(void **state)
     }
 }
 
+/* Frozen weights are shared out as well; they have no gradient, no state and no part in any sum. */
+static void frozen_parameters_have_the_same_bits_in_all_modes(void **state)
+{
+    (void)state;
+    run_outcome outcomes[MODES], resumed;
+    for (int mode = 0; mode < MODES; mode++) {
+        mesh_run mesh = { .pp = 2, .dp = 3, .mode = mode, .schedule = "InterleavedZeroBubble" };
+        mesh.more = "model.freeze=h.1.*,wte*,h.3.ln_1.bias";
+        train(modes[mode], &plain, mesh, &outcomes[mode]);
+        training_check_plan(modes[mode], 6);
+        assert_same(&outcomes[0], &outcomes[mode], mesh);
+    }
+    mesh_run longer = {
+        .pp = 1, .dp = 3, .schedule = "1F1B", .steps = 5, .more = "model.freeze=h.1.*,wte*,h.3.ln_1.bias"
+    };
+    train("longer", &plain, longer, &outcomes[0]);
+    for (int mode = 1; mode < MODES; mode++) { /* the one goes on from what the other has kept */
+        longer.mode = MODES - mode;
+        train(modes[mode], &(sl_train_options){ .resume = true }, longer, &resumed);
+        assert_same(&outcomes[0], &resumed, longer);
+    }
+}
+
 /* ---- Resuming -------------------------------------------------------------------------------- */
 
 /* Half on one mesh, half on another. */
@@ -337,6 +360,8 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(modes_change_no_bit, training_enter, training_leave),
         cmocka_unit_test_setup_teardown(groups_and_slots_change_no_bit, training_enter, training_leave),
         cmocka_unit_test_setup_teardown(bf16_has_the_same_bits_in_all_modes, training_enter, training_leave),
+        cmocka_unit_test_setup_teardown(frozen_parameters_have_the_same_bits_in_all_modes, training_enter,
+                                        training_leave),
         cmocka_unit_test_setup_teardown(runs_go_on_from_each_others_checkpoints, training_enter, training_leave),
         cmocka_unit_test_setup_teardown(full_shards_take_half, training_enter, training_leave),
         cmocka_unit_test_setup_teardown(a_load_on_another_mesh_takes_what_the_rank_keeps, training_enter,
