@@ -174,7 +174,7 @@ SL_API sl_plan_stage sl_train_plan_stage(const sl_train_plan *plan, int stage);
 /* Bytes on one rank of the run. */
 typedef struct sl_plan_memory {
     size_t weights, gradients, optimizer;
-    size_t activations; /* slots, scratch, constants and copies of the batch */
+    size_t activations; /* slots, packed weights, scratch, constants and copies of the batch */
     size_t messages;    /* in channels that end at the rank */
     size_t checkpoint;  /* the snapshot that is written while training goes on */
     size_t total;       /* sum of the above */

@@ -223,9 +223,10 @@ done:
 
 sl_plan_memory sl_plan_memory_of(const sl_pipeline_memory *memory)
 {
-    return (sl_plan_memory){ .weights = memory->params + memory->packed,
+    return (sl_plan_memory){ .weights = memory->params,
                              .gradients = memory->grads,
-                             .activations = memory->constants + memory->slots + memory->scratch + memory->inputs,
+                             .activations =
+                                 memory->constants + memory->packed + memory->slots + memory->scratch + memory->inputs,
                              .messages = memory->messages };
 }
 
