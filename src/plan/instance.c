@@ -7,6 +7,7 @@
 #include <math.h>
 
 #define MAX_OPERATIONS ((int64_t)1 << 31)
+#define MAX_CHUNKS 256
 
 void sl_plan_problem_init(sl_plan_problem *problem, int ranks, int microbatches, sl_placement placement,
                           int stages_per_rank)
@@ -29,6 +30,8 @@ static sl_status check_size(const sl_plan_problem *problem, int chunks)
         return sl_fail(SL_ERR_ARGUMENT, "%d stages a rank: 1 or more are needed", chunks);
     if (problem->placement == SL_PLACEMENT_V && chunks != 2)
         return sl_fail(SL_ERR_ARGUMENT, "%d stages a rank: a V has exactly 2, one down and one up", chunks);
+    if (chunks > MAX_CHUNKS)
+        return sl_fail(SL_ERR_ARGUMENT, "%d stages a rank: at most %d can be planned", chunks, MAX_CHUNKS);
     int64_t stages = (int64_t)problem->ranks * chunks;
     if (stages > SL_MAX_STAGES)
         return sl_fail(SL_ERR_ARGUMENT, "%" PRId64 " stages: at most %d are possible", stages, SL_MAX_STAGES);

@@ -162,37 +162,31 @@ static void go_to_best(polish *self)
     memcpy(player->now.fill, self->best_fill, ranks * sizeof *self->best_fill);
     for (int rank = 0; rank < player->instance->ranks; rank++)
         sl_player_change(player, rank, 0);
-}
-
-/* If no move helps any more, a few are made whether they help or not, from the best order on. */
-static void kick(polish *self)
-{
     self->cost = INFINITY;
-    go_to_best(self);
     (void)try_steps(self);
-    for (int n = 0; n < 20; n++) {
-        for (int moves = 0; moves < 3; moves++)
-            move(self);
-        self->cost = self->best_cost * 1.03;
-        if (try_steps(self))
-            return;
-    }
-    self->cost = self->best_cost;
 }
 
+/* If no move helps any more, the search goes on from the best order and allows orders that are a little worse, less and
+ * less. */
 static void run(polish *self)
 {
-    enum { PATIENCE = 20000 }; /* moves in a row that find nothing better */
+    enum { PATIENCE = 5000 }; /* moves in a row that find nothing better */
     int stuck = 0;
+    double allowance = 0;
     keep_best(self);
     while (self->player.placed < self->until && self->best->value > self->bound * (1 + 1e-12)) {
+        double cost = self->cost, allowed = self->best_cost * (1 + allowance);
         move(self);
-        (void)try_steps(self);
+        self->cost = allowed > cost ? allowed : cost;
+        if (!try_steps(self))
+            self->cost = cost;
+        allowance *= 1 - 4.0 / PATIENCE;
         if (self->cost < self->best_cost * (1 - 1e-9)) {
             keep_best(self);
             stuck = 0;
         } else if (++stuck >= PATIENCE) {
-            kick(self);
+            go_to_best(self);
+            allowance = 0.003;
             stuck = 0;
         }
     }

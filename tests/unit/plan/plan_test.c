@@ -279,6 +279,10 @@ static void refuses_what_cannot_be_planned(void **state)
     bad.stages_per_rank = 2;
     assert_refused(&bad, SL_ERR_ARGUMENT, "120000 stages: at most 65535");
     bad = good;
+    bad.ranks = 1;
+    bad.stages_per_rank = 60000;
+    assert_refused(&bad, SL_ERR_ARGUMENT, "60000 stages a rank: at most 256");
+    bad = good;
     bad.placement = SL_PLACEMENT_V;
     bad.stages_per_rank = 3;
     assert_refused(&bad, SL_ERR_ARGUMENT, "a V has exactly 2");
