@@ -21,8 +21,10 @@ static const cli_usage usage = {
         "and "
         "pass that limit. With --dtype bf16 data and weights are bf16; statistics, gradients of weights and the "
         "optimizer's tensors stay f32.",
-    .examples = "sluice bench kernel\n"
-                "sluice bench kernel --op attention_grad --seq 1024 --batch 2 --format json",
+    .examples =
+        "sluice bench kernel\n"
+        "sluice bench kernel --op products --embd 768 --seq 512 --batch 4 --vocab 50257 --repeats 2 --threads 4\n"
+        "sluice bench kernel --op attention_grad --seq 1024 --batch 2 --format json",
 };
 
 typedef struct sizes {
@@ -33,17 +35,26 @@ typedef struct sizes {
 } sizes;
 
 /* Arguments are separated by blanks, a letter a dim: B T C as usual, H heads, D = C / H, F = 4C, Q = 3C, V words, s a
- * scalar; "i:" before it: indices below V, "f:" f32 whatever the dtype is. */
+ * scalar; "i:" before it: indices below V, "f:" f32 whatever the dtype is. A weight "VC" is that of the head, [out, in]. */
 typedef struct kernel_case {
     sl_op op;
     const char *inputs, *outputs;
     double flops; /* in units of what flops_of() says; 0: not the measure */
 } kernel_case;
 
+/* The three products of a linear layer with the weight w. */
+#define PRODUCTS(in, out, w, bias)                                                                                     \
+    { SL_OP_LINEAR, "BT" in " " w " " bias, "BT" out, 2 }, { SL_OP_LINEAR_GRAD_X, "BT" out " " w, "BT" in, 2 },        \
+    {                                                                                                                  \
+        SL_OP_LINEAR_GRAD_W, "BT" in " BT" out, "f:" w, 2                                                              \
+    }
+
 static const kernel_case cases[] = {
-    { SL_OP_LINEAR, "BTC CF F", "BTF", 2 },
-    { SL_OP_LINEAR_GRAD_X, "BTF CF", "BTC", 2 },
-    { SL_OP_LINEAR_GRAD_W, "BTC BTF", "f:CF", 2 },
+    PRODUCTS("C", "Q", "CQ", "Q"),
+    PRODUCTS("C", "C", "CC", "C"),
+    PRODUCTS("C", "F", "CF", "F"),
+    PRODUCTS("F", "C", "FC", "C"),
+    PRODUCTS("C", "V", "VC", ""),
     { SL_OP_ATTENTION, "BTHD BTHD BTHD", "BTHD f:BHT", 2 },
     { SL_OP_ATTENTION_GRAD, "BTHD BTHD BTHD BTHD f:BHT BTHD", "BTHD BTHD BTHD", 5 },
     { SL_OP_LAYERNORM, "BTC C C", "BTC f:BT f:BT", 0 },
@@ -72,6 +83,7 @@ enum { CASES = sizeof cases / sizeof *cases, MAX_ARGS = 8 };
 
 typedef struct kernel_result {
     const char *name;
+    char shape[48]; /* of a product: rows x in x out; else empty */
     double seconds, flops, bytes;
     double share; /* of its limit */
 } kernel_result;
@@ -146,13 +158,38 @@ done:
     return status;
 }
 
+static bool is_product(const kernel_case *c)
+{
+    return c->op == SL_OP_LINEAR || c->op == SL_OP_LINEAR_GRAD_X || c->op == SL_OP_LINEAR_GRAD_W;
+}
+
+/* The weight of a product, or its gradient: two dims. */
+static const char *weight_of(const kernel_case *c)
+{
+    return c->op == SL_OP_LINEAR_GRAD_W ? c->outputs + 2 : strchr(c->inputs, ' ') + 1;
+}
+
+static bool is_head(const kernel_case *c)
+{
+    return is_product(c) && weight_of(c)[0] == 'V';
+}
+
 /* Products: rows x in x out; attention: the causal half of T x T x D a head, times the number of products. */
 static double flops_of(const sizes *s, const kernel_case *c)
 {
     double tokens = (double)(s->batch * s->seq);
-    if (c->op == SL_OP_ATTENTION || c->op == SL_OP_ATTENTION_GRAD)
-        return c->flops * tokens * (double)(s->seq + 1) * (double)s->embd;
-    return c->flops * tokens * (double)s->embd * 4 * (double)s->embd;
+    if (is_product(c))
+        return c->flops * tokens * (double)size_of(s, weight_of(c)[0]) * (double)size_of(s, weight_of(c)[1]);
+    return c->flops * tokens * (double)(s->seq + 1) * (double)s->embd; /* 0 if they are not the measure */
+}
+
+static void print_shape(const sizes *s, const kernel_case *c, char *text, size_t size)
+{
+    const char *w = is_product(c) ? weight_of(c) : NULL;
+    text[0] = '\0';
+    if (w)
+        snprintf(text, size, "%lldx%lldx%lld", (long long)(s->batch * s->seq), (long long)size_of(s, w[is_head(c)]),
+                 (long long)size_of(s, w[!is_head(c)]));
 }
 
 static sl_status measure_case(const sizes *s, sl_stream *stream, const kernel_case *c, kernel_result *out)
@@ -167,7 +204,8 @@ static sl_status measure_case(const sizes *s, sl_stream *stream, const kernel_ca
     SL_TRY(make_views(s, stream, c->inputs, inputs, &input_count));
     SL_TRY(make_views(s, stream, c->outputs, outputs, &output_count));
     sl_kernel_call call = { .op = c->op,
-                            .attrs = { .causal = true,
+                            .attrs = { .transpose_w = is_head(c),
+                                       .causal = true,
                                        .scale = 0.125,
                                        .eps = 1e-5,
                                        .p = c->op == SL_OP_DROPOUT ? 0.1 : 0,
@@ -192,6 +230,7 @@ static sl_status measure_case(const sizes *s, sl_stream *stream, const kernel_ca
     for (int i = 0; i < output_count; i++)
         bytes += (c->op == SL_OP_ADAMW ? 2 : 1) * (double)sl_meta_bytes(&outputs[i].meta);
     *out = (kernel_result){ .name = sl_op_name(c->op), .seconds = best, .flops = flops_of(s, c), .bytes = bytes };
+    print_shape(s, c, out->shape, sizeof out->shape);
 done:
     for (int i = 0; i < input_count; i++)
         sl_device_free(device, inputs[i].data);
@@ -215,6 +254,8 @@ static void print_json(const kernel_result *results, int count, const char *kern
         sl_json_newline(&json);
         sl_json_begin(&json, '{');
         sl_json_put_string(&json, "op", results[i].name);
+        if (*results[i].shape)
+            sl_json_put_string(&json, "shape", results[i].shape);
         sl_json_put_double(&json, "seconds", results[i].seconds);
         if (results[i].flops > 0)
             sl_json_put_double(&json, "gflops", results[i].flops / results[i].seconds / 1e9);
@@ -229,14 +270,15 @@ static void print_json(const kernel_result *results, int count, const char *kern
 
 static void print_text(const kernel_result *results, int count, const char *kernels, const limits *limit)
 {
-    printf("%s; FMA peak %.1f GFLOP/s, products %.1f GFLOP/s, copy %.1f GB/s\n\n%-20s %10s %10s %8s %9s\n", kernels,
-           limit->fma / 1e9, limit->products / 1e9, limit->copy / 1e9, "op", "ms", "GFLOP/s", "GB/s", "of limit");
+    printf("%s; FMA peak %.1f GFLOP/s, products %.1f GFLOP/s, copy %.1f GB/s\n\n%-20s %-18s %10s %10s %8s %9s\n",
+           kernels, limit->fma / 1e9, limit->products / 1e9, limit->copy / 1e9, "op", "rows x in x out", "ms",
+           "GFLOP/s", "GB/s", "of limit");
     for (int i = 0; i < count; i++) {
         char rate[32] = "";
         if (results[i].flops > 0)
             snprintf(rate, sizeof rate, "%.1f", results[i].flops / results[i].seconds / 1e9);
-        printf("%-20s %10.3f %10s %8.1f %8.1f%%\n", results[i].name, 1e3 * results[i].seconds, rate,
-               results[i].bytes / results[i].seconds / 1e9, 100 * results[i].share);
+        printf("%-20s %-18s %10.3f %10s %8.1f %8.1f%%\n", results[i].name, results[i].shape, 1e3 * results[i].seconds,
+               rate, results[i].bytes / results[i].seconds / 1e9, 100 * results[i].share);
     }
 }
 
@@ -269,7 +311,9 @@ static sl_status measure(const sizes *s, bool json)
     SL_TRY(measure_limits(s, stream, &limit));
     for (int i = 0; i < CASES; i++) {
         kernel_result *result = &results[count];
-        if (s->op && strcmp(s->op, sl_op_name(cases[i].op)) != 0)
+        bool wanted = !s->op || strcmp(s->op, sl_op_name(cases[i].op)) == 0 ||
+                      (is_product(&cases[i]) && strcmp(s->op, "products") == 0);
+        if (!wanted)
             continue;
         SL_TRY(measure_case(s, stream, &cases[i], result));
         result->share = result->flops > 0 ? result->flops / limit.products : result->bytes / limit.copy;
@@ -293,7 +337,10 @@ int bench_kernel(int argc, char **argv)
     int format = 0, dtype = 0;
     const cli_option options[] = {
         DTYPE_OPTION_ROW(dtype),
-        { .name = "op", .value = "NAME", .text = &s.op, .help = "Measure this kernel only." },
+        { .name = "op",
+          .value = "NAME",
+          .text = &s.op,
+          .help = "Measure this kernel only; products: those of all linear layers." },
         { .name = "batch", .value = "B", .wide = &s.batch, .min = 1, .max = 1 << 20, .help = "Sequences." },
         { .name = "seq", .value = "T", .wide = &s.seq, .min = 1, .max = 1 << 20, .help = "Tokens of a sequence." },
         { .name = "embd", .value = "C", .wide = &s.embd, .min = 1, .max = 1 << 20, .help = "Width of the model." },

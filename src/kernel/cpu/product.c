@@ -11,6 +11,9 @@
  * that of B is shared by the threads. */
 enum { BLOCK_COLUMNS = 2304, BLOCK_ROWS = 240, LARGEST_TILE = 32 * 32 };
 
+/* Panels of B that take turns if a block is multiplied in runs: the sums of their tiles stay in the second-level cache. */
+enum { GROUP_PANELS = 8 };
+
 static int64_t round_up(int64_t value, int64_t unit)
 {
     return (value + unit - 1) / unit * unit;
@@ -31,13 +34,27 @@ static const sl_tile *tile_of(const sl_gemm *g)
 typedef struct sizes {
     int64_t columns, rows;          /* of a block */
     size_t b_bytes, a_bytes;        /* of a packed block */
+    size_t part_bytes;              /* of a thread: a block of A and the sums of a group */
     size_t sums_bytes, total_bytes; /* all of C's block in f32, if it needs that; everything for some threads */
 } sizes;
+
+/* Runs of l of about the same length, as tiles read them. */
+static int64_t run_length(const sl_tile *tile, int64_t k)
+{
+    int64_t runs = tile->run_k ? (k + tile->run_k - 1) / tile->run_k : 1;
+    return round_up((k + runs - 1) / runs, tile->depth);
+}
 
 /* C is not f32 and there is more than one block along k: sums must not be rounded in between. */
 static bool needs_sums(const sl_gemm *g, const sl_tile *tile)
 {
     return g->c_dtype != SL_F32 && g->k > tile->block_k;
+}
+
+/* The same for the runs of one block: only the tiles of a group have sums at once. */
+static bool needs_group_sums(const sl_gemm *g, const sl_tile *tile)
+{
+    return g->c_dtype != SL_F32 && g->k <= tile->block_k && run_length(tile, g->k) < g->k;
 }
 
 static sizes sizes_of(const sl_gemm *g, const sl_tile *tile, int parts)
@@ -48,7 +65,10 @@ static sizes sizes_of(const sl_gemm *g, const sl_tile *tile, int parts)
     s.b_bytes = (size_t)round_up(s.columns * k * tile->size, 64);
     s.a_bytes = (size_t)round_up(s.rows * k * tile->size, 64);
     s.sums_bytes = needs_sums(g, tile) ? (size_t)(round_up(g->m, tile->rows) * s.columns) * sizeof(float) : 0;
-    s.total_bytes = s.b_bytes + s.sums_bytes + (size_t)parts * s.a_bytes;
+    s.part_bytes = s.a_bytes;
+    if (needs_group_sums(g, tile))
+        s.part_bytes += (size_t)(s.rows * GROUP_PANELS * tile->columns) * sizeof(float);
+    s.total_bytes = s.b_bytes + s.sums_bytes + (size_t)parts * s.part_bytes;
     return s;
 }
 
@@ -97,15 +117,21 @@ typedef struct product {
     sizes sizes;
     grid grid;
     const char *b;           /* the block of B, packed */
-    char *packed_a;          /* one block a thread */
+    char *parts;             /* part_bytes of each thread */
     float *sums;             /* NULL if C takes the sums itself */
     int64_t column, columns; /* the block of B: columns of C ... */
     int64_t l, k;            /* ... and the run along the sum */
 } product;
 
+/* Of so many l of a panel. */
+static int64_t run_bytes(const product *p, int width, int64_t k)
+{
+    return width * round_up(k, p->tile->depth) * p->tile->size;
+}
+
 static int64_t panel_bytes(const product *p, int width)
 {
-    return width * round_up(p->k, p->tile->depth) * p->tile->size;
+    return run_bytes(p, width, p->k);
 }
 
 static sl_factor factor_at(const sl_factor *factor, int64_t i, int64_t l)
@@ -157,41 +183,72 @@ static void finish(const product *p, const float *sums, int64_t sums_row, int64_
     p->simd->put_tile(&result);
 }
 
-/* One tile of C at (row, column) gets the products of this run along k. */
-static void multiply_tile(const product *p, const char *a, const char *b, int64_t row, int64_t column)
+/* A run of l within the block, and where its sums go on: row 0 and column 0 of the group; NULL: in C. */
+typedef struct k_run {
+    int64_t start, k;
+    float *sums;
+    int64_t sums_row;
+} k_run;
+
+/* One tile of C at (row, column) gets the products of this run along k; sums is where the tile's are, if the run has any. */
+static void multiply_tile(const product *p, const k_run *r, const char *a, const char *b, int64_t row, int64_t column,
+                          float *sums)
 {
     const sl_gemm *g = p->g;
     const sl_tile *tile = p->tile;
-    bool first = p->l == 0, last = p->l + p->k == g->k;
-    if (p->sums) {
-        float *sums = p->sums + row * p->sizes.columns + (column - p->column);
-        tile->multiply(p->k, a, b, sums, p->sizes.columns, !first);
+    bool first = p->l + r->start == 0, last = p->l + r->start + r->k == g->k;
+    a += run_bytes(p, tile->rows, r->start);
+    b += run_bytes(p, tile->columns, r->start);
+    if (r->sums) {
+        tile->multiply(r->k, a, b, sums, r->sums_row, !first);
         if (last)
-            finish(p, sums, p->sizes.columns, row, column, true);
+            finish(p, sums, r->sums_row, row, column, true);
         return;
     }
     bool whole = row + tile->rows <= g->m && column + tile->columns <= g->n;
     if (whole && g->c_dtype == SL_F32 && !(first && g->bias)) {
-        tile->multiply(p->k, a, b, (float *)g->c + row * g->c_row + column, g->c_row, g->add || !first);
+        tile->multiply(r->k, a, b, (float *)g->c + row * g->c_row + column, g->c_row, g->add || !first);
         return;
     }
-    _Alignas(64) float sums[LARGEST_TILE];
-    tile->multiply(p->k, a, b, sums, tile->columns, false);
-    finish(p, sums, tile->columns, row, column, first);
+    _Alignas(64) float own[LARGEST_TILE];
+    tile->multiply(r->k, a, b, own, tile->columns, false);
+    finish(p, own, tile->columns, row, column, first);
+}
+
+/* Rows row..row+rows of C, which are packed in the thread's part, against panels begin..end of B, a run along k after the
+ * other. */
+static void multiply_group(const product *p, int64_t row, int64_t rows, int64_t begin, int64_t end, const char *part)
+{
+    const sl_tile *tile = p->tile;
+    int64_t length = run_length(tile, p->k);
+    k_run r = { .sums = NULL };
+    if (p->sums) {
+        r.sums = p->sums + row * p->sizes.columns + begin * tile->columns;
+        r.sums_row = p->sizes.columns;
+    } else if (p->sizes.part_bytes > p->sizes.a_bytes) {
+        r.sums = (float *)(uintptr_t)(part + p->sizes.a_bytes);
+        r.sums_row = (int64_t)GROUP_PANELS * tile->columns;
+    }
+    for (; r.start < p->k; r.start += r.k) {
+        r.k = least(length, p->k - r.start);
+        for (int64_t b = begin; b < end; b++) {
+            for (int64_t a = 0; a * tile->rows < rows; a++) {
+                float *sums = r.sums ? r.sums + a * tile->rows * r.sums_row + (b - begin) * tile->columns : NULL;
+                multiply_tile(p, &r, part + a * panel_bytes(p, tile->rows), p->b + b * panel_bytes(p, tile->columns),
+                              row + a * tile->rows, p->column + b * tile->columns, sums);
+            }
+        }
+    }
 }
 
 /* Rows row..row+rows of C against panels begin..end of B. */
-static void multiply_rows(const product *p, int64_t row, int64_t rows, int64_t begin, int64_t end, char *block)
+static void multiply_rows(const product *p, int64_t row, int64_t rows, int64_t begin, int64_t end, char *part)
 {
-    const sl_tile *tile = p->tile;
     for (int64_t i = row; i < row + rows; i += p->sizes.rows) {
         int64_t count = least(row + rows - i, p->sizes.rows);
-        pack_a(p, i, count, block);
-        for (int64_t b = begin; b < end; b++) {
-            for (int64_t a = 0; a * tile->rows < count; a++)
-                multiply_tile(p, block + a * panel_bytes(p, tile->rows), p->b + b * panel_bytes(p, tile->columns),
-                              i + a * tile->rows, p->column + b * tile->columns);
-        }
+        pack_a(p, i, count, part);
+        for (int64_t b = begin; b < end; b += GROUP_PANELS)
+            multiply_group(p, i, count, b, least(b + GROUP_PANELS, end), part);
     }
 }
 
@@ -207,7 +264,7 @@ static void multiply_share(const product *p, int part)
     sl_chunk_range(p->sizes.columns / tile->columns, p->grid.columns, part % p->grid.columns, &first, &count);
     int64_t row = start * tile->rows;
     multiply_rows(p, row, least(p->g->m - row, length * tile->rows), first, least(first + count, b_panels),
-                  p->packed_a + (size_t)part * p->sizes.a_bytes);
+                  p->parts + (size_t)part * p->sizes.part_bytes);
 }
 
 /* ---- All blocks of B ------------------------------------------------------------------------- */
@@ -297,7 +354,7 @@ static void run(sl_pool *pool, int parts, const sl_simd *simd, const sl_gemm *g,
     p.grid =
         choose_grid(divide_up(g->m, tile->rows), p.sizes.columns / tile->columns, p.sizes.rows / tile->rows, parts);
     p.sums = p.sizes.sums_bytes ? (float *)(void *)sums : NULL;
-    p.packed_a = sums + p.sizes.sums_bytes;
+    p.parts = sums + p.sizes.sums_bytes;
     if (g->packed_b) {
         p.b = g->packed_b;
         run_task(pool, parts, multiply_packed_part, &p);

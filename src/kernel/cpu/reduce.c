@@ -214,16 +214,53 @@ static bool takes_contiguous(const sl_kernel_call *call, const sl_view *view)
     return sl_meta_is_contiguous(&view->meta);
 }
 
-/* One after the other: the result must not depend on the number of threads, and it runs at the speed of memory. */
+/* Runs of a length that does not depend on the number of threads, so that neither does the result: threads share out the
+ * runs, and their sums are added one after the other. */
+enum { SQUARE_RUN = 1 << 20 };
+
+typedef struct square_job {
+    const sl_simd *simd;
+    const float *x;
+    int64_t count;
+    double *sums; /* one a run */
+} square_job;
+
+static void square_range(void *context, int64_t begin, int64_t end)
+{
+    const square_job *j = context;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t first = i * SQUARE_RUN, left = j->count - first;
+        j->sums[i] = j->simd->square_sum(j->x + first, left < SQUARE_RUN ? left : SQUARE_RUN);
+    }
+}
+
+static int64_t square_runs(const sl_kernel_call *call)
+{
+    return (sl_meta_count(&sl_call_input(call, 0)->meta) + SQUARE_RUN - 1) / SQUARE_RUN;
+}
+
+static size_t scratch_square_sum(const sl_cpu *cpu, const sl_kernel_call *call)
+{
+    (void)cpu;
+    int64_t runs = square_runs(call);
+    return runs > 1 ? (size_t)runs * sizeof(double) : 0;
+}
+
 static sl_status run_square_sum(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     const sl_view *x = sl_call_input(call, 0);
-    double *y = sl_call_output(call, 0)->data;
-    double sum = cpu->simd->square_sum(x->data, sl_meta_count(&x->meta));
+    double *y = sl_call_output(call, 0)->data, sum = 0, only;
+    int64_t runs = square_runs(call);
+    square_job j = {
+        .simd = cpu->simd, .x = x->data, .count = sl_meta_count(&x->meta), .sums = runs > 1 ? call->scratch : &only
+    };
+    sl_cpu_split(cpu, runs, 1, square_range, &j);
+    for (int64_t i = 0; i < runs; i++)
+        sum += j.sums[i];
     *y = sl_call_accumulates(call, 0) ? *y + sum : sum;
     return SL_OK;
 }
 
-const sl_cpu_kernel sl_cpu_square_sum = { .accepts = accepts_square_sum,
-                                          .run = run_square_sum,
-                                          .takes = takes_contiguous };
+const sl_cpu_kernel sl_cpu_square_sum = {
+    .accepts = accepts_square_sum, .run = run_square_sum, .takes = takes_contiguous, .scratch = scratch_square_sum
+};

@@ -21,6 +21,9 @@ typedef struct SL_NAMED_FIELDS sl_tile {
     int rows, columns; /* of C */
     int depth;
     int64_t block_k; /* longest run of l that is packed at once */
+    /* Longest run of l that is multiplied at once; shorter than a block if panels of it shall stay in the first-level
+     * cache. Only for a tile whose sums go on from what C holds, so that runs change no sum. 0: as block_k. */
+    int64_t run_k;
     /* One panel with the first `filled` of its rows (columns) and k elements of each. */
     void (*pack_a)(const sl_factor *from, int64_t filled, int64_t k, void *to);
     void (*pack_b)(const sl_factor *from, int64_t filled, int64_t k, void *to);

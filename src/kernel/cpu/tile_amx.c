@@ -154,6 +154,7 @@ const sl_tile sl_tile_amx = {
     .columns = COLUMNS,
     .depth = DEPTH,
     .block_k = 1536,
+    .run_k = 384, /* panels of 24 KB */
     .pack_a = pack_a,
     .pack_b = pack_b,
     .multiply = multiply,

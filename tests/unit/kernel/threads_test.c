@@ -42,11 +42,41 @@ static void the_number_of_threads_changes_no_bit(void **state)
     bits_dtype = SL_F32;
 }
 
+/* Longer than the runs that threads share out. */
+static void a_long_sum_of_squares_is_the_same_with_any_threads(void **state)
+{
+    (void)state;
+    int64_t count = 5 * (1 << 19) + 3;
+    const sl_shape shape = { 1, { count } }, scalar = { .rank = 0 };
+    arg x = make_arg(SL_F32, &shape, PACKED), y = make_arg(SL_F64, &scalar, PACKED);
+    double expected = 0, first = 0;
+    for (int64_t i = 0; i < count; i++) {
+        float value = (float)normal();
+        ((float *)x.view.data)[i] = value;
+        expected += (double)value * (double)value;
+    }
+    for (int threads = 1; threads <= 5; threads++) {
+        open_device(threads);
+        assert_int_equal(
+            run_call((sl_kernel_call){
+                .op = SL_OP_SQUARE_SUM, .inputs = &x.view, .input_count = 1, .outputs = &y.view, .output_count = 1 }),
+            SL_OK);
+        double sum = *(double *)y.view.data;
+        first = threads == 1 ? sum : first;
+        assert_memory_equal(&sum, &first, sizeof sum);
+        close_device();
+    }
+    assert_true(fabs(first - expected) < 1e-9 * expected);
+    free(x.block);
+    free(y.block);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_same_number_of_threads_gives_the_same_bits),
         cmocka_unit_test(the_number_of_threads_changes_no_bit),
+        cmocka_unit_test(a_long_sum_of_squares_is_the_same_with_any_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
