@@ -20,8 +20,9 @@ typedef struct SL_NAMED_FIELDS sl_device_options {
 } sl_device_options;
 
 /* spec: "cpu"; "cuda" or "cuda:INDEX", a GPU of NVIDIA, if the module libsluice_cuda.so is installed; "auto", the first
- * GPU if there is one that can be used, else the cpu. options may be NULL. The caller closes *out after all that came
- * from it. A process that has opened a GPU must not go on using it after fork(). */
+ * GPU if there is one that can be used, else the cpu; or the name of a model of GPU such as "h200" (sl_gpu_model_get),
+ * which need not be here: it can be planned for, and has neither memory nor streams. options may be NULL. The caller
+ * closes *out after all that came from it. A process that has opened a GPU must not go on using it after fork(). */
 SL_API SL_MUST_CHECK sl_status sl_device_open(const char *spec, const sl_device_options *options, sl_device **out);
 SL_API void sl_device_close(sl_device *device); /* NULL is fine */
 
@@ -30,6 +31,23 @@ SL_API sl_device_kind sl_device_get_kind(const sl_device *device);
 SL_API int sl_device_threads(const sl_device *device); /* 1 if the notion does not apply */
 /* True if the host may read and write the device's memory directly (after synchronizing). */
 SL_API bool sl_device_is_host(const sl_device *device);
+
+/* ---- Models of GPUs -------------------------------------------------------------------------- */
+
+typedef struct sl_gpu_model {
+    const char *name, *title; /* "h200", "NVIDIA H200" */
+    double memory;            /* bytes */
+    double bf16_flops;        /* a second, of dense products in the matrix units, by the data sheet */
+    double f32_flops;         /* a second, of products in full f32 */
+    double bytes_per_s;       /* of its memory */
+} sl_gpu_model;
+
+SL_API const sl_gpu_model *sl_gpu_model_get(int index); /* NULL past the last */
+/* The model that a device was opened by; NULL if it is a device that is here. */
+SL_API const sl_gpu_model *sl_device_get_model(const sl_device *device);
+/* What products and memory reach of a model's rates: what kernels reached on an H200, as shares. */
+#define SL_GPU_REACHED_FLOPS 0.65
+#define SL_GPU_REACHED_BYTES 0.8
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
 

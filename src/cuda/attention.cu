@@ -273,12 +273,6 @@ done:
     return status;
 }
 
-size_t cuda_attention_grad_scratch(const sl_kernel_call *call)
-{
-    const int64_t *q = call->inputs[0].meta.shape.dims;
-    return (size_t)(q[0] * q[1] * q[2]) * sizeof(double);
-}
-
 sl_status cuda_attention_grad(const cuda_run *run)
 {
     const sl_kernel_call *call = run->call;

@@ -4,9 +4,6 @@
 
 #include "cuda/cuda.h"
 
-#define CUDA_BLAS_WORKSPACE ((size_t)32 << 20)
-#define CUDA_BLAS_WORTH_TUNING 1e9 /* operations of a product; below it has no workspace and nothing is timed */
-
 sl_status cuda_blas_create(cuda_blas **out);
 void cuda_blas_destroy(cuda_blas *blas); /* NULL is fine */
 char *cuda_blas_version(char *text, size_t size);

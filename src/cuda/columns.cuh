@@ -4,8 +4,9 @@
 #define SL_CUDA_COLUMNS_CUH
 
 #include "cuda/element.cuh"
+#include "kernel/gpu_scratch.h"
 
-enum { CHUNK_ROWS = 256, TILE_COLUMNS = 32 * WIDE, TILE_ROWS = 8 };
+enum { CHUNK_ROWS = SL_GPU_CHUNK_ROWS, TILE_COLUMNS = 32 * WIDE, TILE_ROWS = 8 };
 
 static inline int64_t column_chunks(int64_t rows)
 {

@@ -54,8 +54,6 @@ sl_status cuda_check(cudaError_t error, const char *what);
 /* ---- Kernels: each gives its call to the stream --------------------------------------------- */
 
 typedef sl_status (*cuda_kernel)(const cuda_run *run);
-/* Bytes of scratch that the call needs. */
-typedef size_t (*cuda_scratch)(const sl_kernel_call *call);
 
 sl_status cuda_elementwise(const cuda_run *run); /* all ops that work element by element, and their gradients */
 sl_status cuda_copy(const cuda_run *run);        /* COPY, CAST, FILL, CONCAT */
@@ -77,15 +75,6 @@ sl_status cuda_attention(const cuda_run *run);
 sl_status cuda_attention_grad(const cuda_run *run);
 sl_status cuda_attention_cached(const cuda_run *run);
 sl_status cuda_product(const cuda_run *run); /* LINEAR*, MATMUL: by cuBLASLt, or if it cannot by cuda_plain_product */
-
-size_t cuda_norm_grad_w_scratch(const sl_kernel_call *call);
-size_t cuda_cross_entropy_scratch(const sl_kernel_call *call);
-size_t cuda_cross_entropy_grad_scratch(const sl_kernel_call *call);
-size_t cuda_embedding_grad_scratch(const sl_kernel_call *call);
-size_t cuda_reduce_scratch(const sl_kernel_call *call);
-size_t cuda_square_sum_scratch(const sl_kernel_call *call);
-size_t cuda_attention_grad_scratch(const sl_kernel_call *call);
-size_t cuda_product_scratch(const sl_kernel_call *call);
 
 /* ---- Products -------------------------------------------------------------------------------- */
 

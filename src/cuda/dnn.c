@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "kernel/call.h"
+#include "kernel/gpu_scratch.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -57,54 +58,42 @@ char *cuda_dnn_version(const cuda_dnn *dnn, char *text, size_t size)
 
 /* ---- Calls ----------------------------------------------------------------------------------- */
 
-/* A [B,T,H,D] tensor that cuDNN can take as it lies. */
-static bool take_strides(const sl_view *view, int64_t strides[3])
+static void set_strides(const sl_view *view, int64_t strides[3])
 {
-    const sl_meta *meta = &view->meta;
-    if (meta->dtype != SL_BF16 || meta->strides[3] != 1)
-        return false;
-    for (int i = 0; i < 3; i++) {
-        strides[i] = meta->strides[i];
-        if (strides[i] % 8 != 0)
-            return false;
-    }
-    return true;
+    memcpy(strides, view->meta.strides, 3 * sizeof *strides);
 }
 
-static bool take_shape(const sl_kernel_call *call, dnn_shape *shape)
+static dnn_shape shape_of(const sl_kernel_call *call)
 {
     const int64_t *q = call->inputs[0].meta.shape.dims, *k = call->inputs[1].meta.shape.dims;
-    bool backward = call->op == SL_OP_ATTENTION_GRAD, fits = true;
-    const sl_view *lse = backward ? &call->inputs[4] : &call->outputs[1];
-    memset(shape, 0, sizeof *shape);
-    if ((call->op != SL_OP_ATTENTION && !backward) || call->attrs.p > 0 || call->accumulate || q[1] != k[1] ||
-        q[1] < 64 || q[1] % 8 != 0 || q[0] == 0 || q[3] % 8 != 0 || q[3] == 0 || q[3] > 128 || q[2] == 0 || k[2] == 0 ||
-        lse->meta.dtype != SL_F32 || !sl_meta_is_contiguous(&lse->meta))
-        return false;
-    shape->backward = backward;
-    shape->causal = call->attrs.causal;
-    shape->batch = q[0];
-    shape->length = q[1];
-    shape->heads = q[2];
-    shape->groups = k[2];
-    shape->width = q[3];
+    bool backward = call->op == SL_OP_ATTENTION_GRAD;
+    dnn_shape shape;
+    memset(&shape, 0, sizeof shape); /* plans are found by all of its bytes */
+    shape.backward = backward;
+    shape.causal = call->attrs.causal;
+    shape.batch = q[0];
+    shape.length = q[1];
+    shape.heads = q[2];
+    shape.groups = k[2];
+    shape.width = q[3];
     float scale = (float)call->attrs.scale;
-    memcpy(&shape->scale, &scale, sizeof scale);
+    memcpy(&shape.scale, &scale, sizeof scale);
     for (int i = 0; i < 3; i++)
-        fits = fits && take_strides(&call->inputs[i], shape->strides[AT_Q + i]);
-    fits = fits && take_strides(backward ? &call->inputs[3] : &call->outputs[0], shape->strides[AT_O]);
-    fits = fits && (!backward || take_strides(&call->inputs[5], shape->strides[AT_DO]));
+        set_strides(&call->inputs[i], shape.strides[AT_Q + i]);
+    set_strides(backward ? &call->inputs[3] : &call->outputs[0], shape.strides[AT_O]);
+    if (backward)
+        set_strides(&call->inputs[5], shape.strides[AT_DO]);
     for (int i = 0; i < 3 && backward; i++)
-        fits = fits && take_strides(&call->outputs[i], shape->strides[AT_DQ + i]);
-    return fits;
+        set_strides(&call->outputs[i], shape.strides[AT_DQ + i]);
+    return shape;
 }
 
 static dnn_plan *find_plan(cuda_dnn *dnn, const sl_kernel_call *call)
 {
-    dnn_shape shape;
     dnn_plan *plan = NULL;
-    if (!dnn || !take_shape(call, &shape))
+    if (!dnn || !sl_gpu_dnn_fits(call))
         return NULL;
+    const dnn_shape shape = shape_of(call);
     for (plan = dnn->plans; plan; plan = plan->next) {
         if (memcmp(&plan->shape, &shape, sizeof shape) == 0)
             return plan->usable ? plan : NULL;

@@ -128,12 +128,6 @@ __global__ void __launch_bounds__(BLOCK)
     }
 }
 
-size_t cuda_embedding_grad_scratch(const sl_kernel_call *call)
-{
-    int64_t positions = sl_meta_count(&call->inputs[0].meta), rows = call->outputs[0].meta.shape.dims[0];
-    return (size_t)(positions + rows + 1) * sizeof(int32_t);
-}
-
 sl_status cuda_embedding_grad(const cuda_run *run)
 {
     const sl_kernel_call *call = run->call;

@@ -1,49 +1,44 @@
 /* The kernels of a GPU by op. */
 #include "cuda/device.h"
 
-#include "kernel/call.h"
+#include "kernel/gpu_scratch.h"
 
 #include <stdio.h>
 
-typedef struct cuda_row {
-    cuda_kernel run;
-    cuda_scratch scratch; /* NULL: none */
-} cuda_row;
-
-static const cuda_row rows[SL_OP_COUNT] = {
-    [SL_OP_LINEAR] = { cuda_product, cuda_product_scratch },
-    [SL_OP_LINEAR_GRAD_X] = { cuda_product, cuda_product_scratch },
-    [SL_OP_LINEAR_GRAD_W] = { cuda_product, cuda_product_scratch },
-    [SL_OP_MATMUL] = { cuda_product, cuda_product_scratch },
-    [SL_OP_LAYERNORM] = { cuda_norm, NULL },
-    [SL_OP_LAYERNORM_GRAD_X] = { cuda_norm_grad_x, NULL },
-    [SL_OP_LAYERNORM_GRAD_W] = { cuda_norm_grad_w, cuda_norm_grad_w_scratch },
-    [SL_OP_RMSNORM] = { cuda_norm, NULL },
-    [SL_OP_RMSNORM_GRAD_X] = { cuda_norm_grad_x, NULL },
-    [SL_OP_RMSNORM_GRAD_W] = { cuda_norm_grad_w, cuda_norm_grad_w_scratch },
-    [SL_OP_SOFTMAX] = { cuda_softmax, NULL },
-    [SL_OP_SOFTMAX_GRAD] = { cuda_softmax, NULL },
-    [SL_OP_ATTENTION] = { cuda_attention, NULL },
-    [SL_OP_ATTENTION_GRAD] = { cuda_attention_grad, cuda_attention_grad_scratch },
-    [SL_OP_ATTENTION_CACHED] = { cuda_attention_cached, NULL },
-    [SL_OP_ROPE] = { cuda_rope, NULL },
-    [SL_OP_EMBEDDING] = { cuda_embedding, NULL },
-    [SL_OP_EMBEDDING_GRAD] = { cuda_embedding_grad, cuda_embedding_grad_scratch },
-    [SL_OP_CROSS_ENTROPY] = { cuda_cross_entropy, cuda_cross_entropy_scratch },
-    [SL_OP_CROSS_ENTROPY_GRAD] = { cuda_cross_entropy_grad, cuda_cross_entropy_grad_scratch },
-    [SL_OP_SUM_TO] = { cuda_reduce, cuda_reduce_scratch },
-    [SL_OP_SUM] = { cuda_reduce, cuda_reduce_scratch },
-    [SL_OP_MEAN] = { cuda_reduce, cuda_reduce_scratch },
-    [SL_OP_MAX] = { cuda_reduce, cuda_reduce_scratch },
-    [SL_OP_MAX_GRAD] = { cuda_max_grad, NULL },
-    [SL_OP_CONCAT] = { cuda_copy, NULL },
-    [SL_OP_COPY] = { cuda_copy, NULL },
-    [SL_OP_FILL] = { cuda_copy, NULL },
-    [SL_OP_CAST] = { cuda_copy, NULL },
-    [SL_OP_DROPOUT] = { cuda_dropout, NULL },
-    [SL_OP_ADAMW] = { cuda_optim, NULL },
-    [SL_OP_SGD] = { cuda_optim, NULL },
-    [SL_OP_SQUARE_SUM] = { cuda_square_sum, cuda_square_sum_scratch },
+static const cuda_kernel kernels[SL_OP_COUNT] = {
+    [SL_OP_LINEAR] = cuda_product,
+    [SL_OP_LINEAR_GRAD_X] = cuda_product,
+    [SL_OP_LINEAR_GRAD_W] = cuda_product,
+    [SL_OP_MATMUL] = cuda_product,
+    [SL_OP_LAYERNORM] = cuda_norm,
+    [SL_OP_LAYERNORM_GRAD_X] = cuda_norm_grad_x,
+    [SL_OP_LAYERNORM_GRAD_W] = cuda_norm_grad_w,
+    [SL_OP_RMSNORM] = cuda_norm,
+    [SL_OP_RMSNORM_GRAD_X] = cuda_norm_grad_x,
+    [SL_OP_RMSNORM_GRAD_W] = cuda_norm_grad_w,
+    [SL_OP_SOFTMAX] = cuda_softmax,
+    [SL_OP_SOFTMAX_GRAD] = cuda_softmax,
+    [SL_OP_ATTENTION] = cuda_attention,
+    [SL_OP_ATTENTION_GRAD] = cuda_attention_grad,
+    [SL_OP_ATTENTION_CACHED] = cuda_attention_cached,
+    [SL_OP_ROPE] = cuda_rope,
+    [SL_OP_EMBEDDING] = cuda_embedding,
+    [SL_OP_EMBEDDING_GRAD] = cuda_embedding_grad,
+    [SL_OP_CROSS_ENTROPY] = cuda_cross_entropy,
+    [SL_OP_CROSS_ENTROPY_GRAD] = cuda_cross_entropy_grad,
+    [SL_OP_SUM_TO] = cuda_reduce,
+    [SL_OP_SUM] = cuda_reduce,
+    [SL_OP_MEAN] = cuda_reduce,
+    [SL_OP_MAX] = cuda_reduce,
+    [SL_OP_MAX_GRAD] = cuda_max_grad,
+    [SL_OP_CONCAT] = cuda_copy,
+    [SL_OP_COPY] = cuda_copy,
+    [SL_OP_FILL] = cuda_copy,
+    [SL_OP_CAST] = cuda_copy,
+    [SL_OP_DROPOUT] = cuda_dropout,
+    [SL_OP_ADAMW] = cuda_optim,
+    [SL_OP_SGD] = cuda_optim,
+    [SL_OP_SQUARE_SUM] = cuda_square_sum,
 };
 
 static sl_status cuda_run_call(sl_stream *stream, const sl_kernel_call *call)
@@ -63,14 +58,14 @@ static sl_status cuda_run_call(sl_stream *stream, const sl_kernel_call *call)
     if (call->op == SL_OP_ATTENTION || call->op == SL_OP_ATTENTION_GRAD)
         SL_TRY(cuda_dnn_attention(&run, &is_done));
     if (!is_done)
-        SL_TRY((rows[call->op].run ? rows[call->op].run : cuda_elementwise)(&run));
+        SL_TRY((kernels[call->op] ? kernels[call->op] : cuda_elementwise)(&run));
 done:
     return status;
 }
 
 static sl_status cuda_call_scratch(sl_device *device, const sl_kernel_call *call, size_t *bytes)
 {
-    size_t own = rows[call->op].scratch ? rows[call->op].scratch(call) : 0;
+    size_t own = sl_gpu_scratch(call);
     size_t dnn = cuda_dnn_scratch(((cuda_device *)device)->dnn, call);
     *bytes = dnn > own ? dnn : own;
     return SL_OK;

@@ -206,12 +206,6 @@ template <class S> struct norm_columns {
     }
 };
 
-size_t cuda_norm_grad_w_scratch(const sl_kernel_call *call)
-{
-    const sl_meta *x = &call->inputs[1].meta;
-    return (size_t)(column_chunks(sl_row_count(x, 1)) * 2 * sl_dim_from_last(x, 1)) * sizeof(double);
-}
-
 template <class S> static void grad_w(const cuda_run *run)
 {
     const sl_kernel_call *call = run->call;

@@ -2,25 +2,9 @@
 #include "cuda/blas.h"
 
 #include "kernel/call.h"
+#include "kernel/gpu_scratch.h"
 
 #include <string.h>
-
-/* Whether all dims but the last can be walked with one stride; *stride is that one. */
-static bool rows_merge(const sl_meta *meta, int64_t *stride)
-{
-    int64_t next = -1;
-    *stride = sl_dim_from_last(meta, 1); /* of one row alone it does not matter */
-    for (int i = meta->shape.rank - 2; i >= 0; i--) {
-        if (meta->shape.dims[i] == 1)
-            continue;
-        if (next < 0)
-            *stride = meta->strides[i];
-        else if (meta->strides[i] != next)
-            return false;
-        next = meta->strides[i] * meta->shape.dims[i];
-    }
-    return true;
-}
 
 /* The last two dims of a tensor as a matrix; a vector is one row. */
 static cuda_matrix last_dims(const sl_view *view, const sl_meta *meta)
@@ -56,7 +40,7 @@ static void set_batch(cuda_product_args *args, const sl_meta *a, const sl_meta *
 static void set_linear(cuda_product_args *args, const sl_view *x, cuda_matrix w, const sl_view *y)
 {
     int64_t x_stride, y_stride;
-    bool merge = rows_merge(&x->meta, &x_stride) && rows_merge(&y->meta, &y_stride);
+    bool merge = sl_gpu_rows_merge(&x->meta, &x_stride) && sl_gpu_rows_merge(&y->meta, &y_stride);
     args->a = last_dims(x, &x->meta);
     args->b = w;
     args->c = last_dims(y, &y->meta);
@@ -73,28 +57,16 @@ static void set_linear(cuda_product_args *args, const sl_view *x, cuda_matrix w,
     }
 }
 
-static bool packs(const sl_view *view)
-{
-    int64_t stride;
-    return !rows_merge(&view->meta, &stride);
-}
-
 /* The gradient of w sums over all rows, so they must lie alike: x or dy is packed into the scratch if they do not. */
-static size_t packed_bytes(const sl_kernel_call *call, int input)
-{
-    const sl_view *view = &call->inputs[input];
-    return call->op == SL_OP_LINEAR_GRAD_W && packs(view) ? (sl_meta_bytes(&view->meta) + 255) / 256 * 256 : 0;
-}
-
 static sl_status pack(const cuda_run *run, int input, sl_view *view, char **place)
 {
     *view = run->call->inputs[input];
-    if (packed_bytes(run->call, input) == 0)
+    if (sl_gpu_packed_bytes(run->call, input) == 0)
         return SL_OK;
     const sl_view from = *view;
     view->data = *place;
     view->meta = sl_meta_contiguous(from.meta.dtype, &from.meta.shape);
-    *place += packed_bytes(run->call, input);
+    *place += sl_gpu_packed_bytes(run->call, input);
     const sl_kernel_call copy = {
         .op = SL_OP_COPY, .inputs = &from, .input_count = 1, .outputs = view, .output_count = 1
     };
@@ -110,8 +82,8 @@ static sl_status set_grad_w(const cuda_run *run, cuda_product_args *args, char *
     int64_t x_stride, dy_stride;
     SL_TRY(pack(run, 0, &x, &scratch));
     SL_TRY(pack(run, 1, &dy, &scratch));
-    (void)rows_merge(&x.meta, &x_stride);
-    (void)rows_merge(&dy.meta, &dy_stride);
+    (void)sl_gpu_rows_merge(&x.meta, &x_stride);
+    (void)sl_gpu_rows_merge(&dy.meta, &dy_stride);
     args->a = (cuda_matrix){ x.data, (int32_t)x.meta.dtype, sl_stride_from_last(&x.meta, 1), x_stride };
     args->b = (cuda_matrix){ dy.data, (int32_t)dy.meta.dtype, dy_stride, sl_stride_from_last(&dy.meta, 1) };
     args->c = last_dims(dw, &dw->meta);
@@ -175,26 +147,11 @@ static sl_status set_args(const cuda_run *run, cuda_product_args *args, char *sc
     }
 }
 
-/* The workspace comes first. Its size does not depend on the layout. */
-static size_t workspace_bytes(const sl_kernel_call *call)
-{
-    double k = (double)(call->op == SL_OP_LINEAR_GRAD_W ? sl_row_count(&call->inputs[0].meta, 1)
-                                                        : sl_dim_from_last(&call->inputs[0].meta, 1));
-    double flops = 2 * k * (double)sl_meta_count(&call->outputs[0].meta);
-    return flops >= CUDA_BLAS_WORTH_TUNING ? CUDA_BLAS_WORKSPACE : 0;
-}
-
-size_t cuda_product_scratch(const sl_kernel_call *call)
-{
-    size_t packed = packed_bytes(call, 0) + packed_bytes(call, 1), workspace = workspace_bytes(call);
-    return packed + workspace > 0 ? packed + workspace + 256 : 0;
-}
-
 sl_status cuda_product(const cuda_run *run)
 {
     sl_status status = SL_OK;
     cuda_product_args args;
-    size_t workspace = workspace_bytes(run->call);
+    size_t workspace = sl_gpu_product_workspace(run->call);
     char *scratch = (char *)(((uintptr_t)run->call->scratch + 255) / 256 * 256);
     bool done_by_blas = false;
     SL_TRY(set_args(run, &args, scratch ? scratch + workspace : NULL));

@@ -107,14 +107,6 @@ template <class S> struct plain_columns {
     }
 };
 
-size_t cuda_reduce_scratch(const sl_kernel_call *call)
-{
-    grouped g = group(&call->inputs[0], reduced_dims(call));
-    if (call->op == SL_OP_MAX || !by_columns(g))
-        return 0;
-    return (size_t)(column_chunks(g.size) * g.results) * sizeof(double);
-}
-
 template <class S> static void sum_columns(const cuda_run *run, const grouped &g, const tensor_view &y, double factor)
 {
     plain_columns<S> source;
@@ -173,7 +165,7 @@ sl_status cuda_max_grad(const cuda_run *run)
 
 // ---- Sum of squares ---------------------------------------------------------------------------
 
-enum { SQUARE_BLOCKS = 512 };
+enum { SQUARE_BLOCKS = SL_GPU_SQUARE_BLOCKS };
 
 // Threads take eight neighbours at a time, wherever they lie.
 __global__ void __launch_bounds__(BLOCK)
@@ -209,12 +201,6 @@ __global__ void __launch_bounds__(BLOCK) square_total(const double *parts, const
     sum = group_sum<BLOCK, double>(sum);
     if (threadIdx.x == 0)
         store<double>(y.data, y.dtype, 0, sum, add);
-}
-
-size_t cuda_square_sum_scratch(const sl_kernel_call *call)
-{
-    (void)call;
-    return SQUARE_BLOCKS * sizeof(double);
 }
 
 sl_status cuda_square_sum(const cuda_run *run)

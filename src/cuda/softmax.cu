@@ -154,11 +154,6 @@ __global__ void __launch_bounds__(BLOCK)
         store<double>(loss.data, loss.dtype, 0, counted ? total / (double)counted : 0, false);
 }
 
-size_t cuda_cross_entropy_scratch(const sl_kernel_call *call)
-{
-    return (size_t)sl_row_count(&call->inputs[0].meta, 1) * sizeof(double);
-}
-
 sl_status cuda_cross_entropy(const cuda_run *run)
 {
     const sl_kernel_call *call = run->call;
@@ -223,12 +218,6 @@ __global__ void __launch_bounds__(BLOCK, 4)
         write_gradient<GROUP, S, true>(x, dx, size, lse, weight, target, add);
     else
         write_gradient<GROUP, S, false>(x, dx, size, lse, weight, target, add);
-}
-
-size_t cuda_cross_entropy_grad_scratch(const sl_kernel_call *call)
-{
-    (void)call;
-    return sizeof(double);
 }
 
 sl_status cuda_cross_entropy_grad(const cuda_run *run)

@@ -14,7 +14,8 @@ struct sl_device {
     char name[32];        /* open may set it; else it is the spec */
     atomic_size_t in_use; /* bytes; kept by sl_device_count_bytes */
     atomic_size_t peak;
-    size_t total; /* bytes of memory that it has, set by open; 0: the host's */
+    size_t total;              /* bytes of memory that it has, set by open; 0: the host's */
+    const sl_gpu_model *model; /* set by open if the device is only described */
 };
 
 struct sl_stream {
@@ -63,6 +64,7 @@ struct SL_NAMED_FIELDS sl_device_backend {
 };
 
 extern const sl_device_backend sl_device_cpu;
+extern const sl_device_backend sl_device_described; /* index: of the model */
 
 /* One more backend than those of the list, under its own name; NULL takes it away. For tests: it lives as long as the
  * process, and no device is open when it changes. */

@@ -36,8 +36,19 @@ static sl_status named_backend(const char *spec, size_t length, const sl_device_
     return status;
 }
 
+static const char *model_names(char *text, size_t size)
+{
+    text[0] = '\0';
+    for (int i = 0; sl_gpu_model_get(i); i++) {
+        size_t used = strlen(text);
+        snprintf(text + used, size - used, "%s%s", i > 0 ? ", " : "", sl_gpu_model_get(i)->name);
+    }
+    return text;
+}
+
 static sl_status find_backend(const char *spec, const sl_device_backend **out, int *index)
 {
+    char names[256];
     const char *colon = strchr(spec, ':');
     int64_t number = -1;
     const sl_device_backend *found = NULL;
@@ -46,12 +57,20 @@ static sl_status find_backend(const char *spec, const sl_device_backend **out, i
         status = sl_parse_int("device index", colon + 1, 0, MAX_INDEX, &number);
     if (status != SL_OK)
         return sl_fail_context(status, "device %s", spec);
+    for (int i = 0; !found && sl_gpu_model_get(i); i++) {
+        if (strcmp(spec, sl_gpu_model_get(i)->name) == 0) {
+            found = &sl_device_described;
+            number = i;
+        }
+    }
     if (found) {
         *out = found;
         *index = (int)number;
         return SL_OK;
     }
-    return sl_fail(SL_ERR_ARGUMENT, "device %s: there are cpu, cuda, cuda:INDEX and auto", spec);
+    return sl_fail(SL_ERR_ARGUMENT,
+                   "device %s: there are cpu, cuda, cuda:INDEX and auto, and for plans GPUs by name: %s", spec,
+                   model_names(names, sizeof names));
 }
 
 /* "auto": the GPU if there is one that can be used, else the processor. */
@@ -104,6 +123,11 @@ sl_device_kind sl_device_get_kind(const sl_device *device)
 int sl_device_threads(const sl_device *device)
 {
     return device->backend->threads(device);
+}
+
+const sl_gpu_model *sl_device_get_model(const sl_device *device)
+{
+    return device->model;
 }
 
 bool sl_device_is_host(const sl_device *device)

@@ -17,6 +17,10 @@ void sl_kernel_set_extra_table(const sl_kernel_table *table)
 
 static sl_status find_table(const sl_device *device, const sl_kernel_table **out)
 {
+    if (sl_device_get_model(device)) {
+        *out = &sl_kernels_described;
+        return SL_OK;
+    }
     for (int i = 0; i < TABLE_COUNT && tables[i]; i++) {
         if (tables[i]->kind == sl_device_get_kind(device)) {
             *out = tables[i];

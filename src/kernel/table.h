@@ -18,6 +18,7 @@ typedef struct SL_NAMED_FIELDS sl_kernel_table {
 } sl_kernel_table;
 
 extern const sl_kernel_table sl_kernels_cpu;
+extern const sl_kernel_table sl_kernels_described; /* of a device that is known by its data sheet alone */
 
 /* One more table than those of the list; NULL takes it away. For tests, as sl_device_set_extra_backend. */
 void sl_kernel_set_extra_table(const sl_kernel_table *table);

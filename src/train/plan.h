@@ -16,8 +16,9 @@ typedef struct sl_plan_data {
 struct sl_train_plan {
     const sl_train_config *config; /* borrowed */
     sl_arena *arena;
-    char *device;        /* of every rank, as sl_device_open takes it */
-    size_t device_total; /* bytes of memory of the device; 0: it uses the machine's */
+    char *device;            /* of every rank, as sl_device_open takes it */
+    size_t device_total;     /* bytes of memory of the device; 0: it uses the machine's */
+    const sl_gpu_model *gpu; /* the device by its data sheet: every rank has one; NULL: a device that is here */
 
     sl_model model; /* as it is saved */
     /* As it is built: the embedding and the head are always two parameters of the graph, which are tied. So the bits do

@@ -46,6 +46,12 @@ sl_status sl_plan_measure_rates(sl_device *device, sl_dtype dtype, int64_t rows,
     sl_stream *stream = NULL;
     void *block = NULL, *scratch = NULL;
     double seconds = 0;
+    const sl_gpu_model *model = sl_device_get_model(device);
+    if (model) {
+        out->flops_per_s = SL_GPU_REACHED_FLOPS * (dtype == SL_BF16 ? model->bf16_flops : model->f32_flops);
+        out->bytes_per_s = SL_GPU_REACHED_BYTES * model->bytes_per_s;
+        return SL_OK;
+    }
     rows = rows < 512 ? rows : 512;
     width = width < 1024 ? width : 1024;
     int64_t copy = (int64_t)COPY_ROWS * COPY_COLUMNS, product = rows * width + width * width + rows * width;
@@ -417,11 +423,14 @@ sl_status sl_train_plan_check_memory(const sl_train_plan *plan)
     if (rank >= 0)
         snprintf(who, sizeof who, "rank %d", rank);
     find_help(plan, help, sizeof help);
-    return sl_train_config_fail(
-        plan->config, "parallel.memory_gb", "%s need%s %s, %s %s: %s too much; %s%s", who, rank >= 0 ? "s" : "",
-        sl_bytes_text(needed, bytes[0], sizeof bytes[0]), rank >= 0 ? "the limit is" : "this machine has",
-        sl_bytes_text(limit, bytes[1], sizeof bytes[1]), sl_bytes_text(needed - limit, bytes[2], sizeof bytes[2]),
-        *help ? "this would fit: " : "a smaller batch.seq or model would help", help);
+    return sl_train_config_fail(plan->config, "parallel.memory_gb", "%s need%s %s, %s %s: %s too much; %s%s", who,
+                                rank >= 0 ? "s" : "", sl_bytes_text(needed, bytes[0], sizeof bytes[0]),
+                                rank < 0                                ? "this machine has"
+                                : plan->config->parallel.memory_gb == 0 ? "the device has"
+                                                                        : "the limit is",
+                                sl_bytes_text(limit, bytes[1], sizeof bytes[1]),
+                                sl_bytes_text(needed - limit, bytes[2], sizeof bytes[2]),
+                                *help ? "this would fit: " : "a smaller batch.seq or model would help", help);
 }
 
 bool sl_train_plan_fits(const sl_train_plan *plan)
@@ -454,7 +463,7 @@ static sl_status simulate(sl_train_plan *plan, sl_stage_cost *costs, const sl_ma
     double ranks = (double)(plan->config->parallel.pp * plan->config->parallel.dp);
     double cores = (double)sysconf(_SC_NPROCESSORS_ONLN) / (double)plan->config->parallel.threads;
     double work = plan->step_seconds * (1 - plan->bubble) * ranks / cores;
-    if (work > plan->step_seconds)
+    if (!plan->gpu && work > plan->step_seconds)
         plan->step_seconds = work;
 done:
     sl_timeline_destroy(timeline);
@@ -503,6 +512,7 @@ sl_status sl_plan_predict(sl_train_plan *plan, bool timed)
     SL_TRY(sl_device_open(plan->device, &device_options, &device));
     plan->device_total = sl_device_get_memory(device).total;
     plan->pack_weights = sl_schedule_microbatches(plan->schedule) > 1;
+    plan->gpu = sl_device_get_model(device);
     SL_TRY(describe_stages(plan, device, arena, &facts));
     plan->shard = config->parallel.dp > 1 ? (sl_shard_mode)config->parallel.shard : SL_SHARD_NONE;
     plan->shard_group = plan->shard == SL_SHARD_NONE       ? 1

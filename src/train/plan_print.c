@@ -127,7 +127,7 @@ static void trained_text(const sl_train_plan *plan, char *text, size_t size)
 static void print_run(const sl_train_plan *plan, FILE *file)
 {
     const sl_train_config *config = plan->config;
-    char params[32], trained[48] = "", dropout[64], precision[64];
+    char params[32], trained[48] = "", dropout[64], precision[64], memory[32];
     int64_t layers = sl_model_layers(&plan->model), rows = plan->sizes[0];
     if (plan->frozen_names.count > 0)
         trained_text(plan, trained, sizeof trained);
@@ -136,6 +136,9 @@ static void print_run(const sl_train_plan *plan, FILE *file)
             sl_count_text((double)sl_param_list_elements(plan->params), params, sizeof params), trained,
             dropout_text(&plan->model, dropout, sizeof dropout), config->model.init ? " from " : ", random weights",
             config->model.init ? config->model.init : "");
+    if (plan->gpu)
+        fprintf(file, "device    %s by its data sheet, %s; each rank has one\n", plan->gpu->title,
+                sl_bytes_text(plan->gpu->memory, memory, sizeof memory));
     fprintf(file, "precision %s\n", sl_plan_precision_text(config, precision, sizeof precision));
     print_data(plan, file);
     fprintf(file,
@@ -254,6 +257,7 @@ void sl_train_plan_write_json(const sl_train_plan *plan, const sl_plan_memory *m
     sl_json_put_string(&json, "shard", modes[plan->shard]);
     sl_json_put_int(&json, "shard_group", plan->shard_group);
     sl_json_put_int(&json, "unsharded", plan->unsharded);
+    sl_json_put_string(&json, "device", plan->device);
     sl_json_put_string(&json, "dtype", sl_dtype_name((sl_dtype)plan->config->precision.dtype));
     sl_json_key(&json, "ranks");
     sl_json_begin(&json, '[');
@@ -300,7 +304,7 @@ void sl_train_plan_print(const sl_train_plan *plan, const char *command, FILE *f
             sl_plural(config->run.steps));
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     int64_t wanted = sl_train_plan_ranks(plan) * config->parallel.threads;
-    if (wanted > cores)
+    if (!plan->gpu && wanted > cores)
         fprintf(file, "(%" PRId64 " threads of the ranks share %ld cores here; the bubble is that of the schedule)\n",
                 wanted, cores);
     if (command)

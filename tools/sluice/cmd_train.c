@@ -81,7 +81,12 @@ static void fill_options(train_arguments *arguments, cli_option *options)
           .max = SL_MAX_RANKS,
           .help = "Ranks to start; parallel.pp x parallel.dp by default. Where parallel.pp is not given it is N / "
                   "parallel.dp." },
-        DEVICE_OPTION_ROW(arguments->device),
+        { .name = "device",
+          .value = "DEVICE",
+          .text = &arguments->device,
+          .help =
+              "cpu (the default), cuda or cuda:INDEX for a GPU, or auto: a GPU if there is one. With --dry-run also a "
+              "model of GPU that need not be here, such as h200." },
         { .name = "dry-run",
           .flag = &arguments->dry_run,
           .help = "Print the plan (stages, schedule, predicted step time, bubble and memory) and stop." },
@@ -295,6 +300,15 @@ static int start_ranks(const train_arguments *arguments, int ranks, int argc, ch
     return ranks_start(NAME, ranks, arguments->hang_timeout, argc, argv, &again);
 }
 
+static bool is_gpu_model(const char *device)
+{
+    for (int i = 0; device && sl_gpu_model_get(i); i++) {
+        if (strcmp(device, sl_gpu_model_get(i)->name) == 0)
+            return true;
+    }
+    return false;
+}
+
 /* The plan is printed whole even if it does not fit; then comes what is wrong. */
 static int print_plan(const sl_train_plan *plan, const train_arguments *arguments, int argc, char **argv)
 {
@@ -305,7 +319,7 @@ static int print_plan(const sl_train_plan *plan, const train_arguments *argument
     if (arguments->format == FORMAT_JSON)
         sl_train_plan_write_json(plan, NULL, stdout);
     else
-        sl_train_plan_print(plan, line, stdout);
+        sl_train_plan_print(plan, is_gpu_model(arguments->device) ? NULL : line, stdout);
     fflush(stdout);
     sl_status status = sl_train_plan_check_memory(plan);
     return status == SL_OK ? EXIT_OK : refuse(status);
@@ -323,6 +337,12 @@ static int run(const train_arguments *arguments, const sl_train_config *config, 
         return refuse(sl_fail(
             SL_ERR_ARGUMENT,
             "--restarts: these ranks were not started by this command; who started them has to start them again"));
+    if (!arguments->dry_run && is_gpu_model(arguments->device))
+        return refuse(
+            sl_fail(SL_ERR_ARGUMENT,
+                    "--device %s: a GPU by its data sheet can be planned for (--dry-run), not used; a GPU that "
+                    "is here is called cuda",
+                    arguments->device));
     sl_status status = sl_train_plan_create(config, arguments->device, &plan);
     if (status != SL_OK)
         return refuse(status);

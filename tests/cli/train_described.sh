@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# --dry-run for a GPU that is not here: the plan is for it, its memory decides what fits, and it cannot train.
+. "$(dirname "$0")/common.bash"
+cd "$scratch"
+head -c 40000 "$SLUICE_SOURCE/examples/demo/tales.txt" >text.txt
+small=(train --data.text=text.txt --model.n_layer=4 --model.n_embd=256 --model.n_head=4 --batch.seq=128 --batch.size=8
+       --precision.dtype=bf16)
+field() { "$SLUICE_SUPPORT/json_get" "$1" <"$out"; }
+
+run 0 "$SLUICE" "${small[@]}" --parallel.pp=4 --device h200 --dry-run
+silent
+prints "device    NVIDIA H200 by its data sheet, 150 GB; each rank has one"
+! grep -q "to run it\|share" "$out" || fail "it is not this machine that would run it"
+
+# The rates are the GPU's: more of both takes less time.
+for gpu in h200 a100-40gb l4; do
+    run 0 "$SLUICE" "${small[@]}" --device $gpu --dry-run --format json
+    json_is device $gpu
+    field step_s >$gpu
+done
+awk '{ t[FILENAME] = $1 } END { exit !(0 < t["h200"] && t["h200"] < t["a100-40gb"] && t["a100-40gb"] < t["l4"]) }' \
+    h200 a100-40gb l4 || fail "the slower GPU is not slower"
+
+# Attention's gradient has a matrix of bf16 for each head as workspace: half the rows, half of it.
+large=(train --data.text=text.txt --model.n_layer=12 --model.n_embd=4096 --model.n_head=32 --batch.seq=2048 --batch.size=8
+       --precision.dtype=bf16 --dry-run --format json)
+run 0 "$SLUICE" "${large[@]}" --batch.microbatches=8 --device h200
+json_is fits true
+[ "$(field ranks.0.activations)" -gt $((32 * 2048 * 2048 * 2)) ] || fail "the workspace is not counted"
+run 2 "$SLUICE" "${large[@]}" --batch.microbatches=8 --device l4
+complains "the device has 23.6 GB"
+
+run 2 "$SLUICE" "${small[@]}" --device h200 --run.out=never
+complains "--device h200: a GPU by its data sheet can be planned for (--dry-run), not used"
+[ ! -e never ] || fail "something was written"
+run 2 "$SLUICE" "${small[@]}" --device h300 --dry-run
+complains "device h300: there are cpu, cuda, cuda:INDEX and auto, and for plans GPUs by name: b200, h200"
