@@ -82,6 +82,52 @@ static void memory_is_the_sum_of_its_parts(void **state)
     sl_train_config_destroy(config);
 }
 
+/* Whether products here pack weights: BLAS does not. */
+static bool has_own_products(void)
+{
+    sl_device *device = NULL;
+    char text[256];
+    assert_int_equal(sl_device_open("cpu", NULL, &device), SL_OK);
+    bool own = strstr(sl_kernel_describe(device, text, sizeof text), "own products");
+    sl_device_close(device);
+    return own;
+}
+
+/* With one microbatch a weight would be packed as often as without; with too little memory a run goes without. */
+static void weights_are_packed_for_several_microbatches_if_that_fits(void **state)
+{
+    (void)state;
+    sl_train_config *config = NULL;
+    sl_train_plan *plan = NULL;
+    char limit[64];
+    const char *more[] = { "parallel.pp=2", "model.n_embd=128", limit, "batch.microbatches=1" };
+    size_t packed[2] = { 0 }, total = 0;
+    snprintf(limit, sizeof limit, "parallel.memory_gb=0");
+    make(more, 4, &config, &plan);
+    for (int r = 0; r < 2; r++)
+        assert_int_equal(sl_pipeline_get_memory(sl_train_plan_pipeline(plan), r).packed, 0);
+    sl_train_plan_destroy(plan);
+    sl_train_config_destroy(config);
+    make(more, 3, &config, &plan);
+    for (int r = 0; r < 2; r++) {
+        sl_plan_memory memory = sl_train_plan_memory(plan, r);
+        packed[r] = sl_pipeline_get_memory(sl_train_plan_pipeline(plan), r).packed;
+        assert_true(memory.activations > packed[r] && (packed[r] > 0) == has_own_products());
+        total = memory.total > total ? memory.total : total;
+    }
+    sl_train_plan_destroy(plan);
+    sl_train_config_destroy(config);
+    snprintf(limit, sizeof limit, "parallel.memory_gb=%.9f", (double)(total - 1) * 1e-9);
+    make(more, 3, &config, &plan);
+    assert_int_equal(sl_train_plan_fits(plan), has_own_products());
+    for (int r = 0; r < 2; r++) {
+        assert_int_equal(sl_pipeline_get_memory(sl_train_plan_pipeline(plan), r).packed, 0);
+        assert_true(sl_train_plan_memory(plan, r).total + packed[r] <= total);
+    }
+    sl_train_plan_destroy(plan);
+    sl_train_config_destroy(config);
+}
+
 static void check_half(const char *what, size_t half, size_t whole)
 {
     double ratio = (double)half / (double)whole;
@@ -161,6 +207,7 @@ int main(void)
         cmocka_unit_test(stages_are_the_whole_model_on_the_ranks_of_the_schedule),
         cmocka_unit_test(memory_is_the_sum_of_its_parts),
         cmocka_unit_test(bf16_halves_weights_activations_and_messages),
+        cmocka_unit_test(weights_are_packed_for_several_microbatches_if_that_fits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
