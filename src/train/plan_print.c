@@ -249,11 +249,13 @@ void sl_train_plan_write_json(const sl_train_plan *plan, const sl_plan_memory *m
     static const char *const modes[] = {
         [SL_SHARD_NONE] = "none", [SL_SHARD_OPTIMIZER] = "optimizer", [SL_SHARD_FULL] = "full"
     };
+    char mesh[128];
     sl_json json = { .file = file };
     sl_json_begin(&json, '{');
     sl_json_put_double(&json, "step_s", plan->step_seconds);
     sl_json_put_double(&json, "bubble", plan->bubble);
     sl_json_put_bool(&json, "fits", sl_train_plan_fits(plan));
+    sl_json_put_string(&json, "mesh", sl_plan_mesh_text(plan, mesh, sizeof mesh));
     sl_json_put_string(&json, "shard", modes[plan->shard]);
     sl_json_put_int(&json, "shard_group", plan->shard_group);
     sl_json_put_int(&json, "unsharded", plan->unsharded);

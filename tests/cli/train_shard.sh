@@ -40,6 +40,9 @@ run 0 "$SLUICE" info none/checkpoints/step-00000004
 prints "pp 2 x dp 2, shard none"
 run 0 "$SLUICE" info full/checkpoints/step-00000004 --format json
 json_is mesh "pp 2 x dp 2, shard full, shard_group 2, unsharded 2"
+rm -r full/checkpoints/step-*
+run 0 "$SLUICE" info full
+prints "pp 2 x dp 2, shard full, shard_group 2, unsharded 2"
 
 run 2 "$SLUICE" "${arguments[@]}" --parallel.shard=all
 complains "is not one of none|optimizer|full"

@@ -5,6 +5,7 @@
 #include "base/text.h"
 
 #include <inttypes.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -189,6 +190,18 @@ done:
     return status;
 }
 
+/* A run that has no checkpoint yet: its plan says what its ranks are. */
+static void describe_plan(const char *path, info_writer *out)
+{
+    char file[4096];
+    snprintf(file, sizeof file, "%s/plan.json", path);
+    json_t *plan = json_load_file(file, 0, NULL);
+    const char *mesh = json_string_value(json_object_get(plan, "mesh"));
+    if (mesh)
+        info_text(out, "mesh", mesh);
+    json_decref(plan);
+}
+
 sl_status info_run(const char *path, bool verify, info_writer *out)
 {
     (void)verify; /* the newest whole checkpoint is found by verifying */
@@ -202,6 +215,8 @@ sl_status info_run(const char *path, bool verify, info_writer *out)
     info_text(out, "checkpoint", checkpoint ? sl_checkpoint_path(checkpoint) : "none");
     if (checkpoint)
         SL_TRY(describe_checkpoint(checkpoint, out));
+    else
+        describe_plan(path, out);
 done:
     sl_checkpoint_close(checkpoint);
     return status;
