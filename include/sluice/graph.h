@@ -109,13 +109,20 @@ SL_API sl_value sl_swiglu(sl_graph *g, sl_value gate, sl_value up);
 SL_API sl_value sl_softmax(sl_graph *g, sl_value x);
 /* q[B,T,H,D], k and v [B,S,Hkv,D] -> [B,T,H,D]; scale 0 means 1/sqrt(D) */
 SL_API sl_value sl_attention(sl_graph *g, sl_value q, sl_value k, sl_value v, double scale, bool causal);
-/* The same with weights dropped in training with probability p, as sl_dropout would drop the tensor [B,H,T,S]. */
-SL_API sl_value sl_attention_dropout(sl_graph *g, sl_value q, sl_value k, sl_value v, double scale, bool causal,
-                                     double p);
-/* Inference with caches (states [B,S,Hkv,D]) and position, an i32 scalar input: no gradient. */
+/* All that attention can do; zero is the default of all. */
+typedef struct SL_NAMED_FIELDS sl_attention_options {
+    double scale; /* 0: 1/sqrt(D) */
+    bool causal;
+    double dropout; /* in training: of the weights, as sl_dropout would drop the tensor [B,H,T,S] */
+    int64_t window; /* a query sees itself and the window - 1 positions before it; 0: all. Needs causal */
+    double softcap; /* a score s becomes softcap * tanh(s / softcap); 0: it stays */
+} sl_attention_options;
+SL_API sl_value sl_attention_with(sl_graph *g, sl_value q, sl_value k, sl_value v, const sl_attention_options *options);
+/* Inference with caches (states [B,S,Hkv,D]) and position, an i32 scalar input: no gradient. It is causal and drops
+ * nothing; options may be NULL. */
 SL_API sl_value sl_attention_cached(sl_graph *g, sl_value q, sl_value k, sl_value v, sl_value cache_k, sl_value cache_v,
-                                    sl_value position, double scale);
-/* x[B,T,H,D], cos and sin [P,D/2], positions? i32[T] */
+                                    sl_value position, const sl_attention_options *options);
+/* x[B,T,H,D], cos and sin [P,R], positions? i32[T]; the first 2R elements of D are rotated */
 SL_API sl_value sl_rope(sl_graph *g, sl_value x, sl_value cos, sl_value sin, sl_value positions);
 SL_API sl_value sl_embedding(sl_graph *g, sl_value ids, sl_value table);
 /* Mean over the targets that are not ignore_index. logits[..,V], targets[..] -> [] */

@@ -12,7 +12,8 @@ struct attention_args {
     tensor_view q, k, v, o, lse; // [B,T,H,D], [B,S,G,D], [B,S,G,D], [B,T,H,D], [B,H,T]
     tensor_view d_o, dq, dk, dv;
     int64_t heads, shared, queries, keys, width; // H, H / G, T, S, D
-    double scale;
+    double scale, softcap;
+    int64_t window;
     bool causal, drops, add_q, add_k, add_v;
     sl_dropout_stream stream;
     const int32_t *position; // with a cache: of query 0; else NULL
@@ -57,6 +58,33 @@ __device__ __forceinline__ int64_t visible_keys(const attention_args &a, int64_t
     return a.causal && t + 1 < a.keys ? t + 1 : a.keys;
 }
 
+// The first key that query t sees, if it would see `visible` without a window.
+__device__ __forceinline__ int64_t first_key(const attention_args &a, int64_t t, int64_t visible)
+{
+    int64_t place = a.position ? *a.position + t : t, first = a.window > 0 ? place + 1 - a.window : 0;
+    return first < 0 ? 0 : first < visible ? first : visible;
+}
+
+// The queries that see key s: from the key's own on, up to the last one whose window reaches it.
+__device__ __forceinline__ int64_t last_query(const attention_args &a, int64_t s)
+{
+    return a.window > 0 && s + a.window < a.queries ? s + a.window : a.queries;
+}
+
+// The score of a product q.k.
+template <class S> __device__ __forceinline__ S score_of(const attention_args &a, S product)
+{
+    S score = (S)a.scale * product;
+    return a.softcap > 0 ? (S)a.softcap * hyperbolic(score / (S)a.softcap) : score;
+}
+
+// The derivative of a score by scale * q.k.
+template <class S> __device__ __forceinline__ S slope_of(const attention_args &a, S score)
+{
+    S part = a.softcap > 0 ? score / (S)a.softcap : (S)0;
+    return 1 - part * part;
+}
+
 // Sum over i of weights[i] * x[row i][d] for one d; rows are `step` apart.
 template <class S>
 __device__ __forceinline__ S weighted(const S *weights, int64_t first, int64_t count, const tensor_view &x, int64_t start,
@@ -76,6 +104,7 @@ extern __shared__ __align__(16) char shared_bytes[];
 template <class S> __global__ void __launch_bounds__(THREADS) attend(const __grid_constant__ attention_args a)
 {
     int64_t t = blockIdx.x, h = blockIdx.y, b = blockIdx.z, g = h / a.shared, visible = visible_keys(a, t);
+    int64_t first = first_key(a, t, visible);
     S *query = (S *)shared_bytes, *weights = query + a.width;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     if (a.position && (*a.position < 0 || *a.position + a.queries > a.keys))
@@ -83,28 +112,28 @@ template <class S> __global__ void __launch_bounds__(THREADS) attend(const __gri
     fetch(query, a.q, start_of(a.q, b, t, h), a.width);
     __syncthreads();
     S max = -INFINITY, sum = 0;
-    for (int64_t s = warp; s < visible; s += WARPS) {
-        S score = (S)a.scale * dot(query, a.k, start_of(a.k, b, s, g), a.width);
+    for (int64_t s = first + warp; s < visible; s += WARPS) {
+        S score = score_of(a, dot(query, a.k, start_of(a.k, b, s, g), a.width));
         if (lane == 0)
             weights[s] = score;
         max = fmax(max, score);
     }
     max = group_max<THREADS, S>(max);
-    for (int64_t s = threadIdx.x; s < visible; s += THREADS) {
+    for (int64_t s = first + threadIdx.x; s < visible; s += THREADS) {
         weights[s] = exponential(weights[s] - max);
         sum += weights[s];
     }
     sum = group_sum<THREADS, S>(sum);
-    for (int64_t s = threadIdx.x; s < visible; s += THREADS)
+    for (int64_t s = first + threadIdx.x; s < visible; s += THREADS)
         weights[s] = dropped(a, b, t, h, s, weights[s] / sum);
     __syncthreads();
     for (int64_t d = threadIdx.x; d < a.width; d += THREADS) {
-        S value = weighted(weights, 0, visible, a.v, start_of(a.v, b, 0, g), a.v.strides[1], d);
+        S value = weighted(weights, first, visible, a.v, start_of(a.v, b, 0, g), a.v.strides[1], d);
         store<S>(a.o.data, a.o.dtype, start_of(a.o, b, t, h) + d * a.o.strides[3], value, false);
     }
     if (threadIdx.x == 0 && a.lse.data)
         store<S>(a.lse.data, a.lse.dtype, b * a.lse.strides[0] + h * a.lse.strides[1] + t * a.lse.strides[2],
-                 visible > 0 ? max + logarithm(sum) : (S)-INFINITY, false);
+                 visible > first ? max + logarithm(sum) : (S)-INFINITY, false);
 }
 
 // ---- Gradients --------------------------------------------------------------------------------
@@ -135,20 +164,21 @@ template <class S>
 __global__ void __launch_bounds__(THREADS) find_dq(const __grid_constant__ attention_args a, const S *deltas)
 {
     int64_t t = blockIdx.x, h = blockIdx.y, b = blockIdx.z, g = h / a.shared, visible = visible_keys(a, t);
+    int64_t first = first_key(a, t, visible);
     S *query = (S *)shared_bytes, *gradient = query + a.width, *ds = gradient + a.width;
     S lse = statistic<S>(a, b, h, t), delta = deltas[(b * a.heads + h) * a.queries + t];
     fetch(query, a.q, start_of(a.q, b, t, h), a.width);
     fetch(gradient, a.d_o, start_of(a.d_o, b, t, h), a.width);
     __syncthreads();
-    for (int64_t s = threadIdx.x / 32; s < visible; s += WARPS) {
-        S p = exponential((S)a.scale * dot(query, a.k, start_of(a.k, b, s, g), a.width) - lse);
+    for (int64_t s = first + threadIdx.x / 32; s < visible; s += WARPS) {
+        S score = score_of(a, dot(query, a.k, start_of(a.k, b, s, g), a.width)), p = exponential(score - lse);
         S dp = dropped(a, b, t, h, s, dot(gradient, a.v, start_of(a.v, b, s, g), a.width));
         if (threadIdx.x % 32 == 0)
-            ds[s] = (S)a.scale * p * (dp - delta);
+            ds[s] = (S)a.scale * p * (dp - delta) * slope_of(a, score);
     }
     __syncthreads();
     for (int64_t d = threadIdx.x; d < a.width; d += THREADS) {
-        S value = weighted(ds, 0, visible, a.k, start_of(a.k, b, 0, g), a.k.strides[1], d);
+        S value = weighted(ds, first, visible, a.k, start_of(a.k, b, 0, g), a.k.strides[1], d);
         store<S>(a.dq.data, a.dq.dtype, start_of(a.dq, b, t, h) + d * a.dq.strides[3], value, a.add_q);
     }
 }
@@ -156,7 +186,7 @@ __global__ void __launch_bounds__(THREADS) find_dq(const __grid_constant__ atten
 template <class S>
 __global__ void __launch_bounds__(THREADS) find_dk_dv(const __grid_constant__ attention_args a, const S *deltas)
 {
-    int64_t s = blockIdx.x, g = blockIdx.y, b = blockIdx.z, first = a.causal ? s : 0;
+    int64_t s = blockIdx.x, g = blockIdx.y, b = blockIdx.z, first = a.causal ? s : 0, last = last_query(a, s);
     S *key = (S *)shared_bytes, *value = key + a.width, *dk = value + a.width, *dv = dk + a.width;
     S *ds = dv + a.width, *used = ds + a.queries;
     fetch(key, a.k, start_of(a.k, b, s, g), a.width);
@@ -165,18 +195,19 @@ __global__ void __launch_bounds__(THREADS) find_dk_dv(const __grid_constant__ at
         dk[d] = dv[d] = 0;
     for (int64_t h = g * a.shared; h < (g + 1) * a.shared; h++) {
         __syncthreads();
-        for (int64_t t = first + threadIdx.x / 32; t < a.queries; t += WARPS) {
-            S p = exponential((S)a.scale * dot(key, a.q, start_of(a.q, b, t, h), a.width) - statistic<S>(a, b, h, t));
+        for (int64_t t = first + threadIdx.x / 32; t < last; t += WARPS) {
+            S score = score_of(a, dot(key, a.q, start_of(a.q, b, t, h), a.width));
+            S p = exponential(score - statistic<S>(a, b, h, t));
             S dp = dropped(a, b, t, h, s, dot(value, a.d_o, start_of(a.d_o, b, t, h), a.width));
             if (threadIdx.x % 32 == 0) {
-                ds[t] = (S)a.scale * p * (dp - deltas[(b * a.heads + h) * a.queries + t]);
+                ds[t] = (S)a.scale * p * (dp - deltas[(b * a.heads + h) * a.queries + t]) * slope_of(a, score);
                 used[t] = dropped(a, b, t, h, s, p);
             }
         }
         __syncthreads();
         for (int64_t d = threadIdx.x; d < a.width; d += THREADS) {
-            dk[d] += weighted(ds, first, a.queries, a.q, start_of(a.q, b, 0, h), a.q.strides[1], d);
-            dv[d] += weighted(used, first, a.queries, a.d_o, start_of(a.d_o, b, 0, h), a.d_o.strides[1], d);
+            dk[d] += weighted(ds, first, last, a.q, start_of(a.q, b, 0, h), a.q.strides[1], d);
+            dv[d] += weighted(used, first, last, a.d_o, start_of(a.d_o, b, 0, h), a.d_o.strides[1], d);
         }
     }
     for (int64_t d = threadIdx.x; d < a.width; d += THREADS) {
@@ -196,6 +227,8 @@ static attention_args args_of(const sl_kernel_call *call)
     a.queries = q[1];
     a.width = q[3];
     a.scale = call->attrs.scale;
+    a.softcap = call->attrs.softcap;
+    a.window = call->attrs.window;
     a.causal = call->attrs.causal;
     a.drops = sl_call_drops(call);
     a.stream = sl_dropout_of_weights(call);
@@ -330,9 +363,9 @@ template <class S>
 __global__ void rotate(const __grid_constant__ tensor_view x, const __grid_constant__ tensor_view cosines, const __grid_constant__ tensor_view sines, const __grid_constant__ tensor_view positions, const __grid_constant__ tensor_view y,
                        int64_t count, bool inverse, bool add, const __grid_constant__ cuda_reporter reporter)
 {
-    int64_t half = x.dims[3] / 2;
+    int64_t half = cosines.dims[1], pairs = x.dims[3] - half; // a pair to rotate, or one element of the rest
     FOR_EACH_ELEMENT (i, count) {
-        int64_t row = quotient(i, half), d = i - row * half, line = quotient(row, x.dims[2]);
+        int64_t row = quotient(i, pairs), d = i - row * pairs, line = quotient(row, x.dims[2]);
         int64_t h = row - line * x.dims[2], b = quotient(line, x.dims[1]), t = line - b * x.dims[1];
         int64_t position = t;
         if (positions.data)
@@ -341,9 +374,14 @@ __global__ void rotate(const __grid_constant__ tensor_view x, const __grid_const
             report(reporter, CUDA_FAULT_POSITION, position, t, cosines.dims[0]);
             continue;
         }
+        int64_t from = start_of(x, b, t, h), to = start_of(y, b, t, h);
+        if (d >= half) {
+            S rest = load<S>(x.data, x.dtype, from + (d + half) * x.strides[3]);
+            store<S>(y.data, y.dtype, to + (d + half) * y.strides[3], rest, add);
+            continue;
+        }
         S c = load<S>(cosines.data, cosines.dtype, position * cosines.strides[0] + d * cosines.strides[1]);
         S s = load<S>(sines.data, sines.dtype, position * sines.strides[0] + d * sines.strides[1]);
-        int64_t from = start_of(x, b, t, h), to = start_of(y, b, t, h);
         S first = load<S>(x.data, x.dtype, from + d * x.strides[3]);
         S second = load<S>(x.data, x.dtype, from + (d + half) * x.strides[3]);
         s = inverse ? -s : s;
@@ -356,10 +394,11 @@ sl_status cuda_rope(const cuda_run *run)
 {
     const sl_kernel_call *call = run->call;
     const sl_view *x = sl_call_input(call, 0);
-    int64_t count = sl_meta_count(&x->meta) / 2;
     tensor_view cosines = view_of(sl_call_input(call, 1)), sines = view_of(sl_call_input(call, 2));
     tensor_view positions = view_of(sl_call_input(call, 3)), y = view_of(sl_call_output(call, 0));
     bool add = sl_call_accumulates(call, 0);
+    int64_t width = x->meta.shape.dims[3];
+    int64_t count = width > 0 ? sl_meta_count(&x->meta) / width * (width - cosines.dims[1]) : 0;
     if (count == 0)
         return SL_OK;
     if (is_double(call))

@@ -40,6 +40,10 @@ static void dump_attrs(sl_op op, const sl_op_attrs *a, FILE *file)
         fprintf(file, " eps=%g", a->eps);
     if ((attrs & SL_ATTR_SCALE) && a->scale != 0)
         fprintf(file, " scale=%g", a->scale);
+    if ((attrs & SL_ATTR_WINDOW) && a->window != 0)
+        fprintf(file, " window=%" PRId64, a->window);
+    if ((attrs & SL_ATTR_SOFTCAP) && a->softcap != 0)
+        fprintf(file, " softcap=%g", a->softcap);
     if (attrs & SL_ATTR_ALPHA_BETA)
         fprintf(file, " alpha=%g beta=%g", a->alpha, a->beta);
     if ((attrs & SL_ATTR_DROPOUT) && a->p != 0)

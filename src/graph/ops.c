@@ -104,21 +104,28 @@ static double attention_scale(const sl_graph *g, sl_value q, double scale)
 
 sl_value sl_attention(sl_graph *g, sl_value q, sl_value k, sl_value v, double scale, bool causal)
 {
-    return sl_attention_dropout(g, q, k, v, scale, causal, 0);
+    return sl_attention_with(g, q, k, v, &(sl_attention_options){ .scale = scale, .causal = causal });
 }
 
-sl_value sl_attention_dropout(sl_graph *g, sl_value q, sl_value k, sl_value v, double scale, bool causal, double p)
+sl_value sl_attention_with(sl_graph *g, sl_value q, sl_value k, sl_value v, const sl_attention_options *options)
 {
-    uint64_t key = p != 0 ? dropout_key(g, SL_OP_ATTENTION) : 0;
-    return ADD(SL_OP_ATTENTION, ATTRS(.scale = attention_scale(g, q, scale), .causal = causal, .p = p, .key = key), q,
-               k, v);
+    const sl_op_attrs attrs = { .scale = attention_scale(g, q, options->scale),
+                                .causal = options->causal,
+                                .window = options->window,
+                                .softcap = options->softcap,
+                                .p = options->dropout,
+                                .key = options->dropout != 0 ? dropout_key(g, SL_OP_ATTENTION) : 0 };
+    return ADD(SL_OP_ATTENTION, &attrs, q, k, v);
 }
 
 sl_value sl_attention_cached(sl_graph *g, sl_value q, sl_value k, sl_value v, sl_value cache_k, sl_value cache_v,
-                             sl_value position, double scale)
+                             sl_value position, const sl_attention_options *options)
 {
-    return ADD(SL_OP_ATTENTION_CACHED, ATTRS(.scale = attention_scale(g, q, scale)), q, k, v, cache_k, cache_v,
-               position);
+    const sl_attention_options chosen = options ? *options : (sl_attention_options){ .scale = 0 };
+    const sl_op_attrs attrs = { .scale = attention_scale(g, q, chosen.scale),
+                                .window = chosen.window,
+                                .softcap = chosen.softcap };
+    return ADD(SL_OP_ATTENTION_CACHED, &attrs, q, k, v, cache_k, cache_v, position);
 }
 
 sl_value sl_rope(sl_graph *g, sl_value x, sl_value cos, sl_value sin, sl_value positions)

@@ -53,12 +53,13 @@ sl_value sl_nn_attention(builder *b, sl_value q, sl_value k, sl_value v, double 
 {
     sl_graph *g = b->graph;
     if (b->mode != SL_MODE_DECODE)
-        return sl_attention_dropout(g, q, k, v, 0, true, b->mode == SL_MODE_TRAIN ? dropout : 0);
+        return sl_attention_with(
+            g, q, k, v, &(sl_attention_options){ .causal = true, .dropout = b->mode == SL_MODE_TRAIN ? dropout : 0 });
     sl_shape shape = sl_value_shape(g, k);
     shape.dims[1] = b->cache;
     sl_value cache_k = sl_graph_state(g, "cache_k", sl_value_dtype(g, k), 4, shape.dims);
     sl_value cache_v = sl_graph_state(g, "cache_v", sl_value_dtype(g, v), 4, shape.dims);
-    return sl_attention_cached(g, q, k, v, cache_k, cache_v, b->position, 0);
+    return sl_attention_cached(g, q, k, v, cache_k, cache_v, b->position, NULL);
 }
 
 sl_value sl_nn_last(builder *b, sl_value x)

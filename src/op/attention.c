@@ -14,8 +14,19 @@ static sl_status want_heads(const sl_op_use *use)
     if (k[2] < 1 || q[2] % k[2] != 0)
         return sl_use_refuse(use, "%lld query heads do not share %lld key heads evenly", (long long)q[2],
                              (long long)k[2]);
+    if (use->attrs->window < 0)
+        return sl_use_refuse(use, "the window %lld is below 0", (long long)use->attrs->window);
+    if (!(use->attrs->softcap >= 0))
+        return sl_use_refuse(use, "the softcap %g is below 0", use->attrs->softcap);
 done:
     return status;
+}
+
+static sl_status want_causal_window(const sl_op_use *use)
+{
+    if (use->attrs->window > 0 && !use->attrs->causal)
+        return sl_use_refuse(use, "a window needs a causal mask");
+    return SL_OK;
 }
 
 static sl_shape lse_of(const sl_shape *q)
@@ -27,6 +38,7 @@ static sl_status attention_shapes(sl_op_use *use)
 {
     sl_status status = SL_OK;
     SL_TRY(want_heads(use));
+    SL_TRY(want_causal_window(use));
     const sl_shape lse = lse_of(SL_IN(0));
     SL_TRY(sl_use_give(use, 0, SL_IN(0)));
     SL_TRY(sl_use_give(use, 1, &lse));
@@ -38,6 +50,7 @@ static sl_status attention_grad_shapes(sl_op_use *use)
 {
     sl_status status = SL_OK;
     SL_TRY(want_heads(use));
+    SL_TRY(want_causal_window(use));
     const sl_shape lse = lse_of(SL_IN(0));
     SL_TRY(sl_use_want(use, 3, SL_IN(0)));
     SL_TRY(sl_use_want(use, 4, &lse));
@@ -68,12 +81,17 @@ done:
     return status;
 }
 
-/* q[B,T,H,D] against S keys: two products forward, five backward; a causal mask leaves about half. */
+/* q[B,T,H,D] against S keys: two products forward, five backward; a causal mask leaves about half, a window less. */
 static double product_flops(const sl_op_use *use, int keys, double products)
 {
     const sl_shape *q = SL_IN(0);
-    double flops = 2 * products * sl_shape_elements(q) * (double)SL_IN(keys)->dims[1];
-    return use->attrs->causal ? flops * (double)(q->dims[1] + 1) / (2 * (double)(q->dims[1] ? q->dims[1] : 1)) : flops;
+    double seen = (double)SL_IN(keys)->dims[1], queries = (double)(q->dims[1] ? q->dims[1] : 1);
+    double window = (double)use->attrs->window;
+    if (use->attrs->causal)
+        seen *= (queries + 1) / (2 * queries);
+    if (window > 0 && window < seen)
+        seen = window;
+    return 2 * products * sl_shape_elements(q) * seen;
 }
 
 static void attention_cost(const sl_op_use *use, sl_cost *cost)
@@ -105,7 +123,7 @@ const sl_op_info sl_op_attention = {
     .name = "attention",
     .inputs = { { "q", SL_ARG_DATA, 0 }, { "k", SL_ARG_DATA, 0 }, { "v", SL_ARG_DATA, 0 } },
     .outputs = { { "o", SL_ARG_DATA, 0 }, { "lse", SL_ARG_STATISTIC, 0 } },
-    .attrs = SL_ATTR_SCALE | SL_ATTR_CAUSAL | SL_ATTR_DROPOUT,
+    .attrs = SL_ATTR_SCALE | SL_ATTR_CAUSAL | SL_ATTR_DROPOUT | SL_ATTR_WINDOW | SL_ATTR_SOFTCAP,
     .layout = SL_LAYOUT_HEADS,
     .dy_layout = SL_LAYOUT_HEADS,
     .shapes = attention_shapes,
@@ -124,7 +142,7 @@ const sl_op_info sl_op_attention_grad = {
                 { "do", SL_ARG_DATA, 0 } },
     .outputs = { { "dq", SL_ARG_DATA, 0 }, { "dk", SL_ARG_DATA, 0 }, { "dv", SL_ARG_DATA, 0 } },
     .accumulates = true,
-    .attrs = SL_ATTR_SCALE | SL_ATTR_CAUSAL | SL_ATTR_DROPOUT,
+    .attrs = SL_ATTR_SCALE | SL_ATTR_CAUSAL | SL_ATTR_DROPOUT | SL_ATTR_WINDOW | SL_ATTR_SOFTCAP,
     .layout = SL_LAYOUT_HEADS,
     .shapes = attention_grad_shapes,
     .cost = attention_grad_cost,
@@ -139,7 +157,7 @@ const sl_op_info sl_op_attention_cached = {
                 { "cache_v", SL_ARG_DATA, SL_ARG_WRITTEN },
                 { "position", SL_ARG_POSITION, 0 } },
     .outputs = { { "o", SL_ARG_DATA, 0 } },
-    .attrs = SL_ATTR_SCALE,
+    .attrs = SL_ATTR_SCALE | SL_ATTR_WINDOW | SL_ATTR_SOFTCAP,
     .layout = SL_LAYOUT_HEADS,
     .shapes = attention_cached_shapes,
     .cost = attention_cached_cost,
@@ -154,8 +172,8 @@ static sl_status rope_shapes(sl_op_use *use)
     SL_TRY(sl_use_want_rank(use, 1, 2));
     SL_TRY(sl_use_want(use, 2, SL_IN(1)));
     const sl_shape *x = SL_IN(0), *table = SL_IN(1), positions = sl_shape_vector(x->dims[1]);
-    if (x->dims[3] != 2 * table->dims[1])
-        return sl_use_refuse(use, "the table is for heads of %lld", 2 * (long long)table->dims[1]);
+    if (x->dims[3] < 2 * table->dims[1])
+        return sl_use_refuse(use, "the table is for heads of %lld or more", 2 * (long long)table->dims[1]);
     if (!sl_use_has(use, 3) && x->dims[1] > table->dims[0])
         return sl_use_refuse(use, "the table ends at position %lld", (long long)table->dims[0]);
     SL_TRY(sl_use_want(use, 3, &positions));

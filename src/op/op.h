@@ -65,7 +65,9 @@ enum {
     SL_ATTR_SCALE = 1u << 6,
     SL_ATTR_ALPHA_BETA = 1u << 7,
     SL_ATTR_DROPOUT = 1u << 8, /* p and key */
-    SL_ATTR_IGNORE_INDEX = 1u << 9
+    SL_ATTR_IGNORE_INDEX = 1u << 9,
+    SL_ATTR_WINDOW = 1u << 10,
+    SL_ATTR_SOFTCAP = 1u << 11
 };
 
 enum { SL_OP_INPUTS = 6, SL_OP_OUTPUTS = 3 }; /* at most, lists apart */

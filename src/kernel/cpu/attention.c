@@ -82,16 +82,29 @@ typedef struct running {
     float max[SL_QUERIES], sum[SL_QUERIES];
 } running;
 
-/* Turns row i's scores against the n keys of the block, of which it sees the first `seen`, into weights; what was summed
- * before is rescaled. */
-static void update_row(const sl_attention *j, running *r, int64_t i, float *scores, int64_t seen, int64_t n, float *o)
+/* Scores become softcap * tanh(score / softcap). */
+static void cap_scores(const sl_attention *j, float *scores, int64_t n)
+{
+    j->simd->unary(SL_OP_SCALE, 1 / j->softcap, 0, scores, NULL, scores, n, false);
+    j->simd->unary(SL_OP_TANH, 0, 0, scores, NULL, scores, n, false);
+    j->simd->unary(SL_OP_SCALE, j->softcap, 0, scores, NULL, scores, n, false);
+}
+
+/* Turns row i's scores against the n keys of the block, of which it sees those from `from` to `seen`, into weights;
+ * what was summed before is rescaled. */
+static void update_row(const sl_attention *j, running *r, int64_t i, float *scores, int64_t from, int64_t seen,
+                       int64_t n, float *o)
 {
     float max = r->max[i];
+    if (from > 0)
+        memset(scores, 0, (size_t)from * sizeof *scores);
     if (seen < n)
         memset(scores + seen, 0, (size_t)(n - seen) * sizeof *scores);
-    if (seen == 0)
+    if (seen <= from)
         return;
-    float sum = j->simd->softmax_row(scores, &max, seen);
+    if (j->softcap > 0)
+        cap_scores(j, scores + from, seen - from);
+    float sum = j->simd->softmax_row(scores + from, &max, seen - from);
     if (max > r->max[i] && r->max[i] > -INFINITY) {
         float factor = expf(r->max[i] - max);
         r->sum[i] *= factor;
@@ -112,7 +125,7 @@ static void attend_block(const sl_attention *j, const heads *x, int64_t first, i
         r.max[i] = -INFINITY;
         r.sum[i] = 0;
     }
-    for (int64_t key = 0; key < limit; key += SL_KEYS) {
+    for (int64_t key = sl_attention_first_block(j, first); key < limit; key += SL_KEYS) {
         int64_t n = sl_least(limit - key, SL_KEYS);
         sl_small_gemm product = { .m = count,
                                   .n = n,
@@ -126,9 +139,9 @@ static void attend_block(const sl_attention *j, const heads *x, int64_t first, i
                                   .c_row = SL_KEYS };
         j->simd->small_gemm(&product);
         for (int64_t i = 0; i < count; i++) {
-            int64_t seen = sl_attention_seen(j, first + i, key, n);
-            update_row(j, &r, i, scores[i], seen, n, sl_head_row(o, first + i));
-            sl_attention_drop(j, x->row + first + i, key, seen, scores[i]);
+            int64_t seen = sl_attention_seen(j, first + i, key, n), from = sl_attention_before(j, first + i, key, seen);
+            update_row(j, &r, i, scores[i], from, seen, n, sl_head_row(o, first + i));
+            sl_attention_drop(j, x->row + first + i, key + from, seen - from, scores[i] + from);
         }
         sl_small_gemm weigh = { .m = count,
                                 .n = j->d_size,
@@ -202,7 +215,9 @@ sl_attention sl_attention_start(const sl_cpu *cpu, const sl_kernel_call *call, c
                            .kv_size = k->meta.shape.dims[2],
                            .d_size = dims[3],
                            .causal = call->attrs.causal,
+                           .window = call->attrs.window,
                            .scale = (float)call->attrs.scale,
+                           .softcap = (float)call->attrs.softcap,
                            .drops = sl_call_drops(call),
                            .stream = sl_dropout_of_weights(call),
                            .scratch = call->scratch,
@@ -272,11 +287,13 @@ static void attend_few_part(void *context, int part, int parts)
             sl_head q = sl_head_read(j->simd, j->q, b, h, j->t_size, q_wide);
             sl_head o = sl_head_begin_write(j->simd, j->o, b, h, j->t_size, false, o_wide);
             for (int64_t t = 0; t < j->t_size; t++) {
-                int64_t n = sl_attention_seen(j, t, 0, j->keys);
-                for (int64_t s = 0; s < n; s++)
+                int64_t n = sl_attention_seen(j, t, 0, j->keys), from = sl_attention_before(j, t, 0, n);
+                for (int64_t s = from; s < n; s++)
                     scores[s] = j->scale * j->simd->dot(sl_head_row(&q, t), sl_head_row(&k, s), j->d_size);
-                float max = -INFINITY, sum = j->simd->softmax_row(scores, &max, n);
-                for (int64_t s = 0; s < n; s++)
+                if (j->softcap > 0)
+                    cap_scores(j, scores + from, n - from);
+                float max = -INFINITY, sum = j->simd->softmax_row(scores + from, &max, n - from);
+                for (int64_t s = from; s < n; s++)
                     j->simd->axpy(scores[s] / sum, sl_head_row(&v, s), sl_head_row(&o, t), j->d_size);
             }
             sl_head_end_write(j->simd, j->o, b, h, j->t_size, &o);

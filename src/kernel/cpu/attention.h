@@ -67,8 +67,10 @@ typedef struct sl_attention {
     int64_t h_size, kv_size, d_size;
     int64_t before; /* keys that query 0 sees beside its own */
     bool causal;
+    int64_t window; /* keys that a query sees at most; 0: all that the mask leaves */
     float scale;
-    bool drops; /* some of the weights, by the stream */
+    float softcap; /* scores become softcap * tanh(score / softcap); 0: they stay */
+    bool drops;    /* some of the weights, by the stream */
     sl_dropout_stream stream;
     void *scratch;
     size_t part_bytes;   /* scratch of one thread */
@@ -94,6 +96,19 @@ static inline int64_t sl_attention_seen(const sl_attention *j, int64_t t, int64_
 {
     int64_t seen = (j->causal ? sl_least(j->before + t + 1, j->keys) : j->keys) - key;
     return seen < 0 ? 0 : sl_least(seen, n);
+}
+
+/* How many of those n it does not see, since they lie before its window. */
+static inline int64_t sl_attention_before(const sl_attention *j, int64_t t, int64_t key, int64_t n)
+{
+    int64_t first = j->window > 0 ? j->before + t + 1 - j->window - key : 0;
+    return first < 0 ? 0 : sl_least(first, n);
+}
+
+/* Where the blocks of keys begin for queries from t on: a multiple of SL_KEYS. */
+static inline int64_t sl_attention_first_block(const sl_attention *j, int64_t t)
+{
+    return sl_attention_before(j, t, 0, j->keys) / SL_KEYS * SL_KEYS;
 }
 
 /* The n weights of a row from `key` on, or their gradients; row = (b * H + h) * T + t. */

@@ -10,6 +10,22 @@ typedef struct grad_heads {
     int64_t row;                /* of query 0 among all rows of lse and of the weights */
 } grad_heads;
 
+/* A row's products become weights p and gradients of the scores ds; row = (b * H + h) * T + t. */
+static void row_weights(const sl_attention *j, int64_t row, int64_t key, int64_t n, float delta, float *p, float *ds)
+{
+    float capped[SL_KEYS]; /* tanh(score / softcap) */
+    sl_attention_drop(j, row, key, n, ds);
+    if (j->softcap > 0) {
+        j->simd->unary(SL_OP_SCALE, 1 / j->softcap, 0, p, NULL, capped, n, false);
+        j->simd->unary(SL_OP_TANH, 0, 0, capped, NULL, capped, n, false);
+        j->simd->unary(SL_OP_SCALE, j->softcap, 0, capped, NULL, p, n, false);
+    }
+    j->simd->attention_row_grad(p, ds, j->scale, *sl_rows_at(&j->lse, row), delta, n);
+    if (j->softcap > 0)
+        j->simd->unary(SL_OP_TANH_GRAD, 0, 0, capped, ds, ds, n, false);
+    sl_attention_drop(j, row, key, n, p);
+}
+
 /* Weights of `count` queries against n keys from `key` on, and gradients of the scores: p and ds, 0 if not visible.
  */
 static void weights_of(const sl_attention *j, const grad_heads *x, int64_t first, int64_t count, int64_t key, int64_t n,
@@ -38,10 +54,12 @@ static void weights_of(const sl_attention *j, const grad_heads *x, int64_t first
     j->simd->small_gemm(&scores);
     j->simd->small_gemm(&products);
     for (int64_t i = 0; i < count; i++) {
-        int64_t row = x->row + first + i, seen = sl_attention_seen(j, first + i, key, n);
-        sl_attention_drop(j, row, key, seen, ds[i]);
-        j->simd->attention_row_grad(p[i], ds[i], j->scale, *sl_rows_at(&j->lse, row), delta[i], seen);
-        sl_attention_drop(j, row, key, seen, p[i]);
+        int64_t seen = sl_attention_seen(j, first + i, key, n), from = sl_attention_before(j, first + i, key, seen);
+        row_weights(j, x->row + first + i, key + from, seen - from, delta[i], p[i] + from, ds[i] + from);
+        if (from > 0) {
+            memset(p[i], 0, (size_t)from * sizeof **p);
+            memset(ds[i], 0, (size_t)from * sizeof **ds);
+        }
         if (seen < n) {
             memset(p[i] + seen, 0, (size_t)(n - seen) * sizeof **p);
             memset(ds[i] + seen, 0, (size_t)(n - seen) * sizeof **ds);
@@ -55,7 +73,7 @@ static void grad_block(const sl_attention *j, const grad_heads *x, int64_t first
     int64_t limit = sl_attention_seen(j, first + count - 1, 0, j->keys);
     for (int64_t i = 0; i < count; i++)
         delta[i] = j->simd->dot(sl_head_row(&x->d_o, first + i), sl_head_row(&x->o, first + i), j->d_size);
-    for (int64_t key = 0; key < limit; key += SL_KEYS) {
+    for (int64_t key = sl_attention_first_block(j, first); key < limit; key += SL_KEYS) {
         int64_t n = sl_least(limit - key, SL_KEYS);
         weights_of(j, x, first, count, key, n, delta, p, ds);
         sl_small_gemm to_q = { .m = count,

@@ -9,6 +9,7 @@ typedef struct lookup_job {
     sl_rows table, rows, y;
     sl_rows cosines, sines;
     int64_t count, size; /* rows; elements of a row that a thread shares with none */
+    int64_t width;       /* of a head that is rotated; 2 * size of it are turned, the rest is copied */
     int64_t heads, times;
     float sign;
     bool add;
@@ -118,12 +119,14 @@ static void rope_range(void *context, int64_t begin, int64_t end)
     float x_row[BLOCK], y_row[BLOCK], c_row[BLOCK], s_row[BLOCK];
     for (int64_t row = begin; row < end; row++) {
         int64_t t = row / j->heads % j->times, position = sl_view_is_none(j->ids) ? t : id_at(j->ids, t);
-        const float *x = sl_rows_read(j->simd, &j->rows, row, 0, 2 * j->size, x_row);
+        const float *x = sl_rows_read(j->simd, &j->rows, row, 0, j->width, x_row);
         const float *c = sl_rows_read(j->simd, &j->cosines, position, 0, j->size, c_row);
         const float *s = sl_rows_read(j->simd, &j->sines, position, 0, j->size, s_row);
-        float *y = sl_rows_begin_write(j->simd, &j->y, row, 0, 2 * j->size, j->add, y_row);
+        float *y = sl_rows_begin_write(j->simd, &j->y, row, 0, j->width, j->add, y_row);
         j->simd->rotate(x, x + j->size, c, s, j->sign, y, y + j->size, j->size, j->add);
-        sl_rows_end_write(j->simd, &j->y, row, 0, 2 * j->size, y_row);
+        for (int64_t d = 2 * j->size; d < j->width; d++)
+            y[d] = j->add ? y[d] + x[d] : x[d];
+        sl_rows_end_write(j->simd, &j->y, row, 0, j->width, y_row);
     }
 }
 
@@ -143,7 +146,8 @@ static sl_status run_rope(const sl_cpu *cpu, const sl_kernel_call *call)
                      .cosines = sl_rows_of(cosines, 1),
                      .sines = sl_rows_of(sl_call_input(call, 2), 1),
                      .count = sl_row_count(&x->meta, 1),
-                     .size = x->meta.shape.dims[3] / 2,
+                     .size = cosines->meta.shape.dims[1],
+                     .width = x->meta.shape.dims[3],
                      .times = x->meta.shape.dims[1],
                      .heads = x->meta.shape.dims[2],
                      .sign = call->attrs.inverse ? -1 : 1,
@@ -152,7 +156,7 @@ static sl_status run_rope(const sl_cpu *cpu, const sl_kernel_call *call)
     if (!sl_view_is_none(j.ids))
         status = check_ids(call, "position", j.ids, cosines->meta.shape.dims[0]);
     if (status == SL_OK)
-        sl_cpu_split(cpu, j.count, SL_GRAIN / (j.size + 1) + 1, rope_range, &j);
+        sl_cpu_split(cpu, j.count, SL_GRAIN / (j.width / 2 + 1) + 1, rope_range, &j);
     return status;
 }
 

@@ -34,28 +34,44 @@ static double drop(const sl_kernel_call *call, int64_t b, int64_t t, int64_t h, 
     return sl_dropout_apply(&stream, (uint64_t)(((b * q[2] + h) * q[1] + t) * k[1] + s), value);
 }
 
-/* One query against `visible` keys: weights into the scratch, o[b,t,h,:] written; returns log-sum-exp of the scores. */
+/* The first of the keys that a query sees, if it would see `visible` without a window. */
+static int64_t first_key(const sl_kernel_call *call, int64_t position, int64_t visible)
+{
+    int64_t first = call->attrs.window > 0 ? position + 1 - call->attrs.window : 0;
+    return first < 0 ? 0 : first < visible ? first : visible;
+}
+
+/* The score of a product q.k. */
+static double score_of(const sl_kernel_call *call, double product)
+{
+    double score = call->attrs.scale * product, cap = call->attrs.softcap;
+    return cap > 0 ? cap * tanh(score / cap) : score;
+}
+
+/* One query at `position` against the keys up to `visible`: weights into the scratch, o[b,t,h,:] written; returns
+ * log-sum-exp of the scores. */
 static double attend(const sl_kernel_call *call, const sl_view *q, const sl_view *k, const sl_view *v, int64_t b,
-                     int64_t t, int64_t h, int64_t visible)
+                     int64_t t, int64_t h, int64_t position, int64_t visible)
 {
     const sl_view *o = sl_call_output(call, 0);
     int64_t g = h / (q->meta.shape.dims[2] / k->meta.shape.dims[2]);
+    int64_t first = first_key(call, position, visible);
     double max = -INFINITY, sum = 0, *p = call->scratch;
-    for (int64_t s = 0; s < visible; s++) {
-        p[s] = call->attrs.scale * dot(q, b, t, h, k, s, g);
+    for (int64_t s = first; s < visible; s++) {
+        p[s] = score_of(call, dot(q, b, t, h, k, s, g));
         max = fmax(max, p[s]);
     }
-    for (int64_t s = 0; s < visible; s++)
+    for (int64_t s = first; s < visible; s++)
         sum += p[s] = exp(p[s] - max);
-    for (int64_t s = 0; s < visible; s++)
+    for (int64_t s = first; s < visible; s++)
         p[s] = drop(call, b, t, h, s, p[s] / sum);
     for (int64_t d = 0; d < q->meta.shape.dims[3]; d++) {
         double value = 0;
-        for (int64_t s = 0; s < visible; s++)
+        for (int64_t s = first; s < visible; s++)
             value += p[s] * at(v, b, s, g, d);
         sl_put(o, place(o, b, t, h, d), value, false);
     }
-    return visible > 0 ? max + log(sum) : -INFINITY;
+    return visible > first ? max + log(sum) : -INFINITY;
 }
 
 static int64_t visible_keys(const sl_kernel_call *call, int64_t t, int64_t keys)
@@ -72,7 +88,7 @@ sl_status sl_reference_attention(const sl_kernel_call *call)
     for (int64_t b = 0; b < dims[0]; b++) {
         for (int64_t h = 0; h < dims[2]; h++) {
             for (int64_t t = 0; t < dims[1]; t++) {
-                double value = attend(call, q, k, v, b, t, h, visible_keys(call, t, keys));
+                double value = attend(call, q, k, v, b, t, h, t, visible_keys(call, t, keys));
                 sl_put(lse, sl_row_offset(&lse->meta, (b * dims[2] + h) * dims[1] + t, 0), value, false);
             }
         }
@@ -103,9 +119,12 @@ static void attend_grad(const sl_kernel_call *call, int64_t b, int64_t t, int64_
     double lse = sl_get(lse_view, sl_row_offset(&lse_view->meta, (b * dims[2] + h) * dims[1] + t, 0));
     double delta = dot(d_o, b, t, h, o, t, h);
     sl_clear(sums->dq, dims[3]);
-    for (int64_t s = 0; s < visible_keys(call, t, k->meta.shape.dims[1]); s++) {
-        double p = exp(call->attrs.scale * dot(q, b, t, h, k, s, g) - lse);
+    int64_t visible = visible_keys(call, t, k->meta.shape.dims[1]);
+    for (int64_t s = first_key(call, t, visible); s < visible; s++) {
+        double score = score_of(call, dot(q, b, t, h, k, s, g)), p = exp(score - lse);
         double dp = drop(call, b, t, h, s, dot(d_o, b, t, h, v, s, g)), ds = call->attrs.scale * p * (dp - delta);
+        if (call->attrs.softcap > 0)
+            ds *= 1 - score / call->attrs.softcap * (score / call->attrs.softcap);
         double used = drop(call, b, t, h, s, p);
         for (int64_t d = 0; d < dims[3]; d++) {
             sums->dq[d] += ds * at(k, b, s, g, d);
@@ -163,7 +182,7 @@ sl_status sl_reference_attention_cached(const sl_kernel_call *call)
     for (int64_t b = 0; b < dims[0]; b++) {
         for (int64_t h = 0; h < dims[2]; h++) {
             for (int64_t t = 0; t < dims[1]; t++)
-                attend(call, q, cache_k, cache_v, b, t, h, position + t + 1);
+                attend(call, q, cache_k, cache_v, b, t, h, position + t, position + t + 1);
         }
     }
     return SL_OK;
@@ -174,7 +193,7 @@ sl_status sl_reference_rope(const sl_kernel_call *call)
     const sl_view *x = sl_call_input(call, 0), *cosines = sl_call_input(call, 1), *sines = sl_call_input(call, 2);
     const sl_view *positions = sl_call_input(call, 3), *y = sl_call_output(call, 0);
     const int64_t *dims = x->meta.shape.dims;
-    int64_t half = dims[3] / 2, rows = cosines->meta.shape.dims[0];
+    int64_t half = cosines->meta.shape.dims[1], rows = cosines->meta.shape.dims[0];
     for (int64_t i = 0; i < dims[0] * dims[1] * dims[2] * half; i++) {
         int64_t d = i % half, h = i / half % dims[2], t = i / half / dims[2] % dims[1],
                 b = i / half / dims[2] / dims[1];
@@ -189,6 +208,12 @@ sl_status sl_reference_rope(const sl_kernel_call *call)
             s = -s;
         sl_put(y, place(y, b, t, h, d), first * c - second * s, sl_call_accumulates(call, 0));
         sl_put(y, place(y, b, t, h, d + half), second * c + first * s, sl_call_accumulates(call, 0));
+    }
+    int64_t rest = dims[3] - 2 * half;
+    for (int64_t i = 0; i < dims[0] * dims[1] * dims[2] * rest; i++) {
+        int64_t d = 2 * half + i % rest, h = i / rest % dims[2], t = i / rest / dims[2] % dims[1],
+                b = i / rest / dims[2] / dims[1];
+        sl_put(y, place(y, b, t, h, d), at(x, b, t, h, d), sl_call_accumulates(call, 0));
     }
     return SL_OK;
 }

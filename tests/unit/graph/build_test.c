@@ -110,7 +110,10 @@ static void shapes_follow_from_the_arguments(void **state)
     assert_shape(g, sl_embedding(g, ids, w), "[2, 3, 8]");
     assert_shape(g, sl_cross_entropy(g, qkv, ids, -100), "[]");
     assert_int_equal(sl_value_dtype(g, sl_cast(g, x, SL_F64)), SL_F64);
-    assert_shape(g, sl_attention_dropout(g, parts[0], parts[1], parts[2], 0, true, 0.5), "[2, 3, 2, 4]");
+    assert_shape(
+        g,
+        sl_attention_with(g, parts[0], parts[1], parts[2], &(sl_attention_options){ .causal = true, .dropout = 0.5 }),
+        "[2, 3, 2, 4]");
     assert_int_equal(sl_dropout(g, x, 0).id, x.id);
     assert_int_equal(sl_graph_status(g), SL_OK);
     sl_graph_destroy(g);

@@ -174,7 +174,8 @@ static sl_value op_attention_qkv(sl_graph *g)
 static sl_value op_attention_dropout(sl_graph *g)
 {
     sl_value q = sl_graph_input_differentiable(g, "x", SL_F64, DIMS(2, 3, 4, 2));
-    return sl_attention_dropout(g, q, param(g, "k", DIMS(2, 5, 2, 2)), param(g, "v", DIMS(2, 5, 2, 2)), 0, false, 0.4);
+    return sl_attention_with(g, q, param(g, "k", DIMS(2, 5, 2, 2)), param(g, "v", DIMS(2, 5, 2, 2)),
+                             &(sl_attention_options){ .dropout = 0.4 });
 }
 
 static sl_value op_attention_same(sl_graph *g)

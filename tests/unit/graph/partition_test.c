@@ -262,7 +262,7 @@ static void refuses_a_state_in_two_stages(void **state)
     sl_value q = sl_graph_input(g, "q", SL_F32, DIMS(1, 1, 2, 4)), at = sl_graph_input(g, "at", SL_I32, 0, NULL);
     sl_value k = sl_graph_state(g, "k", SL_F32, DIMS(1, 8, 2, 4)), v = sl_graph_state(g, "v", SL_F32, DIMS(1, 8, 2, 4));
     for (int i = 0; i < 2; i++) {
-        q = sl_attention_cached(g, q, q, q, k, v, at, 0);
+        q = sl_attention_cached(g, q, q, q, k, v, at, NULL);
         if (i == 0)
             sl_split_mark(g);
     }

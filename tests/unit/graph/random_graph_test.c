@@ -45,7 +45,10 @@ static sl_value attention_of(sl_graph *g, sl_value qkv)
     sl_split(g, qkv, 2, (int64_t[]){ WIDTH, WIDTH, WIDTH }, 3, parts);
     for (int i = 0; i < 3; i++)
         parts[i] = sl_reshape(g, parts[i], DIMS(BATCH, 3, 2, WIDTH / 2));
-    return sl_reshape(g, sl_attention_dropout(g, parts[0], parts[1], parts[2], 0, true, 0.2), DIMS(BATCH, 3, WIDTH));
+    return sl_reshape(
+        g,
+        sl_attention_with(g, parts[0], parts[1], parts[2], &(sl_attention_options){ .causal = true, .dropout = 0.2 }),
+        DIMS(BATCH, 3, WIDTH));
 }
 
 static sl_value rearranged(random_graph *plot, sl_value x)

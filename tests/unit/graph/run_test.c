@@ -243,7 +243,7 @@ static void caches_give_the_attention_of_the_whole(void **state)
     sl_value caches[2] = { sl_graph_state(step, "k", SL_F32, DIMS(B, T, 2, 4)),
                            sl_graph_state(step, "v", SL_F32, DIMS(B, T, 2, 4)) };
     sl_value at = sl_graph_input(step, "at", SL_I32, 0, NULL);
-    sl_graph_output(step, "o", sl_attention_cached(step, q, q, q, caches[0], caches[1], at, 0));
+    sl_graph_output(step, "o", sl_attention_cached(step, q, q, q, caches[0], caches[1], at, NULL));
     ASSERT_OK(sl_graph_finish(whole));
     ASSERT_OK(sl_graph_finish(step));
     sl_device *device = open_cpu();

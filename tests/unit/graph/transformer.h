@@ -27,7 +27,10 @@ static inline sl_graph *transformer(int batch, int layers, bool tied, double dro
         sl_split(g, x, 2, (int64_t[]){ C, C, C }, 3, qkv);
         for (int k = 0; k < 3; k++)
             qkv[k] = sl_reshape(g, qkv[k], DIMS(batch, T, 2, C / 2));
-        x = sl_reshape(g, sl_attention_dropout(g, qkv[0], qkv[1], qkv[2], 0, true, dropout), DIMS(batch, T, C));
+        x = sl_reshape(
+            g,
+            sl_attention_with(g, qkv[0], qkv[1], qkv[2], &(sl_attention_options){ .causal = true, .dropout = dropout }),
+            DIMS(batch, T, C));
         x = sl_affine(g, x, param(g, "c_proj.weight", DIMS(C, C)), param(g, "c_proj.bias", DIMS(C)));
         h = sl_add(g, h, sl_dropout(g, x, dropout));
         x = sl_layernorm(g, h, param(g, "ln_2.weight", DIMS(C)), param(g, "ln_2.bias", DIMS(C)), 1e-5);

@@ -316,7 +316,7 @@ static void open_cache(fixture *made, int microbatches)
     sl_value position = sl_graph_input(graph, "position", SL_I32, 0, NULL);
     sl_value cache_k = sl_graph_state(graph, "cache_k", SL_F32, 4, cache);
     sl_value cache_v = sl_graph_state(graph, "cache_v", SL_F32, 4, cache);
-    sl_graph_output(graph, "mean", sl_attention_cached(graph, zero, zero, v, cache_k, cache_v, position, 0));
+    sl_graph_output(graph, "mean", sl_attention_cached(graph, zero, zero, v, cache_k, cache_v, position, NULL));
     succeed(sl_graph_finish(graph));
     succeed(sl_graph_partition(graph, &(sl_split_spec){ .kind = SL_SPLIT_WHOLE }, &made->partition));
     sl_graph_destroy(graph);
