@@ -1,5 +1,5 @@
-/* Models as graphs, and their Hugging Face folders. GPT-2, Llama and a multi-layer perceptron are built in; a program
- * can register families of its own (examples/03_family.c does). */
+/* Models as graphs, and their Hugging Face folders. The families of docs/models.md and a multi-layer perceptron are
+ * built in; a program can register families of its own (examples/03_family.c does). */
 #ifndef SLUICE_NN_H
 #define SLUICE_NN_H
 
@@ -33,28 +33,79 @@ typedef struct sl_gpt2_config {
     sl_token_ids eos_token_id;
 } sl_gpt2_config;
 
-typedef enum sl_rope_kind { SL_ROPE_DEFAULT, SL_ROPE_LINEAR, SL_ROPE_LLAMA3 } sl_rope_kind;
+/* DYNAMIC takes sequences up to factor times longer than the model's positions, with angles that depend on the length;
+ * LONGROPE's depend on whether the length is above the original one. The length is that of the batch; with a cache, of
+ * the cache. */
+typedef enum sl_rope_kind {
+    SL_ROPE_DEFAULT,
+    SL_ROPE_LINEAR,
+    SL_ROPE_LLAMA3,
+    SL_ROPE_DYNAMIC,
+    SL_ROPE_YARN,
+    SL_ROPE_LONGROPE
+} sl_rope_kind;
 
+enum { SL_ROPE_FACTORS_MAX = 64 };
 typedef struct sl_rope_config {
     sl_rope_kind kind;
     double theta;
-    double factor;                            /* LINEAR, LLAMA3 */
+    double factor;                            /* all but DEFAULT */
     double low_freq_factor, high_freq_factor; /* LLAMA3 */
-    int64_t original_max_position_embeddings; /* LLAMA3 */
+    int64_t original_max_position_embeddings; /* LLAMA3, YARN, LONGROPE */
+    double partial_rotary_factor;             /* the part of each head that is rotated; 0: all of it */
+    double attention_factor;                  /* YARN, LONGROPE: on cosines and sines; 0: follows from the others */
+    double beta_fast, beta_slow;              /* YARN; 0: 32 and 1 */
+    double mscale, mscale_all_dim;            /* YARN; 0: none */
+    bool untruncated;                         /* YARN: "truncate": false */
+    int64_t factor_count;                     /* LONGROPE: half of what is rotated of a head */
+    double short_factor[SL_ROPE_FACTORS_MAX], long_factor[SL_ROPE_FACTORS_MAX];
 } sl_rope_config;
 
-typedef struct sl_llama_config {
+/* A flag for each layer; count 0: the family's rule says it. */
+enum { SL_LAYER_FLAGS_MAX = 1024 };
+typedef struct sl_layer_flags {
+    int64_t count;
+    uint64_t bits[SL_LAYER_FLAGS_MAX / 64];
+} sl_layer_flags;
+
+/* Llama and all families that are built like it: rotary positions, RMSNorm, gated MLPs. A family leaves alone what it
+ * does not have. */
+typedef struct sl_decoder_config {
     int64_t vocab_size, max_position_embeddings, hidden_size, intermediate_size, num_hidden_layers;
     int64_t num_attention_heads;
     int64_t num_key_value_heads; /* 0: num_attention_heads */
     int64_t head_dim;            /* 0: hidden_size / num_attention_heads */
     double rms_norm_eps, initializer_range;
     sl_rope_config rope;
-    double attention_dropout; /* in training */
+    double rope_local_base_freq;           /* Gemma 3: theta of layers with a window */
+    double attention_dropout, resid_pdrop; /* in training */
     bool attention_bias, mlp_bias, tie_word_embeddings;
+    int64_t bos_token_id, pad_token_id; /* -1: none */
+    sl_token_ids eos_token_id;
+
+    bool use_sliding_window;
+    int64_t sliding_window;         /* positions that a token sees in layers with a window; 0: all */
+    int64_t max_window_layers;      /* Qwen: the layers from this one on have a window */
+    int64_t sliding_window_pattern; /* Gemma 3: every so many layers one has none */
+    sl_layer_flags layer_types;     /* layers with a window */
+    sl_layer_flags no_rope_layers;  /* SmolLM3: layers that are rotated */
+    int64_t no_rope_layer_interval; /* SmolLM3: every so many layers one is not */
+
+    int64_t query_pre_attn_scalar;                          /* scores are divided by its root; 0: head_dim */
+    double attn_logit_softcapping, final_logit_softcapping; /* 0: none */
+} sl_decoder_config;
+
+typedef struct sl_gpt_neox_config {
+    int64_t vocab_size, max_position_embeddings, hidden_size, intermediate_size, num_hidden_layers;
+    int64_t num_attention_heads;
+    sl_activation hidden_act;
+    double layer_norm_eps, initializer_range;
+    sl_rope_config rope;
+    double attention_dropout, hidden_dropout; /* in training */
+    bool attention_bias, use_parallel_residual, tie_word_embeddings;
     int64_t bos_token_id; /* -1: none */
     sl_token_ids eos_token_id;
-} sl_llama_config;
+} sl_gpt_neox_config;
 
 /* x[B, input] -> layers of `hidden` -> [B, output], cross entropy with targets[B]. */
 typedef struct sl_mlp_config {
@@ -69,14 +120,15 @@ typedef struct sl_mlp_config {
 
 typedef struct sl_model_family sl_model_family;
 
-enum { SL_MODEL_CONFIG_BYTES = 512 }; /* the most that a family's configuration may take */
+enum { SL_MODEL_CONFIG_BYTES = 2048 }; /* the most that a family's configuration may take */
 
 /* A model without its weights; plain data. */
 typedef struct sl_model {
     const sl_model_family *family;
     union {
         sl_gpt2_config gpt2;
-        sl_llama_config llama;
+        sl_gpt_neox_config gpt_neox;
+        sl_decoder_config decoder; /* Llama, Qwen2, Qwen3, Mistral, SmolLM3, Phi-3, Gemma 1 to 3, OLMo 2 */
         sl_mlp_config mlp;
         unsigned char config[SL_MODEL_CONFIG_BYTES]; /* of any other family */
     };
@@ -97,12 +149,13 @@ typedef struct SL_NAMED_FIELDS sl_model_shape {
 
 /* The type of a value in a family's configuration, and what stands for it in config.json. */
 typedef enum sl_model_field_kind {
-    SL_FIELD_INT,         /* int64_t */
-    SL_FIELD_INT_OR_NULL, /* int64_t; null in the file is `min` here */
-    SL_FIELD_REAL,        /* double */
-    SL_FIELD_BOOL,        /* bool */
-    SL_FIELD_ACTIVATION,  /* sl_activation; "gelu_new" and the like in the file */
-    SL_FIELD_TOKENS       /* sl_token_ids; one id, a list of them, or null in the file */
+    SL_FIELD_INT,          /* int64_t */
+    SL_FIELD_INT_OR_NULL,  /* int64_t; null in the file is `min` here */
+    SL_FIELD_REAL,         /* double */
+    SL_FIELD_REAL_OR_NULL, /* double; null in the file is `min` here */
+    SL_FIELD_BOOL,         /* bool */
+    SL_FIELD_ACTIVATION,   /* sl_activation; "gelu_new" and the like in the file */
+    SL_FIELD_TOKENS        /* sl_token_ids; one id, a list of them, or null in the file */
 } sl_model_field_kind;
 
 /* One value of a configuration. */
@@ -147,6 +200,8 @@ struct SL_NAMED_FIELDS sl_model_family {
     /* Optional: run once the values of a run's configuration have been set over the defaults; fills in what follows
      * from them. n_inner and n_kv_head are 0 if the user leaves them to the family. */
     void (*complete)(void *config);
+    /* Optional: the longest sequence, if that is not the field n_positions. */
+    int64_t (*positions)(const void *config);
     /* Writes the model's inputs, nodes and outputs into the empty graph; the library finishes it. sl_model_build says
      * what they are. The graph's parameters have shape->dtype already, and what is computed from them follows; floating
      * inputs, states and the logits are the builder's to cast. Errors of the graph may be left in it. Needed are TRAIN and LOGITS, for sl_model_evaluate EVAL,
@@ -157,7 +212,9 @@ struct SL_NAMED_FIELDS sl_model_family {
     void (*write_json)(const void *config, struct json_t *root);
 };
 
-SL_API extern const sl_model_family sl_model_gpt2, sl_model_llama, sl_model_mlp;
+SL_API extern const sl_model_family sl_model_gpt2, sl_model_llama, sl_model_qwen2, sl_model_qwen3, sl_model_mistral,
+    sl_model_smollm3, sl_model_phi3, sl_model_gemma, sl_model_gemma2, sl_model_gemma3, sl_model_olmo2,
+    sl_model_gpt_neox, sl_model_mlp;
 
 /* Makes a family known by its name to config.json, checkpoints and runs; once in each process, before they are read.
  * The family must outlive its use. Registering it again is fine; another one of that name is an error. */
@@ -167,7 +224,7 @@ SL_API const sl_model_family *sl_model_family_at(int i);              /* NULL pa
 
 /* ---- Models ---------------------------------------------------------------------------------- */
 
-/* The family's defaults, sizes among them; those of Hugging Face for GPT-2 and Llama. */
+/* The family's defaults, sizes among them; those of Hugging Face, if it has the family. */
 SL_API sl_model sl_model_default(const sl_model_family *family);
 /* Sets the value of a key of config.json from text: a number, true or false, an activation's name, ids with commas. */
 SL_API SL_MUST_CHECK sl_status sl_model_set(sl_model *model, const char *key, const char *text);

@@ -49,17 +49,20 @@ sl_value sl_nn_dropout(builder *b, sl_value x, double p)
     return p > 0 && b->mode == SL_MODE_TRAIN ? sl_dropout(b->graph, x, p) : x;
 }
 
-sl_value sl_nn_attention(builder *b, sl_value q, sl_value k, sl_value v, double dropout)
+sl_value sl_nn_attention(builder *b, sl_value q, sl_value k, sl_value v, const sl_attention_options *options)
 {
     sl_graph *g = b->graph;
+    sl_attention_options chosen = *options;
+    chosen.causal = true;
+    if (b->mode != SL_MODE_TRAIN)
+        chosen.dropout = 0;
     if (b->mode != SL_MODE_DECODE)
-        return sl_attention_with(
-            g, q, k, v, &(sl_attention_options){ .causal = true, .dropout = b->mode == SL_MODE_TRAIN ? dropout : 0 });
+        return sl_attention_with(g, q, k, v, &chosen);
     sl_shape shape = sl_value_shape(g, k);
     shape.dims[1] = b->cache;
     sl_value cache_k = sl_graph_state(g, "cache_k", sl_value_dtype(g, k), 4, shape.dims);
     sl_value cache_v = sl_graph_state(g, "cache_v", sl_value_dtype(g, v), 4, shape.dims);
-    return sl_attention_cached(g, q, k, v, cache_k, cache_v, b->position, NULL);
+    return sl_attention_cached(g, q, k, v, cache_k, cache_v, b->position, &chosen);
 }
 
 sl_value sl_nn_last(builder *b, sl_value x)
@@ -75,11 +78,19 @@ void sl_nn_logits(sl_graph *graph, sl_value logits)
     sl_graph_output(graph, "logits", is_f32 ? logits : sl_cast(graph, logits, SL_F32));
 }
 
-void sl_nn_head(builder *b, sl_value x, sl_value weight)
+/* cap * tanh(x / cap); x itself if cap is 0. */
+static sl_value cap_values(sl_graph *graph, sl_value x, double cap)
+{
+    if (cap == 0)
+        return x;
+    return sl_scale(graph, sl_tanh(graph, sl_scale(graph, x, 1 / cap, 0)), cap, 0);
+}
+
+void sl_nn_head(builder *b, const char *module, sl_value x, sl_value weight, double softcap)
 {
     sl_graph *g = b->graph;
-    sl_graph_push(g, "lm_head");
-    sl_value logits = sl_linear(g, x, weight, SL_NO_VALUE);
+    sl_graph_push(g, module);
+    sl_value logits = cap_values(g, sl_linear(g, x, weight, SL_NO_VALUE), softcap);
     sl_graph_pop(g);
     if (b->mode != SL_MODE_TRAIN)
         sl_nn_logits(g, logits);

@@ -52,6 +52,11 @@ static sl_status read_field(const char *label, const sl_model_field *field, cons
         return SL_OK;
     case SL_FIELD_TOKENS:
         return read_tokens(label, field->key, value, target);
+    case SL_FIELD_REAL_OR_NULL:
+        if (json_is_null(value)) {
+            *(double *)target = field->min;
+            return SL_OK;
+        } /* fall through */
     case SL_FIELD_REAL:
         if (!json_is_number(value))
             return wrong_kind(label, field->key, "a number");
@@ -76,9 +81,11 @@ static sl_status check_fixed(const char *label, const sl_model_fixed *fixed, con
 {
     for (; fixed && fixed->key; fixed++) {
         const json_t *value = json_object_get(root, fixed->key);
-        if (value && !json_is_boolean(value))
+        if (!value || json_is_null(value))
+            continue;
+        if (!json_is_boolean(value))
             return wrong_kind(label, fixed->key, "true or false");
-        if (value && json_is_true(value) != fixed->value)
+        if (json_is_true(value) != fixed->value)
             return sl_fail(SL_ERR_UNSUPPORTED, "%s: %s must be %s here", label, fixed->key,
                            fixed->value ? "true" : "false");
     }
@@ -174,6 +181,10 @@ static json_t *field_json(const sl_model_field *field, const void *config)
         return json_integer(*(const int64_t *)source);
     case SL_FIELD_INT:
         return json_integer(*(const int64_t *)source);
+    case SL_FIELD_REAL_OR_NULL:
+        if (*(const double *)source == field->min)
+            return json_null();
+        return json_real(*(const double *)source);
     case SL_FIELD_REAL:
         return json_real(*(const double *)source);
     case SL_FIELD_BOOL:

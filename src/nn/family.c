@@ -15,7 +15,11 @@
 enum { FAMILY_LIMIT = 64 };
 
 /* Entries are only ever added, so that a reader needs no lock. */
-static _Atomic(const sl_model_family *) families[FAMILY_LIMIT] = { &sl_model_gpt2, &sl_model_llama, &sl_model_mlp };
+static _Atomic(const sl_model_family *) families[FAMILY_LIMIT] = {
+    &sl_model_gpt2,    &sl_model_llama,    &sl_model_qwen2, &sl_model_qwen3,  &sl_model_mistral,
+    &sl_model_smollm3, &sl_model_phi3,     &sl_model_gemma, &sl_model_gemma2, &sl_model_gemma3,
+    &sl_model_olmo2,   &sl_model_gpt_neox, &sl_model_mlp
+};
 
 const sl_model_family *sl_model_family_at(int i)
 {
@@ -46,12 +50,12 @@ char *sl_nn_family_names(char *text, size_t size)
 
 static size_t size_of(sl_model_field_kind kind)
 {
-    static const size_t sizes[] = { [SL_FIELD_INT] = sizeof(int64_t),
-                                    [SL_FIELD_INT_OR_NULL] = sizeof(int64_t),
-                                    [SL_FIELD_REAL] = sizeof(double),
-                                    [SL_FIELD_BOOL] = sizeof(bool),
-                                    [SL_FIELD_ACTIVATION] = sizeof(sl_activation),
-                                    [SL_FIELD_TOKENS] = sizeof(sl_token_ids) };
+    static const size_t sizes[] = {
+        [SL_FIELD_INT] = sizeof(int64_t),        [SL_FIELD_INT_OR_NULL] = sizeof(int64_t),
+        [SL_FIELD_REAL] = sizeof(double),        [SL_FIELD_REAL_OR_NULL] = sizeof(double),
+        [SL_FIELD_BOOL] = sizeof(bool),          [SL_FIELD_ACTIVATION] = sizeof(sl_activation),
+        [SL_FIELD_TOKENS] = sizeof(sl_token_ids)
+    };
     return (unsigned)kind < sizeof sizes / sizeof *sizes ? sizes[kind] : SIZE_MAX;
 }
 
@@ -181,7 +185,7 @@ bool sl_nn_set(sl_model *model, const char *run_key, double value)
         void *target = model->config + field->offset;
         if (!field->run_key || strcmp(field->run_key, run_key) != 0)
             continue;
-        if (field->kind == SL_FIELD_REAL)
+        if (field->kind == SL_FIELD_REAL || field->kind == SL_FIELD_REAL_OR_NULL)
             *(double *)target = value;
         else if (field->kind == SL_FIELD_BOOL)
             *(bool *)target = value != 0;
@@ -221,6 +225,7 @@ sl_status sl_model_set(sl_model *model, const char *key, const char *text)
     case SL_FIELD_INT_OR_NULL:
         return sl_parse_int(key, text, (int64_t)field->min, (int64_t)field->max, target);
     case SL_FIELD_REAL:
+    case SL_FIELD_REAL_OR_NULL:
         return sl_parse_double(key, text, field->min, field->max, target);
     case SL_FIELD_BOOL:
         return sl_parse_bool(key, text, target);
@@ -253,6 +258,7 @@ static sl_status check_field(const sl_model_field *field, const void *value)
             return sl_fail(SL_ERR_ARGUMENT, "%s is not an activation", field->key);
         return SL_OK;
     case SL_FIELD_REAL:
+    case SL_FIELD_REAL_OR_NULL:
         if (!(*(const double *)value >= field->min && *(const double *)value <= field->max))
             return sl_fail(SL_ERR_ARGUMENT, "%s is %g; %g to %g are possible", field->key, *(const double *)value,
                            field->min, field->max);
@@ -298,6 +304,8 @@ int64_t sl_model_vocab(const sl_model *model)
 
 int64_t sl_model_positions(const sl_model *model)
 {
+    if (model->family->positions)
+        return model->family->positions(model->config);
     return sl_nn_int(model, "n_positions", 1);
 }
 

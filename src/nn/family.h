@@ -31,11 +31,7 @@ SL_MUST_CHECK sl_status sl_nn_check(const sl_model *model, const char **key);
 SL_MUST_CHECK sl_status sl_nn_parse_activation(const char *text, sl_activation *out);
 const char *sl_nn_activation_name(sl_activation activation);
 
-/* llama.c, for tests: cos and sin are [places, head_dim / 2], of the angle by which pair i is turned at each position.
- */
-void sl_nn_rope_fill(const sl_rope_config *config, int64_t head_dim, int64_t places, float *cos, float *sin);
-
-/* "gpt2, llama": the families that have a config.json. */
+/* "gpt2, llama, ..": the families that have a config.json. */
 char *sl_nn_family_names(char *text, size_t size);
 
 /* ---- Building (blocks.c) -------------------------------------------------------------------- */
@@ -65,15 +61,50 @@ sl_value sl_nn_dense(builder *b, const char *name, sl_value x, const dense_optio
 sl_value sl_nn_activation(sl_graph *graph, sl_activation activation, sl_value x);
 sl_value sl_nn_dropout(builder *b, sl_value x, double p); /* x itself if p is 0 or nothing is trained */
 
-/* Causal attention over q[B, T, H, D], k and v [B, T, Hkv, D]; in DECODE through caches that it adds. dropout counts in
- * TRAIN. */
-sl_value sl_nn_attention(builder *b, sl_value q, sl_value k, sl_value v, double dropout);
+/* Causal attention over q[B, T, H, D], k and v [B, T, Hkv, D]; in DECODE through caches that it adds. The dropout
+ * counts in TRAIN alone. */
+sl_value sl_nn_attention(builder *b, sl_value q, sl_value k, sl_value v, const sl_attention_options *options);
 
 /* The output "logits", in f32 whatever the model computes in. */
 void sl_nn_logits(sl_graph *graph, sl_value logits);
-/* x[B, T, C] -> logits by a weight [V, C], and what the mode wants of them: outputs and the loss. */
-void sl_nn_head(builder *b, sl_value x, sl_value weight);
+/* x[B, T, C] -> logits by a weight [V, C], capped if softcap is not 0, and what the mode wants of them: outputs and the
+ * loss. */
+void sl_nn_head(builder *b, const char *module, sl_value x, sl_value weight, double softcap);
 /* DECODE looks at the last position alone: [B, T, C] -> [B, 1, C]; else x. */
 sl_value sl_nn_last(builder *b, sl_value x);
+
+/* ---- Rotary embedding (rope.c) -------------------------------------------------------------- */
+
+/* The keys of config.json's root that old files have beside rope_scaling. */
+typedef struct SL_NAMED_FIELDS rope_keys {
+    const char *theta;   /* "rope_theta" */
+    const char *partial; /* "partial_rotary_factor"; NULL: the family rotates whole heads */
+} rope_keys;
+
+/* rope_theta and rope_scaling of old files, rope_parameters of new ones. positions: max_position_embeddings. */
+SL_MUST_CHECK sl_status sl_nn_read_rope(const char *label, const struct json_t *root, const rope_keys *keys,
+                                        int64_t positions, sl_rope_config *rope);
+/* The same from an object of that kind; `name` is its key, for messages. */
+SL_MUST_CHECK sl_status sl_nn_read_rope_object(const char *label, const char *name, const struct json_t *object,
+                                               const rope_keys *keys, int64_t positions, sl_rope_config *rope);
+/* Both spellings, so that old and new readers find theirs. */
+void sl_nn_write_rope(struct json_t *root, const rope_keys *keys, const sl_rope_config *rope);
+struct json_t *sl_nn_rope_json(const sl_rope_config *rope, bool partial); /* the object of new files */
+SL_MUST_CHECK sl_status sl_nn_check_rope(const sl_rope_config *rope, int64_t head_dim);
+
+/* The longest sequence of a model with that max_position_embeddings. */
+int64_t sl_nn_rope_positions(const sl_rope_config *rope, int64_t positions);
+/* cos and sin are [length, width / 2], of the angle by which pair i is turned at each position; width is what is rotated
+ * of a head. length: of the longest sequence; positions: max_position_embeddings. */
+void sl_nn_rope_fill(const sl_rope_config *rope, int64_t head_dim, int64_t positions, int64_t length, float *cos,
+                     float *sin);
+
+/* The angles for as many positions as a graph can see, as constants [P, width / 2]. */
+typedef struct rope_table {
+    sl_value cos, sin;
+} rope_table;
+SL_MUST_CHECK sl_status sl_nn_add_rope(builder *b, const char *name, const sl_rope_config *rope, int64_t head_dim,
+                                       int64_t positions, rope_table *out);
+sl_value sl_nn_rotate(builder *b, const rope_table *table, sl_value x); /* x[B, T, H, D] */
 
 #endif

@@ -38,7 +38,8 @@ static sl_value attention(builder *b, const sl_gpt2_config *config, sl_value x)
     sl_split(g, qkv, 2, (int64_t[]){ width, width, width }, 3, parts);
     for (int i = 0; i < 3; i++)
         parts[i] = sl_reshape(g, parts[i], 4, head_dims);
-    sl_value mixed = sl_nn_attention(b, parts[0], parts[1], parts[2], config->attn_pdrop);
+    sl_value mixed =
+        sl_nn_attention(b, parts[0], parts[1], parts[2], &(sl_attention_options){ .dropout = config->attn_pdrop });
     mixed = sl_reshape(g, mixed, 3, (int64_t[]){ b->batch, b->seq, width });
     mixed = dense(b, "c_proj", mixed, width, width, residual_std(config));
     mixed = sl_nn_dropout(b, mixed, config->resid_pdrop);
@@ -99,7 +100,7 @@ static sl_status build(const void *from, sl_model_mode mode, const sl_model_shap
     if (!config->tie_word_embeddings)
         table = sl_graph_param(g, "lm_head.weight", 2, (int64_t[]){ config->vocab_size, config->n_embd },
                                (sl_init){ SL_INIT_NORMAL, config->initializer_range });
-    sl_nn_head(&b, x, table);
+    sl_nn_head(&b, "lm_head", x, table, 0);
     return SL_OK;
 }
 

@@ -40,15 +40,16 @@ enum { MILLION = 1000 * 1000 };
 
 const config_key sl_config_keys[] = {
     TEXT(model, init, NULL, "Hugging Face folder (config.json and safetensors) to start from, instead of a family"),
-    TEXT(model, family, "gpt2", "architecture of a model that starts from random weights, such as gpt2 or llama"),
+    TEXT(model, family, "gpt2",
+         "architecture of a model that starts from random weights, such as gpt2 or llama (docs/models.md)"),
     INT(model, n_layer, 1, 1024, "4", "blocks"),
     INT(model, n_head, 1, 1024, "4", "attention heads"),
-    INT(model, n_kv_head, 0, 1024, "0", "key/value heads (llama); 0: as many as heads"),
+    INT(model, n_kv_head, 0, 1024, "0", "key/value heads, if the family has them; 0: as many as heads"),
     INT(model, n_embd, 1, 65536, "128", "width"),
-    INT(model, n_inner, 0, 1 << 18, "0", "width inside the MLP; 0: 4 x width (gpt2), 8/3 x width (llama)"),
+    INT(model, n_inner, 0, 1 << 18, "0", "width inside the MLP; 0: 4 x width (gpt2, gpt_neox), 8/3 x width (others)"),
     INT(model, vocab, 0, 1 << 24, "0", "vocabulary; 0: 256 for text, else what the token file needs"),
     INT(model, n_positions, 0, 1 << 24, "0", "longest sequence; 0: batch.seq"),
-    REAL(model, dropout, 0, 0.999, "0", "dropout (llama: of attention weights alone)"),
+    REAL(model, dropout, 0, 0.999, "0", "dropout (llama and most others: of attention weights alone)"),
     BOOL(model, tie, "true", "the output layer shares the embedding's weights"),
     TEXTS(model, freeze, "parameters that are not trained, by patterns such as 'wte*' and 'h.0.*'"),
 
@@ -171,7 +172,11 @@ bool sl_train_config_key(int i, sl_config_key_info *out)
 {
     static const char *const types[] = { "whole number", "number",      "true|false", NULL,
                                          "text",         "two numbers", "list",       "paths" };
-    static const char *const field_types[] = { "whole number", "whole number", "number", "true|false", "text", "list" };
+    static const char *const field_types[] = {
+        [SL_FIELD_INT] = "whole number",    [SL_FIELD_INT_OR_NULL] = "whole number", [SL_FIELD_REAL] = "number",
+        [SL_FIELD_REAL_OR_NULL] = "number", [SL_FIELD_BOOL] = "true|false",          [SL_FIELD_ACTIVATION] = "text",
+        [SL_FIELD_TOKENS] = "list"
+    };
     int count = 0;
     while (sl_config_keys[count].section)
         count++;

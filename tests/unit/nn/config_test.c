@@ -39,10 +39,10 @@ static void reads_the_reference_models(void **state)
     assert_int_equal(sl_model_positions(&model), 64);
     assert_int_equal(sl_model_load_config(data_path("models/llama-tiny"), &model), SL_OK);
     assert_ptr_equal(model.family, &sl_model_llama);
-    assert_int_equal(model.llama.num_key_value_heads, 2);
-    assert_int_equal(model.llama.head_dim, 8);
-    assert_false(model.llama.tie_word_embeddings);
-    assert_true(model.llama.rope.kind == SL_ROPE_DEFAULT && model.llama.rope.theta == 10000);
+    assert_int_equal(model.decoder.num_key_value_heads, 2);
+    assert_int_equal(model.decoder.head_dim, 8);
+    assert_false(model.decoder.tie_word_embeddings);
+    assert_true(model.decoder.rope.kind == SL_ROPE_DEFAULT && model.decoder.rope.theta == 10000);
     assert_int_equal(sl_model_vocab(&model), 263);
     assert_int_equal(sl_model_layers(&model), 4);
 }
@@ -54,9 +54,9 @@ static void absent_keys_have_hugging_faces_defaults(void **state)
     assert_int_equal(gpt2.gpt2.n_layer, 12);
     assert_int_equal(gpt2.gpt2.vocab_size, 50257);
     assert_true(gpt2.gpt2.resid_pdrop == 0.1);
-    assert_int_equal(llama.llama.hidden_size, 4096);
-    assert_int_equal(llama.llama.num_key_value_heads, 0);
-    assert_true(llama.llama.rope.theta == 10000);
+    assert_int_equal(llama.decoder.hidden_size, 4096);
+    assert_int_equal(llama.decoder.num_key_value_heads, 0);
+    assert_true(llama.decoder.rope.theta == 10000);
 }
 
 static void old_and_new_rope_keys_mean_the_same(void **state)
@@ -69,9 +69,9 @@ static void old_and_new_rope_keys_mean_the_same(void **state)
         parsed("{\"model_type\":\"llama\",\"rope_parameters\":{\"rope_theta\":500000.0,\"rope_type\":\"llama3\","
                "\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"
                "\"original_max_position_embeddings\":8192},\"dtype\":\"bfloat16\"}");
-    assert_memory_equal(&old.llama.rope, &new.llama.rope, sizeof old.llama.rope);
-    assert_true(old.llama.rope.kind == SL_ROPE_LLAMA3 && old.llama.rope.theta == 500000);
-    assert_int_equal(parsed("{\"model_type\":\"llama\",\"rope_scaling\":null}").llama.rope.kind, SL_ROPE_DEFAULT);
+    assert_memory_equal(&old.decoder.rope, &new.decoder.rope, sizeof old.decoder.rope);
+    assert_true(old.decoder.rope.kind == SL_ROPE_LLAMA3 && old.decoder.rope.theta == 500000);
+    assert_int_equal(parsed("{\"model_type\":\"llama\",\"rope_scaling\":null}").decoder.rope.kind, SL_ROPE_DEFAULT);
 }
 
 static void impossible_values_are_refused_by_key(void **state)
@@ -106,11 +106,57 @@ static void impossible_values_are_refused_by_key(void **state)
     refused("{\"model_type\":\"llama\",\"eos_token_id\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}", "has 17 ids");
     refused("{\"model_type\":\"llama\",\"rope_theta\":0}", "rope_theta 0");
     refused("{\"model_type\":\"llama\",\"rope_scaling\":7}", "rope_parameters is not an object");
-    refused("{\"model_type\":\"llama\",\"rope_scaling\":{\"rope_type\":\"yarn\"}}", "unknown rope_type 'yarn'");
     refused("{\"model_type\":\"llama\",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}}", "high_freq_factor");
     sl_model model;
     assert_int_equal(sl_model_load_config(scratch_path("nowhere"), &model), SL_ERR_IO);
     assert_non_null(strstr(sl_error_message(), "nowhere/config.json"));
+}
+
+static void what_a_family_cannot_do_is_refused_with_its_key(void **state)
+{
+    (void)state;
+    refused("{\"model_type\":\"llama\",\"rope_scaling\":{\"rope_type\":\"ntk\"}}", "unknown rope_type 'ntk'");
+    refused("{\"model_type\":\"llama\",\"rope_scaling\":{\"rope_type\":\"yarn\"}}",
+            "rope_parameters: rope_type yarn needs a factor");
+    refused("{\"model_type\":\"llama\",\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":0.5}}",
+            "the rope factor 0.5 is below 1");
+    refused("{\"model_type\":\"llama\",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,\"truncate\":3}}",
+            "truncate is not true or false");
+    refused("{\"model_type\":\"llama\",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,\"beta_fast\":1,\"beta_"
+            "slow\":2}}",
+            "beta_fast 1 must not be below beta_slow 2");
+    refused("{\"model_type\":\"llama\",\"rope_parameters\":{\"rope_type\":\"default\",\"partial_rotary_factor\":0.5}}",
+            "partial_rotary_factor must be 1 here");
+    refused("{\"model_type\":\"phi3\",\"rope_scaling\":{\"rope_type\":\"longrope\"}}",
+            "short_factor is not a list of numbers");
+    refused("{\"model_type\":\"phi3\",\"rope_scaling\":{\"type\":\"su\",\"short_factor\":[1,2],\"long_factor\":[1]}}",
+            "long_factor has 1 numbers, short_factor 2");
+    refused(
+        "{\"model_type\":\"phi3\",\"rope_scaling\":{\"type\":\"su\",\"short_factor\":[1,2],\"long_factor\":[1,\"x\"]}}",
+        "long_factor[1] is not a number");
+    refused("{\"model_type\":\"phi3\",\"rope_scaling\":{\"type\":\"su\",\"short_factor\":[1,2],\"long_factor\":[1,2]}}",
+            "need 48");
+    refused("{\"model_type\":\"phi3\",\"partial_rotary_factor\":1.5}", "partial_rotary_factor 1.5 is not in 0..1");
+    refused("{\"model_type\":\"gpt_neox\",\"rotary_pct\":0.01}", "leaves 0 elements to rotate");
+    refused("{\"model_type\":\"gpt_neox\",\"num_attention_heads\":7}",
+            "hidden_size 6144 is no multiple of num_attention_heads 7");
+    refused("{\"model_type\":\"gpt_neox\",\"hidden_act\":\"mish\"}", "hidden_act: unknown activation 'mish'");
+    refused("{\"model_type\":\"qwen2\",\"layer_types\":[\"full_attention\"]}",
+            "layer_types has 1 entries for 32 layers");
+    refused("{\"model_type\":\"qwen2\",\"layer_types\":[\"linear_attention\"]}",
+            "layer_types[0] is not sliding_attention or full_attention");
+    refused("{\"model_type\":\"qwen2\",\"layer_types\":7}", "layer_types is not a list");
+    refused("{\"model_type\":\"smollm3\",\"no_rope_layers\":[2]}", "no_rope_layers[0] is not 0 or 1");
+    refused("{\"model_type\":\"mistral\",\"sliding_window\":-4}", "sliding_window is -4");
+    refused("{\"model_type\":\"gemma\",\"hidden_activation\":\"relu\"}",
+            "hidden_activation 'relu'; only gelu_pytorch_tanh");
+    refused("{\"model_type\":\"gemma2\",\"use_bidirectional_attention\":true}",
+            "use_bidirectional_attention must be false");
+    refused("{\"model_type\":\"gemma2\",\"attn_logit_softcapping\":-1}", "attn_logit_softcapping is -1");
+    refused("{\"model_type\":\"gemma3_text\",\"rope_parameters\":{\"sliding_attention\":{\"rope_type\":\"linear\","
+            "\"factor\":2}}}",
+            "rope_parameters.sliding_attention: rope_type must be default");
+    refused("{\"model_type\":\"gemma3\"}", "unknown model_type 'gemma3'");
 }
 
 static void a_written_config_reads_back_equal(void **state)
@@ -123,10 +169,15 @@ static void a_written_config_reads_back_equal(void **state)
     models[0].gpt2.layer_norm_epsilon = 1.0 / 3;
     models[0].gpt2.eos_token_id = (sl_token_ids){ 0 };
     models[0].gpt2.bos_token_id = -1;
-    models[1].llama.tie_word_embeddings = true;
-    models[1].llama.num_key_value_heads = 8;
-    models[2].llama.eos_token_id = (sl_token_ids){ 3, { 128001, 128008, 128009 } }; /* as in Llama 3 */
-    models[2].llama.rope = (sl_rope_config){ SL_ROPE_LLAMA3, 5e5, 8, 1, 4, 8192 };
+    models[1].decoder.tie_word_embeddings = true;
+    models[1].decoder.num_key_value_heads = 8;
+    models[2].decoder.eos_token_id = (sl_token_ids){ 3, { 128001, 128008, 128009 } }; /* as in Llama 3 */
+    models[2].decoder.rope = (sl_rope_config){ .kind = SL_ROPE_LLAMA3,
+                                               .theta = 5e5,
+                                               .factor = 8,
+                                               .low_freq_factor = 1,
+                                               .high_freq_factor = 4,
+                                               .original_max_position_embeddings = 8192 };
     for (int i = 0; i < 3; i++) {
         sl_model back;
         scratch_path("config.json"); /* makes the folder */
@@ -137,7 +188,7 @@ static void a_written_config_reads_back_equal(void **state)
         if (i == 0)
             assert_memory_equal(&back.gpt2, &models[i].gpt2, sizeof back.gpt2);
         else
-            assert_memory_equal(&back.llama, &models[i].llama, sizeof back.llama);
+            assert_memory_equal(&back.decoder, &models[i].decoder, sizeof back.decoder);
     }
     sl_model mlp = sl_model_default(&sl_model_mlp);
     assert_int_equal(sl_model_save_config(&mlp, SL_F32, scratch_folder), SL_ERR_UNSUPPORTED);
@@ -150,6 +201,7 @@ int main(void)
         cmocka_unit_test(absent_keys_have_hugging_faces_defaults),
         cmocka_unit_test(old_and_new_rope_keys_mean_the_same),
         cmocka_unit_test(impossible_values_are_refused_by_key),
+        cmocka_unit_test(what_a_family_cannot_do_is_refused_with_its_key),
         cmocka_unit_test(a_written_config_reads_back_equal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

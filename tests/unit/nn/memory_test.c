@@ -28,17 +28,17 @@ static sl_model small_model(int family)
                                        .attn_pdrop = 0.1,
                                        .tie_word_embeddings = true };
     else
-        model.llama = (sl_llama_config){ .vocab_size = WORDS,
-                                         .max_position_embeddings = TOKENS,
-                                         .hidden_size = WIDTH,
-                                         .intermediate_size = 35,
-                                         .num_hidden_layers = LAYERS,
-                                         .num_attention_heads = HEADS,
-                                         .num_key_value_heads = 2,
-                                         .rms_norm_eps = 1e-6,
-                                         .initializer_range = 0.2,
-                                         .rope = { .theta = 10000 },
-                                         .attention_dropout = 0.1 };
+        model.decoder = (sl_decoder_config){ .vocab_size = WORDS,
+                                             .max_position_embeddings = TOKENS,
+                                             .hidden_size = WIDTH,
+                                             .intermediate_size = 35,
+                                             .num_hidden_layers = LAYERS,
+                                             .num_attention_heads = HEADS,
+                                             .num_key_value_heads = 2,
+                                             .rms_norm_eps = 1e-6,
+                                             .initializer_range = 0.2,
+                                             .rope = { .theta = 10000 },
+                                             .attention_dropout = 0.1 };
     return model;
 }
 

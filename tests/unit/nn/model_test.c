@@ -251,11 +251,16 @@ static void rotary_angles_follow_their_definition(void **state)
     (void)state;
     enum { HEAD = 64, PLACES = 100 };
     static float cosines[PLACES * HEAD / 2], sines[PLACES * HEAD / 2];
-    const sl_rope_config ropes[] = { { SL_ROPE_DEFAULT, 10000, 1, 0, 0, 0 },
-                                     { SL_ROPE_LINEAR, 10000, 4, 0, 0, 0 },
-                                     { SL_ROPE_LLAMA3, 500000, 8, 1, 4, 8192 } };
+    const sl_rope_config ropes[] = { { .kind = SL_ROPE_DEFAULT, .theta = 10000, .factor = 1 },
+                                     { .kind = SL_ROPE_LINEAR, .theta = 10000, .factor = 4 },
+                                     { .kind = SL_ROPE_LLAMA3,
+                                       .theta = 500000,
+                                       .factor = 8,
+                                       .low_freq_factor = 1,
+                                       .high_freq_factor = 4,
+                                       .original_max_position_embeddings = 8192 } };
     for (int r = 0; r < 3; r++) {
-        sl_nn_rope_fill(&ropes[r], HEAD, PLACES, cosines, sines);
+        sl_nn_rope_fill(&ropes[r], HEAD, PLACES, PLACES, cosines, sines);
         for (int place = 0; place < PLACES; place++) {
             for (int pair = 0; pair < HEAD / 2; pair++) {
                 double angle = place * frequency(&ropes[r], pair, HEAD), bound = 1e-7 + 4e-7 * angle;

@@ -93,6 +93,8 @@ static void nothing_and_null_leave_the_default(void **state)
     sl_train_config_destroy(config);
 }
 
+#define FAMILIES "gpt2, llama, qwen2, qwen3, mistral, smollm3, phi3, gemma, gemma2, gemma3_text, olmo2, gpt_neox"
+
 static void errors_of_the_file_name_line_column_and_key(void **state)
 {
     (void)state;
@@ -104,8 +106,8 @@ static void errors_of_the_file_name_line_column_and_key(void **state)
           "n_kv_head, "
           "n_embd, n_inner, vocab, n_positions, dropout, tie, freeze, activation_function, layer_norm_epsilon, "
           "initializer_range, bos_token_id, eos_token_id" },
-        { "model: {family: gpt3}\n", "run.yaml:1:17: model.family: 'gpt3' is not one of gpt2, llama" },
-        { "model: {family: mlp}\n", "run.yaml:1:17: model.family: 'mlp' is not one of gpt2, llama" },
+        { "model: {family: gpt3}\n", "run.yaml:1:17: model.family: 'gpt3' is not one of " FAMILIES },
+        { "model: {family: mlp}\n", "run.yaml:1:17: model.family: 'mlp' is not one of " FAMILIES },
         { "model: {n_kv_head: 2}\n", "run.yaml:1:20: model.n_kv_head: the family gpt2 has none" },
         { "model: {family: llama, n_embd: 60}\n",
           "model.n_head (4 by default): head_dim 15 is odd: there are no halves to rotate" },
@@ -260,13 +262,13 @@ static void keys_of_the_family_reach_the_model(void **state)
         SL_OK);
     assert_int_equal(sl_config_model(config, 100, 64, &model), SL_OK);
     assert_ptr_equal(model.family, &sl_model_llama);
-    assert_true(model.llama.rms_norm_eps == 0.25 && model.llama.attention_bias);
-    assert_int_equal(model.llama.eos_token_id.count, 2);
-    assert_int_equal(model.llama.eos_token_id.ids[1], 8);
-    assert_int_equal(model.llama.vocab_size, 100);
-    assert_int_equal(model.llama.max_position_embeddings, 64);
-    assert_int_equal(model.llama.intermediate_size, 352);
-    assert_int_equal(model.llama.num_key_value_heads, 4);
+    assert_true(model.decoder.rms_norm_eps == 0.25 && model.decoder.attention_bias);
+    assert_int_equal(model.decoder.eos_token_id.count, 2);
+    assert_int_equal(model.decoder.eos_token_id.ids[1], 8);
+    assert_int_equal(model.decoder.vocab_size, 100);
+    assert_int_equal(model.decoder.max_position_embeddings, 64);
+    assert_int_equal(model.decoder.intermediate_size, 352);
+    assert_int_equal(model.decoder.num_key_value_heads, 4);
     sl_train_config_destroy(config);
 }
 
