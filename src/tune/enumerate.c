@@ -42,14 +42,17 @@ static int by_seconds(const void *a, const void *b)
     return x->seconds < y->seconds ? -1 : x->seconds > y->seconds;
 }
 
-/* The least that the fullest rank can get by with: one microbatch in flight. */
-static double least_memory(const sl_tune *tune, const tune_stages *stages, const tune_candidate *candidate)
+/* The least that the fullest rank can get by with: one microbatch in flight, and replicas that share everything. */
+static double least_memory(const sl_tune *tune, const tune_stages *stages, tune_candidate candidate)
 {
     double most = 0;
-    for (int r = 0; r < candidate->pp; r++) {
-        double sum = sl_tune_fixed_memory(&tune->setting, stages, candidate, r);
-        for (int chunk = 0; chunk < candidate->chunks; chunk++)
-            sum += stages->costs[sl_placement_stage(candidate->placement, candidate->pp, r, chunk)].activation;
+    candidate.shard = candidate.dp > 1 ? SL_SHARD_FULL : SL_SHARD_NONE;
+    candidate.unsharded = 1;
+    candidate.summed = 2;
+    for (int r = 0; r < candidate.pp; r++) {
+        double sum = sl_tune_fixed_memory(&tune->setting, stages, &candidate, r);
+        for (int chunk = 0; chunk < candidate.chunks; chunk++)
+            sum += stages->costs[sl_placement_stage(candidate.placement, candidate.pp, r, chunk)].activation;
         most = fmax(most, sum);
     }
     return most;
@@ -67,9 +70,7 @@ static sl_status add_layout(sl_tune *tune, candidate_list *list, tune_candidate 
         return SL_OK;
     SL_TRY(sl_tune_make_stages(tune, &layout, &stages));
     layout.bound = sl_tune_bound(&tune->setting, &stages, &layout);
-    layout.shard = layout.dp > 1 ? SL_SHARD_FULL : SL_SHARD_NONE;
-    double memory = least_memory(tune, &stages, &layout);
-    layout.shard = SL_SHARD_NONE;
+    double memory = least_memory(tune, &stages, layout);
     if (tune->least_memory == 0 || memory < tune->least_memory)
         tune->least_memory = memory;
     if (memory <= 1.05 * tune->cluster.memory)
@@ -85,9 +86,11 @@ static sl_status add_microbatches(sl_tune *tune, candidate_list *list, tune_cand
     static const struct {
         sl_placement placement;
         int chunks;
-    } shapes[] = {
-        { SL_PLACEMENT_LOOP, 1 }, { SL_PLACEMENT_V, 2 }, { SL_PLACEMENT_LOOP, 2 }, { SL_PLACEMENT_LOOP, 4 }
-    };
+    } shapes[] = { { SL_PLACEMENT_LOOP, 1 },
+                   { SL_PLACEMENT_V, 2 },
+                   { SL_PLACEMENT_LOOP, 2 },
+                   { SL_PLACEMENT_LOOP, 4 },
+                   { SL_PLACEMENT_LOOP, 8 } };
     for (int64_t m = 1; m <= rows; m++) {
         if (rows % m != 0)
             continue;
@@ -129,13 +132,16 @@ done:
 
 /* ---- Schedules of a layout ------------------------------------------------------------------- */
 
-/* Times of the layout with the schedule, one for each way to share weights between replicas. */
+/* Times of the layout with the schedule, one for each way to share weights between replicas. A schedule is searched for
+ * with the memory that is left if replicas share the optimizer. */
 static sl_status time_schedule(sl_tune *tune, const tune_candidate *layout, const tune_stages *stages, const char *name,
                                tune_candidate out[SHARDS])
 {
     sl_status status = SL_OK;
     sl_schedule *schedule = NULL;
-    SL_TRY(sl_tune_make_schedule(tune, layout, stages, name, 0, &schedule, NULL));
+    tune_candidate lean = *layout;
+    lean.shard = layout->dp > 1 ? SL_SHARD_OPTIMIZER : SL_SHARD_NONE;
+    SL_TRY(sl_tune_make_schedule(tune, &lean, stages, name, 0, &schedule));
     for (int shard = 0; shard < (layout->dp > 1 ? SHARDS : 1); shard++) {
         out[shard] = *layout;
         out[shard].shard = (sl_shard_mode)shard;
@@ -157,6 +163,7 @@ static void extend(const tune_candidate *few, const tune_candidate *more, int64_
     out->rows = more->rows;
     out->work += steps * (more->work - few->work);
     out->idle += steps * (more->idle - few->idle);
+    out->exchange += steps * fmax(0, more->exchange - few->exchange);
     out->seconds = out->work + out->idle + out->exchange + out->update;
     out->bubble = out->idle / (out->work + out->idle);
 }
@@ -248,6 +255,33 @@ sl_status sl_tune_enumerate(sl_tune *tune, tune_candidate **out, int *count)
     found.items = NULL;
 done:
     sl_free(found.items);
+    sl_free(layouts.items);
+    return status;
+}
+
+sl_status sl_tune_enough_ranks(sl_tune *tune, int *out)
+{
+    sl_status status = SL_OK;
+    candidate_list layouts = { 0 };
+    int ranks = tune->ranks;
+    double least = tune->least_memory;
+    *out = 0;
+    for (int more = ranks; more <= SL_MAX_RANKS / 2 && *out == 0;) {
+        tune->ranks = more *= 2;
+        tune->least_memory = 0;
+        layouts.count = 0;
+        status = list_layouts(tune, &layouts);
+        if (status == SL_ERR_ARGUMENT) { /* the batch has too few rows */
+            status = SL_OK;
+            break;
+        }
+        SL_TRY(status);
+        if (tune->least_memory > 0 && tune->least_memory <= 0.95 * tune->cluster.memory)
+            *out = more;
+    }
+done:
+    tune->ranks = ranks;
+    tune->least_memory = least;
     sl_free(layouts.items);
     return status;
 }

@@ -2,6 +2,7 @@
 #include "tune/tune.h"
 
 #include "base/alloc.h"
+#include "schedule/schedule.h"
 
 #include <math.h>
 #include <string.h>
@@ -55,28 +56,54 @@ void sl_tune_clear_stages(tune_stages *stages)
     *stages = (tune_stages){ 0 };
 }
 
+/* Where the stages begin. What they hold is estimated as with 1F1B and replicas that share the optimizer. */
+static sl_status cut_model(const sl_tune *tune, const tune_candidate *candidate, const tune_costs *costs, int *cuts)
+{
+    sl_status status = SL_OK;
+    const tune_model *model = &tune->model;
+    int units = model->unit_count, stages = candidate->pp * candidate->chunks;
+    double *seconds = NULL, *in_flight = NULL, most = (double)candidate->microbatches;
+    SL_TRY(SL_NEW_ARRAY(seconds, (int64_t)3 * units));
+    SL_TRY(SL_NEW_ARRAY(in_flight, stages));
+    double *fixed = seconds + units, *held = fixed + units;
+    for (int u = 0; u < units; u++) {
+        const tune_cost *cost = &costs->kinds[model->units[u].kind];
+        bool inside = candidate->recompute == 1 && model->units[u].inner; /* the block's input alone is held */
+        double state = cost->elements * tune->setting.state_bytes;
+        seconds[u] = cost->f + fmin(cost->b, cost->i + cost->w);
+        fixed[u] = cost->params + cost->grads + (cost->params + 2 * state) / candidate->dp;
+        held[u] = cost->until_i + cost->until_w - (inside ? cost->input : 0);
+    }
+    for (int s = 0; s < stages; s++)
+        in_flight[s] = fmin(most, ceil((double)(stages - s) / candidate->chunks));
+    const tune_cut_costs all = { .seconds = seconds,
+                                 .fixed = fixed,
+                                 .held = held,
+                                 .in_flight = in_flight,
+                                 .memory = 0.9 * tune->cluster.memory / candidate->chunks };
+    SL_TRY(sl_tune_cut(&all, units, stages, cuts));
+done:
+    sl_free(in_flight);
+    sl_free(seconds);
+    return status;
+}
+
 sl_status sl_tune_make_stages(sl_tune *tune, const tune_candidate *candidate, tune_stages *out)
 {
     sl_status status = SL_OK;
     const tune_model *model = &tune->model;
     const tune_costs *costs = NULL;
     tune_stages made = { .count = candidate->pp * candidate->chunks };
-    double *weights = NULL;
     SL_TRY(find_costs(tune, candidate->rows, candidate->recompute, &costs));
     SL_TRY(SL_NEW_ARRAY(made.cuts, made.count));
     SL_TRY(SL_NEW_ARRAY(made.costs, made.count));
     SL_TRY(SL_NEW_ARRAY(made.hops, (int64_t)6 * made.count));
-    SL_TRY(SL_NEW_ARRAY(weights, model->unit_count));
     made.kept = made.hops + made.count;
     made.scratch = made.kept + made.count;
     made.params = made.scratch + made.count;
     made.grads = made.params + made.count;
     made.elements = made.grads + made.count;
-    for (int u = 0; u < model->unit_count; u++) {
-        const tune_cost *cost = &costs->kinds[model->units[u].kind];
-        weights[u] = cost->f + fmin(cost->b, cost->i + cost->w);
-    }
-    SL_TRY(sl_tune_cut(weights, model->unit_count, made.count, made.cuts));
+    SL_TRY(cut_model(tune, candidate, costs, made.cuts));
     for (int u = 0, s = 0; u < model->unit_count; u++) {
         const tune_cost *cost = &costs->kinds[model->units[u].kind];
         bool starts = s + 1 < made.count && made.cuts[s] == u;
@@ -95,7 +122,6 @@ sl_status sl_tune_make_stages(sl_tune *tune, const tune_candidate *candidate, tu
     *out = made;
     made = (tune_stages){ 0 };
 done:
-    sl_free(weights);
     sl_tune_clear_stages(&made);
     return status;
 }
@@ -111,9 +137,19 @@ void sl_tune_split_costs(const tune_stages *stages, sl_stage_cost *out)
     }
 }
 
-/* The planner's problem: memory in shares of what each rank has left for activations. */
+/* What is computed again is computed by I, and kept until W: apart from each other they would hold what recomputation is
+ * to save. */
+static bool runs_whole_backward(const tune_candidate *candidate)
+{
+    return candidate->recompute > 0;
+}
+
+/* The planner's problem: memory in shares of what each rank has left for activations. A whole backward is an I that takes
+ * the time of B and frees everything, with a W of no time. For a bound it is the least that any order holds. */
+typedef enum problem_purpose { PROBLEM_SEARCH, PROBLEM_BOUND } problem_purpose;
+
 static sl_status state_problem(const sl_tune *tune, const tune_candidate *candidate, const tune_stages *stages,
-                               sl_stage_cost *costs, sl_plan_problem *out)
+                               problem_purpose purpose, sl_stage_cost *costs, sl_plan_problem *out)
 {
     sl_plan_problem_init(out, candidate->pp, (int)candidate->microbatches, candidate->placement, candidate->chunks);
     sl_tune_split_costs(stages, costs);
@@ -123,6 +159,13 @@ static sl_status state_problem(const sl_tune *tune, const tune_candidate *candid
             candidate->room * (tune->cluster.memory - sl_tune_fixed_memory(&tune->setting, stages, candidate, rank));
         if (left <= 0)
             return sl_fail(SL_ERR_UNSUPPORTED, "rank %d has no memory for activations", rank);
+        if (purpose == PROBLEM_BOUND) {
+            costs[s] = stages->costs[s];
+        } else if (runs_whole_backward(candidate)) {
+            costs[s] = stages->costs[s];
+            costs[s].i = costs[s].b;
+            costs[s].release = 1;
+        }
         costs[s].activation /= left;
         costs[s].w = fmin(costs[s].w, fmax(0, costs[s].b - costs[s].i)); /* a B may take less than I and W */
     }
@@ -133,14 +176,30 @@ static sl_status state_problem(const sl_tune *tune, const tune_candidate *candid
     return SL_OK;
 }
 
+/* Every I becomes a B, and W are left out. */
+static sl_status join_rank(const sl_schedule *in, int rank, void *user, sl_action_list *out)
+{
+    sl_status status = SL_OK;
+    int64_t count = 0;
+    const sl_action *actions = sl_schedule_actions(in, rank, &count);
+    (void)user;
+    for (int64_t i = 0; i < count && status == SL_OK; i++) {
+        sl_action action = actions[i];
+        if (action.kind == SL_KIND_I)
+            action.kind = SL_KIND_B;
+        if (action.kind != SL_KIND_W)
+            status = sl_action_list_push(out, action);
+    }
+    return status;
+}
+
 sl_status sl_tune_make_schedule(const sl_tune *tune, const tune_candidate *candidate, const tune_stages *stages,
-                                const char *name, double budget, sl_schedule **out, double *bound)
+                                const char *name, double budget, sl_schedule **out)
 {
     sl_status status = SL_OK;
     sl_plan_problem problem;
     sl_plan_result *result = NULL;
     sl_stage_cost *costs = NULL;
-    sl_plan_bound least;
     SL_TRY(SL_NEW_ARRAY(costs, stages->count));
     if (strcmp(name, "found") != 0) {
         const sl_generate_options options = { .name = name,
@@ -149,17 +208,32 @@ sl_status sl_tune_make_schedule(const sl_tune *tune, const tune_candidate *candi
                                               .stages_per_rank = candidate->chunks };
         SL_TRY(sl_schedule_generate(&options, out));
     } else {
-        SL_TRY(state_problem(tune, candidate, stages, costs, &problem));
+        SL_TRY(state_problem(tune, candidate, stages, PROBLEM_SEARCH, costs, &problem));
         SL_TRY(sl_plan_search(&problem, budget, &result));
-        SL_TRY(sl_schedule_merge_backward(sl_plan_schedule(result), out));
-    }
-    if (bound) {
-        SL_TRY(state_problem(tune, candidate, stages, costs, &problem));
-        SL_TRY(sl_plan_bounds(&problem, &least));
-        *bound = least.makespan;
+        SL_TRY(runs_whole_backward(candidate) ? sl_schedule_map(sl_plan_schedule(result), join_rank, NULL, out)
+                                              : sl_schedule_merge_backward(sl_plan_schedule(result), out));
     }
 done:
     sl_plan_result_destroy(result);
+    sl_free(costs);
+    return status;
+}
+
+sl_status sl_tune_bound_schedules(const sl_tune *tune, const tune_candidate *candidate, const tune_stages *stages,
+                                  double *bound, double *unlimited)
+{
+    sl_status status = SL_OK;
+    sl_plan_problem problem;
+    sl_stage_cost *costs = NULL;
+    sl_plan_bound least, free;
+    SL_TRY(SL_NEW_ARRAY(costs, stages->count));
+    SL_TRY(state_problem(tune, candidate, stages, PROBLEM_BOUND, costs, &problem));
+    SL_TRY(sl_plan_bounds(&problem, &least));
+    problem.memory = 0;
+    SL_TRY(sl_plan_bounds(&problem, &free));
+    *bound = least.makespan;
+    *unlimited = free.makespan;
+done:
     sl_free(costs);
     return status;
 }

@@ -1,4 +1,4 @@
-/* Time and memory of a step: the schedule run in time, then what replicas exchange, then the optimizer. */
+/* Time of a step: the schedule run in time, then what replicas exchange, then the optimizer. */
 #include "tune/tune.h"
 
 #include "base/alloc.h"
@@ -37,13 +37,11 @@ static double half_ring(const sl_cluster *cluster, const tune_candidate *candida
     return (dp - 1) * link->latency + (link->bandwidth > 0 ? (dp - 1) / dp * bytes / link->bandwidth : 0);
 }
 
-/* Gradients are summed; weights are gathered if each replica keeps or updates a part of them: once a step, or for every
- * microbatch if the gathered weights of all stages of the rank do not fit at once. */
+/* Gradients are summed; weights are gathered once a step if each replica keeps or updates a part of them. */
 static double exchange_seconds(const sl_cluster *cluster, const tune_candidate *candidate, double grads, double params)
 {
-    bool again = candidate->unsharded > 0 && candidate->unsharded < candidate->chunks;
-    double gather = half_ring(cluster, candidate, candidate->shard == SL_SHARD_NONE ? grads : params);
-    return half_ring(cluster, candidate, grads) + (again ? 2 * (double)candidate->microbatches : 1) * gather;
+    return half_ring(cluster, candidate, grads) +
+           half_ring(cluster, candidate, candidate->shard == SL_SHARD_NONE ? grads : params);
 }
 
 static int rank_of(const tune_candidate *candidate, int stage)
@@ -59,39 +57,6 @@ static double work_of(const sl_stage_cost *cost)
 static bool shares_cores(const sl_cluster *cluster, const tune_candidate *candidate)
 {
     return cluster->shared_cores > 0 && (double)candidate->pp * candidate->dp > cluster->shared_cores;
-}
-
-/* ---- Memory ---------------------------------------------------------------------------------- */
-
-double sl_tune_fixed_memory(const tune_setting *setting, const tune_stages *stages, const tune_candidate *candidate,
-                            int rank)
-{
-    double params = 0, grads = 0, elements = 0, scratch = 0, dp = candidate->dp;
-    for (int s = 0; s < stages->count; s++) {
-        if (rank_of(candidate, s) != rank)
-            continue;
-        params += stages->params[s];
-        grads += stages->grads[s];
-        elements += stages->elements[s];
-        scratch = fmax(scratch, stages->scratch[s]);
-    }
-    double state = elements * setting->state_bytes / (candidate->shard == SL_SHARD_NONE ? 1 : dp);
-    double parts = candidate->shard == SL_SHARD_FULL ? (params + grads) / dp : 0;
-    double snapshot = (params + elements * setting->state_bytes) / (candidate->shard == SL_SHARD_NONE ? 1 : dp);
-    return params + grads + parts + state + scratch + snapshot;
-}
-
-static void find_fullest(const tune_setting *setting, const tune_stages *stages, const sl_timeline *timeline,
-                         tune_candidate *candidate)
-{
-    candidate->memory = 0;
-    for (int r = 0; r < candidate->pp; r++) {
-        double memory = sl_tune_fixed_memory(setting, stages, candidate, r) + sl_timeline_peak_memory(timeline, r);
-        if (memory > candidate->memory) {
-            candidate->memory = memory;
-            candidate->fullest = r;
-        }
-    }
 }
 
 /* ---- Time ------------------------------------------------------------------------------------ */
@@ -152,6 +117,35 @@ static double span_of(const tune_setting *setting, const tune_candidate *candida
                                                      : most;
 }
 
+/* Weights that do not fit all at once are gathered again and again, beside the work. How much longer the pipeline takes:
+ * the schedule with all of it run in time. */
+static sl_status gather_seconds(const tune_setting *setting, const tune_stages *stages, const sl_schedule *schedule,
+                                const sl_costs *costs, const tune_candidate *candidate, double pipeline, double *out)
+{
+    sl_status status = SL_OK;
+    sl_schedule *gathered = NULL, *whole = NULL;
+    sl_timeline *timeline = NULL;
+    sl_stage_cost *each = NULL;
+    sl_costs all = *costs;
+    SL_TRY(SL_NEW_ARRAY(each, stages->count));
+    for (int s = 0; s < stages->count; s++) {
+        each[s] = costs->stages[s];
+        each[s].unshard = half_ring(setting->cluster, candidate, stages->params[s]);
+        each[s].reduce_grad = half_ring(setting->cluster, candidate, stages->grads[s]);
+    }
+    all.stages = each;
+    SL_TRY(sl_schedule_add_unshard(schedule, candidate->unsharded, &gathered));
+    SL_TRY(sl_schedule_add_reduce_grad(gathered, &whole));
+    SL_TRY(sl_schedule_simulate(whole, &all, NULL, 0, &timeline));
+    *out = fmax(0, sl_timeline_makespan(timeline) - pipeline);
+done:
+    sl_timeline_destroy(timeline);
+    sl_schedule_destroy(whole);
+    sl_schedule_destroy(gathered);
+    sl_free(each);
+    return status;
+}
+
 static double tied_seconds(const tune_setting *setting, const tune_candidate *candidate, const tune_stages *stages)
 {
     int first = rank_of(candidate, 0), last = rank_of(candidate, stages->count - 1);
@@ -194,8 +188,10 @@ sl_status sl_tune_time(const tune_setting *setting, const tune_stages *stages, c
     SL_TRY(SL_NEW_ARRAY(update, candidate->pp));
     SL_TRY(sl_schedule_simulate(schedule, &costs, NULL, 0, &timeline));
     candidate->bubble = sl_timeline_bubble(timeline, -1);
-    find_fullest(setting, stages, timeline, candidate);
-    double pipeline = sl_timeline_makespan(timeline), exchanged = 0;
+    SL_TRY(sl_tune_find_memory(setting, stages, timeline, candidate));
+    double pipeline = sl_timeline_makespan(timeline), exchanged = 0, gathers = 0;
+    if (candidate->shard == SL_SHARD_FULL && candidate->unsharded < candidate->chunks)
+        SL_TRY(gather_seconds(setting, stages, schedule, &costs, candidate, pipeline, &gathers));
     if (shares_cores(setting->cluster, candidate)) {
         SL_TRY(sl_tune_share_cores(schedule, stages, candidate->dp, setting->cluster->shared_cores, ends));
         pipeline = largest(ends, candidate->pp);
@@ -209,6 +205,7 @@ sl_status sl_tune_time(const tune_setting *setting, const tune_stages *stages, c
         end_of_ranks(setting, stages, timeline, candidate, ends);
         exchanged = fmax(pipeline, largest(ends, candidate->pp));
     }
+    exchanged = fmax(exchanged, pipeline + gathers);
     sum_ranks(setting, stages, candidate, work, update);
     candidate->work = fmin(span_of(setting, candidate, work), pipeline);
     candidate->idle = pipeline - candidate->work;

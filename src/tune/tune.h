@@ -61,7 +61,7 @@ SL_MUST_CHECK sl_status sl_tune_count_costs(const tune_model *model, const sl_cl
 /* Replaces the seconds by those that `copies` threads measure here, all at once. */
 SL_MUST_CHECK sl_status sl_tune_measure_costs(const tune_model *model, int copies, tune_costs *costs);
 
-/* ---- Time of a step (time.c, shared_cores.c) -------------------------------------------------- */
+/* ---- Time and memory of a step (time.c, shared_cores.c, memory.c) ----------------------------- */
 
 /* A configuration that is being looked at. */
 typedef struct tune_candidate {
@@ -75,8 +75,10 @@ typedef struct tune_candidate {
     double seconds, work, idle, exchange, update; /* as in sl_tune_choice */
     double bubble, memory;                        /* memory is an estimate until it is compiled */
     int fullest;
-    int unsharded; /* stages of a rank whose weights are gathered at once, if all is shared; 0: not known, or no matter */
-    double room;   /* share of the memory left for activations that a searched schedule may use */
+    /* If replicas share everything: stages of a rank whose weights are gathered at once, and whose gradients are there
+     * at once. 0: not known yet. */
+    int unsharded, summed;
+    double room; /* share of the memory left for activations that a searched schedule may use */
 } tune_candidate;
 
 /* Stages of a candidate. */
@@ -88,9 +90,16 @@ typedef struct tune_stages {
     double *kept, *scratch, *params, *grads, *elements;
 } tune_stages;
 
-/* Contiguous stages of whole units: the largest as small as possible, and the others as equal as that allows. weights
- * are the seconds of the units; cuts has room for stages - 1. */
-SL_MUST_CHECK sl_status sl_tune_cut(const double *weights, int units, int stages, int *cuts);
+/* What units cost a stage: seconds, and bytes that it holds all the time and for each microbatch in flight. */
+typedef struct tune_cut_costs {
+    const double *seconds, *fixed, *held; /* (units); the bytes may be NULL */
+    const double *in_flight;              /* (stages) microbatches */
+    double memory;                        /* of a stage; 0: any is enough */
+} tune_cut_costs;
+
+/* Contiguous stages of whole units: the slowest as fast as possible, then all within their memory, and then as equal as
+ * that allows. cuts has room for stages - 1. */
+SL_MUST_CHECK sl_status sl_tune_cut(const tune_cut_costs *costs, int units, int stages, int *cuts);
 
 /* Fills the times and the estimated memory of the candidate with the schedule. state_bytes: of the optimizer, a
  * parameter's element. tied_bytes: gradient that the first and the last stage add up if they are on two ranks. */
@@ -108,6 +117,14 @@ void sl_tune_split_costs(const tune_stages *stages, sl_stage_cost *out);
 /* No schedule makes the candidate faster. */
 double sl_tune_bound(const tune_setting *setting, const tune_stages *stages, const tune_candidate *candidate);
 
+/* Bytes that a rank of the candidate needs before any activation; an estimate. */
+double sl_tune_fixed_memory(const tune_setting *setting, const tune_stages *stages, const tune_candidate *candidate,
+                            int rank);
+/* The fullest rank and its memory with the schedule that was run in time; an estimate. If replicas share everything, as
+ * many stages are gathered at once as fit, unless the candidate says how many. */
+SL_MUST_CHECK sl_status sl_tune_find_memory(const tune_setting *setting, const tune_stages *stages,
+                                            const sl_timeline *timeline, tune_candidate *candidate);
+
 /* When each rank has run its actions if `copies` pipelines share `cores`: ends (ranks). */
 SL_MUST_CHECK sl_status sl_tune_share_cores(const sl_schedule *schedule, const tune_stages *stages, int copies,
                                             double cores, double *ends);
@@ -120,7 +137,8 @@ typedef struct tune_entry {
     sl_schedule *schedule;
     const char *const *split; /* names of nodes before which stages begin */
     const char *why;
-    double bound;
+    double bound, unlimited; /* of the pipeline's time with any schedule: in this memory, and in any */
+    double flight;           /* of one microbatch through all stages and back */
 } tune_entry;
 
 struct sl_tune {
@@ -151,13 +169,13 @@ const char *sl_tune_shard_name(sl_shard_mode shard); /* the word of parallel.sha
 SL_MUST_CHECK sl_status sl_tune_make_stages(sl_tune *tune, const tune_candidate *candidate, tune_stages *out);
 void sl_tune_clear_stages(tune_stages *stages);
 /* The schedule by its name; "found": the best that the planner finds for this memory in about so many seconds. Fails with
- * SL_ERR_UNSUPPORTED if there is none. bound may be NULL: else what no schedule comes below. */
+ * SL_ERR_UNSUPPORTED if there is none. */
 SL_MUST_CHECK sl_status sl_tune_make_schedule(const sl_tune *tune, const tune_candidate *candidate,
                                               const tune_stages *stages, const char *name, double budget,
-                                              sl_schedule **out, double *bound);
-/* Bytes that a rank of the candidate needs before any activation; an estimate. */
-double sl_tune_fixed_memory(const tune_setting *setting, const tune_stages *stages, const tune_candidate *candidate,
-                            int rank);
+                                              sl_schedule **out);
+/* Seconds below which no schedule of these stages comes: with the memory that there is, and with any. */
+SL_MUST_CHECK sl_status sl_tune_bound_schedules(const sl_tune *tune, const tune_candidate *candidate,
+                                                const tune_stages *stages, double *bound, double *unlimited);
 
 /* The keys that make the entry; see sl_tune_overrides(). */
 SL_MUST_CHECK sl_status sl_tune_entry_overrides(sl_tune *tune, const tune_entry *entry, const char *schedule,
@@ -165,6 +183,8 @@ SL_MUST_CHECK sl_status sl_tune_entry_overrides(sl_tune *tune, const tune_entry 
 
 /* All configurations, the best of each layout, sorted by time: the caller frees *out. */
 SL_MUST_CHECK sl_status sl_tune_enumerate(sl_tune *tune, tune_candidate **out, int *count);
+/* How many devices like these some configuration fits on, as estimated, in doublings of the ranks; 0: no number. */
+SL_MUST_CHECK sl_status sl_tune_enough_ranks(sl_tune *tune, int *out);
 /* Fills entries with the best ones that fit. */
 SL_MUST_CHECK sl_status sl_tune_verify(sl_tune *tune, tune_candidate *candidates, int count);
 

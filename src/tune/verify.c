@@ -97,7 +97,7 @@ static sl_status verify_one(sl_tune *tune, const tune_candidate *candidate, tune
     for (int tries = 0; tries < (searched ? SEARCHES : 1) && !*fits; tries++) {
         sl_schedule_destroy(entry.schedule);
         entry.schedule = NULL;
-        status = sl_tune_make_schedule(tune, &entry.candidate, &stages, candidate->schedule, 0, &entry.schedule, NULL);
+        status = sl_tune_make_schedule(tune, &entry.candidate, &stages, candidate->schedule, 0, &entry.schedule);
         if (status == SL_ERR_UNSUPPORTED) { /* that is too little */
             status = SL_OK;
             break;
@@ -116,6 +116,27 @@ done:
     return status;
 }
 
+/* Seconds of the search. A try takes longer the more stages and microbatches there are, and gains less. */
+static double search_budget(const sl_tune *tune, const tune_candidate *candidate)
+{
+    enum { STAGES = 32, ACTIONS = 10000 };
+    double stages = (double)candidate->pp * candidate->chunks;
+    return tune->budget * fmin(1, STAGES / stages) * fmin(1, ACTIONS / (3 * stages * (double)candidate->microbatches));
+}
+
+/* What no schedule can do better. The planner's bounds know no shared processors. */
+static sl_status set_bounds(const sl_tune *tune, const tune_stages *stages, tune_entry *entry)
+{
+    const tune_candidate *own = &entry->candidate;
+    entry->flight = 0;
+    entry->bound = entry->unlimited = own->work;
+    for (int s = 0; s < stages->count; s++)
+        entry->flight += stages->costs[s].f + stages->costs[s].b + (s + 1 < stages->count ? 2 * stages->hops[s] : 0);
+    if (tune->cluster.shared_cores > 0 && own->pp * own->dp > tune->cluster.shared_cores)
+        return SL_OK;
+    return sl_tune_bound_schedules(tune, own, stages, &entry->bound, &entry->unlimited);
+}
+
 /* A schedule that the planner's search finds stays if it is faster and fits. */
 static sl_status search_better(sl_tune *tune, tune_entry *entry)
 {
@@ -126,11 +147,10 @@ static sl_status search_better(sl_tune *tune, tune_entry *entry)
     bool fits = false;
     better.candidate.schedule = "found";
     SL_TRY(sl_tune_make_stages(tune, &entry->candidate, &stages));
-    entry->bound = entry->candidate.work;
-    bool shared =
-        entry->candidate.pp * entry->candidate.dp > tune->cluster.shared_cores && tune->cluster.shared_cores > 0;
-    status = sl_tune_make_schedule(tune, &entry->candidate, &stages, "found", tune->budget, &schedule,
-                                   shared ? NULL : &entry->bound); /* the planner's bound knows no shared processors */
+    status = set_bounds(tune, &stages, entry);
+    if (status == SL_OK)
+        status = sl_tune_make_schedule(tune, &entry->candidate, &stages, "found",
+                                       search_budget(tune, &entry->candidate), &schedule);
     if (status == SL_ERR_UNSUPPORTED) { /* by the estimate there is no room; the compile knows better */
         status = SL_OK;
         goto done;
@@ -140,11 +160,14 @@ static sl_status search_better(sl_tune *tune, tune_entry *entry)
     if (!fits || better.candidate.seconds >= entry->candidate.seconds * (1 - 1e-3))
         goto done;
     better.bound = entry->bound;
+    better.unlimited = entry->unlimited;
+    better.flight = entry->flight;
     sl_schedule_destroy(entry->schedule);
     *entry = better;
     entry->schedule = schedule;
     schedule = NULL;
 done:
+    entry->bound = fmin(entry->bound, entry->candidate.work + entry->candidate.idle); /* its memory was estimated */
     sl_schedule_destroy(schedule);
     sl_tune_clear_stages(&stages);
     return status;
@@ -192,21 +215,59 @@ static sl_status explain_worse(sl_tune *tune, tune_entry *entry)
     return status;
 }
 
-static sl_status explain_best(sl_tune *tune, tune_entry *entry)
+/* What the best one would need to be faster. */
+static sl_status name_limit(sl_tune *tune, const tune_entry *entry, char **out)
 {
     const tune_candidate *best = &entry->candidate;
+    char time[32];
+    if (best->work > 0.5 * best->seconds)
+        return sl_arena_printf(tune->arena, out, "the work of its slowest rank");
+    if (best->exchange > best->idle)
+        return sl_arena_printf(tune->arena, out, "the exchange between replicas");
+    if (entry->flight > 0.5 * (best->work + best->idle))
+        return sl_arena_printf(
+            tune->arena, out,
+            "the way of one microbatch through all stages and back, %s (%d ranks would need more than "
+            "the %lld rows of batch.size)",
+            sl_seconds_text(entry->flight, time, sizeof time), tune->ranks, (long long)tune->config->batch.size);
+    if (entry->bound > 1.05 * entry->unlimited)
+        return sl_arena_printf(tune->arena, out, "memory (its ranks cannot hold enough microbatches to stay busy)");
+    return sl_arena_printf(tune->arena, out, "waiting in the pipeline");
+}
+
+static sl_status explain_best(sl_tune *tune, tune_entry *entry)
+{
+    sl_status status = SL_OK;
+    const tune_candidate *best = &entry->candidate;
     double pipeline = best->work + best->idle;
-    char *text = NULL;
-    const char *limit = best->work > 0.5 * best->seconds ? "the work of its slowest rank"
-                        : best->idle > best->exchange    ? "waiting in the pipeline"
-                                                         : "exchange between replicas";
-    sl_status status = sl_arena_printf(tune->arena, &text,
-                                       "bounded by %s: work %.1f%%, waiting %.1f%%, exchange %.1f%%, update %.1f%%; "
-                                       "its schedule is %.2f%% over the bound",
-                                       limit, 100 * best->work / best->seconds, 100 * best->idle / best->seconds,
-                                       100 * best->exchange / best->seconds, 100 * best->update / best->seconds,
-                                       100 * fmax(0, entry->bound > 0 ? pipeline / entry->bound - 1 : 0));
+    char *text = NULL, *limit = NULL;
+    SL_TRY(name_limit(tune, entry, &limit));
+    SL_TRY(sl_arena_printf(tune->arena, &text,
+                           "bounded by %s: work %.1f%%, waiting %.1f%%, exchange %.1f%%, update %.1f%%; "
+                           "its schedule is %.2f%% over the bound",
+                           limit, 100 * best->work / best->seconds, 100 * best->idle / best->seconds,
+                           100 * best->exchange / best->seconds, 100 * best->update / best->seconds,
+                           100 * fmax(0, entry->bound > 0 ? pipeline / entry->bound - 1 : 0)));
     entry->why = text;
+done:
+    return status;
+}
+
+/* Nothing fits: says what would. */
+static sl_status fail_nothing_fits(sl_tune *tune)
+{
+    sl_status status = SL_OK;
+    char need[32], have[32], enough[96] = "no number of them is enough for this batch.size";
+    int ranks = 0;
+    SL_TRY(sl_tune_enough_ranks(tune, &ranks));
+    if (ranks > 0)
+        snprintf(enough, sizeof enough, "%d of them would be enough", ranks);
+    SL_TRY(sl_fail(SL_ERR_UNSUPPORTED,
+                   "nothing fits: the least that any configuration on %d rank%s needs is about %s on its fullest rank, "
+                   "and a device has %s; %s, as would be a smaller model or batch.seq",
+                   tune->ranks, sl_plural(tune->ranks), sl_bytes_text(tune->least_memory, need, sizeof need),
+                   sl_bytes_text(tune->cluster.memory, have, sizeof have), enough));
+done:
     return status;
 }
 
@@ -215,7 +276,6 @@ static sl_status explain_best(sl_tune *tune, tune_entry *entry)
 sl_status sl_tune_verify(sl_tune *tune, tune_candidate *candidates, int count)
 {
     sl_status status = SL_OK;
-    char bytes[2][32];
     SL_TRY(SL_NEW_ARRAY(tune->entries, tune->top));
     for (int i = 0; i < count && tune->entry_count < tune->top; i++) {
         bool fits = false;
@@ -225,11 +285,7 @@ sl_status sl_tune_verify(sl_tune *tune, tune_candidate *candidates, int count)
         tune->entry_count += fits;
     }
     if (tune->entry_count == 0)
-        SL_TRY(sl_fail(SL_ERR_UNSUPPORTED,
-                       "nothing fits: the least that any configuration on %d rank%s needs is about %s on its fullest "
-                       "rank, and a device has %s; more ranks, a smaller batch.seq or model would help",
-                       tune->ranks, sl_plural(tune->ranks), sl_bytes_text(tune->least_memory, bytes[0], sizeof *bytes),
-                       sl_bytes_text(tune->cluster.memory, bytes[1], sizeof *bytes)));
+        SL_TRY(fail_nothing_fits(tune));
     for (int i = 0; i < tune->entry_count; i++)
         SL_TRY(search_better(tune, &tune->entries[i]));
     qsort(tune->entries, (size_t)tune->entry_count, sizeof *tune->entries, by_time);

@@ -47,10 +47,25 @@ run 0 "$SLUICE" train -c run.yaml --plan folder/best.yaml --batch.size=7 --overw
 run 0 "$SLUICE" train -c run.yaml --plan folder/best.yaml --batch.size=7 --dry-run --format json
 json_is fits true
 
-# A large model on many devices is planned here.
-run 0 "$SLUICE" plan --auto --cluster cluster.yaml --ranks 2 --model.family=llama --model.n_layer=8 --model.n_embd=256 \
-    --model.vocab=1000 --data.tokens=none.bin --batch.seq=64 --top 1 --budget 0.01 # the data need not be there
-prints "1 "
+# Large models on many devices are planned here (plan_large.drill.sh has more of them); the data need not be there. What
+# does not fit says how many devices would.
+cat >large.yaml <<'YAML'
+machines: 512
+devices: 8
+memory: 80GB
+flops: 400e12
+bandwidth: 3.35e12
+inside: {latency: 3e-6, bandwidth: 450e9}
+between: {latency: 10e-6, bandwidth: 50e9}
+YAML
+llama="--model.family=llama --model.n_layer=80 --model.n_embd=8192 --model.n_head=64 --model.n_kv_head=8 --model.n_inner=28672
+    --model.vocab=128256 --data.tokens=none.bin --batch.seq=8192 --precision.dtype=bf16"
+run 0 "$SLUICE" plan --auto --cluster large.yaml $llama --batch.size=512 --ranks 512 --top 1 --budget 0.001 --format json
+memory=$("$SLUICE_SUPPORT/json_get" choices.0.memory <"$out")
+awk -v memory="$memory" 'BEGIN { exit !(memory > 0 && memory <= 80e9) }' || fail "$memory bytes do not fit"
+run 1 "$SLUICE" plan --auto --cluster large.yaml $llama --batch.size=512 --ranks 8
+complains "nothing fits: the least that any configuration on 8 ranks needs is about"
+complains "64 of them would be enough"
 
 # Mistakes.
 refuses() {

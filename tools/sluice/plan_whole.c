@@ -6,25 +6,38 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
-static void print_row(const sl_tune_choice *choice, int place)
+/* Longest of the column "recompute". */
+static int recompute_width(const sl_tune *tune)
+{
+    size_t width = sizeof "recompute" - 1;
+    for (int i = 0; i < sl_tune_count(tune); i++) {
+        size_t own = strlen(sl_tune_get(tune, i).recompute);
+        width = own > width ? own : width;
+    }
+    return (int)width;
+}
+
+static void print_row(const sl_tune_choice *choice, int place, int width)
 {
     char mesh[32], batch[40], time[32], rate[32], bytes[32];
     snprintf(mesh, sizeof mesh, "%d x %d", choice->pp, choice->dp);
     snprintf(batch, sizeof batch, "%" PRId64 " x %" PRId64, choice->microbatches, choice->rows);
-    printf("%-3d %-9s %-6d %-21s %-11s %-9s %-22s %9s %9s %7.1f%% %9s\n", place + 1, mesh, choice->stages_per_rank,
-           choice->schedule, batch, choice->shard, *choice->recompute ? choice->recompute : "-",
+    printf("%-3d %-10s %-6d %-21s %-11s %-9s %-*s %9s %9s %7.1f%% %9s\n", place + 1, mesh, choice->stages_per_rank,
+           choice->schedule, batch, choice->shard, width, *choice->recompute ? choice->recompute : "-",
            sl_seconds_text(choice->seconds, time, sizeof time), sl_count_text(choice->tokens_per_s, rate, sizeof rate),
            100 * choice->bubble, sl_bytes_text(choice->memory, bytes, sizeof bytes));
 }
 
 static void print_text(const sl_tune *tune, const plan_whole_args *args)
 {
-    printf("%-3s %-9s %-6s %-21s %-11s %-9s %-22s %9s %9s %8s %9s\n", "", "pp x dp", "stages", "schedule", "micro",
-           "shard", "recompute", "step", "tokens/s", "bubble", "memory");
+    int width = recompute_width(tune);
+    printf("%-3s %-10s %-6s %-21s %-11s %-9s %-*s %9s %9s %8s %9s\n", "", "pp x dp", "stages", "schedule", "micro",
+           "shard", width, "recompute", "step", "tokens/s", "bubble", "memory");
     for (int i = 0; i < sl_tune_count(tune); i++) {
         sl_tune_choice choice = sl_tune_get(tune, i);
-        print_row(&choice, i);
+        print_row(&choice, i, width);
     }
     putchar('\n');
     for (int i = 0; i < sl_tune_count(tune); i++)

@@ -39,7 +39,7 @@ static void the_costliest_stage_is_as_cheap_as_any_cut_allows(void **state)
         double weights[16], most = 0;
         for (int u = 0; u < units; u++)
             weights[u] = rand() % 5 == 0 ? 0 : rand() % 100;
-        assert_int_equal(sl_tune_cut(weights, units, stages, cuts), SL_OK);
+        assert_int_equal(sl_tune_cut(&(tune_cut_costs){ .seconds = weights }, units, stages, cuts), SL_OK);
         for (int s = 0; s < stages; s++) {
             int first = s == 0 ? 0 : cuts[s - 1], end = s + 1 < stages ? cuts[s] : units;
             double sum = 0;
@@ -54,7 +54,19 @@ static void the_costliest_stage_is_as_cheap_as_any_cut_allows(void **state)
     }
     int cuts[4];
     double weights[2] = { 1, 1 };
-    assert_int_equal(sl_tune_cut(weights, 2, 3, cuts), SL_ERR_ARGUMENT);
+    assert_int_equal(sl_tune_cut(&(tune_cut_costs){ .seconds = weights }, 2, 3, cuts), SL_ERR_ARGUMENT);
+}
+
+/* Four equal units on three stages: the first stage holds most for its microbatches, so it is not the one with two. */
+static void a_stage_that_would_not_fit_is_smaller_if_that_costs_no_time(void **state)
+{
+    (void)state;
+    const double ones[] = { 1, 1, 1, 1 }, in_flight[] = { 3, 2, 1 };
+    tune_cut_costs costs = { .seconds = ones, .fixed = ones, .held = ones, .in_flight = in_flight, .memory = 4 };
+    int cuts[2];
+    assert_int_equal(sl_tune_cut(&costs, 4, 3, cuts), SL_OK);
+    assert_int_equal(cuts[0], 1);
+    assert_int_equal(cuts[1], 2);
 }
 
 /* ---- Shared processors ----------------------------------------------------------------------- */
@@ -307,6 +319,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_costliest_stage_is_as_cheap_as_any_cut_allows),
+        cmocka_unit_test(a_stage_that_would_not_fit_is_smaller_if_that_costs_no_time),
         cmocka_unit_test(ranks_that_share_cores_take_at_least_the_work_over_the_cores),
         cmocka_unit_test(a_cluster_is_read_and_mistakes_name_their_place),
         cmocka_unit_test(every_choice_is_a_file_that_train_takes_and_has_the_memory_it_names),
