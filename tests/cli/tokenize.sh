@@ -85,3 +85,15 @@ for threads in 1 2 3 7; do
     run 0 "$SLUICE" tokenize -t tok --threads $threads -o "long.$threads.bin" longer.txt
     cmp long.1.bin "long.$threads.bin" || fail "$threads threads give other tokens"
 done
+
+# The threads share the work: with all documents in one batch and with one that is larger than a batch.
+for i in $(seq 60); do cat longer.txt; done | tr -d '\n' >one.txt
+run 0 "$SLUICE" tokenize -t tok --threads 1 -o one.1.bin one.txt
+run 0 "$SLUICE" tokenize -t tok -o one.bin one.txt
+cmp one.1.bin one.bin || fail "all cores give other tokens than one thread"
+
+# On a terminal it says how far it is, and clears the line; elsewhere it says nothing.
+silent
+script -qec "'$SLUICE' tokenize -t tok -o one.bin longer.txt one.txt" typescript >/dev/null || fail "it fails on a terminal"
+grep -aqE '[0-9.]+ MiB, [0-9]+ tokens, [0-9.]+ MiB/s' typescript || fail "no progress on a terminal"
+grep -aq "tokens: one.bin" typescript || fail "no result on a terminal"

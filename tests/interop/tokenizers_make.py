@@ -81,6 +81,8 @@ bpe("old", normalizer=N.BertNormalizer(), split=P.BertPreTokenizer(), decoder=D.
     unk_token="<unk>", special=["<unk>"], end_of_word_suffix="</w>")
 bpe("prefix", split=P.Whitespace(), decoder=D.WordPiece(prefix="##", cleanup=False), unk_token="[UNK]", special=["[UNK]"],
     continuing_subword_prefix="##")
+bpe("scripts", normalizer=N.NFKC(), split=P.Sequence([P.UnicodeScripts(), P.WhitespaceSplit()]), unk_token="[UNK]", special=["[UNK]"])
+bpe("scripts_alone", split=P.UnicodeScripts(), unk_token="[UNK]", special=["[UNK]"])
 bpe("plain", normalizer=N.NFKD(), split=P.WhitespaceSplit(), unk_token="[UNK]", special=["[UNK]"])
 
 

@@ -359,6 +359,18 @@ done:
     return status;
 }
 
+/* What comes before the first character of a script is left out. */
+static sl_status read_scripts(step_reader *reader)
+{
+    sl_status status = SL_OK;
+    char *pattern = NULL;
+    SL_TRY(sl_pattern_scripts(&pattern));
+    SL_TRY(add_pattern(reader, pattern, SPLIT_REMOVED, true));
+done:
+    sl_free(pattern);
+    return status;
+}
+
 static sl_status read_pre_tokenizer(step_reader *reader, const json_t *object)
 {
     sl_status status = SL_OK;
@@ -377,6 +389,8 @@ static sl_status read_pre_tokenizer(step_reader *reader, const json_t *object)
         return add_pattern(reader, "[\\w\\x{200c}\\x{200d}]+|[^\\w\\s\\x{200c}\\x{200d}]+", SPLIT_REMOVED, true);
     if (is(object, "WhitespaceSplit"))
         return add_pattern(reader, "\\s", SPLIT_REMOVED, false);
+    if (is(object, "UnicodeScripts"))
+        return read_scripts(reader);
     if (is(object, "CharDelimiterSplit"))
         return read_delimiter(reader, object);
     if (is(object, "FixedLength")) {

@@ -186,6 +186,8 @@ SL_MUST_CHECK sl_status sl_tokenizer_add_gpt2_split(sl_tokenizer *tokenizer, con
 SL_MUST_CHECK sl_status sl_pattern_compile(const char *where, const char *pattern, pcre2_code **out);
 /* A pattern that matches the text itself; the caller frees *out. */
 SL_MUST_CHECK sl_status sl_pattern_quote(const char *text, char **out);
+/* scripts.c: the pattern of UnicodeScripts; the caller frees *out. */
+SL_MUST_CHECK sl_status sl_pattern_scripts(char **out);
 SL_MUST_CHECK sl_status sl_charsmap_create(const char *where, const void *blob, size_t size, charsmap **out);
 void sl_charsmap_destroy(charsmap *map); /* NULL is fine */
 

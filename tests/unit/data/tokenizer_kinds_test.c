@@ -183,12 +183,47 @@ static void a_model_file_that_is_cut_off_is_refused(void **state)
     }
 }
 
+/* As `tokenizers` splits it: Japanese and Chinese together, a blank with what comes before it, none at the beginning. */
+static void scripts_split_where_the_script_changes(void **state)
+{
+    (void)state;
+    static const char json[] =
+        "{\"version\": \"1.0\", \"added_tokens\": [], \"normalizer\": null, \"post_processor\": null, \"decoder\": "
+        "null, "
+        "\"pre_tokenizer\": {\"type\": \"UnicodeScripts\"}, \"model\": {\"type\": \"WordLevel\", \"unk_token\": \"?\", "
+        "\"vocab\": {\"?\": 0, \"a b\": 1, \". \": 2, "
+        "\"\u6f22\u5b57\u304b\u306a\u30fc \u30ab\": 3, \"\u30fc\": 4, \"a\": 5, \"1\": 6, \"\u0301\": 7}}}";
+    static const struct {
+        const char *text;
+        int32_t ids[4];
+        int count;
+    } cases[] = {
+        { "  a b. \u6f22\u5b57\u304b\u306a\u30fc \u30ab", { 1, 2, 3 }, 3 },
+        { "   ", { 0 }, 0 },
+        { "\u30fca", { 4, 5 }, 2 },
+        { "1\u0301a", { 6, 7, 5 }, 3 },
+    };
+    sl_tokenizer *tokenizer = NULL;
+    scratch_write(scratch_path("scripts.json"), json, strlen(json));
+    ok(sl_tokenizer_open(scratch_path("scripts.json"), &tokenizer));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int32_t *ids = NULL;
+        int64_t count = 0;
+        ok(sl_tokenizer_encode(tokenizer, cases[i].text, strlen(cases[i].text), NULL, &ids, &count));
+        assert_int_equal(count, cases[i].count);
+        assert_memory_equal(ids, cases[i].ids, (size_t)count * sizeof *ids);
+        sl_free(ids);
+    }
+    sl_tokenizer_close(tokenizer);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_kind_gives_the_ids_of_the_reference),
         cmocka_unit_test(threads_change_no_id),
         cmocka_unit_test(several_texts_are_encoded_as_each_alone),
+        cmocka_unit_test(scripts_split_where_the_script_changes),
         cmocka_unit_test(a_model_file_that_is_cut_off_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
