@@ -41,10 +41,10 @@ SL_MUST_CHECK sl_status sl_nn_read_decoder(const decoder_shape *shape, const cha
                                            sl_decoder_config *config);
 void sl_nn_write_decoder(const decoder_shape *shape, const sl_decoder_config *config, struct json_t *root);
 
-/* For the families' tables. */
-SL_MUST_CHECK sl_status sl_nn_check_decoder(const void *config, const char **key);
-void sl_nn_complete_decoder(void *config);
-int64_t sl_nn_decoder_positions(const void *config);
+/* For the families' tables; from is an sl_decoder_config. */
+SL_MUST_CHECK sl_status sl_nn_check_decoder(const void *from, const char **key);
+void sl_nn_complete_decoder(void *from);
+int64_t sl_nn_decoder_positions(const void *from);
 bool sl_nn_slides_always(const sl_decoder_config *config, int64_t layer);
 extern const char *const sl_nn_decoder_ignored[];
 extern const sl_model_fixed sl_nn_causal_only[]; /* of Gemma */

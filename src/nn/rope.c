@@ -300,7 +300,7 @@ static sl_status read_untruncated(const char *label, const json_t *object, bool 
     const json_t *value = json_object_get(object, "truncate");
     if (value && !json_is_boolean(value))
         return sl_fail(SL_ERR_FORMAT, "%s: rope: truncate is not true or false", label);
-    *out = value && json_is_false(value);
+    *out = json_is_false(value);
     return SL_OK;
 }
 

@@ -89,15 +89,15 @@ static sl_tensor_entry entry_of(const char *name, const sl_view *view)
 static void save_results(const test_runner *eval, const test_runner *train, const sl_param_list *params,
                          const char *path)
 {
-    enum { NAME = 256 };
+    typedef char long_name[256];
     int count = sl_param_list_count(params);
     sl_tensor_entry *entries = allocated((size_t)(count + 2) * sizeof *entries);
-    char *names = allocated((size_t)count * NAME);
+    long_name *names = allocated((size_t)count * sizeof *names);
     for (int i = 0; i < count; i++) {
         const char *name = sl_param_list_at(params, i)->name;
         sl_view grad = test_runner_grad(train, name);
-        snprintf(names + i * NAME, NAME, "grad.%s", name);
-        entries[i] = entry_of(names + i * NAME, &grad);
+        snprintf(names[i], sizeof names[i], "grad.%s", name);
+        entries[i] = entry_of(names[i], &grad);
     }
     sl_view logits = test_runner_output(eval, 0, "logits"), loss = test_runner_output(eval, 0, "loss");
     entries[count] = entry_of("logits", &logits);

@@ -20,7 +20,7 @@ static reference open_file(const char *name)
     int32_t all[ROWS * (LENGTH + 1)];
     ok(sl_safetensors_open(reference_path(name, "reference.safetensors"), &r.file));
     ok(sl_tensor_entry_read(sl_safetensors_find(r.file, "tokens"), 0, sizeof all, all));
-    for (int row = 0; row < ROWS; row++) {
+    for (int64_t row = 0; row < ROWS; row++) {
         memcpy(r.tokens + row * LENGTH, all + row * (LENGTH + 1), LENGTH * sizeof *all);
         memcpy(r.targets + row * LENGTH, all + row * (LENGTH + 1) + 1, LENGTH * sizeof *all);
     }
@@ -127,7 +127,7 @@ static void gradients_agree_with_transformers_in_every_cut(void **state)
 static const float *decode(const bench *b, const int32_t *tokens, int32_t count, int32_t position)
 {
     int32_t part[ROWS * LENGTH], positions[LENGTH];
-    for (int row = 0; row < ROWS; row++)
+    for (int64_t row = 0; row < ROWS; row++)
         memcpy(part + row * count, tokens + row * LENGTH + position, (size_t)count * sizeof *part);
     for (int32_t i = 0; i < count; i++)
         positions[i] = position + i;
