@@ -70,7 +70,7 @@ SL_API SL_MUST_CHECK sl_status sl_plan_named(const sl_plan_problem *problem, con
 /* The schedule alone, without its figures: a generator's does not depend on costs and memory, and is made at once. */
 SL_API SL_MUST_CHECK sl_status sl_plan_make(const sl_plan_problem *problem, const char *name, sl_schedule **out);
 
-#define SL_PLAN_BUDGET 0.4 /* seconds; a good default */
+#define SL_PLAN_BUDGET 0.5 /* seconds; a good default */
 
 /* The best that is found: all named ones that fit, the heuristics, and then a search that may take about
  * budget_seconds. The budget is counted in steps of the search, not by a clock: equal problems give equal plans. */

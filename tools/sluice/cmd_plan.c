@@ -329,7 +329,7 @@ int cmd_plan(int argc, char **argv)
           .real = &args.budget,
           .least = 0,
           .most = 1e6,
-          .help = "How long --auto may search after its heuristics, about; 0.4 by default. It is counted in steps, so "
+          .help = "How long --auto may search after its heuristics, about; 0.5 by default. It is counted in steps, so "
                   "equal problems give equal plans." },
         { .name = "lower", .flag = &args.lower, .help = "Add the communication." },
         { .name = "waits",
