@@ -30,16 +30,34 @@ static sl_status add_candidate(candidate_list *list, const tune_candidate *candi
     return status;
 }
 
+static int compare(double x, double y)
+{
+    return x < y ? -1 : x > y;
+}
+
+/* An order of its own for equal times, so that the choice does not depend on how sorting works. */
+static int by_choice(const tune_candidate *x, const tune_candidate *y)
+{
+    const double own[] = { x->pp, x->chunks, x->placement, (double)x->microbatches, x->recompute, x->shard };
+    const double other[] = { y->pp, y->chunks, y->placement, (double)y->microbatches, y->recompute, y->shard };
+    int order = 0;
+    for (size_t i = 0; i < sizeof own / sizeof *own && order == 0; i++)
+        order = compare(own[i], other[i]);
+    return order;
+}
+
 static int by_bound(const void *a, const void *b)
 {
     const tune_candidate *x = a, *y = b;
-    return x->bound < y->bound ? -1 : x->bound > y->bound;
+    int order = compare(x->bound, y->bound);
+    return order ? order : by_choice(x, y);
 }
 
-static int by_seconds(const void *a, const void *b)
+int sl_tune_by_seconds(const void *a, const void *b)
 {
     const tune_candidate *x = a, *y = b;
-    return x->seconds < y->seconds ? -1 : x->seconds > y->seconds;
+    int order = compare(x->seconds, y->seconds);
+    return order ? order : by_choice(x, y);
 }
 
 /* The least that the fullest rank can get by with: one microbatch in flight, and replicas that share everything. */
@@ -235,7 +253,7 @@ static double threshold(const sl_tune *tune, candidate_list *found)
     int wanted = 4 * tune->top;
     if (found->count < wanted || tune->spread)
         return INFINITY;
-    qsort(found->items, (size_t)found->count, sizeof *found->items, by_seconds);
+    qsort(found->items, (size_t)found->count, sizeof *found->items, sl_tune_by_seconds);
     return found->items[wanted - 1].seconds;
 }
 
@@ -249,7 +267,7 @@ sl_status sl_tune_enumerate(sl_tune *tune, tune_candidate **out, int *count)
     for (int i = 0; i < layouts.count && layouts.items[i].bound <= threshold(tune, &found); i++)
         SL_TRY(try_layout(tune, &layouts.items[i], &found));
     if (found.count > 0)
-        qsort(found.items, (size_t)found.count, sizeof *found.items, by_seconds);
+        qsort(found.items, (size_t)found.count, sizeof *found.items, sl_tune_by_seconds);
     *out = found.items;
     *count = found.count;
     found.items = NULL;

@@ -11,8 +11,8 @@
 #include <string.h>
 #include <time.h>
 
-enum { LEAST_PASSES = 3, MOST_PASSES = 12, SAME_KIND = 2 };
-static const double PASS_SECONDS = 0.25; /* that are enough beyond the least number of passes */
+enum { LEAST_PASSES = 2, MOST_PASSES = 8, SAME_KIND = 2 };
+static const double PASS_SECONDS = 0.1; /* that are enough beyond the least number of passes */
 
 /* The programs that are measured. */
 typedef struct chain {
@@ -231,8 +231,8 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* The median over passes, units of the kind and copies. */
-static sl_status take_medians(const chain_copy *copies, int copy_count, tune_costs *costs)
+/* The lower quartile over passes, units of the kind and copies: what disturbs makes nothing faster. */
+static sl_status take_quartiles(const chain_copy *copies, int copy_count, tune_costs *costs)
 {
     sl_status status = SL_OK;
     double *values = NULL;
@@ -249,8 +249,10 @@ static sl_status take_medians(const chain_copy *copies, int copy_count, tune_cos
         qsort(values, (size_t)count, sizeof *values, by_value);
         tune_cost *cost = &costs->kinds[cell / SL_PHASE_COUNT];
         double *fields[SL_PHASE_COUNT] = { &cost->f, &cost->i, &cost->w, &cost->b };
-        *fields[cell % SL_PHASE_COUNT] = values[count / 2];
+        double *field = fields[cell % SL_PHASE_COUNT], value = values[count / 4];
+        *field = costs->measured ? fmin(*field, value) : value;
     }
+    costs->measured = true;
 done:
     sl_free(values);
     return status;
@@ -281,7 +283,7 @@ static sl_status run_copies(chain *all, int copy_count, tune_costs *costs)
         if (copies[c].status != SL_OK)
             SL_TRY(sl_fail(copies[c].status, "measuring a layer: %s", copies[c].message));
     }
-    SL_TRY(take_medians(copies, copy_count, costs));
+    SL_TRY(take_quartiles(copies, copy_count, costs));
 done:
     for (int c = 0; copies && c < copy_count; c++) {
         sl_free(copies[c].samples);

@@ -8,6 +8,21 @@
 #include <string.h>
 #include <unistd.h>
 
+/* As many copies as ranks will work at once. */
+static sl_status measure_costs(const sl_tune *tune, tune_costs *costs)
+{
+    double cores = (double)sysconf(_SC_NPROCESSORS_ONLN) / (double)tune->config->parallel.threads;
+    return sl_tune_measure_costs(&tune->model, (int)fmax(1, fmin(tune->ranks, cores)), costs);
+}
+
+sl_status sl_tune_measure_again(sl_tune *tune)
+{
+    sl_status status = SL_OK;
+    for (int i = 0; i < tune->cost_count && status == SL_OK; i++)
+        status = measure_costs(tune, &tune->costs[i]);
+    return status;
+}
+
 /* Those of this size and choice: known, or computed now. */
 static sl_status find_costs(sl_tune *tune, int64_t rows, int recompute, const tune_costs **out)
 {
@@ -20,10 +35,8 @@ static sl_status find_costs(sl_tune *tune, int64_t rows, int recompute, const tu
         }
     }
     SL_TRY(sl_tune_count_costs(&tune->model, &tune->cluster, rows, recompute, &costs));
-    if (tune->measure) {
-        double cores = (double)sysconf(_SC_NPROCESSORS_ONLN) / (double)tune->config->parallel.threads;
-        SL_TRY(sl_tune_measure_costs(&tune->model, (int)fmax(1, fmin(tune->ranks, cores)), &costs));
-    }
+    if (tune->measure)
+        SL_TRY(measure_costs(tune, &costs));
     SL_TRY(SL_GROW(tune->costs, &tune->cost_capacity, tune->cost_count + 1));
     tune->costs[tune->cost_count] = costs;
     *out = &tune->costs[tune->cost_count++];

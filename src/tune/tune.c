@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { MEASUREMENTS = 3 }; /* of each cost, at different times */
+
 static const char *const shard_names[] = {
     [SL_SHARD_NONE] = "none", [SL_SHARD_OPTIMIZER] = "optimizer", [SL_SHARD_FULL] = "full"
 };
@@ -110,6 +112,14 @@ sl_status sl_tune_create(const sl_tune_options *options, sl_tune **out)
     SL_TRY(sl_tune_read_model(tune->plan, tune->arena, &tune->model));
     set_rates(tune);
     SL_TRY(sl_tune_enumerate(tune, &candidates, &count));
+    for (int again = 1; again < MEASUREMENTS && tune->measure; again++)
+        SL_TRY(sl_tune_measure_again(tune));
+    if (tune->measure) {
+        sl_free(candidates);
+        candidates = NULL;
+        tune->tried = 0;
+        SL_TRY(sl_tune_enumerate(tune, &candidates, &count));
+    }
     SL_TRY(sl_tune_verify(tune, candidates, count));
     *out = tune;
     tune = NULL;

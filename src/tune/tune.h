@@ -49,6 +49,7 @@ typedef struct tune_cost {
 typedef struct tune_costs {
     int64_t rows;
     int recompute;
+    bool measured;
     tune_cost *kinds; /* (kind_count) */
 } tune_costs;
 
@@ -58,7 +59,7 @@ SL_MUST_CHECK sl_status sl_tune_build_unit(const tune_model *model, const sl_gra
 /* From the model of FLOPs and bytes. */
 SL_MUST_CHECK sl_status sl_tune_count_costs(const tune_model *model, const sl_cluster *cluster, int64_t rows,
                                             int recompute, tune_costs *out);
-/* Replaces the seconds by those that `copies` threads measure here, all at once. */
+/* Replaces the seconds by those that `copies` threads measure here, all at once; measured again, the less stays. */
 SL_MUST_CHECK sl_status sl_tune_measure_costs(const tune_model *model, int copies, tune_costs *costs);
 
 /* ---- Time and memory of a step (time.c, shared_cores.c, memory.c) ----------------------------- */
@@ -165,6 +166,8 @@ struct sl_tune {
 
 const char *sl_tune_shard_name(sl_shard_mode shard); /* the word of parallel.shard */
 
+/* Measures all costs so far again, so that what disturbed one moment does not count. */
+SL_MUST_CHECK sl_status sl_tune_measure_again(sl_tune *tune);
 /* Stages of the candidate, from costs that are computed once. */
 SL_MUST_CHECK sl_status sl_tune_make_stages(sl_tune *tune, const tune_candidate *candidate, tune_stages *out);
 void sl_tune_clear_stages(tune_stages *stages);
@@ -183,6 +186,7 @@ SL_MUST_CHECK sl_status sl_tune_entry_overrides(sl_tune *tune, const tune_entry 
 
 /* All configurations, the best of each layout, sorted by time: the caller frees *out. */
 SL_MUST_CHECK sl_status sl_tune_enumerate(sl_tune *tune, tune_candidate **out, int *count);
+int sl_tune_by_seconds(const void *a, const void *b); /* of two candidates, for qsort */
 /* How many devices like these some configuration fits on, as estimated, in doublings of the ranks; 0: no number. */
 SL_MUST_CHECK sl_status sl_tune_enough_ranks(sl_tune *tune, int *out);
 /* Fills entries with the best ones that fit. */

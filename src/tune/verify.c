@@ -176,7 +176,7 @@ done:
 static int by_time(const void *a, const void *b)
 {
     const tune_entry *x = a, *y = b;
-    return x->candidate.seconds < y->candidate.seconds ? -1 : x->candidate.seconds > y->candidate.seconds;
+    return sl_tune_by_seconds(&x->candidate, &y->candidate);
 }
 
 /* ---- Reasons --------------------------------------------------------------------------------- */

@@ -43,6 +43,8 @@ run 0 "$SLUICE" plan -c run.yaml --auto --cluster cluster.yaml --batch.size=7 -o
 prints found
 grep -q 'schedule: best.csv' folder/best.yaml || fail "the plan does not name its schedule"
 run 0 "$SLUICE" show folder/best.csv -o best.svg
+run 0 "$SLUICE" plan -c run.yaml --auto --cluster cluster.yaml --batch.size=7 -o folder/again.yaml --top 1
+cmp folder/best.csv folder/again.csv || fail "the same question has two answers"
 run 0 "$SLUICE" train -c run.yaml --plan folder/best.yaml --batch.size=7 --overwrite
 run 0 "$SLUICE" train -c run.yaml --plan folder/best.yaml --batch.size=7 --dry-run --format json
 json_is fits true
@@ -58,14 +60,14 @@ bandwidth: 3.35e12
 inside: {latency: 3e-6, bandwidth: 450e9}
 between: {latency: 10e-6, bandwidth: 50e9}
 YAML
-llama="--model.family=llama --model.n_layer=80 --model.n_embd=8192 --model.n_head=64 --model.n_kv_head=8 --model.n_inner=28672
+llama="--model.family=llama --model.n_layer=20 --model.n_embd=8192 --model.n_head=64 --model.n_kv_head=8 --model.n_inner=28672
     --model.vocab=128256 --data.tokens=none.bin --batch.seq=8192 --precision.dtype=bf16"
-run 0 "$SLUICE" plan --auto --cluster large.yaml $llama --batch.size=512 --ranks 512 --top 1 --budget 0.001 --format json
+run 0 "$SLUICE" plan --auto --cluster large.yaml $llama --batch.size=64 --ranks 64 --top 1 --budget 0.001 --format json
 memory=$("$SLUICE_SUPPORT/json_get" choices.0.memory <"$out")
 awk -v memory="$memory" 'BEGIN { exit !(memory > 0 && memory <= 80e9) }' || fail "$memory bytes do not fit"
-run 1 "$SLUICE" plan --auto --cluster large.yaml $llama --batch.size=512 --ranks 8
-complains "nothing fits: the least that any configuration on 8 ranks needs is about"
-complains "64 of them would be enough"
+run 1 "$SLUICE" plan --auto --cluster large.yaml $llama --batch.size=64 --ranks 2
+complains "nothing fits: the least that any configuration on 2 ranks needs is about"
+complains "16 of them would be enough"
 
 # Mistakes.
 refuses() {
