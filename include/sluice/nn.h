@@ -204,17 +204,18 @@ struct SL_NAMED_FIELDS sl_model_family {
     int64_t (*positions)(const void *config);
     /* Writes the model's inputs, nodes and outputs into the empty graph; the library finishes it. sl_model_build says
      * what they are. The graph's parameters have shape->dtype already, and what is computed from them follows; floating
-     * inputs, states and the logits are the builder's to cast. Errors of the graph may be left in it. Needed are TRAIN and LOGITS, for sl_model_evaluate EVAL,
-     * for sl_model_generate DECODE; fails with SL_ERR_UNSUPPORTED otherwise. */
+     * inputs, states and the logits are the builder's to cast. Errors of the graph may be left in it. Needed are TRAIN
+     * and LOGITS, for sl_model_evaluate EVAL, for sl_model_generate DECODE; fails with SL_ERR_UNSUPPORTED otherwise. */
     sl_status (*build)(const void *config, sl_model_mode mode, const sl_model_shape *shape, sl_graph *graph);
     /* Optional: what of config.json a table cannot describe. label is the file's name, for messages. */
     sl_status (*read_json)(const char *label, const struct json_t *root, void *config);
     void (*write_json)(const void *config, struct json_t *root);
 };
 
-SL_API extern const sl_model_family sl_model_gpt2, sl_model_llama, sl_model_qwen2, sl_model_qwen3, sl_model_mistral,
-    sl_model_smollm3, sl_model_phi3, sl_model_gemma, sl_model_gemma2, sl_model_gemma3, sl_model_olmo2,
-    sl_model_gpt_neox, sl_model_mlp;
+SL_API extern const sl_model_family sl_model_gpt2, sl_model_gpt_neox, sl_model_llama, sl_model_mistral, sl_model_phi3;
+SL_API extern const sl_model_family sl_model_qwen2, sl_model_qwen3, sl_model_smollm3, sl_model_olmo2;
+SL_API extern const sl_model_family sl_model_gemma, sl_model_gemma2, sl_model_gemma3;
+SL_API extern const sl_model_family sl_model_mlp;
 
 /* Makes a family known by its name to config.json, checkpoints and runs; once in each process, before they are read.
  * The family must outlive its use. Registering it again is fine; another one of that name is an error. */

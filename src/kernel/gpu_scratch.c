@@ -141,7 +141,7 @@ bool sl_gpu_dnn_fits(const sl_kernel_call *call)
 size_t sl_gpu_dnn_scratch(const sl_kernel_call *call)
 {
     if (call->op != SL_OP_ATTENTION_GRAD)
-        return SL_GPU_SCRATCH_ALIGNMENT;
+        return SL_GPU_SCRATCH_ALIGNMENT + 256; /* cuDNN's own */
     const int64_t *q = call->inputs[0].meta.shape.dims, groups = call->inputs[1].meta.shape.dims[2];
     size_t rows = (size_t)(q[0] * q[1] * q[2]), bf16 = 2;
     size_t delta = aligned(rows * sizeof(float)), full = groups < q[2] ? aligned(rows * (size_t)q[3] * bf16) : 0;
