@@ -188,8 +188,8 @@ static void print_shape(const sizes *s, const kernel_case *c, char *text, size_t
     const char *w = is_product(c) ? weight_of(c) : NULL;
     text[0] = '\0';
     if (w)
-        snprintf(text, size, "%lldx%lldx%lld", (long long)(s->batch * s->seq), (long long)size_of(s, w[is_head(c)]),
-                 (long long)size_of(s, w[!is_head(c)]));
+        snprintf(text, size, "%lldx%lldx%lld", (long long)s->batch * (long long)s->seq,
+                 (long long)size_of(s, w[is_head(c)]), (long long)size_of(s, w[!is_head(c)]));
 }
 
 static sl_status measure_case(const sizes *s, sl_stream *stream, const kernel_case *c, kernel_result *out)
