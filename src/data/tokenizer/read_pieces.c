@@ -202,15 +202,16 @@ static sl_status add_pieces(sl_tokenizer *tokenizer, const piece_file *file)
     SL_TRY(SL_NEW_ARRAY(model->scores, file->count + 1));
     for (size_t id = 0; id < file->count; id++) {
         const piece *each = &file->pieces[id];
-        char *text = NULL; /* with a NUL after it */
-        SL_TRY(sl_arena_printf(tokenizer->arena, &text, "%.*s", (int)each->length, (const char *)each->text));
-        SL_TRY(sl_tokenizer_add_token(tokenizer, text, strlen(text), (int64_t)id));
+        unsigned char *text = NULL; /* with a NUL after it, which is not the first if the piece has one */
+        SL_TRY(SL_ARENA_ARRAY(tokenizer->arena, text, each->length + 1));
+        memcpy(text, each->text, each->length);
+        SL_TRY(sl_tokenizer_add_token(tokenizer, text, each->length, (int64_t)id));
         model->scores[id] = each->type == PIECE_NORMAL ? (double)each->score : -DBL_MAX;
         if (each->type == PIECE_UNKNOWN)
             model->unknown = (int32_t)id;
         if (each->type == PIECE_CONTROL || each->type == PIECE_USER_DEFINED)
-            SL_TRY(sl_tokenizer_add_added(tokenizer, &(added_token){ .bytes = (const unsigned char *)text,
-                                                                     .length = (uint32_t)strlen(text),
+            SL_TRY(sl_tokenizer_add_added(tokenizer, &(added_token){ .bytes = text,
+                                                                     .length = (uint32_t)each->length,
                                                                      .id = (int32_t)id,
                                                                      .special = each->type == PIECE_CONTROL,
                                                                      .normalized = each->type != PIECE_CONTROL }));

@@ -183,6 +183,34 @@ static void a_model_file_that_is_cut_off_is_refused(void **state)
     }
 }
 
+/* A symbol that began with a zero byte counted as an empty one, which is everywhere, and encoding did not end. */
+static void a_zero_byte_in_a_piece_is_a_byte_like_any_other(void **state)
+{
+    (void)state;
+    static const unsigned char symbol[] = { 0x0a, 11, 0x0a, 2, 0, 't', 0x15, 0, 0, 0, 0, 0x18, 4 }; /* user defined */
+    char path[1024];
+    static char bytes[1 << 16];
+    snprintf(path, sizeof path, "%s/tokenizers/sp_spaces.model", getenv("SLUICE_DATA"));
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    size_t size = fread(bytes, 1, sizeof bytes - sizeof symbol, file);
+    fclose(file);
+    memcpy(bytes + size, symbol, sizeof symbol);
+    sl_tokenizer *tokenizer = NULL;
+    int32_t *ids = NULL;
+    int64_t count = 0;
+    const char *with = scratch_path("zero.model");
+    scratch_write(with, bytes, size + sizeof symbol);
+    assert_int_equal(sl_tokenizer_open(with, &tokenizer), SL_OK);
+    assert_int_equal(sl_tokenizer_encode(tokenizer, "the\0tale", 8, NULL, &ids, &count), SL_OK);
+    int found = 0;
+    for (int64_t i = 0; i < count; i++)
+        found += ids[i] == sl_tokenizer_vocab(tokenizer) - 1;
+    assert_int_equal(found, 1);
+    sl_free(ids);
+    sl_tokenizer_close(tokenizer);
+}
+
 /* As `tokenizers` splits it: Japanese and Chinese together, a blank with what comes before it, none at the beginning. */
 static void scripts_split_where_the_script_changes(void **state)
 {
@@ -225,6 +253,7 @@ int main(void)
         cmocka_unit_test(several_texts_are_encoded_as_each_alone),
         cmocka_unit_test(scripts_split_where_the_script_changes),
         cmocka_unit_test(a_model_file_that_is_cut_off_is_refused),
+        cmocka_unit_test(a_zero_byte_in_a_piece_is_a_byte_like_any_other),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
