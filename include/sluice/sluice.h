@@ -10,6 +10,7 @@
 #include <sluice/op.h>
 #include <sluice/kernel.h>
 #include <sluice/graph.h>
+#include <sluice/sharding.h>
 #include <sluice/pipeline.h>
 #include <sluice/runtime.h>
 #include <sluice/shard.h>

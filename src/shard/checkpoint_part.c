@@ -4,7 +4,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "shard/safetensors.h"
-#include "shard/sharding_json.h"
+#include "sharding/json.h"
 
 #include <errno.h>
 #include <inttypes.h>

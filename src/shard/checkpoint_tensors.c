@@ -2,7 +2,7 @@
 #include "shard/checkpoint.h"
 
 #include "base/alloc.h"
-#include "shard/sharding_json.h"
+#include "sharding/json.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -168,7 +168,7 @@ static sl_status copy_sharding(const sl_sharding *sharding, sl_sharding *out)
     sl_status status = check_properties(&sharding->properties);
     if (status != SL_OK)
         return status;
-    return sl_sharding_list(&sharding->size, &sharding->properties, sharding->shards, sharding->count, out);
+    return sl_sharding_copy(sharding, out);
 }
 
 sl_status sl_sharded_tensor_make(sl_group *group, sl_device *device, const sl_sharding *sharding,

@@ -4,6 +4,8 @@
 
 #include <sluice/shard.h>
 
+#include "sharding/sharding.h"
+
 struct sl_sharded_tensor {
     sl_group *group;
     sl_device *device; /* NULL: the host */
@@ -18,13 +20,6 @@ struct sl_sharded_tensor {
 /* sl_sharded_tensor_create without its agreement. */
 SL_MUST_CHECK sl_status sl_sharded_tensor_make(sl_group *group, sl_device *device, const sl_sharding *sharding,
                                                sl_sharded_tensor **out);
-
-/* sl_sharding_merge without the check that the shards are the whole tensor. */
-SL_MUST_CHECK sl_status sl_sharding_join(const sl_sharding *const *ranks, int count, sl_sharding *out);
-
-/* The properties of a rank's shards against those of the sharding that it says they are of. */
-SL_MUST_CHECK sl_status sl_sharding_compare_properties(int rank, const sl_tensor_properties *sharding,
-                                                       const sl_tensor_properties *local);
 
 /* Collective. Every rank says how it stands (its status and message) and what it asks for (a hash, 0 for nothing). All get
  * the error of the first that failed, or one that names two ranks that ask for different things. */

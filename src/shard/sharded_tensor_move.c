@@ -4,8 +4,8 @@
 #include "shard/sharded_tensor.h"
 
 #include "base/alloc.h"
-#include "shard/box_index.h"
-#include "shard/reshard.h"
+#include "shard/piece.h"
+#include "sharding/box_index.h"
 
 #include <string.h>
 
@@ -290,7 +290,9 @@ static sl_status check_output(const sl_sharded_tensor *tensor, const sl_view *ou
 static sl_status gather_to(const sl_sharded_tensor *tensor, int first, int count, const sl_view *output)
 {
     sl_status status = SL_OK;
-    sl_sharding whole = { .size = tensor->sharding.size, .properties = tensor->sharding.properties, .count = count };
+    sl_sharding whole = {
+        .size = tensor->sharding.size, .properties = tensor->sharding.properties, .count = count, .copies = count
+    };
     int *owners = NULL;
     void **data = NULL;
     SL_TRY(SL_NEW_ARRAY(whole.shards, count));
@@ -299,6 +301,7 @@ static sl_status gather_to(const sl_sharded_tensor *tensor, int first, int count
     for (int i = 0; i < count; i++) {
         whole.shards[i].size = whole.size;
         owners[i] = first + i;
+        whole.shards[i].placement.rank = sl_group_world_rank(tensor->group, owners[i]);
         data[i] = owners[i] == sl_group_rank(tensor->group) ? output->data : NULL;
     }
     SL_TRY(move_tensor(tensor, &(exchange_side){ .sharding = &whole, .owners = owners, .data = data }));

@@ -3,7 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "shard/box_index.h"
+#include "sharding/box_index.h"
 #include "shard/safetensors.h"
 
 #include <inttypes.h>

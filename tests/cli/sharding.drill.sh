@@ -3,7 +3,7 @@
 # over 1 to 5 ranks. The default run has some of each.
 . "$(dirname "$0")/common.bash"
 
-"$SLUICE_BUILD/tests/shard_sharding_test" --full
+"$SLUICE_BUILD/tests/sharding_sharding_test" --full
 "$SLUICE_BUILD/tests/shard_slices_test" --full
 "$SLUICE_BUILD/tests/ranks_sharded_tensor_test" --full
 SLUICE_TEST_DEVICE=test "$SLUICE_BUILD/tests/ranks_sharded_tensor_test" --full

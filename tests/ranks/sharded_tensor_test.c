@@ -15,7 +15,7 @@
 #include <cmocka.h>
 #include <string.h>
 
-enum { MOST_SHARDS = 10 };
+enum { MOST_SHARDS = 10, MOST_RANKS = 16 };
 
 #ifdef SUITE_SANITIZED
 static int layouts = 2; /* in each group */
@@ -82,11 +82,28 @@ done:
     return status;
 }
 
+/* Ranges, and if the group can be divided, several copies. */
+static sl_status make_flat(uint64_t *seed, const sl_shape *size, const sl_tensor_properties *properties,
+                           const sl_group *group, const char *device, sl_sharding *out)
+{
+    sl_shard_place places[MOST_RANKS];
+    int ranks = sl_group_size(group), copies = 1 + (int)layout_below(seed, ranks);
+    for (int r = 0; r < ranks; r++) {
+        places[r] = (sl_shard_place){ .rank = sl_group_world_rank(group, r) };
+        snprintf(places[r].device, sizeof places[r].device, "%s", device);
+    }
+    while (ranks % copies != 0)
+        copies--;
+    return sl_sharding_flat(size, properties, ranks / copies, places, ranks, out);
+}
+
 static sl_status make_sharding(uint64_t *seed, const sl_shape *size, const sl_group *group, const char *device,
                                sl_sharding *out)
 {
     static const sl_tensor_properties f32 = { .dtype = SL_F32, .requires_grad = true };
     sl_shard shards[MOST_SHARDS];
+    if (size->rank == 1 && layout_below(seed, 2) == 0)
+        return make_flat(seed, size, &f32, group, device, out);
     int count = 1 + (int)layout_below(seed, MOST_SHARDS);
     layout_cut(seed, size, count, sl_group_size(group), shards);
     for (int i = 0; i < count; i++) {

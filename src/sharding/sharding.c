@@ -1,8 +1,8 @@
 /* How a tensor lies over ranks: boxes, the ways to cut them, and the proof that they are the whole tensor. */
-#include <sluice/shard.h>
+#include "sharding/sharding.h"
 
 #include "base/alloc.h"
-#include "shard/box_index.h"
+#include "sharding/box_index.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -77,17 +77,17 @@ static sl_status fail_overlap(const sl_sharding *sharding, int a, int b)
     return sl_fail(SL_ERR_SHAPE, "shards %d and %d overlap: %s, %s", a, b, first, second);
 }
 
-/* Each shard meets itself and nothing else. */
-static sl_status check_overlap(const sl_sharding *sharding)
+/* Each of the shards [first, first + count) meets itself and no other of them. */
+static sl_status check_overlap(const sl_sharding *sharding, int first, int count)
 {
     sl_status status = SL_OK;
     sl_box_index *index = NULL;
     sl_box_hits hits = { 0 };
-    SL_TRY(sl_box_index_create(sharding->shards, sharding->count, &index));
-    for (int i = 0; i < sharding->count; i++) {
+    SL_TRY(sl_box_index_create(sharding->shards + first, count, &index));
+    for (int i = first; i < first + count; i++) {
         SL_TRY(sl_box_index_find(index, &sharding->shards[i], &hits));
         if (hits.count > 1)
-            SL_TRY(fail_overlap(sharding, hits.shards[0], hits.shards[1]));
+            SL_TRY(fail_overlap(sharding, first + hits.shards[0], first + hits.shards[1]));
     }
 done:
     sl_free(hits.shards);
@@ -95,23 +95,45 @@ done:
     return status;
 }
 
-sl_status sl_sharding_check(const sl_sharding *sharding)
+/* The shards [first, first + count) are the whole tensor. */
+static sl_status check_copy(const sl_sharding *sharding, int first, int count, int64_t whole)
 {
     sl_status status = SL_OK;
-    int64_t whole, covered = 0;
+    int64_t covered = 0;
     char text[160];
-
-    SL_TRY(sl_shape_count(&sharding->size, &whole));
-    for (int i = 0; i < sharding->count; i++)
-        SL_TRY(check_inside(sharding, i));
-    SL_TRY(check_overlap(sharding));
-    for (int i = 0; i < sharding->count; i++) /* no overflow: without overlaps it is at most the whole */
+    SL_TRY(check_overlap(sharding, first, count));
+    for (int i = first; i < first + count; i++) /* no overflow: without overlaps it is at most the whole */
         covered += sl_box_volume(&sharding->shards[i].size);
     if (covered != whole)
         SL_TRY(sl_fail(SL_ERR_SHAPE, "the shards have %" PRId64 " of the %" PRId64 " elements of a tensor %s", covered,
                        whole, sl_shape_text(&sharding->size, text, sizeof text)));
 done:
     return status;
+}
+
+sl_status sl_sharding_check(const sl_sharding *sharding)
+{
+    sl_status status = SL_OK;
+    int64_t whole;
+    const int copies = sharding->copies ? sharding->copies : 1;
+    if (copies < 1 || sharding->count % copies != 0)
+        return sl_fail(SL_ERR_SHAPE, "%d shards are not %d copies of a tensor", sharding->count, copies);
+    SL_TRY(sl_shape_count(&sharding->size, &whole));
+    for (int i = 0; i < sharding->count; i++)
+        SL_TRY(check_inside(sharding, i));
+    for (int c = 0; c < copies; c++)
+        SL_TRY(check_copy(sharding, c * sl_sharding_run(sharding), sl_sharding_run(sharding), whole));
+done:
+    return status;
+}
+
+int sl_sharding_find(const sl_sharding *sharding, int rank)
+{
+    for (int i = 0; i < sharding->count; i++) {
+        if (sharding->shards[i].placement.rank == rank)
+            return i;
+    }
+    return -1;
 }
 
 /* ---- Making ---------------------------------------------------------------------------------- */
@@ -124,22 +146,31 @@ void sl_sharding_destroy(sl_sharding *sharding)
     *sharding = (sl_sharding){ 0 };
 }
 
+sl_status sl_sharding_copy(const sl_sharding *sharding, sl_sharding *out)
+{
+    sl_status status = SL_OK;
+    sl_sharding copy = *sharding;
+
+    copy.shards = NULL;
+    if (sharding->count < 1)
+        return sl_fail(SL_ERR_ARGUMENT, "a sharding without shards");
+    SL_TRY(SL_NEW_ARRAY(copy.shards, sharding->count));
+    memcpy(copy.shards, sharding->shards, (size_t)sharding->count * sizeof *sharding->shards);
+    SL_TRY(sl_sharding_check(&copy));
+    *out = copy;
+    copy.shards = NULL;
+done:
+    sl_sharding_destroy(&copy);
+    return status;
+}
+
 sl_status sl_sharding_list(const sl_shape *size, const sl_tensor_properties *properties, const sl_shard *shards,
                            int count, sl_sharding *out)
 {
-    sl_status status = SL_OK;
-    sl_sharding sharding = { .size = *size, .properties = *properties, .count = count };
-
-    if (count < 1)
-        return sl_fail(SL_ERR_ARGUMENT, "a sharding without shards");
-    SL_TRY(SL_NEW_ARRAY(sharding.shards, count));
-    memcpy(sharding.shards, shards, (size_t)count * sizeof *shards);
-    SL_TRY(sl_sharding_check(&sharding));
-    *out = sharding;
-    sharding.shards = NULL;
-done:
-    sl_sharding_destroy(&sharding);
-    return status;
+    const sl_sharding borrowed = {
+        .size = *size, .properties = *properties, .shards = (sl_shard *)(uintptr_t)shards, .count = count
+    };
+    return sl_sharding_copy(&borrowed, out);
 }
 
 sl_status sl_sharding_grid(const sl_shape *size, const sl_tensor_properties *properties, const int *parts,
@@ -185,4 +216,33 @@ sl_status sl_sharding_chunk(const sl_shape *size, const sl_tensor_properties *pr
         return sl_fail(SL_ERR_ARGUMENT, "chunks along dim %d of a tensor of %d dims", dim, size->rank);
     parts[dim] = count;
     return sl_sharding_grid(size, properties, parts, placements, count, out);
+}
+
+sl_status sl_sharding_flat(const sl_shape *size, const sl_tensor_properties *properties, int group,
+                           const sl_shard_place *placements, int count, sl_sharding *out)
+{
+    sl_status status = SL_OK;
+    int64_t whole;
+    sl_sharding sharding = { .properties = *properties, .count = count };
+
+    if (count < 1 || group < 1 || count % group != 0)
+        return sl_fail(SL_ERR_ARGUMENT, "%d placements cannot be groups of %d", count, group);
+    SL_TRY(sl_shape_count(size, &whole));
+    SL_TRY(SL_NEW_ARRAY(sharding.shards, count));
+    sharding.size = (sl_shape){ .rank = 1, .dims = { whole } };
+    sharding.copies = count / group;
+    const int64_t piece = whole / count + (whole % count != 0);
+    for (int i = 0; i < count; i++) { /* in pieces: the elements of all of them may be too many to count */
+        int64_t first = (int64_t)(i % group) * sharding.copies, pieces = piece ? whole / piece : 0;
+        int64_t begin = first <= pieces ? first * piece : whole;
+        int64_t end = first + sharding.copies <= pieces ? (first + sharding.copies) * piece : whole;
+        sharding.shards[i] = (sl_shard){ .offsets = { begin },
+                                         .size = { .rank = 1, .dims = { end - begin } },
+                                         .placement = placements[i] };
+    }
+    *out = sharding;
+    sharding.shards = NULL;
+done:
+    sl_sharding_destroy(&sharding);
+    return status;
 }

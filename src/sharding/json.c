@@ -1,5 +1,5 @@
 /* Shardings as text: JSON with a version. */
-#include "shard/sharding_json.h"
+#include "sharding/json.h"
 
 #include "base/alloc.h"
 
@@ -43,6 +43,8 @@ void sl_sharding_put(sl_json *json, const sl_sharding *sharding)
     sl_json_put_string(json, "memory_format", formats[properties->memory_format]);
     sl_json_put_bool(json, "requires_grad", properties->requires_grad);
     sl_json_put_bool(json, "pinned", properties->pinned);
+    if (sharding->copies > 1)
+        sl_json_put_int(json, "copies", sharding->copies);
     sl_json_key(json, "shards");
     sl_json_begin(json, '[');
     for (int i = 0; i < sharding->count; i++) {
@@ -147,6 +149,18 @@ done:
     return status;
 }
 
+/* It is left out if there is one. */
+static sl_status read_copies(const char *label, const json_t *value, int *out)
+{
+    const json_t *copies = json_object_get(value, "copies");
+    if (!copies)
+        return SL_OK;
+    if (!json_is_integer(copies) || json_integer_value(copies) < 1 || json_integer_value(copies) > INT32_MAX)
+        return sl_fail(SL_ERR_FORMAT, "%s: 'copies' is no number from 1 on", label);
+    *out = (int)json_integer_value(copies);
+    return SL_OK;
+}
+
 static sl_status read_shard(const char *label, const json_t *value, sl_shard *out)
 {
     sl_status status = SL_OK;
@@ -179,6 +193,7 @@ sl_status sl_sharding_from_json(const char *label, const json_t *value, sl_shard
         return sl_fail(SL_ERR_FORMAT, "%s: a sharding without shards", label);
     SL_TRY(sl_shape_from_json(label, "size", json_object_get(value, "size"), &sharding.size));
     SL_TRY(read_properties(label, value, &sharding.properties));
+    SL_TRY(read_copies(label, value, &sharding.copies));
     SL_TRY(SL_NEW_ARRAY(sharding.shards, count));
     for (size_t i = 0; i < count; i++)
         SL_TRY(read_shard(label, json_array_get(shards, i), &sharding.shards[sharding.count++]));

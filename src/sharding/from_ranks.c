@@ -1,8 +1,7 @@
 /* Shardings from what ranks hold: one rank's from its tensors, all ranks' from each one's. */
-#include <sluice/shard.h>
+#include "sharding/sharding.h"
 
 #include "base/alloc.h"
-#include "shard/sharded_tensor.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -170,6 +169,8 @@ sl_status sl_sharding_stack(const sl_sharding *sharding, int dim, sl_sharding *o
     sl_sharding stacked = { .size = sharding->size, .properties = sharding->properties, .count = sharding->count };
     int *order = NULL;
 
+    if (sharding->copies > 1)
+        return sl_fail(SL_ERR_ARGUMENT, "offsets of a tensor that is there %d times", sharding->copies);
     if (dim < 0 || dim >= sharding->size.rank)
         return sl_fail(SL_ERR_ARGUMENT, "offsets along dim %d of a tensor of %d dims", dim, sharding->size.rank);
     SL_TRY(SL_NEW_ARRAY(stacked.shards, sharding->count));

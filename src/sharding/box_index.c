@@ -1,6 +1,6 @@
 /* The index is a tree: each node has the bounds of its shards, and half of them go to each of its two children, cut where
  * they spread most. Shards that do not overlap have bounds that hardly do, so a question follows few paths. */
-#include "shard/box_index.h"
+#include "sharding/box_index.h"
 
 #include "base/alloc.h"
 

@@ -1,5 +1,5 @@
 /* Where a shard lies, as text: "rank:1/cuda:0". */
-#include <sluice/shard.h>
+#include <sluice/sharding.h>
 
 #include <stdio.h>
 #include <string.h>

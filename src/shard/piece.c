@@ -1,46 +1,9 @@
-/* From one sharding to another: which pieces move, and the copy of a piece. */
-#include "shard/reshard.h"
+/* Copies of pieces, between shards and packed, and between host and device. */
+#include "shard/piece.h"
 
-#include "base/alloc.h"
-#include "shard/box_index.h"
+#include "sharding/box_index.h"
 
 #include <string.h>
-
-sl_status sl_reshard_plan(const sl_sharding *from, const sl_sharding *to, sl_shard_move **out, int *count)
-{
-    sl_status status = SL_OK;
-    sl_shard_move *moves = NULL;
-    sl_box_index *index = NULL;
-    sl_box_hits hits = { 0 };
-    size_t capacity = 0;
-    int used = 0;
-
-    if (!sl_shape_equal(&from->size, &to->size) || from->properties.dtype != to->properties.dtype) {
-        char expected[160], given[160];
-        return sl_fail(SL_ERR_SHAPE, "a reshard from %s %s to %s %s", sl_dtype_name(from->properties.dtype),
-                       sl_shape_text(&from->size, given, sizeof given), sl_dtype_name(to->properties.dtype),
-                       sl_shape_text(&to->size, expected, sizeof expected));
-    }
-    SL_TRY(SL_GROW(moves, &capacity, 1));
-    SL_TRY(sl_box_index_create(from->shards, from->count, &index));
-    for (int t = 0; t < to->count; t++) {
-        SL_TRY(sl_box_index_find(index, &to->shards[t], &hits));
-        SL_TRY(SL_GROW(moves, &capacity, used + hits.count));
-        for (int h = 0; h < hits.count; h++) {
-            sl_shard_move *move = &moves[used++];
-            *move = (sl_shard_move){ .from = hits.shards[h], .to = t };
-            sl_box_intersect(&from->shards[move->from], &to->shards[t], move->offsets, &move->size);
-        }
-    }
-    *out = moves;
-    *count = used;
-    moves = NULL;
-done:
-    sl_box_index_destroy(index);
-    sl_free(hits.shards);
-    sl_free(moves);
-    return status;
-}
 
 sl_status sl_shard_copy(const sl_shard_move *piece, size_t element_bytes, const sl_shard_data *from,
                         const sl_shard_data *to)

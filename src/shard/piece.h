@@ -1,6 +1,6 @@
 /* Moving a piece of a tensor from one shard to another. */
-#ifndef SL_SHARD_RESHARD_H
-#define SL_SHARD_RESHARD_H
+#ifndef SL_SHARD_PIECE_H
+#define SL_SHARD_PIECE_H
 
 #include <sluice/shard.h>
 

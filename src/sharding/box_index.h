@@ -1,9 +1,9 @@
 /* Boxes of a tensor: what two have in common, where its elements lie, and an index that tells which of many shards meet a
  * given box. Each check and plan asks the index once for each box, so that none of them compares all with all. */
-#ifndef SL_SHARD_BOX_INDEX_H
-#define SL_SHARD_BOX_INDEX_H
+#ifndef SL_SHARDING_BOX_INDEX_H
+#define SL_SHARDING_BOX_INDEX_H
 
-#include <sluice/shard.h>
+#include <sluice/sharding.h>
 
 /* What two boxes of the same number of dims have in common; false if that is nothing. */
 bool sl_box_intersect(const sl_shard *a, const sl_shard *b, int64_t offsets[SL_MAX_DIMS], sl_shape *size);

@@ -1,8 +1,8 @@
 /* Shardings as JSON, inside other documents. */
-#ifndef SL_SHARD_SHARDING_JSON_H
-#define SL_SHARD_SHARDING_JSON_H
+#ifndef SL_SHARDING_JSON_H
+#define SL_SHARDING_JSON_H
 
-#include <sluice/shard.h>
+#include <sluice/sharding.h>
 
 #include "base/json.h"
 
