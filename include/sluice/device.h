@@ -9,9 +9,10 @@
 extern "C" {
 #endif
 
-typedef struct sl_device sl_device; /* one opened device; used by one thread at a time unless said otherwise */
-typedef struct sl_stream sl_stream; /* work in order; belongs to a device */
-typedef struct sl_event sl_event;   /* a point on a stream */
+typedef struct sl_device sl_device;   /* one opened device; used by one thread at a time unless said otherwise */
+typedef struct sl_stream sl_stream;   /* work in order; belongs to a device */
+typedef struct sl_event sl_event;     /* a point on a stream */
+typedef struct sl_capture sl_capture; /* work of a stream that can be given again as one piece */
 
 typedef enum sl_device_kind { SL_DEVICE_CPU, SL_DEVICE_CUDA } sl_device_kind;
 
@@ -106,6 +107,21 @@ SL_API SL_MUST_CHECK sl_status sl_event_synchronize(sl_event *event); /* holds u
 SL_API SL_MUST_CHECK sl_status sl_event_query(sl_event *event, bool *done);
 /* Seconds between two recorded events of one device; both must have been reached. */
 SL_API SL_MUST_CHECK sl_status sl_event_elapsed(sl_event *from, sl_event *to, double *seconds);
+
+/* ---- Captures -------------------------------------------------------------------------------- */
+
+/* False: the calls below fail. The cpu captures nothing. */
+SL_API bool sl_device_can_capture(const sl_device *device);
+/* From here on the stream keeps what it is given instead of doing it: kernels, copies, memsets and calls of the host, no
+ * events. The thread that began must end it, and until then neither waits for the stream nor allocates memory of the
+ * device. A kernel or shape that is new to the device may need both: it must have run before. */
+SL_API SL_MUST_CHECK sl_status sl_stream_begin_capture(sl_stream *stream);
+/* The stream works again. If it fails, what was kept is lost. */
+SL_API SL_MUST_CHECK sl_status sl_stream_end_capture(sl_stream *stream, sl_capture **out);
+/* Gives the captured work to its stream again, with the arguments it had: memory has what is in it by then. */
+SL_API SL_MUST_CHECK sl_status sl_capture_launch(sl_capture *capture);
+/* Once the stream has done it, and before the stream is destroyed. NULL is fine. */
+SL_API void sl_capture_destroy(sl_capture *capture);
 
 #ifdef __cplusplus
 }

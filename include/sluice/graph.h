@@ -341,6 +341,7 @@ typedef struct sl_bindings {
      * and dead after W, kept is written by I and dead after W (B does not use it). scratch is dead between calls. */
     void *saved_i, *saved_w, *kept, *scratch;
     sl_rng rng;
+    const sl_rng *step_rng; /* as sl_kernel_call's */
     /* Optional: seconds spent are added to element n for node n of the graph; synchronizes after every instruction. */
     double *node_seconds;
 } sl_bindings;

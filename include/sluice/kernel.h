@@ -31,6 +31,9 @@ typedef struct sl_kernel_call {
     size_t scratch_bytes;
     const void *packed; /* input 1, the weight, as sl_kernel_pack left it; NULL: the kernel packs it if it needs to */
     sl_rng rng;
+    /* Device memory that has seed, step and sample offset when the stream gets to the call; the sample offset of rng is
+     * added. NULL: rng has them. So a capture of the call can draw other bits in each step. */
+    const sl_rng *step_rng;
     const char
         *node; /* name for the message of an error that comes to light after the call; NULL: none. It outlives the
                          stream's work */

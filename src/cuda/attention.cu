@@ -48,7 +48,8 @@ __device__ __forceinline__ S dropped(const attention_args &a, int64_t b, int64_t
 {
     if (!a.drops)
         return value;
-    return (S)sl_dropout_apply(&a.stream, (uint64_t)(((b * a.heads + h) * a.queries + t) * a.keys + s), (double)value);
+    const sl_dropout_stream stream = sl_dropout_resolve(&a.stream);
+    return (S)sl_dropout_apply(&stream, (uint64_t)(((b * a.heads + h) * a.queries + t) * a.keys + s), (double)value);
 }
 
 __device__ __forceinline__ int64_t visible_keys(const attention_args &a, int64_t t)

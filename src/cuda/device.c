@@ -209,4 +209,8 @@ const sl_device_backend cuda_backend = {
     .event_synchronize = cuda_event_synchronize,
     .event_query = cuda_event_query,
     .event_elapsed = cuda_event_elapsed,
+    .capture_begin = cuda_capture_begin,
+    .capture_end = cuda_capture_end,
+    .capture_launch = cuda_capture_launch,
+    .capture_destroy = cuda_capture_destroy,
 };

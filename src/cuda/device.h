@@ -56,4 +56,10 @@ sl_status cuda_event_synchronize(sl_event *event);
 sl_status cuda_event_query(sl_event *event, bool *done);
 sl_status cuda_event_elapsed(sl_event *from, sl_event *to, double *seconds);
 
+/* Captures: capture.c. */
+sl_status cuda_capture_begin(sl_stream *stream);
+sl_status cuda_capture_end(sl_stream *stream, sl_capture **out);
+sl_status cuda_capture_launch(sl_capture *capture);
+void cuda_capture_destroy(sl_capture *capture);
+
 #endif

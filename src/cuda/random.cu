@@ -4,8 +4,9 @@
 #include "kernel/call.h"
 #include "kernel/philox.h"
 
-__global__ void drop(const __grid_constant__ tensor_view x, const __grid_constant__ tensor_view y, int64_t count, const __grid_constant__ sl_dropout_stream stream, bool drops, bool add)
+__global__ void drop(const __grid_constant__ tensor_view x, const __grid_constant__ tensor_view y, int64_t count, const __grid_constant__ sl_dropout_stream given, bool drops, bool add)
 {
+    const sl_dropout_stream stream = sl_dropout_resolve(&given);
     FOR_EACH_ELEMENT (i, count) {
         double value = load<double>(x.data, x.dtype, x.offset(i));
         if (drops)

@@ -27,7 +27,11 @@ struct sl_event {
     sl_device *device;
 };
 
-/* Every entry is required. Outputs are set only on success; blocks, streams and events given in are never NULL. */
+struct sl_capture {
+    sl_stream *stream;
+};
+
+/* Every entry is required unless it is marked optional. Outputs are set only on success; blocks, streams and events given in are never NULL. */
 struct SL_NAMED_FIELDS sl_device_backend {
     const char *name; /* what stands before ":INDEX" in a spec */
     sl_device_kind kind;
@@ -61,6 +65,12 @@ struct SL_NAMED_FIELDS sl_device_backend {
     sl_status (*event_synchronize)(sl_event *event);
     sl_status (*event_query)(sl_event *event, bool *done);
     sl_status (*event_elapsed)(sl_event *from, sl_event *to, double *seconds);
+
+    /* Optional, all or none. */
+    sl_status (*capture_begin)(sl_stream *stream);
+    sl_status (*capture_end)(sl_stream *stream, sl_capture **out);
+    sl_status (*capture_launch)(sl_capture *capture);
+    void (*capture_destroy)(sl_capture *capture);
 };
 
 extern const sl_device_backend sl_device_cpu;

@@ -270,3 +270,35 @@ sl_status sl_event_elapsed(sl_event *from, sl_event *to, double *seconds)
 {
     return from->device->backend->event_elapsed(from, to, seconds);
 }
+
+/* ---- Captures -------------------------------------------------------------------------------- */
+
+bool sl_device_can_capture(const sl_device *device)
+{
+    return device->backend->capture_begin != NULL;
+}
+
+sl_status sl_stream_begin_capture(sl_stream *stream)
+{
+    if (!sl_device_can_capture(stream->device))
+        return sl_fail(SL_ERR_UNSUPPORTED, "device %s: its streams cannot be captured", stream->device->name);
+    return stream->device->backend->capture_begin(stream);
+}
+
+sl_status sl_stream_end_capture(sl_stream *stream, sl_capture **out)
+{
+    if (!sl_device_can_capture(stream->device))
+        return sl_fail(SL_ERR_UNSUPPORTED, "device %s: its streams cannot be captured", stream->device->name);
+    return stream->device->backend->capture_end(stream, out);
+}
+
+sl_status sl_capture_launch(sl_capture *capture)
+{
+    return capture->stream->device->backend->capture_launch(capture);
+}
+
+void sl_capture_destroy(sl_capture *capture)
+{
+    if (capture)
+        capture->stream->device->backend->capture_destroy(capture);
+}

@@ -79,6 +79,7 @@ static sl_status run_step(const sl_stage_program *program, const sl_program_plac
     if (bindings->overwrite_grads)
         call.accumulate &= ~step->starts;
     call.rng = bindings->rng;
+    call.step_rng = bindings->step_rng;
     call.node = program->node_names[step->node];
     SL_TRY(sl_kernel_run_checked(stream, &call)); /* the plan has asked for its scratch */
 done:

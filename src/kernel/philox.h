@@ -41,6 +41,10 @@ typedef struct sl_dropout_stream {
     uint32_t key0, key1;
     uint32_t threshold; /* an element is dropped if its word is below */
     double keep;        /* 1 / (1 - p) */
+    /* From which sl_dropout_resolve finds first, step and keys if the state of the generator lies on the device. */
+    const sl_rng *rng; /* NULL: they are right */
+    uint64_t each, key;
+    int64_t sample_offset;
 } sl_dropout_stream;
 
 static inline bool sl_call_drops(const sl_kernel_call *call)
@@ -48,22 +52,42 @@ static inline bool sl_call_drops(const sl_kernel_call *call)
     return call->rng.training && call->attrs.p > 0 && call->op != SL_OP_ATTENTION_CACHED;
 }
 
-/* `each` elements make a sample. */
-static inline sl_dropout_stream sl_dropout_start(const sl_kernel_call *call, uint64_t each)
+/* Where the bits of the stream begin if this is the state of the generator. */
+SL_ON_DEVICE static inline void sl_dropout_seed(sl_dropout_stream *stream, const sl_rng *rng)
 {
     /* Mixes seed and node so that neither can cancel the other (the finalizer of splitmix64). */
-    uint64_t mix = call->rng.seed * 0x9E3779B97F4A7C15u + call->attrs.key;
+    uint64_t mix = rng->seed * 0x9E3779B97F4A7C15u + stream->key;
     mix = (mix ^ mix >> 30) * 0xBF58476D1CE4E5B9u;
     mix = (mix ^ mix >> 27) * 0x94D049BB133111EBu;
     mix ^= mix >> 31;
+    stream->first = (uint64_t)(rng->sample_offset + stream->sample_offset) * stream->each;
+    stream->step = rng->step;
+    stream->key0 = (uint32_t)mix;
+    stream->key1 = (uint32_t)(mix >> 32);
+}
+
+/* The stream as a kernel uses it: a kernel of a GPU calls this before it draws. */
+SL_ON_DEVICE static inline sl_dropout_stream sl_dropout_resolve(const sl_dropout_stream *given)
+{
+    sl_dropout_stream stream = *given;
+    if (stream.rng)
+        sl_dropout_seed(&stream, stream.rng);
+    return stream;
+}
+
+/* `each` elements make a sample. */
+static inline sl_dropout_stream sl_dropout_start(const sl_kernel_call *call, uint64_t each)
+{
     double threshold = call->attrs.p * 0x1p32;
     sl_dropout_stream stream;
-    stream.first = (uint64_t)call->rng.sample_offset * each;
-    stream.step = call->rng.step;
-    stream.key0 = (uint32_t)mix;
-    stream.key1 = (uint32_t)(mix >> 32);
     stream.threshold = threshold >= 0xffffffffu ? 0xffffffffu : (uint32_t)threshold;
     stream.keep = 1 / (1 - call->attrs.p);
+    stream.rng = call->step_rng;
+    stream.each = each;
+    stream.key = call->attrs.key;
+    stream.sample_offset = 0;
+    sl_dropout_seed(&stream, &call->rng);
+    stream.sample_offset = call->rng.sample_offset;
     return stream;
 }
 

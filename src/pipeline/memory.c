@@ -53,7 +53,8 @@ bool sl_root_is_contiguous(const sl_wire_root *root)
     return true;
 }
 
-/* Root inputs that must be copied, each once however many stages of the rank read it. */
+/* Root inputs that must be copied, each once however many stages of the rank read it. If they are copied to a device,
+ * the state of the generator goes with them, behind the last. */
 static void count_inputs(const sl_pipeline *pipeline, int rank, sl_pipeline_memory *memory)
 {
     const sl_wiring *wiring = pipeline->wiring;
@@ -68,6 +69,8 @@ static void count_inputs(const sl_pipeline *pipeline, int rank, sl_pipeline_memo
         if (used && !(pipeline->in_place && sl_root_is_contiguous(root)))
             memory->inputs += sl_round_up(sl_wiring_bytes(wiring, root->metas)) * (size_t)wiring->microbatches;
     }
+    if (!pipeline->in_place)
+        memory->inputs += sl_round_up(sizeof(sl_rng));
 }
 
 /* Gradients of tied weights come from other ranks, through copies. */

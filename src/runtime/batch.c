@@ -50,19 +50,13 @@ static sl_status check_arg(const sl_runtime *runtime, int r, const sl_meta *expe
     return sl_meta_check(what, expected, given);
 }
 
-/* Copies a part to where the stages read it, which is `offset` bytes into the block of inputs. A device that is not the
- * host gets it through host memory of the runtime, which is not written again before the step has ended. */
+/* Copies a part to where the stages read it, which is `offset` bytes into the block of inputs; for a device that is not
+ * the host, into the image of the block, which is not written again before the step has ended. */
 static sl_status copy_part(sl_runtime *runtime, const sl_view *part, size_t offset)
 {
-    sl_status status = SL_OK;
-    char *place = (char *)runtime->blocks.inputs + offset,
-         *near = runtime->host ? place : runtime->lanes.inputs + offset;
-    sl_meta meta = sl_meta_contiguous(part->meta.dtype, &part->meta.shape);
-    SL_TRY(sl_microbatch_copy(part, &(sl_view){ near, meta }));
-    if (!runtime->host)
-        SL_TRY(sl_stream_copy(runtime->stream, SL_COPY_HOST_TO_DEVICE, place, near, sl_meta_bytes(&meta)));
-done:
-    return status;
+    char *block = runtime->host ? runtime->blocks.inputs : runtime->lanes.inputs;
+    return sl_microbatch_copy(part,
+                              &(sl_view){ block + offset, sl_meta_contiguous(part->meta.dtype, &part->meta.shape) });
 }
 
 /* Every frame that reads root input r for microbatch m finds it at data. */

@@ -198,7 +198,7 @@ sl_status sl_runtime_deliver(sl_runtime *runtime, const sl_instr *instr)
         return SL_OK;
     if (runtime->host)
         return merge(runtime, instr, *instr->cell);
-    const sl_program_order *running = runtime->running == &runtime->train ? &lanes->train : &lanes->eval;
+    const sl_program_order *running = sl_lanes_order(runtime);
     SL_TRY(sl_stream_copy(stream, SL_COPY_DEVICE_TO_HOST, lanes->output, *instr->cell, sl_meta_bytes(instr->meta)));
     SL_TRY(sl_stream_call(stream, merge_delivery, &running->deliveries[instr - runtime->running->instrs]));
 done:

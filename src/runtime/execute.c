@@ -55,6 +55,21 @@ static sl_stage *stage_of(const sl_runtime *runtime, const sl_instr *instr)
     return runtime->stages[k];
 }
 
+/* What an instruction gives to the stream of kernels, by itself or as part of a captured piece. */
+static sl_status compute(sl_runtime *runtime, const sl_instr *instr)
+{
+    sl_status status = SL_OK;
+    bool is_done = false;
+    SL_TRY(sl_captures_enter(runtime, instr, &is_done));
+    if (!is_done && instr->code == SL_CODE_ADD)
+        SL_TRY(add(runtime, instr));
+    else if (!is_done)
+        SL_TRY(sl_stage_run(stage_of(runtime, instr), (sl_phase)instr->phase, instr->frame, &runtime->context));
+    SL_TRY(sl_captures_leave(runtime, instr));
+done:
+    return status;
+}
+
 /* On a device that works by itself the times are those at which its stream gets here. */
 static sl_status run(sl_runtime *runtime, const sl_instr *instr)
 {
@@ -72,7 +87,7 @@ static sl_status run(sl_runtime *runtime, const sl_instr *instr)
         SL_TRY(sl_trace_mark(trace, runtime->stream, &event.start));
     else if (trace->capacity)
         event.start = sl_trace_start(trace);
-    SL_TRY(sl_stage_run(stage_of(runtime, instr), (sl_phase)instr->phase, instr->frame, &runtime->context));
+    SL_TRY(compute(runtime, instr));
     if (marked)
         SL_TRY(sl_trace_add_marked(trace, runtime->stream, event));
     else if (trace->capacity)
@@ -117,7 +132,7 @@ static sl_status run_between(sl_runtime *runtime, const sl_instr *instr)
     case SL_CODE_FROM_MESSAGE:
         return copy_message(runtime, instr, SL_LANE_IN);
     case SL_CODE_ADD:
-        return add(runtime, instr);
+        return compute(runtime, instr);
     case SL_CODE_LOSS:
         return watch_loss(runtime, instr);
     case SL_CODE_OUTPUT:
@@ -226,6 +241,7 @@ sl_status sl_runtime_execute(sl_runtime *runtime, const sl_program *program)
     sl_status status = SL_OK;
     int at = snprintf(runtime->note, sizeof runtime->note, "step %lld ", (long long)sl_runtime_step_label(runtime));
     runtime->running = program;
+    sl_captures_begin(runtime);
     sl_trace_break(&runtime->trace);
     for (int64_t i = 0; i < program->action_count && status == SL_OK; i++) {
         const sl_program_action *each = &program->actions[i];
@@ -247,6 +263,7 @@ sl_status sl_runtime_execute(sl_runtime *runtime, const sl_program *program)
     }
     if (runtime->watchdog)
         sl_watchdog_note(runtime->watchdog, NULL);
+    sl_captures_finish(runtime);
     runtime->running = NULL;
     return status;
 }

@@ -20,6 +20,7 @@ typedef struct finder {
     const sl_runtime *runtime;
     const sl_program *program;
     const sl_rank_program *plan; /* that it was bound from */
+    bool delivers;
     sl_instr_order *orders;
     const void **weights, **grads; /* of each stage of the rank: the block that holds them now; NULL: none */
     block_use *blocks;             /* by address */
@@ -141,7 +142,8 @@ static void touch_blocks(finder *find, const sl_instr *instr)
         break;
     case SL_CODE_OUTPUT:
     case SL_CODE_INPUT_GRAD:
-        touch(find, *instr->cell, false);
+        if (find->delivers)
+            touch(find, *instr->cell, false);
         break;
     case SL_CODE_RUN:
         touch_frame(find, instr);
@@ -185,10 +187,11 @@ static void join(finder *find, int *event_count)
 }
 
 static sl_status order_program(sl_runtime *runtime, const sl_program *program, const sl_rank_program *plan,
-                               sl_program_order *out, int *event_count)
+                               bool delivers, sl_program_order *out, int *event_count)
 {
     sl_status status = SL_OK;
-    finder find = { .runtime = runtime, .program = program, .plan = plan };
+    finder find = { .runtime = runtime, .program = program, .plan = plan, .delivers = delivers };
+    int events = 0;
     SL_TRY(SL_NEW_ARRAY(out->instrs, plan->instr_count));
     SL_TRY(SL_NEW_ARRAY(out->deliveries, plan->instr_count));
     find.orders = out->instrs;
@@ -203,12 +206,14 @@ static sl_status order_program(sl_runtime *runtime, const sl_program *program, c
         const sl_instr *instr = &program->instrs[find.at];
         out->deliveries[find.at] = (sl_delivery){ .runtime = runtime, .instr = instr };
         out->instrs[find.at] =
-            (sl_instr_order){ .lane = (uint8_t)lane_of(instr), .waits = { -1, -1, -1 }, .event = -1 };
+            (sl_instr_order){ .lane = (uint8_t)lane_of(instr), .waits = { -1, -1, -1 }, .event = -1, .piece = -1 };
         for (int lane = 0; lane < SL_LANE_COUNT; lane++)
             find.needed[lane] = -1;
         touch_blocks(&find, instr);
-        join(&find, event_count);
+        join(&find, &events);
     }
+    if (events > *event_count)
+        *event_count = events;
 done:
     sl_free(find.blocks);
     sl_free(find.weights);
@@ -271,7 +276,7 @@ sl_status sl_lanes_create(sl_runtime *runtime)
     sl_status status = SL_OK;
     sl_lanes *lanes = &runtime->lanes;
     const sl_rank_plan *plan = &runtime->pipeline->ranks[runtime->rank];
-    int train_events = 0, eval_events = 0;
+    int events = 0; /* the most of any program */
     for (int lane = 0; lane < SL_LANE_COUNT; lane++)
         lanes->streams[lane] = runtime->stream;
     lanes->posted = runtime->stream;
@@ -284,10 +289,13 @@ sl_status sl_lanes_create(sl_runtime *runtime)
     SL_TRY(sl_event_create(runtime->device, &lanes->after_posted));
     SL_TRY(sl_stream_create(runtime->device, &lanes->streams[SL_LANE_IN]));
     SL_TRY(sl_stream_create(runtime->device, &lanes->streams[SL_LANE_OUT]));
-    if (runtime->pipeline->training)
-        SL_TRY(order_program(runtime, &runtime->train, &plan->train, &lanes->train, &train_events));
-    SL_TRY(order_program(runtime, &runtime->eval, &plan->eval, &lanes->eval, &eval_events));
-    SL_TRY(make_events(runtime, train_events > eval_events ? train_events : eval_events));
+    for (int delivers = 0; delivers < 2; delivers++) {
+        if (runtime->pipeline->training)
+            SL_TRY(order_program(runtime, &runtime->train, &plan->train, delivers, &lanes->train[delivers], &events));
+        SL_TRY(order_program(runtime, &runtime->eval, &plan->eval, delivers, &lanes->eval[delivers], &events));
+    }
+    SL_TRY(make_events(runtime, events));
+    SL_TRY(sl_captures_create(runtime));
     int64_t train_runs = count_runs(&plan->train), eval_runs = count_runs(&plan->eval);
     if (runtime->trace.capacity)
         SL_TRY(
@@ -297,11 +305,19 @@ done:
     return status;
 }
 
+static void free_order(sl_program_order *order)
+{
+    sl_free(order->instrs);
+    sl_free(order->deliveries);
+    sl_free(order->pieces);
+}
+
 void sl_lanes_destroy(sl_runtime *runtime)
 {
     sl_lanes *lanes = &runtime->lanes;
     if (runtime->stream)
         (void)!sl_stream_synchronize(runtime->stream); /* the lanes may wait for it */
+    sl_captures_destroy(runtime);
     for (int lane = SL_LANE_IN; lane < SL_LANE_COUNT; lane++) {
         if (lanes->streams[lane] != runtime->stream)
             sl_stream_destroy(lanes->streams[lane]);
@@ -313,10 +329,10 @@ void sl_lanes_destroy(sl_runtime *runtime)
     for (int i = 0; i < lanes->event_count; i++)
         sl_event_destroy(lanes->events[i]);
     sl_free(lanes->events);
-    sl_free(lanes->train.instrs);
-    sl_free(lanes->train.deliveries);
-    sl_free(lanes->eval.instrs);
-    sl_free(lanes->eval.deliveries);
+    for (int delivers = 0; delivers < 2; delivers++) {
+        free_order(&lanes->train[delivers]);
+        free_order(&lanes->eval[delivers]);
+    }
     sl_device_free_host(runtime->device, lanes->inputs);
     sl_device_free_host(runtime->device, lanes->output);
     sl_device_free_host(runtime->device, lanes->scalars);
@@ -324,11 +340,15 @@ void sl_lanes_destroy(sl_runtime *runtime)
 
 /* ---- A step ---------------------------------------------------------------------------------- */
 
+const sl_program_order *sl_lanes_order(const sl_runtime *runtime)
+{
+    const sl_lanes *lanes = &runtime->lanes;
+    return runtime->running == &runtime->train ? &lanes->train[lanes->delivers] : &lanes->eval[lanes->delivers];
+}
+
 static const sl_instr_order *order_of(const sl_runtime *runtime, const sl_instr *instr)
 {
-    const sl_program *program = runtime->running;
-    const sl_program_order *order = program == &runtime->train ? &runtime->lanes.train : &runtime->lanes.eval;
-    return &order->instrs[instr - program->instrs];
+    return &sl_lanes_order(runtime)->instrs[instr - runtime->running->instrs];
 }
 
 sl_status sl_lanes_before(sl_runtime *runtime, const sl_instr *instr)

@@ -5,6 +5,7 @@
 #ifndef SL_RUNTIME_LANES_H
 #define SL_RUNTIME_LANES_H
 
+#include "runtime/captures.h"
 #include "runtime/program.h"
 
 typedef enum sl_lane { SL_LANE_COMPUTE, SL_LANE_IN, SL_LANE_OUT, SL_LANE_COUNT } sl_lane;
@@ -14,6 +15,7 @@ typedef struct sl_instr_order {
     uint8_t lane;
     int32_t waits[SL_LANE_COUNT]; /* event of that lane to wait for first; -1: none */
     int32_t event;                /* to record afterwards; -1: none */
+    int32_t piece;                /* captured piece that it belongs to; -1: none */
 } sl_instr_order;
 
 /* An output on its way to whoever asked. */
@@ -26,6 +28,8 @@ typedef struct sl_delivery {
 typedef struct sl_program_order {
     sl_instr_order *instrs;  /* one an instruction */
     sl_delivery *deliveries; /* one an instruction */
+    sl_piece *pieces;        /* see captures.h */
+    int piece_count;
 } sl_program_order;
 
 typedef struct sl_lanes {
@@ -34,7 +38,9 @@ typedef struct sl_lanes {
     sl_event *before_posted, *after_posted; /* join it with the runtime's stream */
     sl_event **events;
     int event_count;
-    sl_program_order train, eval;
+    sl_program_order train[2], eval[2]; /* the second for steps that deliver outputs or gradients of the batch */
+    bool delivers;                      /* the running step does */
+    sl_captures captures;
 
     /* Host memory that copies go through. */
     char *inputs;  /* image of the block of inputs */
@@ -52,6 +58,8 @@ SL_MUST_CHECK sl_status sl_lanes_create(sl_runtime *runtime);
 /* Waits for all streams; what is freed afterwards no stream touches. */
 void sl_lanes_destroy(sl_runtime *runtime);
 
+/* Of the running program. */
+const sl_program_order *sl_lanes_order(const sl_runtime *runtime);
 /* Around an instruction of the running program. */
 SL_MUST_CHECK sl_status sl_lanes_before(sl_runtime *runtime, const sl_instr *instr);
 SL_MUST_CHECK sl_status sl_lanes_after(sl_runtime *runtime, const sl_instr *instr);

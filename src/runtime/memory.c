@@ -168,6 +168,9 @@ static sl_status take_blocks(sl_runtime *runtime)
     SL_TRY(take_block(runtime, plan->memory.scratch, &memory->scratch, &blocks->scratch));
     SL_TRY(take_block(runtime, plan->memory.inputs, &memory->inputs, &blocks->inputs));
     runtime->context.scratch = blocks->scratch;
+    if (!runtime->host)
+        runtime->context.step_rng =
+            (const sl_rng *)((char *)blocks->inputs + plan->memory.inputs - sl_round_up(sizeof(sl_rng)));
 done:
     return status;
 }

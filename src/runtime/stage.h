@@ -48,10 +48,11 @@ typedef struct sl_run_context {
     sl_stream *stream;
     void *scratch;
     int64_t step;
-    void *user;       /* the step's */
-    sl_rng rng;       /* sample_offset: of the pipeline's first sample */
-    bool keep_grads;  /* this step adds to the gradients of the one before */
-    bool fresh_grads; /* but in other memory: what is there now does not count */
+    void *user;             /* the step's */
+    sl_rng rng;             /* sample_offset: of the pipeline's first sample */
+    const sl_rng *step_rng; /* the same in device memory, if the device works by itself; else NULL */
+    bool keep_grads;        /* this step adds to the gradients of the one before */
+    bool fresh_grads;       /* but in other memory: what is there now does not count */
     bool training;
 } sl_run_context;
 
@@ -65,6 +66,7 @@ typedef struct SL_NAMED_FIELDS sl_stage_table {
     void (*destroy)(sl_stage *stage);
     bool writes_all_grads; /* of inputs that have one, also where nobody wants it */
     bool starts_grads;     /* overwrites the gradients of parameters where a step begins: they need not be zeroed */
+    bool can_capture;      /* a phase gives the stream the same work in every step */
 } sl_stage_table;
 
 struct sl_stage {

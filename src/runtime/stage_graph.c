@@ -44,8 +44,9 @@ static sl_status programs_run(sl_stage *stage, sl_phase phase, const sl_frame *f
         .kept = frame->kept,
         .scratch = context->scratch,
         .rng = context->rng,
+        .step_rng = context->step_rng,
     };
-    bindings.rng.sample_offset += frame->first_sample;
+    bindings.rng.sample_offset = frame->first_sample + (context->step_rng ? 0 : context->rng.sample_offset);
     if (sl_stage_program_info(own->program[frame->size])->packed_bytes == stage->packed_bytes)
         bindings.packed = stage->packed;
     sl_status status = pack_weights(stage, phase, context->stream, &bindings);
@@ -74,6 +75,7 @@ static const sl_stage_table programs_table = {
     .destroy = programs_destroy,
     .writes_all_grads = true,
     .starts_grads = true,
+    .can_capture = true,
 };
 
 static size_t larger(size_t a, size_t b)

@@ -52,6 +52,19 @@ static sl_status write_seeds(sl_runtime *runtime, const sl_step *step)
                           bytes);
 }
 
+/* To a device that works by itself: the batch, which its image has, and the state of the generator. */
+static sl_status send_inputs(sl_runtime *runtime)
+{
+    size_t bytes = runtime->pipeline->ranks[runtime->rank].memory.inputs;
+    const sl_rng *place = runtime->context.step_rng;
+    if (!place)
+        return SL_OK;
+    memcpy(runtime->lanes.inputs + ((const char *)place - (const char *)runtime->blocks.inputs), &runtime->context.rng,
+           sizeof *place);
+    return sl_stream_copy(runtime->stream, SL_COPY_HOST_TO_DEVICE, runtime->blocks.inputs, runtime->lanes.inputs,
+                          bytes);
+}
+
 /* If the host could not look at the loss as it was made, its F is still the place of the failure. */
 static sl_status fail_loss(sl_runtime *runtime, int microbatch)
 {
@@ -208,12 +221,14 @@ static sl_status begin(sl_runtime *runtime, const sl_step *step, bool training)
     sl_status status = SL_OK;
     forget_packed(runtime);
     runtime->lanes.failed = SL_OK;
+    runtime->lanes.delivers = step->output_count > 0 || step->input_grad_count > 0;
     runtime->context.training = training;
     runtime->context.user = step->user;
     runtime->context.rng = (sl_rng){
         .seed = step->seed, .step = (uint64_t)step->number, .sample_offset = step->sample_offset, .training = training
     };
     choose_weights(runtime, step);
+    SL_TRY(send_inputs(runtime));
     if (!training)
         return SL_OK;
     SL_TRY(write_seeds(runtime, step));

@@ -87,6 +87,41 @@ static void events_order_streams_and_measure_time(void **state)
     sl_stream_destroy(other);
 }
 
+static void captured_work_runs_when_it_is_launched(void **state)
+{
+    (void)state;
+    enum { BYTES = 4096 };
+    char *host = NULL, *a = NULL, *b = NULL;
+    int called = 0;
+    sl_capture *capture = NULL;
+    assert_true(sl_device_can_capture(gpu));
+    assert_int_equal(sl_device_alloc_host(gpu, 2 * BYTES, (void **)&host), SL_OK);
+    assert_int_equal(sl_device_alloc(gpu, BYTES, (void **)&a), SL_OK);
+    assert_int_equal(sl_device_alloc(gpu, BYTES, (void **)&b), SL_OK);
+    memset(host, 9, (size_t)2 * BYTES);
+    assert_int_equal(sl_stream_begin_capture(gpu_stream), SL_OK);
+    assert_int_equal(sl_stream_copy(gpu_stream, SL_COPY_HOST_TO_DEVICE, a, host, BYTES), SL_OK);
+    assert_int_equal(sl_stream_copy(gpu_stream, SL_COPY_DEVICE_TO_DEVICE, b, a, BYTES), SL_OK);
+    assert_int_equal(sl_stream_memset(gpu_stream, b, 5, 100), SL_OK);
+    assert_int_equal(sl_stream_copy(gpu_stream, SL_COPY_DEVICE_TO_HOST, host + BYTES, b, BYTES), SL_OK);
+    assert_int_equal(sl_stream_call(gpu_stream, note, &called), SL_OK);
+    assert_int_equal(sl_stream_end_capture(gpu_stream, &capture), SL_OK);
+    assert_int_equal(sl_stream_synchronize(gpu_stream), SL_OK);
+    assert_int_equal(called, 0);
+    for (int launch = 1; launch <= 3; launch++) {
+        memset(host, 10 + launch, BYTES);
+        assert_int_equal(sl_capture_launch(capture), SL_OK);
+        assert_int_equal(sl_stream_synchronize(gpu_stream), SL_OK);
+        assert_int_equal(called, launch);
+        assert_int_equal(host[BYTES + 99], 5);
+        assert_int_equal(host[2 * BYTES - 1], 10 + launch);
+    }
+    sl_capture_destroy(capture);
+    sl_device_free(gpu, a);
+    sl_device_free(gpu, b);
+    sl_device_free_host(gpu, host);
+}
+
 static void names_say_which_gpu(void **state)
 {
     (void)state;
@@ -109,6 +144,7 @@ int main(void)
         cmocka_unit_test(memory_is_counted_and_refused_with_numbers),
         cmocka_unit_test(copies_go_both_ways_in_the_order_of_the_stream),
         cmocka_unit_test(events_order_streams_and_measure_time),
+        cmocka_unit_test(captured_work_runs_when_it_is_launched),
         cmocka_unit_test(names_say_which_gpu),
     };
     if (!open_gpu())

@@ -216,6 +216,17 @@ static sl_status run_packed(const sl_cpu *cpu, const sl_cpu_kernel *kernel, cons
 
 /* ---- The table ------------------------------------------------------------------------------- */
 
+/* With the state of the generator in the call itself. */
+static sl_kernel_call with_rng(const sl_kernel_call *call)
+{
+    sl_kernel_call own = *call;
+    own.rng.seed = call->step_rng->seed;
+    own.rng.step = call->step_rng->step;
+    own.rng.sample_offset += call->step_rng->sample_offset;
+    own.step_rng = NULL;
+    return own;
+}
+
 static sl_status cpu_run(sl_stream *stream, const sl_kernel_call *call)
 {
     sl_cpu cpu = cpu_of(sl_stream_device(stream));
@@ -231,6 +242,14 @@ static sl_status cpu_run(sl_stream *stream, const sl_kernel_call *call)
     if (status != SL_OK)
         return status;
     return kernel ? run_packed(&cpu, kernel, call, &packed) : sl_reference_get(call->op)(call);
+}
+
+static sl_status cpu_run_call(sl_stream *stream, const sl_kernel_call *call)
+{
+    if (!call->step_rng)
+        return cpu_run(stream, call);
+    const sl_kernel_call own = with_rng(call);
+    return cpu_run(stream, &own);
 }
 
 static sl_status cpu_scratch(sl_device *device, const sl_kernel_call *call, size_t *bytes)
@@ -274,7 +293,7 @@ static char *cpu_describe(sl_device *device, char *text, size_t size)
 
 const sl_kernel_table sl_kernels_cpu = {
     .kind = SL_DEVICE_CPU,
-    .run = cpu_run,
+    .run = cpu_run_call,
     .scratch = cpu_scratch,
     .packed_bytes = cpu_packed_bytes,
     .pack = cpu_pack,

@@ -57,6 +57,11 @@ sl_status test_event_synchronize(sl_event *head);
 sl_status test_event_query(sl_event *head, bool *done);
 sl_status test_event_elapsed(sl_event *from, sl_event *to, double *seconds);
 
+sl_status test_capture_begin(sl_stream *stream);
+sl_status test_capture_end(sl_stream *stream, sl_capture **out);
+sl_status test_capture_launch(sl_capture *head);
+void test_capture_destroy(sl_capture *head);
+
 /* ---- kernel.c -------------------------------------------------------------------------------- */
 
 extern const sl_kernel_table test_kernels;

@@ -56,6 +56,10 @@ static sl_status launch(sl_stream *stream, const sl_kernel_call *call, const voi
         SL_TRY(test_memory_check(device, "scratch of a kernel", call->scratch, call->scratch_bytes));
         work->call.scratch = test_device_near(call->scratch);
     }
+    if (call->step_rng) {
+        SL_TRY(test_memory_check(device, "state of the generator", call->step_rng, sizeof *call->step_rng));
+        work->call.step_rng = test_device_near(call->step_rng);
+    }
     if (pack_to) {
         SL_TRY(test_memory_check(device, "where a weight is packed", pack_to, 0));
         work->pack_to = test_device_near(pack_to);

@@ -27,15 +27,22 @@ typedef struct task {
     const void *from;
     int byte;
     size_t bytes;
+    size_t args_bytes;
     _Alignas(16) char args[];
 } task;
+
+typedef struct test_capture {
+    sl_capture head;
+    task *first, *last;
+} test_capture;
 
 typedef struct test_stream {
     sl_stream head;
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t more, empty;
-    task *first, *last; /* the first one is being done */
+    task *first, *last;    /* the first one is being done */
+    test_capture *capture; /* gets the work while there is one; of the thread that gives it */
     bool stop;
     uint64_t random;
     sl_device *cpu;
@@ -46,6 +53,12 @@ typedef struct test_stream {
 
 static _Atomic bool ignore_waits;
 static _Atomic double pause_milliseconds;
+static _Atomic int64_t launches;
+
+int64_t test_device_launches(void)
+{
+    return launches;
+}
 
 void test_device_ignore_waits(bool ignore)
 {
@@ -117,18 +130,28 @@ static task *new_work(sl_stream *stream, void (*run)(task *), size_t more)
         abort();
     made->run = run;
     made->stream = (test_stream *)stream;
+    made->args_bytes = more;
     return made;
+}
+
+static void append(task **first, task **last, task *work)
+{
+    if (*last)
+        (*last)->next = work;
+    else
+        *first = work;
+    *last = work;
 }
 
 static sl_status give(task *work)
 {
     test_stream *stream = work->stream;
+    if (stream->capture) {
+        append(&stream->capture->first, &stream->capture->last, work);
+        return SL_OK;
+    }
     pthread_mutex_lock(&stream->lock);
-    if (stream->last)
-        stream->last->next = work;
-    else
-        stream->first = work;
-    stream->last = work;
+    append(&stream->first, &stream->last, work);
     pthread_cond_signal(&stream->more);
     pthread_mutex_unlock(&stream->lock);
     return SL_OK;
@@ -177,6 +200,8 @@ done:
 sl_status test_stream_synchronize(sl_stream *head)
 {
     test_stream *stream = (test_stream *)head;
+    if (stream->capture)
+        return sl_fail(SL_ERR_ARGUMENT, "test device: a stream that is captured cannot be waited for");
     pthread_mutex_lock(&stream->lock);
     while (stream->first)
         pthread_cond_wait(&stream->empty, &stream->lock);
@@ -329,6 +354,13 @@ static void run_wait(task *work)
     leave_event(work->event);
 }
 
+static sl_status check_no_capture(const sl_stream *stream)
+{
+    if (!((const test_stream *)stream)->capture)
+        return SL_OK;
+    return sl_fail(SL_ERR_ARGUMENT, "test device: a stream that is captured has no events");
+}
+
 static task *event_work(sl_stream *stream, sl_event *head, void (*run)(task *), bool record)
 {
     test_event *event = (test_event *)head;
@@ -344,12 +376,14 @@ static task *event_work(sl_stream *stream, sl_event *head, void (*run)(task *), 
 
 sl_status test_event_record(sl_event *event, sl_stream *stream)
 {
-    return give(event_work(stream, event, run_record, true));
+    sl_status status = check_no_capture(stream);
+    return status == SL_OK ? give(event_work(stream, event, run_record, true)) : status;
 }
 
 sl_status test_event_wait(sl_stream *stream, sl_event *event)
 {
-    return give(event_work(stream, event, run_wait, false));
+    sl_status status = check_no_capture(stream);
+    return status == SL_OK ? give(event_work(stream, event, run_wait, false)) : status;
 }
 
 sl_status test_event_synchronize(sl_event *head)
@@ -382,4 +416,51 @@ sl_status test_event_elapsed(sl_event *from, sl_event *to, double *seconds)
     }
     *seconds = times[1] - times[0];
     return SL_OK;
+}
+
+/* ---- Captures -------------------------------------------------------------------------------- */
+
+sl_status test_capture_begin(sl_stream *head)
+{
+    test_stream *stream = (test_stream *)head;
+    if (stream->capture)
+        return sl_fail(SL_ERR_ARGUMENT, "test device: the stream is captured already");
+    stream->capture = calloc(1, sizeof *stream->capture);
+    if (!stream->capture)
+        abort();
+    stream->capture->head.stream = head;
+    return SL_OK;
+}
+
+sl_status test_capture_end(sl_stream *head, sl_capture **out)
+{
+    test_stream *stream = (test_stream *)head;
+    if (!stream->capture)
+        return sl_fail(SL_ERR_ARGUMENT, "test device: the stream is not captured");
+    *out = &stream->capture->head;
+    stream->capture = NULL;
+    return SL_OK;
+}
+
+sl_status test_capture_launch(sl_capture *head)
+{
+    launches++;
+    for (const task *each = ((test_capture *)head)->first; each; each = each->next) {
+        task *again = new_work(head->stream, each->run, each->args_bytes);
+        memcpy(again, each, sizeof *each + each->args_bytes);
+        again->next = NULL;
+        (void)!give(again);
+    }
+    return SL_OK;
+}
+
+void test_capture_destroy(sl_capture *head)
+{
+    test_capture *capture = (test_capture *)head;
+    while (capture->first) {
+        task *next = capture->first->next;
+        free(capture->first);
+        capture->first = next;
+    }
+    free(capture);
 }

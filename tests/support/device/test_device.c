@@ -52,6 +52,10 @@ static const sl_device_backend test_backend = {
     .event_synchronize = test_event_synchronize,
     .event_query = test_event_query,
     .event_elapsed = test_event_elapsed,
+    .capture_begin = test_capture_begin,
+    .capture_end = test_capture_end,
+    .capture_launch = test_capture_launch,
+    .capture_destroy = test_capture_destroy,
 };
 
 static void install(void)

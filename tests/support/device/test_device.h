@@ -41,6 +41,8 @@ void *test_device_near(const void *address);
 
 /* For tests of the device itself: waits for events are dropped from now on, or no longer. */
 void test_device_ignore_waits(bool ignore);
+/* Captures that were launched so far. */
+int64_t test_device_launches(void);
 /* Milliseconds that each stream pauses before each piece of work, instead of now and then; 0: as it comes. */
 void test_device_set_pause(double milliseconds);
 

@@ -62,6 +62,52 @@ static sl_status add(sl_stream *stream, float *x, const float *y)
     return sl_kernel_run(stream, &call);
 }
 
+/* A capture does nothing until it is launched, and each launch does all of it with what is in memory by then. */
+static void captured_work_runs_when_it_is_launched(void **state)
+{
+    (void)state;
+    bench made;
+    sl_capture *capture = NULL;
+    float got[COUNT];
+    set_up(&made);
+    assert_true(sl_device_can_capture(made.device));
+    ok(sl_stream_memset(made.compute, made.b, 0, sizeof got));
+    for (int i = 0; i < COUNT; i++)
+        made.host[i] = 1;
+    ok(sl_stream_begin_capture(made.compute));
+    ok(sl_stream_copy(made.compute, SL_COPY_HOST_TO_DEVICE, made.a, made.host, sizeof got));
+    ok(add(made.compute, made.b, made.a));
+    assert_int_equal(sl_stream_synchronize(made.compute), SL_ERR_ARGUMENT);
+    assert_int_equal(sl_event_record(made.event, made.compute), SL_ERR_ARGUMENT);
+    ok(sl_stream_end_capture(made.compute, &capture));
+    for (int launch = 1; launch <= 3; launch++) {
+        made.host[0] = (float)launch;
+        ok(sl_capture_launch(capture));
+        ok(sl_stream_copy(made.compute, SL_COPY_DEVICE_TO_HOST, got, made.b, sizeof got));
+        ok(sl_stream_synchronize(made.compute));
+        assert_true(got[0] == (float)(launch * (launch + 1) / 2) && got[COUNT - 1] == (float)launch);
+    }
+    sl_capture_destroy(capture);
+    sl_capture_destroy(NULL);
+    tear_down(&made);
+}
+
+static void the_cpu_captures_nothing(void **state)
+{
+    (void)state;
+    sl_device *cpu = NULL;
+    sl_stream *stream = NULL;
+    sl_capture *capture = NULL;
+    ok(sl_device_open("cpu", NULL, &cpu));
+    ok(sl_stream_create(cpu, &stream));
+    assert_false(sl_device_can_capture(cpu));
+    assert_int_equal(sl_stream_begin_capture(stream), SL_ERR_UNSUPPORTED);
+    assert_int_equal(sl_stream_end_capture(stream, &capture), SL_ERR_UNSUPPORTED);
+    assert_null(capture);
+    sl_stream_destroy(stream);
+    sl_device_close(cpu);
+}
+
 /* b += b, twice, on one stream, then its copy to the host on another; joined by the event. Returns whether the sums
  * came. Every round has other values. */
 static bool copy_behind_a_kernel(bench *made, int round)
@@ -243,6 +289,8 @@ int main(void)
         cmocka_unit_test(pointers_of_the_wrong_side_are_refused),
         cmocka_unit_test(the_host_cannot_touch_its_memory),
         cmocka_unit_test(host_functions_run_in_the_order_of_the_stream),
+        cmocka_unit_test(captured_work_runs_when_it_is_launched),
+        cmocka_unit_test(the_cpu_captures_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,194 @@
+/* Pieces of a program: finding, capturing and launching them. */
+#include "runtime/runtime.h"
+
+#include "base/alloc.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Pieces ---------------------------------------------------------------------------------- */
+
+/* Whether the host only gives the instruction's work to the stream of kernels, and the same work in every step. */
+static bool is_capturable(const sl_runtime *runtime, const sl_instr *instr)
+{
+    if (instr->code == SL_CODE_ADD)
+        return true;
+    if (instr->code != SL_CODE_RUN)
+        return false;
+    const sl_stage *stage = runtime->stages[runtime->wiring->stages[instr->stage].local];
+    return stage->table->can_capture && !stage->weight_runner && stage->state_count == 0;
+}
+
+static bool waits(const sl_instr_order *order)
+{
+    for (int lane = 0; lane < SL_LANE_COUNT; lane++) {
+        if (order->waits[lane] >= 0)
+            return true;
+    }
+    return false;
+}
+
+/* Does nothing on the device: the end of the step looks at losses, and nobody has asked for what is not delivered. */
+static bool is_nothing(const sl_instr *instr, bool delivers)
+{
+    bool delivery = instr->code == SL_CODE_OUTPUT || instr->code == SL_CODE_INPUT_GRAD;
+    return instr->code == SL_CODE_LOSS || (delivery && !delivers);
+}
+
+static sl_status find_pieces(const sl_runtime *runtime, const sl_program *program, bool delivers,
+                             sl_program_order *order)
+{
+    sl_status status = SL_OK;
+    /* The host looks at each phase: marks around it, or a wait for weights before it. */
+    bool apart = runtime->trace.capacity > 0 || runtime->wiring->shard != SL_SHARD_NONE;
+    sl_piece *open = NULL;
+    SL_TRY(SL_NEW_ARRAY(order->pieces, program->instr_count));
+    for (int64_t i = 0; i < program->instr_count; i++) {
+        sl_instr_order *each = &order->instrs[i];
+        if (is_nothing(&program->instrs[i], delivers))
+            continue;
+        if (!is_capturable(runtime, &program->instrs[i])) {
+            open = NULL;
+            continue;
+        }
+        if (!open || apart || waits(each)) {
+            open = &order->pieces[order->piece_count++];
+            open->first = i;
+        }
+        open->last = i;
+        each->piece = (int32_t)(open - order->pieces);
+        if (each->event >= 0)
+            open = NULL;
+    }
+done:
+    return status;
+}
+
+/* ---- Creation -------------------------------------------------------------------------------- */
+
+static sl_status read_switch(bool *off)
+{
+    const char *text = getenv("SLUICE_GRAPHS");
+    if (text && *text && strcmp(text, "on") != 0 && strcmp(text, "off") != 0)
+        return sl_fail(SL_ERR_ARGUMENT, "SLUICE_GRAPHS=%s: it is on or off", text);
+    *off = text && strcmp(text, "off") == 0;
+    return SL_OK;
+}
+
+sl_status sl_captures_create(sl_runtime *runtime)
+{
+    sl_status status = SL_OK;
+    sl_lanes *lanes = &runtime->lanes;
+    sl_captures *captures = &lanes->captures;
+    SL_TRY(read_switch(&captures->off));
+    captures->off = captures->off || !sl_device_can_capture(runtime->device);
+    if (captures->off)
+        return SL_OK;
+    for (int delivers = 0; delivers < 2; delivers++) {
+        sl_program_order *train = &lanes->train[delivers], *eval = &lanes->eval[delivers];
+        sl_captured *kinds = captures->kinds[delivers];
+        SL_TRY(find_pieces(runtime, &runtime->train, delivers, train));
+        SL_TRY(find_pieces(runtime, &runtime->eval, delivers, eval));
+        SL_TRY(SL_NEW_ARRAY(kinds[SL_CAPTURED_STEP].pieces, train->piece_count));
+        SL_TRY(SL_NEW_ARRAY(kinds[SL_CAPTURED_KEEPING].pieces, train->piece_count));
+        SL_TRY(SL_NEW_ARRAY(kinds[SL_CAPTURED_EVAL].pieces, eval->piece_count));
+    }
+done:
+    return status;
+}
+
+static void free_captured(sl_captured *captured, int count)
+{
+    for (int i = 0; captured->pieces && i < count; i++)
+        sl_capture_destroy(captured->pieces[i]);
+    sl_free(captured->pieces);
+}
+
+void sl_captures_destroy(sl_runtime *runtime)
+{
+    sl_lanes *lanes = &runtime->lanes;
+    for (int delivers = 0; delivers < 2; delivers++) {
+        sl_captured *kinds = lanes->captures.kinds[delivers];
+        free_captured(&kinds[SL_CAPTURED_STEP], lanes->train[delivers].piece_count);
+        free_captured(&kinds[SL_CAPTURED_KEEPING], lanes->train[delivers].piece_count);
+        free_captured(&kinds[SL_CAPTURED_EVAL], lanes->eval[delivers].piece_count);
+    }
+}
+
+/* ---- A step ---------------------------------------------------------------------------------- */
+
+/* A function that stands in for an action may do anything, at any time. */
+static bool has_custom_action(const sl_runtime *runtime)
+{
+    for (int kind = 0; kind < SL_KIND_COUNT; kind++) {
+        if (runtime->custom[kind].fn)
+            return true;
+    }
+    return false;
+}
+
+void sl_captures_begin(sl_runtime *runtime)
+{
+    sl_captures *captures = &runtime->lanes.captures;
+    captures->current = NULL;
+    if (runtime->host || captures->off || has_custom_action(runtime))
+        return;
+    sl_captured_kind kind = runtime->context.keep_grads ? SL_CAPTURED_KEEPING : SL_CAPTURED_STEP;
+    if (runtime->running == &runtime->eval)
+        kind = SL_CAPTURED_EVAL;
+    sl_captured *captured = &captures->kinds[runtime->lanes.delivers][kind];
+    if (captured->steps++ > 0)
+        captures->current = captured;
+}
+
+void sl_captures_finish(sl_runtime *runtime)
+{
+    sl_captures *captures = &runtime->lanes.captures;
+    sl_capture *dropped = NULL;
+    if (captures->capturing && sl_stream_end_capture(captures->capturing, &dropped) == SL_OK)
+        sl_capture_destroy(dropped);
+    captures->capturing = NULL;
+    captures->current = NULL;
+}
+
+/* The piece that the instruction belongs to, with its capture; NULL: it is not captured. */
+static const sl_piece *piece_of(const sl_runtime *runtime, const sl_instr *instr, sl_capture ***capture)
+{
+    const sl_program_order *order = sl_lanes_order(runtime);
+    if (!runtime->lanes.captures.current)
+        return NULL;
+    int32_t piece = order->instrs[instr - runtime->running->instrs].piece;
+    if (piece < 0)
+        return NULL;
+    *capture = &runtime->lanes.captures.current->pieces[piece];
+    return &order->pieces[piece];
+}
+
+sl_status sl_captures_enter(sl_runtime *runtime, const sl_instr *instr, bool *is_done)
+{
+    sl_capture **capture = NULL;
+    const sl_piece *piece = piece_of(runtime, instr, &capture);
+    *is_done = piece && *capture;
+    if (!piece || instr != &runtime->running->instrs[piece->first])
+        return SL_OK;
+    if (*capture)
+        return sl_capture_launch(*capture);
+    sl_status status = sl_stream_begin_capture(runtime->stream);
+    if (status == SL_OK)
+        runtime->lanes.captures.capturing = runtime->stream;
+    return status;
+}
+
+sl_status sl_captures_leave(sl_runtime *runtime, const sl_instr *instr)
+{
+    sl_status status = SL_OK;
+    sl_capture **capture = NULL;
+    const sl_piece *piece = piece_of(runtime, instr, &capture);
+    if (!piece || *capture || instr != &runtime->running->instrs[piece->last])
+        return SL_OK;
+    runtime->lanes.captures.capturing = NULL;
+    SL_TRY(sl_stream_end_capture(runtime->stream, capture));
+    SL_TRY(sl_capture_launch(*capture));
+done:
+    return status;
+}

@@ -1,0 +1,47 @@
+/* What of a step the device does without the host: pieces of a program, runs of instructions on the stream of kernels
+ * that wait for no other stream and need nothing of the host in between. A program's first step gives their work to the
+ * stream call by call, so that the device has seen every kernel and shape; the second captures each piece, and from then
+ * on each is launched as one. On one rank without messages the whole program is one piece. What changes from step to step
+ * lies in memory of the device that is written when a step begins. */
+#ifndef SL_RUNTIME_CAPTURES_H
+#define SL_RUNTIME_CAPTURES_H
+
+#include "runtime/program.h"
+
+typedef struct sl_piece {
+    int64_t first, last; /* instructions; those between that do nothing on the device belong to none */
+} sl_piece;
+
+/* The captures of a program's pieces for steps that do the same. */
+typedef struct sl_captured {
+    sl_capture **pieces; /* NULL each until it is captured */
+    int64_t steps;       /* begun */
+} sl_captured;
+
+typedef enum sl_captured_kind {
+    SL_CAPTURED_STEP,
+    SL_CAPTURED_KEEPING, /* a step that adds to the gradients of the one before */
+    SL_CAPTURED_EVAL,
+    SL_CAPTURED_COUNT
+} sl_captured_kind;
+
+typedef struct sl_captures {
+    bool off;
+    sl_captured kinds[2][SL_CAPTURED_COUNT]; /* the second for steps that deliver */
+    sl_captured *current;                    /* of the running step; NULL: nothing of it is captured or launched */
+    sl_stream *capturing;                    /* the stream whose capture has begun; else NULL */
+} sl_captures;
+
+/* Finds the pieces, once the order of the instructions is known. */
+SL_MUST_CHECK sl_status sl_captures_create(sl_runtime *runtime);
+void sl_captures_destroy(sl_runtime *runtime);
+
+/* The running program begins, and has ended; a capture that a failure interrupted is dropped. */
+void sl_captures_begin(sl_runtime *runtime);
+void sl_captures_finish(sl_runtime *runtime);
+
+/* Around what an instruction gives to the stream of kernels. *is_done: a launch has given it already. */
+SL_MUST_CHECK sl_status sl_captures_enter(sl_runtime *runtime, const sl_instr *instr, bool *is_done);
+SL_MUST_CHECK sl_status sl_captures_leave(sl_runtime *runtime, const sl_instr *instr);
+
+#endif
