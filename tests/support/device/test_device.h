@@ -6,6 +6,7 @@
  * - Copies are asynchronous: host memory is read and written when the stream gets there.
  * - Kernels are those of the cpu, run by the stream on the memory behind the addresses. A kernel or a copy that is given
  *   a host pointer for device memory, or the other way round, is an error at once.
+ * - A capture is the list of what the stream was given; events and waits for the stream fail meanwhile, as on a GPU.
  *
  * SLUICE_TEST_SEED chooses another order of pauses. */
 #ifndef TESTS_SUPPORT_TEST_DEVICE_H
