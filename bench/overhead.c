@@ -22,8 +22,11 @@ static const cli_usage usage = {
         "each microbatch and stage (of all ranks): what messages, waiting and book-keeping take; the median and the "
         "worst of many rounds, and the median with a trace. Then one microbatch through stages whose forward and "
         "backward take 100 us each: 'trace' says by what share the step takes longer because it is traced; the lower "
-        "quartile of ten times as many rounds. Rounds with and without a trace take turns.",
-    .examples = "sluice bench overhead --format json",
+        "quartile of ten times as many rounds. Rounds with and without a trace take turns. On a GPU the stages are "
+        "those "
+        "of callbacks that launch nothing; ranks take the machine's GPUs in turn.",
+    .examples = "sluice bench overhead --format json\n"
+                "sluice bench overhead --device cuda --ranks 1",
 };
 
 /* Microseconds per microbatch and stage, over all rounds. */
@@ -41,6 +44,7 @@ typedef struct bench_case {
 
 /* What the forked ranks work on; in memory that all share. */
 typedef struct overhead {
+    const char *device;
     int microbatches, steps, rounds;
     sl_launch_bind bind;
     bench_case current;
@@ -174,7 +178,7 @@ static sl_status run_rank(overhead *shared)
                                     .microbatches = shared->microbatches,
                                     .stages_per_rank = shared->current.stages_per_rank };
     SL_TRY(sl_group_open(NULL, &state.group));
-    SL_TRY(sl_device_open("cpu", NULL, &state.device));
+    SL_TRY(sl_device_open(shared->device, NULL, &state.device));
     SL_TRY(sl_schedule_generate(&options, &state.schedule));
     for (int traced = 0; traced < 2; traced++)
         SL_TRY(create_runtime(shared, &state, traced));
@@ -321,7 +325,9 @@ static void print_text(const bench_case *cases, int count, const bench_case *wor
 int bench_overhead(int argc, char **argv)
 {
     int ranks = 4, microbatches = 32, steps = 10, rounds = 100, bind = SL_BIND_NONE, format = 0, code;
+    const char *device = "cpu";
     const cli_option options[] = {
+        DEVICE_OPTION_ROW(device),
         { .name = "ranks", .value = "P", .integer = &ranks, .min = 1, .max = 64, .help = "Number of ranks; 4." },
         { .name = "microbatches",
           .value = "M",
@@ -356,8 +362,9 @@ int bench_overhead(int argc, char **argv)
         sl_fail(SL_ERR_MEMORY, "no shared memory");
         return failure("bench overhead");
     }
-    *shared =
-        (overhead){ .microbatches = microbatches, .steps = steps, .rounds = rounds, .bind = (sl_launch_bind)bind };
+    *shared = (overhead){
+        .device = device, .microbatches = microbatches, .steps = steps, .rounds = rounds, .bind = (sl_launch_bind)bind
+    };
     sl_status status = measure_all(shared, cases, count, &working);
     if (status == SL_OK && format == FORMAT_JSON)
         print_json(cases, count, &working, microbatches);

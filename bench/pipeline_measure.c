@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-enum { MAX_LOCAL_STAGES = 16 };
+enum { MAX_LOCAL_STAGES = 16, WARM_STEPS = 2 };
 
 /* In memory that the forked ranks share. */
 typedef struct shared_case {
@@ -53,7 +53,9 @@ sl_status pipeline_cut_model(const pipeline_options *options, int stages, sl_par
     model.gpt2.n_layer = options->layers;
     model.gpt2.n_head = options->heads;
     model.gpt2.embd_pdrop = model.gpt2.resid_pdrop = model.gpt2.attn_pdrop = 0;
-    sl_model_shape shape = { .batch = options->batch / options->microbatches, .seq = options->seq };
+    sl_model_shape shape = { .batch = options->batch / options->microbatches,
+                             .seq = options->seq,
+                             .dtype = options->dtype };
     sl_split_spec spec = { .kind = stages == 1 ? SL_SPLIT_WHOLE : SL_SPLIT_EQUAL, .stages = stages };
     SL_TRY(sl_model_check(&model));
     SL_TRY(sl_model_build(&model, SL_MODE_TRAIN, &shape, &graph));
@@ -65,13 +67,26 @@ done:
 
 static sl_status init_weights(sl_runtime *runtime)
 {
+    sl_status status = SL_OK;
     int count = 0;
+    float *values = NULL;
+    sl_stream *stream = sl_runtime_stream(runtime);
     const sl_param *params = sl_runtime_params(runtime, &count);
     for (int i = 0; i < count; i++) {
-        sl_param_info info = { params[i].name, SL_F32, params[i].data.meta.shape, params[i].init };
-        sl_param_init(&info, 1, 0, sl_meta_count(&params[i].data.meta), params[i].data.data);
+        const sl_view *data = &params[i].data;
+        sl_param_info info = { params[i].name, SL_F32, data->meta.shape, params[i].init };
+        int64_t elements = sl_meta_count(&data->meta);
+        SL_TRY(sl_alloc((size_t)elements, sizeof *values, (void **)&values));
+        sl_param_init(&info, 1, 0, elements, values);
+        SL_TRY(sl_f32_convert(values, elements, data->meta.dtype, values));
+        SL_TRY(sl_stream_copy(stream, SL_COPY_HOST_TO_DEVICE, data->data, values, sl_meta_bytes(&data->meta)));
+        SL_TRY(sl_stream_synchronize(stream));
+        sl_free(values);
+        values = NULL;
     }
-    return SL_OK;
+done:
+    sl_free(values);
+    return status;
 }
 
 sl_status pipeline_fill_batch(const pipeline_options *options, int32_t **out)
@@ -85,35 +100,43 @@ done:
     return status;
 }
 
-static sl_status set_up(const shared_case *shared, pipeline_rank *state)
+static sl_status make_runtime(const pipeline_options *options, pipeline_rank *state, bool traced)
 {
-    sl_status status = SL_OK;
-    const pipeline_options *options = &shared->options;
-    sl_generate_options generate = { .name = shared->result.schedule,
-                                     .ranks = shared->result.ranks,
-                                     .microbatches = options->microbatches };
-    sl_device_options threads = { .threads = shared->result.threads };
-    SL_TRY(sl_group_open(NULL, &state->group));
-    SL_TRY(sl_device_open("cpu", &threads, &state->device));
-    SL_TRY(sl_schedule_generate(&generate, &state->schedule));
-    int stages = sl_schedule_stages(state->schedule);
-    SL_TRY(pipeline_cut_model(options, stages, &state->partition));
-    for (int s = 0; s < stages && state->stage_count < MAX_LOCAL_STAGES; s++) {
-        if (sl_schedule_rank_of(state->schedule, s) != sl_group_rank(state->group))
-            continue;
-        SL_TRY(sl_stage_build((const sl_partition *const[]){ state->partition }, 1, s, state->device, NULL,
-                              &state->stages[state->stage_count]));
-        state->stage_count++;
-    }
     sl_runtime_options runtime = {
         .group = state->group,
         .device = state->device,
         .schedule = state->schedule,
         .stages = state->stages,
         .stage_count = state->stage_count,
-        .trace_events = options->steps * options->microbatches * state->stage_count * 16,
+        .trace_events = traced ? options->steps * options->microbatches * state->stage_count * 16 : 0,
     };
-    SL_TRY(sl_runtime_create(&runtime, &state->runtime));
+    return sl_runtime_create(&runtime, &state->runtime);
+}
+
+static sl_status set_up(const shared_case *shared, pipeline_rank *state)
+{
+    sl_status status = SL_OK;
+    const pipeline_options *options = &shared->options;
+    const sl_dtype grad_dtype = SL_F32;
+    const sl_program_options program = { .grad_dtype = &grad_dtype };
+    sl_generate_options generate = { .name = shared->result.schedule,
+                                     .ranks = shared->result.ranks,
+                                     .microbatches = options->microbatches,
+                                     .stages_per_rank = shared->result.stages_per_rank };
+    sl_device_options threads = { .threads = shared->result.threads };
+    SL_TRY(sl_group_open(NULL, &state->group));
+    SL_TRY(sl_device_open(options->device, &threads, &state->device));
+    SL_TRY(sl_schedule_generate(&generate, &state->schedule));
+    int stages = sl_schedule_stages(state->schedule);
+    SL_TRY(pipeline_cut_model(options, stages, &state->partition));
+    for (int s = 0; s < stages && state->stage_count < MAX_LOCAL_STAGES; s++) {
+        if (sl_schedule_rank_of(state->schedule, s) != sl_group_rank(state->group))
+            continue;
+        SL_TRY(sl_stage_build((const sl_partition *const[]){ state->partition }, 1, s, state->device, &program,
+                              &state->stages[state->stage_count]));
+        state->stage_count++;
+    }
+    SL_TRY(make_runtime(options, state, true));
     SL_TRY(init_weights(state->runtime));
     SL_TRY(pipeline_fill_batch(options, &state->tokens));
 done:
@@ -135,6 +158,20 @@ static sl_status run_steps(const pipeline_options *options, pipeline_rank *state
         SL_TRY(sl_runtime_step(state->runtime, &(sl_step){ .args = args, .arg_count = 2, .number = i }, NULL));
     SL_TRY(sl_group_barrier(state->group));
     *seconds = (sl_now() - start) / steps;
+done:
+    return status;
+}
+
+/* On a device that works by itself a trace parts what it would do at once: the time that counts is taken without. */
+static sl_status time_untraced(const pipeline_options *options, pipeline_rank *state, double *seconds)
+{
+    sl_status status = SL_OK;
+    double warm = 0;
+    sl_runtime_destroy(state->runtime);
+    state->runtime = NULL;
+    SL_TRY(make_runtime(options, state, false));
+    SL_TRY(run_steps(options, state, WARM_STEPS, &warm));
+    SL_TRY(run_steps(options, state, options->steps, seconds));
 done:
     return status;
 }
@@ -185,14 +222,17 @@ static sl_status run_rank(shared_case *shared)
     double warm = 0, seconds = 0, predicted = 0, bubble = 0;
     SL_TRY(set_up(shared, &state));
     SL_TRY(SL_NEW_ARRAY(costs, sl_schedule_stages(state.schedule)));
-    SL_TRY(run_steps(&shared->options, &state, 1, &warm));
+    SL_TRY(run_steps(&shared->options, &state, WARM_STEPS, &warm));
     sl_runtime_clear_trace(state.runtime);
     SL_TRY(run_steps(&shared->options, &state, shared->options.steps, &seconds));
     SL_TRY(sl_runtime_measure_costs(state.runtime, costs));
     SL_TRY(predict(&state, costs, &predicted, &bubble));
+    if (!sl_device_is_host(state.device))
+        SL_TRY(time_untraced(&shared->options, &state, &seconds));
     if (sl_group_rank(state.group) == 0) {
         double tokens = (double)(shared->options.batch * shared->options.seq);
         pipeline_case *result = &shared->result;
+        result->stages = sl_schedule_stages(state.schedule);
         result->tokens_per_s = tokens / seconds;
         result->predicted_tokens_per_s = tokens / predicted;
         result->bubble = 1 - busy_seconds(&state, costs) / seconds / result->ranks;

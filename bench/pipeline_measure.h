@@ -8,13 +8,18 @@
 typedef struct SL_NAMED_FIELDS pipeline_options {
     int64_t batch, seq, embd, layers, heads, vocab;
     int ranks, microbatches, steps;
+    int stages_per_rank; /* 0: the schedule's default */
+    const char *device;
+    sl_dtype dtype;
 } pipeline_options;
 
 /* One case and what came of it. */
 typedef struct pipeline_case {
     char schedule[32];
     int ranks;
-    int threads; /* of each rank */
+    int stages_per_rank; /* 0: the schedule's default */
+    int threads;         /* of each rank */
+    int stages;
     double tokens_per_s;
     double predicted_tokens_per_s;
     double bubble;           /* measured: share of the ranks' time in which no phase runs */

@@ -24,12 +24,22 @@ run 0 "$SLUICE" bench pipeline --schedule 1f1b --embd 16 --layers 2 --heads 2 --
 silent
 json_has single_tokens_per_s
 json_is cases.0.ranks 2
-for key in schedule tokens_per_s predicted_tokens_per_s bubble; do
+json_is cases.0.stages 2
+for key in schedule tokens_per_s over_single predicted_tokens_per_s bubble; do
     json_has "cases.0.$key"
 done
+run 0 "$SLUICE" bench pipeline --ranks 1 --stages-per-rank 2 --dtype bf16 --embd 16 --layers 2 --heads 2 --seq 8 --vocab 32 --steps 1 \
+    --format json
+json_is cases.0.schedule Interleaved1F1B # GPipe and 1F1B have one stage a rank
+json_is cases.0.ranks 1
+json_is cases.0.stages 2
 
 run 2 "$SLUICE" bench pipeline --microbatches 3
 complains "3 microbatches do not divide a batch of 8"
+run 2 "$SLUICE" bench pipeline --schedule 1F1B --stages-per-rank 2
+complains "1F1B"
+run 1 "$SLUICE" bench overhead --ranks 1 --rounds 1 --device nonsense
+complains "nonsense"
 run 2 "$SLUICE" bench pipeline --schedule nonsense
 complains "nonsense"
 
