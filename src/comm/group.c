@@ -359,6 +359,15 @@ sl_status sl_group_failure_code(const sl_group *group)
     return atomic_load(&failure->state) == SL_FAILURE_SET ? (sl_status)failure->code : SL_OK;
 }
 
+const char *sl_group_failure_text(const sl_group *group, int *rank)
+{
+    const sl_failure *failure = group->link->failure;
+    if (atomic_load(&failure->state) != SL_FAILURE_SET)
+        return NULL;
+    *rank = failure->rank;
+    return failure->text;
+}
+
 bool sl_group_has_lost(const sl_group *group)
 {
     sl_status code = sl_group_failure_code(group);
@@ -369,7 +378,8 @@ bool sl_group_claim_report(sl_group *group, sl_status status)
 {
     sl_link *link = group->link;
     sl_environment environment;
-    if (sl_environment_read(&environment) == SL_OK && environment.started_by == SL_STARTED_BY_SLUICE)
+    if (strcmp(link->transport->name, "threads") != 0 && sl_environment_read(&environment) == SL_OK &&
+        environment.started_by == SL_STARTED_BY_SLUICE)
         return false;
     if (strcmp(link->transport->name, "mpi") == 0)
         return status != SL_ERR_PEER || (link->rank == 0 && sl_group_has_lost(group));

@@ -46,12 +46,15 @@ struct sl_group {
 };
 
 /* Whether this process is the one to print why the run failed, so that it is printed once: true for one rank of those
- * that share a memory. Ranks of `sluice launch` leave it to the launcher. Under mpi it is the rank with an error of its
+ * that share a memory. Ranks that a launcher started, one a process, leave it to the launcher. Under mpi it is the rank with an error of its
  * own, and rank 0 for those that died. */
 bool sl_group_claim_report(sl_group *group, sl_status status);
 
 /* The code with which the run has failed on the rank that failed first; SL_OK if it has not. */
 sl_status sl_group_failure_code(const sl_group *group);
+/* The text of the run's failure and the rank of the run to blame, -1 if it is none's; NULL if the run has not failed.
+ * Lives as long as the group. */
+const char *sl_group_failure_text(const sl_group *group, int *rank);
 /* Whether the run has failed because a rank died, hangs or cannot be reached, and not by an error that a rank decided:
  * another start may go well. */
 bool sl_group_has_lost(const sl_group *group);

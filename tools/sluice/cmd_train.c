@@ -22,8 +22,8 @@
 
 static const cli_usage usage = {
     .command = NAME,
-    .synopsis = "[-c FILE] [--plan FILE] [--SECTION.KEY=VALUE ...] [-n RANKS] [--dry-run] [--resume | --overwrite] "
-                "[--restarts N] "
+    .synopsis = "[-c FILE] [--plan FILE] [--SECTION.KEY=VALUE ...] [-n RANKS] [--ranks-as processes|threads] "
+                "[--dry-run] [--resume | --overwrite] [--restarts N] "
                 "[--trace N] [--save-grads FILE]",
     .description =
         "Trains a language model from a text or token file, cut into pipeline stages. Everything of a run lies in the "
@@ -39,12 +39,14 @@ static const cli_usage usage = {
                 "mpirun -n 4 sluice train -c run.yaml --parallel.pp=4",
 };
 
-enum { OWN_OPTIONS = 13 };
+enum { OWN_OPTIONS = 14 };
+
+enum { AS_PROCESSES, AS_THREADS }; /* --ranks-as */
 
 /* The command line as it was read. */
 typedef struct train_arguments {
     const char *config, *save_grads, *device;
-    int ranks, trace, restarts, min_ranks;
+    int ranks, ranks_as, trace, restarts, min_ranks;
     bool dry_run, resume, overwrite;
     double hang_timeout;
     int format; /* of --dry-run */
@@ -81,6 +83,12 @@ static void fill_options(train_arguments *arguments, cli_option *options)
           .max = SL_MAX_RANKS,
           .help = "Ranks to start; parallel.pp x parallel.dp by default. Where parallel.pp is not given it is N / "
                   "parallel.dp." },
+        { .name = "ranks-as",
+          .value = "WHAT",
+          .words = "processes|threads",
+          .choice = &arguments->ranks_as,
+          .help = "What the ranks are: processes (the default) or threads of this one process, which share a GPU "
+                  "without taking turns. A fault of one thread ends all." },
         { .name = "device",
           .value = "DEVICE",
           .text = &arguments->device,
@@ -205,31 +213,48 @@ static void print_result(const sl_train_config *config, const train_arguments *a
     fflush(stdout);
 }
 
-/* This process is one rank, or the only one. */
-static int run_rank(const sl_train_plan *plan, const sl_train_config *config, const train_arguments *arguments)
+/* What every rank of this process runs. */
+typedef struct rank_job {
+    const sl_train_plan *plan;
+    const sl_train_config *config;
+    const train_arguments *arguments;
+} rank_job;
+
+static int run_rank(void *user, sl_group *group)
 {
-    sl_group *group = NULL;
+    const rank_job *job = user;
     sl_train_result result;
-    const sl_train_options options = { .resume = arguments->resume,
-                                       .overwrite = arguments->overwrite,
-                                       .trace_steps = arguments->trace,
-                                       .save_grads = arguments->save_grads,
+    const sl_train_options options = { .resume = job->arguments->resume,
+                                       .overwrite = job->arguments->overwrite,
+                                       .trace_steps = job->arguments->trace,
+                                       .save_grads = job->arguments->save_grads,
                                        .console = stdout,
                                        .stop = &stop_signal };
-    if (sl_group_open(&(sl_group_options){ .hang_timeout = arguments->hang_timeout }, &group) != SL_OK)
-        return failure(NAME);
-    catch_signals();
-    int rank = sl_group_rank(group);
-    int code = EXIT_OK;
-    sl_status status = sl_train_run(plan, group, &options, &result);
+    sl_status status = sl_train_run(job->plan, group, &options, &result);
     if (status != SL_OK)
-        code = ranks_failure(NAME, group, status);
-    else if (rank == 0)
-        print_result(config, arguments, &result);
-    sl_group_close(group);
+        return ranks_failure(NAME, group, status);
+    if (sl_group_rank(group) == 0)
+        print_result(job->config, job->arguments, &result);
+    return result.stopped ? 128 + (stop_signal ? (int)stop_signal : SIGTERM) : EXIT_OK;
+}
+
+/* This process is one rank, or the only one, or all of them. */
+static int run_here(rank_job *job)
+{
+    sl_group *group = NULL;
+    int code = EXIT_OK, ranks = sl_train_plan_ranks(job->plan);
+    double hang_timeout = job->arguments->hang_timeout;
+    if (job->arguments->ranks_as == AS_THREADS && ranks > 1) {
+        catch_signals();
+        code = ranks_run_threads(NAME, ranks, hang_timeout, run_rank, job);
+    } else {
+        if (sl_group_open(&(sl_group_options){ .hang_timeout = hang_timeout }, &group) != SL_OK)
+            return failure(NAME);
+        catch_signals();
+        code = run_rank(job, group);
+        sl_group_close(group);
+    }
     drop_unread_output();
-    if (code == EXIT_OK && result.stopped)
-        code = 128 + (stop_signal ? (int)stop_signal : SIGTERM);
     return code;
 }
 
@@ -329,7 +354,7 @@ static int run(const train_arguments *arguments, const sl_train_config *config, 
 {
     sl_train_plan *plan = NULL;
     /* One rank of many warns, and of those that are to be started the first. */
-    bool several = config->parallel.pp * config->parallel.dp > 1;
+    bool several = config->parallel.pp * config->parallel.dp > 1 && arguments->ranks_as == AS_PROCESSES;
     bool starts = !arguments->dry_run && !ranks_started() && (several || arguments->restarts > 0);
     if (starts || ranks_own() > 0)
         sl_log_set_level(SL_LOG_ERROR);
@@ -337,6 +362,8 @@ static int run(const train_arguments *arguments, const sl_train_config *config, 
         return refuse(sl_fail(
             SL_ERR_ARGUMENT,
             "--restarts: these ranks were not started by this command; who started them has to start them again"));
+    if (arguments->min_ranks > 0 && arguments->ranks_as == AS_THREADS)
+        return refuse(sl_fail(SL_ERR_ARGUMENT, "--min-ranks: ranks as threads are lost together, not one by one"));
     if (!arguments->dry_run && is_gpu_model(arguments->device))
         return refuse(
             sl_fail(SL_ERR_ARGUMENT,
@@ -356,9 +383,9 @@ static int run(const train_arguments *arguments, const sl_train_config *config, 
         code = refuse(status);
     } else if (starts) {
         sl_train_plan_destroy(plan);
-        return start_ranks(arguments, ranks, argc, argv);
+        return start_ranks(arguments, arguments->ranks_as == AS_THREADS ? 1 : ranks, argc, argv);
     } else {
-        code = run_rank(plan, config, arguments);
+        code = run_here(&(rank_job){ .plan = plan, .config = config, .arguments = arguments });
     }
     sl_train_plan_destroy(plan);
     return code;
@@ -380,7 +407,13 @@ static int load_config(train_arguments *arguments, sl_train_config **out)
         return refuse(status);
     *out = config;
     int64_t dp = config->parallel.dp;
-    bool started = ranks_started();
+    bool threads = arguments->ranks_as == AS_THREADS, started = ranks_started() && !threads;
+    if (threads && ranks_size() > 1) {
+        sl_train_config_destroy(config);
+        *out = NULL;
+        return refuse(
+            sl_fail(SL_ERR_ARGUMENT, "--ranks-as threads: %d processes were started; one is all ranks", ranks_size()));
+    }
     int ranks = started ? ranks_size() : arguments->ranks;
     bool agree = !started || arguments->ranks == 0 || arguments->ranks == ranks;
     if (agree && (ranks == 0 || ranks == config->parallel.pp * dp))

@@ -45,5 +45,7 @@ int failure(const char *command_name);
 int refusal(const char *command_name, sl_status status);
 /* From now on the library's log lines go to stderr as "sluice plan: warning: LINE". */
 void log_to_stderr(const char *command_name);
+/* Other lines than errors that this thread logs are dropped. */
+void log_errors_only(void);
 
 #endif

@@ -47,10 +47,18 @@ int refusal(const char *command_name, sl_status status)
     return status == SL_ERR_ARGUMENT ? usage_error(command_name, "%s", sl_error_message()) : failure(command_name);
 }
 
+static _Thread_local bool only_errors; /* of this thread's lines are shown */
+
 static void log_line(void *user, sl_log_level level, const char *line)
 {
     static const char *const names[] = { "error: ", "warning: ", "", "" };
-    fprintf(stderr, "sluice %s: %s%s\n", (const char *)user, names[level], line);
+    if (level == SL_LOG_ERROR || !only_errors)
+        fprintf(stderr, "sluice %s: %s%s\n", (const char *)user, names[level], line);
+}
+
+void log_errors_only(void)
+{
+    only_errors = true;
 }
 
 void log_to_stderr(const char *command_name)

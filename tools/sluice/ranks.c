@@ -4,6 +4,7 @@
 #include "command.h"
 
 #include "base/alloc.h"
+#include "base/thread.h"
 #include "comm/environment.h"
 #include "comm/group.h"
 
@@ -40,10 +41,91 @@ int ranks_size(void)
 int ranks_failure(const char *command_name, sl_group *group, sl_status status)
 {
     bool refused = status == SL_ERR_ARGUMENT || sl_group_failure_code(group) == SL_ERR_ARGUMENT;
-    if (sl_group_claim_report(group, status))
+    if (strcmp(sl_group_transport(group), "threads") != 0 && sl_group_claim_report(group, status))
         refusal(command_name, status);
     return sl_group_has_lost(group) ? SL_EXIT_AGAIN : refused ? EXIT_USAGE : EXIT_FAILED;
 }
+
+/* ---- Threads --------------------------------------------------------------------------------- */
+
+typedef struct thread_rank {
+    int (*run)(void *user, sl_group *group);
+    void *user;
+    sl_group *group;
+    pthread_t thread;
+    int code;
+} thread_rank;
+
+/* All ranks would give the same warnings: those of rank 0 are enough. */
+static void *play_rank(void *user)
+{
+    thread_rank *rank = user;
+    if (sl_group_rank(rank->group) > 0)
+        log_errors_only();
+    rank->code = rank->run(rank->user, rank->group);
+    return NULL;
+}
+
+/* A thread for each rank; those that were started come to an end in any case. */
+static sl_status play_ranks(thread_rank *ranks, int count)
+{
+    sl_status status = SL_OK;
+    int started = 0;
+    while (started < count && status == SL_OK) {
+        status = sl_thread_start("the thread of a rank", play_rank, &ranks[started], &ranks[started].thread);
+        started += status == SL_OK;
+    }
+    if (status != SL_OK)
+        sl_group_fail(ranks[0].group, status);
+    for (int r = 0; r < started; r++)
+        pthread_join(ranks[r].thread, NULL);
+    return status;
+}
+
+/* The first failure is said once, by the launcher if there is one: `outer` is the group that it knows. */
+static int report_threads(const char *command_name, const thread_rank *ranks, sl_group *outer)
+{
+    int failed = -1;
+    const char *text = sl_group_failure_text(ranks[0].group, &failed);
+    if (!text)
+        return ranks[0].code;
+    if (outer)
+        sl_group_fail_text(outer, sl_group_failure_code(ranks[0].group), text);
+    if (!outer || sl_group_claim_report(outer, SL_ERR_PEER))
+        fprintf(stderr, "sluice %s: %s\n", command_name, text);
+    int code = failed >= 0 ? ranks[failed].code : ranks[0].code;
+    return code != EXIT_OK ? code : EXIT_FAILED;
+}
+
+int ranks_run_threads(const char *command_name, int count, double hang_timeout, int (*run)(void *user, sl_group *group),
+                      void *user)
+{
+    sl_status status = SL_OK;
+    int code = EXIT_FAILED;
+    const sl_group_options options = { .hang_timeout = hang_timeout };
+    sl_group **groups = NULL, *outer = NULL;
+    thread_rank *ranks = NULL;
+    SL_TRY(SL_NEW_ARRAY(groups, count));
+    SL_TRY(SL_NEW_ARRAY(ranks, count));
+    if (ranks_started())
+        SL_TRY(sl_group_open(&options, &outer));
+    SL_TRY(sl_group_open_threads(count, &options, groups));
+    for (int r = 0; r < count; r++)
+        ranks[r] = (thread_rank){ .run = run, .user = user, .group = groups[r], .code = EXIT_OK };
+    SL_TRY(play_ranks(ranks, count));
+    code = report_threads(command_name, ranks, outer);
+done:
+    if (status != SL_OK)
+        code = failure(command_name);
+    for (int r = 0; groups && r < count; r++)
+        sl_group_close(groups[r]);
+    sl_group_close(outer);
+    sl_free(ranks);
+    sl_free(groups);
+    return code;
+}
+
+/* ---- Processes ------------------------------------------------------------------------------- */
 
 /* The path of this program, so that the ranks have its name in a list of processes. */
 static void find_program(char *path, size_t size)

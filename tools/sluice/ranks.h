@@ -15,7 +15,8 @@ int ranks_own(void);
 /* How many ranks were started together; 1 if it was started on its own. */
 int ranks_size(void);
 
-/* The exit code of a rank whose run has failed. One rank prints why; for ranks of `sluice launch` the launcher does. */
+/* The exit code of a rank whose run has failed. One rank prints why; for ranks of `sluice launch` the launcher does, for
+ * those of ranks_run_threads the thread that started them. */
 int ranks_failure(const char *command_name, sl_group *group, sl_status status);
 
 /* Whether these ranks follow others that were lost, as --restarts says. */
@@ -29,6 +30,12 @@ typedef struct ranks_again {
     int (*choose_ranks)(const void *user, int most, char words[RANKS_WORDS][48]);
     const void *user;
 } ranks_again;
+
+/* Plays all ranks in this process, a thread each: `run` gets the group of its rank and returns its exit code. Returns that
+ * of the rank that failed first, after one report, or that of rank 0. hang_timeout as in sl_group_options. A launcher
+ * that started this process hears of a failure. */
+int ranks_run_threads(const char *command_name, int count, double hang_timeout, int (*run)(void *user, sl_group *group),
+                      void *user);
 
 /* Starts the ranks of `sluice ARGV...` on this machine and waits for them; returns the exit code. hang_timeout as in
  * sl_launch_options; again may be NULL. */
