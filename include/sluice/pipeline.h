@@ -7,6 +7,7 @@
 
 #include <sluice/graph.h>
 #include <sluice/schedule.h>
+#include <sluice/sharding.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -137,6 +138,14 @@ typedef enum sl_shard_mode {
     SL_SHARD_FULL       /* everything: each keeps a part of every weight and gradient. UNSHARD gathers a stage's weights
                            into a slot, RESHARD gives it back, REDUCE_GRAD leaves each replica its part of the sum */
 } sl_shard_mode;
+
+/* Who of the replicas of a stage has what of a weight: flat shardings (sl_sharding_flat), in which ranks are the numbers of
+ * replicas. A pipeline knows no devices: they are "meta". */
+typedef struct sl_weight_shardings {
+    const sl_sharding *held;    /* kept between steps: the whole by each, or with SL_SHARD_FULL shards */
+    const sl_sharding *updated; /* what each has the sum of the gradient of and updates: the whole, or shards */
+    const sl_sharding *counted; /* what each alone of all sums and counts in a norm: one part, whatever the mode */
+} sl_weight_shardings;
 
 /* Zero is the default of every field except schedule and stages. Everything is borrowed for the call. */
 typedef struct SL_NAMED_FIELDS sl_pipeline_options {

@@ -251,8 +251,11 @@ typedef struct sl_param {
     sl_view data;        /* of this rank: the whole, or with SL_SHARD_FULL its part in one dim, zeros past the end */
     sl_shape shape;      /* of the whole */
     sl_view grad;        /* laid out as data; none if frozen */
-    /* The part that data holds; that this rank has the gradient of and updates; that it alone of all replicas counts in
-     * a norm: one of as many equal parts as there are replicas, whatever the mode. Ranges may be empty. */
+    /* Who of the replicas holds, updates and counts what; ranks are those of sl_runtime_options.replicas. Borrowed from the
+     * runtime. NULL in sl_chunks, which know no replicas. */
+    sl_weight_shardings shardings;
+    /* What is this rank's in them: the part that data holds; that it has the gradient of and updates; that it alone counts
+     * in a norm. Ranges may be empty. */
     sl_param_range held, updated, counted;
     int counted_part; /* the number of that last part */
     sl_init init;     /* of graph-made stages */

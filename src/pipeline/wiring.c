@@ -139,47 +139,6 @@ done:
     return status;
 }
 
-/* What a rank keeps of the stage's weights, and with shards how they lie when gathered. */
-static sl_status shard_stage(const sl_wiring *wiring, sl_wire_stage *stage, int s)
-{
-    for (int i = 0; i < stage->weight_count; i++) {
-        sl_wire_weight *weight = &stage->weights[i];
-        int64_t count = sl_meta_count(&weight->meta), replicas = wiring->replicas;
-        weight->part = (count + replicas - 1) / replicas;
-        weight->shard = weight->part * (replicas / wiring->shard_group);
-        weight->kept_meta = weight->meta;
-        weight->kept_grad_meta = weight->grad_meta;
-        weight->data_room = sl_meta_bytes(&weight->meta);
-        weight->grad_room = sl_meta_bytes(&weight->grad_meta);
-        if (wiring->shard == SL_SHARD_NONE)
-            continue;
-        if (weight->own_data || weight->own_grad)
-            return sl_fail(SL_ERR_ARGUMENT,
-                           "stage %d: parameter '%s' lies in the caller's memory: it cannot be sharded", s,
-                           weight->name);
-        size_t all_parts = (size_t)(replicas * weight->part); /* collectives move equal parts */
-        weight->data_room = all_parts * sl_dtype_size(weight->meta.dtype);
-        weight->grad_room = all_parts * sl_dtype_size(weight->grad_meta.dtype);
-        if (wiring->shard == SL_SHARD_OPTIMIZER)
-            continue;
-        weight->block_offset = stage->weight_block_bytes;
-        stage->weight_block_bytes += sl_round_up(weight->data_room);
-        if (!weight->frozen) {
-            weight->grad_block_offset = stage->grad_block_bytes;
-            stage->grad_block_bytes += sl_round_up(weight->grad_room);
-        }
-        weight->kept_meta = sl_meta_make(weight->meta.dtype, 1, &weight->shard);
-        weight->kept_grad_meta = sl_meta_make(weight->grad_meta.dtype, 1, &weight->shard);
-        weight->data_room = sl_meta_bytes(&weight->kept_meta);
-        weight->grad_room = sl_meta_bytes(&weight->kept_grad_meta);
-    }
-    if (wiring->shard == SL_SHARD_FULL) {
-        stage->packed_offset = stage->weight_block_bytes;
-        stage->weight_block_bytes += sl_round_up(stage->packed_bytes);
-    }
-    return SL_OK;
-}
-
 /* ---- Root inputs ----------------------------------------------------------------------------- */
 
 int sl_wiring_find_root(const sl_wiring *wiring, const char *name)
@@ -483,8 +442,8 @@ static sl_status take_stages(sl_wiring *wiring, const sl_pipeline_options *optio
         if (wiring->stages[s].rank < 0)
             SL_TRY(sl_fail(SL_ERR_SCHEDULE, "schedule: stage %d is on no rank", s));
         SL_TRY(copy_stage(wiring, &options->stages[s], &wiring->stages[s]));
-        SL_TRY(shard_stage(wiring, &wiring->stages[s], s));
     }
+    SL_TRY(sl_wiring_shard_weights(wiring));
     for (int i = 0; i < options->arg_count; i++)
         SL_TRY(add_arg(wiring, &options->args[i]));
 done:
@@ -514,6 +473,7 @@ void sl_wiring_destroy(sl_wiring *wiring)
 {
     if (!wiring)
         return;
+    sl_wiring_free_shardings(wiring);
     sl_free(wiring->roots);
     sl_arena_destroy(wiring->arena);
     sl_free(wiring);

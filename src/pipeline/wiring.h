@@ -39,9 +39,10 @@ typedef struct sl_wire_weight {
     const struct sl_wire_weight *source; /* an earlier weight of the rank and tie has the values; NULL: this one */
     size_t data_offset, grad_offset;     /* in the rank's blocks; SL_NO_OFFSET: the caller's, or none */
     sl_meta kept_meta, kept_grad_meta;   /* what a rank keeps: the whole, or with SL_SHARD_FULL a shard in one dim */
-    /* Elements of one of as many equal parts as there are replicas, and of the parts that are one shard. The last ones'
-     * may lie past the end. */
-    int64_t part, shard;
+    sl_weight_shardings shardings;
+    /* Collectives move equal pieces: so many elements for each part (of shardings.counted), and for the parts that are one
+     * shard (of shardings.updated). Piece i begins at i times that; what lies past the end is padding. */
+    int64_t part_room, shard_room;
     size_t data_room, grad_room;            /* bytes that they take in the rank's blocks */
     size_t block_offset, grad_block_offset; /* in the stage's blocks of gathered weights and gradients */
 } sl_wire_weight;
@@ -95,6 +96,14 @@ typedef struct sl_wire_rank {
     int input_rows, output_rows, grad_rows;
 } sl_wire_rank;
 
+/* A sharding that weights have, and how it was made. */
+typedef struct sl_wire_sharding {
+    sl_sharding sharding;
+    int group;
+    const sl_shard_place *places;
+    struct sl_wire_sharding *next;
+} sl_wire_sharding;
+
 typedef struct sl_wiring {
     sl_arena *arena;
     sl_wire_rank *ranks;
@@ -114,6 +123,11 @@ typedef struct sl_wiring {
     int replicas;
     sl_shard_mode shard;
     int shard_group; /* replicas that share */
+    /* The replicas in their order, which is that of shards, and in the order of parts: shard `replica` of every held and
+     * updated is the replica's, and shard part_of[replica] of every counted. */
+    sl_shard_place *places, *part_places;
+    int *part_of;
+    sl_wire_sharding *shardings; /* of all weights */
     int microbatches;
     int size_count;  /* 1, or 2 if the batch does not divide */
     int large_count; /* microbatches of the larger size; all of them if there is one size */
@@ -126,7 +140,10 @@ SL_MUST_CHECK sl_status sl_stage_desc_copy(sl_arena *arena, sl_stage_desc *desc)
 SL_MUST_CHECK sl_status sl_wiring_create(const sl_pipeline_options *options, sl_wiring **out);
 void sl_wiring_destroy(sl_wiring *wiring); /* NULL is fine */
 
-/* A step of the creation: settles the metadata of all values. */
+/* Steps of the creation. Who has what of each weight, and the memory of a rank that follows. */
+SL_MUST_CHECK sl_status sl_wiring_shard_weights(sl_wiring *wiring);
+void sl_wiring_free_shardings(sl_wiring *wiring);
+/* The metadata of all values. */
 SL_MUST_CHECK sl_status sl_wiring_settle_shapes(sl_wiring *wiring, const sl_pipeline_options *options);
 
 int sl_wiring_find_root(const sl_wiring *wiring, const char *name); /* -1: there is none */
@@ -136,24 +153,11 @@ int64_t sl_wiring_samples(const sl_wiring *wiring, int microbatch); /* in it */
 int64_t sl_wiring_first_sample(const sl_wiring *wiring, int microbatch);
 size_t sl_wiring_bytes(const sl_wiring *wiring, const sl_meta *metas); /* the largest over the sizes */
 
-/* What a replica has of each weight: one of shard_group shards, and alone of all one of as many parts as there are
- * replicas. Every group of shard_group neighbors has all shards; the parts of those with the same shard are inside it. */
-static inline int sl_wiring_shard_of(const sl_wiring *wiring, int replica)
+/* What a replica has of a weight: the elements of one shard. */
+static inline sl_param_range sl_shard_range(const sl_sharding *sharding, int shard)
 {
-    return replica % wiring->shard_group;
-}
-
-static inline int sl_wiring_part_of(const sl_wiring *wiring, int replica)
-{
-    return replica % wiring->shard_group * (wiring->replicas / wiring->shard_group) + replica / wiring->shard_group;
-}
-
-/* The elements of the weight in piece `number` of pieces of `each`: none if that lies past the end. */
-static inline sl_param_range sl_weight_piece(const sl_wire_weight *weight, int64_t each, int number)
-{
-    int64_t count = sl_meta_count(&weight->meta), first = number * each;
-    first = first < count ? first : count;
-    return (sl_param_range){ .first = first, .count = each < count - first ? each : count - first };
+    const sl_shard *own = &sharding->shards[shard];
+    return (sl_param_range){ .first = own->offsets[0], .count = own->size.dims[0] };
 }
 
 /* The pairs of stages that are joined, with the bytes of all values between them; the caller frees both. bytes may be

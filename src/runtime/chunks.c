@@ -155,8 +155,9 @@ static sl_status place_values(sl_chunks *chunks)
     size_t used = 0;
     for (int i = 0; i < stage->weight_count; i++) {
         sl_stage_weight *weight = &stage->weights[i];
-        if (stage->store && weight->parts > 1)
-            return sl_fail(SL_ERR_UNSUPPORTED, "parameter '%s' is one of %d parts", weight->name, weight->parts);
+        if (stage->store && weight->held.count < sl_meta_count(&weight->meta))
+            return sl_fail(SL_ERR_UNSUPPORTED, "replicas share parameter '%s': only a part of it is here",
+                           weight->name);
         used += weight->data ? 0 : rounded(&weight->meta);
     }
     if (!stage->store) {
@@ -167,7 +168,7 @@ static sl_status place_values(sl_chunks *chunks)
         for (int i = 0; i < stage->weight_count; i++) {
             sl_stage_weight *weight = &stage->weights[i];
             weight->kept_data = weight->data ? NULL : at;
-            weight->parts = 1;
+            weight->held = (sl_param_range){ .first = 0, .count = sl_meta_count(&weight->meta) };
             at += weight->data ? 0 : rounded(&weight->meta);
         }
     }

@@ -29,12 +29,12 @@ static void place_weights(sl_runtime *runtime)
 
 static void set_ranges(const sl_runtime *runtime, const sl_wire_weight *wire, sl_param *param)
 {
-    const sl_param_range whole = { .first = 0, .count = sl_meta_count(&wire->meta) };
-    const sl_param_range shard = sl_weight_piece(wire, wire->shard, runtime->sharers.shard);
-    param->held = runtime->wiring->shard == SL_SHARD_FULL ? shard : whole;
-    param->updated = runtime->wiring->shard == SL_SHARD_NONE ? whole : shard;
-    param->counted = sl_weight_piece(wire, wire->part, runtime->sharers.part);
-    param->counted_part = runtime->sharers.part;
+    const sl_sharers *own = &runtime->sharers;
+    param->shardings = wire->shardings;
+    param->held = sl_shard_range(wire->shardings.held, own->replica);
+    param->updated = sl_shard_range(wire->shardings.updated, own->replica);
+    param->counted = sl_shard_range(wire->shardings.counted, own->part);
+    param->counted_part = own->part;
 }
 
 /* The list that callers see: each parameter of this rank once. */

@@ -27,7 +27,7 @@ typedef struct sl_stage_weight {
     void *data, *grad;             /* the caller's, else NULL */
     void *data_place, *grad_place; /* where it lies once a runtime has the stage */
     void *kept_data;               /* in the stage's store, from one runtime to the next; NULL: the caller's */
-    int part, parts;               /* of the whole: what it keeps there */
+    sl_param_range held;           /* the elements that are kept there */
 } sl_stage_weight;
 
 /* Pointers of one microbatch at one stage; filled by the compiler, and by messages where they are used in place. */

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 void sl_store_release(sl_param_store *store)
@@ -23,14 +24,15 @@ static const sl_wire_weight *wire_of(const sl_runtime *runtime, int k, int i)
     return &runtime->wiring->stages[runtime->stages[k]->index].weights[i];
 }
 
-static int parts_of(const sl_runtime *runtime)
+/* What this rank keeps of a weight. */
+static sl_param_range held_by(const sl_runtime *runtime, const sl_wire_weight *weight)
 {
-    return runtime->wiring->shard == SL_SHARD_FULL ? runtime->wiring->shard_group : 1;
+    return sl_shard_range(weight->shardings.held, runtime->sharers.replica);
 }
 
-static int part_of(const sl_runtime *runtime)
+static bool same_range(sl_param_range a, sl_param_range b)
 {
-    return runtime->wiring->shard == SL_SHARD_FULL ? runtime->sharers.shard : 0;
+    return a.first == b.first && a.count == b.count;
 }
 
 /* The weight that has the values: itself, or an earlier one of the rank that it is tied to. */
@@ -52,8 +54,8 @@ static bool has_layout(const sl_runtime *runtime, const sl_param_store *store)
             const sl_wire_weight *value = value_of(wire_of(runtime, k, i));
             if (value->data_offset == SL_NO_OFFSET)
                 continue; /* the caller's */
-            if (weight->kept_data != (char *)store->data + value->data_offset || weight->parts != parts_of(runtime) ||
-                weight->part != part_of(runtime))
+            if (weight->kept_data != (char *)store->data + value->data_offset ||
+                !same_range(weight->held, held_by(runtime, value)))
                 return false;
         }
     }
@@ -93,15 +95,16 @@ static sl_status move_weight(sl_runtime *runtime, int k, int i)
     const sl_wire_weight *wire = wire_of(runtime, k, i);
     if (!stage->store || !weight->kept_data || wire->source || wire->data_offset == SL_NO_OFFSET)
         return SL_OK;
-    if (weight->parts != parts_of(runtime) || weight->part != part_of(runtime))
-        return sl_fail(
-            SL_ERR_UNSUPPORTED,
-            "stage %d: parameter '%s' is part %d of %d of an earlier runtime; it cannot become part %d of %d",
-            stage->index, weight->name, weight->part, weight->parts, part_of(runtime), parts_of(runtime));
+    const sl_param_range held = held_by(runtime, wire);
+    if (!same_range(weight->held, held))
+        return sl_fail(SL_ERR_UNSUPPORTED,
+                       "stage %d: of parameter '%s' an earlier runtime has left %" PRId64 " elements from %" PRId64
+                       " on here; this one holds %" PRId64 " from %" PRId64 " on",
+                       stage->index, weight->name, weight->held.count, weight->held.first, held.count, held.first);
     if (stage->store->device != runtime->device)
         return sl_fail(SL_ERR_UNSUPPORTED, "stage %d: its parameters are on another device", stage->index);
     return sl_stream_copy(runtime->stream, SL_COPY_DEVICE_TO_DEVICE, weight->data_place, weight->kept_data,
-                          sl_meta_bytes(&wire->kept_meta));
+                          (size_t)held.count * sl_dtype_size(wire->meta.dtype));
 }
 
 /* ---- A runtime's store ----------------------------------------------------------------------- */
@@ -171,10 +174,9 @@ static void give(sl_runtime *runtime, int k)
     }
     for (int i = 0; i < stage->weight_count; i++) {
         sl_stage_weight *weight = &stage->weights[i];
-        bool own = value_of(wire_of(runtime, k, i))->data_offset == SL_NO_OFFSET;
-        weight->kept_data = own ? NULL : weight->data_place;
-        weight->parts = parts_of(runtime);
-        weight->part = part_of(runtime);
+        const sl_wire_weight *value = value_of(wire_of(runtime, k, i));
+        weight->kept_data = value->data_offset == SL_NO_OFFSET ? NULL : weight->data_place;
+        weight->held = held_by(runtime, value);
     }
 }
 
@@ -211,8 +213,7 @@ sl_status sl_stage_share_params(sl_stage *stage, const sl_stage *from)
         to->kept_data = source->kept_data;
         to->data = source->data;
         to->grad = source->grad;
-        to->part = source->part;
-        to->parts = source->parts;
+        to->held = source->held;
     }
     stage->store = from->store;
     stage->store->users++;

@@ -33,7 +33,7 @@ static sl_status tie_init(sl_runtime *runtime, const sl_wire_tie *wire, sl_tie *
     tie->meta = first->kept_grad_meta;
     size_t own = 0; /* with SL_SHARD_OPTIMIZER a rank has the sum of its shard alone, inside of the whole */
     if (wiring->shard == SL_SHARD_OPTIMIZER) {
-        sl_param_range range = sl_weight_piece(first, first->shard, runtime->sharers.shard);
+        sl_param_range range = sl_shard_range(first->shardings.updated, runtime->sharers.replica);
         tie->meta = sl_meta_make(first->grad_meta.dtype, 1, &range.count);
         own = (size_t)range.first * sl_dtype_size(first->grad_meta.dtype);
     }

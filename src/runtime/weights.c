@@ -11,9 +11,7 @@ sl_status sl_weights_split_groups(sl_runtime *runtime)
     const sl_wiring *wiring = runtime->wiring;
     int rows = wiring->shard_group, columns = wiring->replicas / rows;
     int rank = runtime->replicas ? sl_group_rank(runtime->replicas) : 0;
-    runtime->sharers = (sl_sharers){ .rows = rows,
-                                     .shard = sl_wiring_shard_of(wiring, rank),
-                                     .part = sl_wiring_part_of(wiring, rank) };
+    runtime->sharers = (sl_sharers){ .rows = rows, .replica = rank, .part = wiring->part_of[rank] };
     if (!runtime->replicas || wiring->shard == SL_SHARD_NONE || wiring->replicas == 1)
         return SL_OK;
     SL_TRY(sl_group_split(runtime->replicas, rank / rows, rank % rows, &runtime->sharers.shards));
@@ -23,15 +21,31 @@ done:
     return status;
 }
 
+static sl_own_pieces find_own(const sl_runtime *runtime, const sl_wire_weight *weight)
+{
+    const sl_sharers *sharers = &runtime->sharers;
+    size_t size = sl_dtype_size(weight->meta.dtype), grad_size = sl_dtype_size(weight->grad_meta.dtype);
+    size_t shard = (size_t)(sharers->replica % sharers->rows), part = (size_t)sharers->part;
+    return (sl_own_pieces){ .shard = shard * (size_t)weight->shard_room * size,
+                            .shard_bytes = (size_t)weight->shard_room * size,
+                            .grad_shard = shard * (size_t)weight->shard_room * grad_size,
+                            .grad_part = part * (size_t)weight->part_room * grad_size,
+                            .grad_part_bytes = (size_t)weight->part_room * grad_size };
+}
+
 sl_status sl_weights_create(sl_runtime *runtime)
 {
     sl_status status = SL_OK;
     SL_TRY(SL_NEW_ARRAY(runtime->requests, runtime->stage_count));
     for (int k = 0; k < runtime->stage_count; k++) {
         sl_stage_requests *requests = &runtime->requests[k];
-        SL_TRY(SL_NEW_ARRAY(requests->gather_items, runtime->stages[k]->weight_count));
-        SL_TRY(SL_NEW_ARRAY(requests->sum_items, runtime->stages[k]->weight_count));
-        SL_TRY(SL_NEW_ARRAY(requests->sums, runtime->stages[k]->weight_count));
+        const sl_wire_stage *wire = &runtime->wiring->stages[runtime->stages[k]->index];
+        SL_TRY(SL_NEW_ARRAY(requests->own, wire->weight_count));
+        SL_TRY(SL_NEW_ARRAY(requests->gather_items, wire->weight_count));
+        SL_TRY(SL_NEW_ARRAY(requests->sum_items, wire->weight_count));
+        SL_TRY(SL_NEW_ARRAY(requests->sums, wire->weight_count));
+        for (int i = 0; i < wire->weight_count; i++)
+            requests->own[i] = find_own(runtime, &wire->weights[i]);
     }
 done:
     return status;
@@ -46,6 +60,7 @@ void sl_weights_destroy(sl_runtime *runtime)
             (void)!sl_request_wait(requests->gather);
         for (int i = 0; i < requests->sum_count; i++)
             (void)!sl_request_wait(requests->sums[i]);
+        sl_free(requests->own);
         sl_free(requests->gather_items);
         sl_free(requests->sum_items);
         sl_free(requests->sums);
@@ -260,11 +275,6 @@ static char *whole_grad(const weights_of *of, int i)
     return of->block ? of->block + of->wire->weights[i].grad_block_offset : of->stage->weights[i].grad_place;
 }
 
-static size_t part_bytes(const sl_wire_weight *weight, int64_t elements)
-{
-    return (size_t)elements * sl_dtype_size(weight->grad_meta.dtype);
-}
-
 /* Whether this rank's part of a sum can go where its gradient is kept: nothing is added to it, and it is the whole shard. */
 static bool sums_into_place(const sl_runtime *runtime, const weights_of *of)
 {
@@ -302,12 +312,11 @@ static sl_status reduce_parts(sl_runtime *runtime, const weights_of *of)
             first = end;
             dtype = weight->grad_meta.dtype;
         }
-        char *whole = whole_grad(of, i),
-             *part = whole + (size_t)runtime->sharers.part * part_bytes(weight, weight->part);
+        char *whole = whole_grad(of, i), *part = whole + of->requests->own[i].grad_part;
         of->requests->sum_items[end++] =
             (sl_bucket_item){ .send = whole,
                               .recv = sums_into_place(runtime, of) ? of->stage->weights[i].grad_place : part,
-                              .count = weight->part };
+                              .count = weight->part_room };
     }
     SL_TRY(post_sum(runtime, of->requests, first, end, dtype));
 done:
@@ -337,14 +346,13 @@ static sl_status join_parts(sl_runtime *runtime, const weights_of *of)
         return SL_OK;
     SL_TRY(begin_posting(runtime));
     for (int i = 0; i < of->wire->weight_count; i++) {
-        const sl_wire_weight *weight = &of->wire->weights[i];
-        if (weight->frozen)
+        const sl_own_pieces *own = &of->requests->own[i];
+        if (of->wire->weights[i].frozen)
             continue;
-        size_t part = part_bytes(weight, weight->part);
-        char *shard = whole_grad(of, i) + (size_t)sharers->shard * part_bytes(weight, weight->shard);
-        items[count++] = (sl_bucket_item){ .send = shard + (size_t)sl_group_rank(sharers->across) * part,
-                                           .recv = shard,
-                                           .count = (int64_t)part };
+        char *whole = whole_grad(of, i);
+        items[count++] = (sl_bucket_item){ .send = whole + own->grad_part,
+                                           .recv = whole + own->grad_shard,
+                                           .count = (int64_t)own->grad_part_bytes };
     }
     if (count == 0)
         return SL_OK;
@@ -362,7 +370,7 @@ static sl_status keep_part(sl_runtime *runtime, const weights_of *of, int i)
 {
     const sl_wire_weight *weight = &of->wire->weights[i];
     size_t bytes = sl_meta_bytes(&weight->kept_grad_meta);
-    void *part = whole_grad(of, i) + (size_t)runtime->sharers.shard * bytes;
+    void *part = whole_grad(of, i) + of->requests->own[i].grad_shard;
     void *kept = of->stage->weights[i].grad_place;
     if (!runtime->context.keep_grads)
         return sl_stream_copy(runtime->stream, SL_COPY_DEVICE_TO_DEVICE, kept, part, bytes);
@@ -397,12 +405,11 @@ static sl_status gather_stage(sl_runtime *runtime, int k)
     int count = 0;
     for (int i = 0; i < wire->weight_count; i++) {
         const sl_wire_weight *weight = &wire->weights[i];
-        size_t bytes = (size_t)weight->shard * sl_dtype_size(weight->meta.dtype);
+        const sl_own_pieces *own = &requests->own[i];
         char *whole = runtime->stages[k]->weights[i].data_place;
         if (!weight->frozen && !weight->source)
-            requests->gather_items[count++] = (sl_bucket_item){ .send = whole + (size_t)runtime->sharers.shard * bytes,
-                                                                .recv = whole,
-                                                                .count = (int64_t)bytes };
+            requests->gather_items[count++] =
+                (sl_bucket_item){ .send = whole + own->shard, .recv = whole, .count = (int64_t)own->shard_bytes };
     }
     return post_gather(runtime, requests, count);
 }

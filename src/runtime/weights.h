@@ -9,12 +9,19 @@ typedef struct sl_sharers {
     sl_group *shards; /* a part each: this rank's group; NULL: none */
     sl_group *across; /* the same part: one rank of each group; NULL: there is one group */
     int rows;         /* members of shards */
-    int shard;        /* this rank's number in shards */
-    int part;         /* which of all replicas' equal parts is this rank's */
+    int replica;      /* this rank's number: of its shard in the shardings of weights */
+    int part;         /* of its part in those of what is counted */
 } sl_sharers;
+
+/* Where in a whole weight or gradient, as collectives see it, this rank's pieces begin. Bytes. */
+typedef struct sl_own_pieces {
+    size_t shard, grad_shard, grad_part;
+    size_t shard_bytes, grad_part_bytes;
+} sl_own_pieces;
 
 /* Collectives of one stage that are on their way: its weights in one bucket, its gradients in one for each dtype. */
 typedef struct sl_stage_requests {
+    sl_own_pieces *own;                       /* one a weight */
     sl_bucket_item *gather_items, *sum_items; /* room for one a weight */
     sl_request *gather;                       /* NULL: none */
     sl_request **sums;                        /* room for one a weight */

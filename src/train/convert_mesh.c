@@ -15,7 +15,8 @@ typedef struct conversion {
     const sl_convert_options *options;
     sl_checkpoint *from;
     sl_arena *arena;
-    int pp, dp, writers; /* writers: of the replicas of a stage, those that write a file */
+    int pp, dp, writers;    /* writers: of the replicas of a stage, those that write a file */
+    sl_shard_place *places; /* of the replicas */
     sl_model model;
     sl_train_config *config;
     sl_train_plan *plan; /* model, schedule and cut; no data */
@@ -67,6 +68,9 @@ static sl_status read_mesh(conversion *work)
     if (work->dp % group != 0)
         SL_TRY(sl_fail(SL_ERR_ARGUMENT, "a shard group of %d does not divide %d replicas", group, work->dp));
     work->writers = work->options->shard == SL_SHARD_NONE ? 1 : group;
+    SL_TRY(SL_ARENA_ARRAY(work->arena, work->places, work->dp));
+    for (int r = 0; r < work->dp; r++)
+        work->places[r] = (sl_shard_place){ .rank = r, .device = "cpu" };
 
     const char *overrides[sizeof cut_keys / sizeof *cut_keys + 1];
     int count = 0;
@@ -132,7 +136,21 @@ static int owner_of(const conversion *work, const char *tensor)
     return index < 0 || work->owners[index] < 0 ? 0 : work->owners[index];
 }
 
-/* The file of one rank: its share of the tensors that its stages own, cut as the runtime cuts them. */
+/* What one of the writers has of a tensor, by the sharding that a run would have. */
+static sl_status cut_tensor(const conversion *work, const sl_tensor_entry *tensor, int writer, sl_tensor_entry *out)
+{
+    sl_status status = SL_OK;
+    const sl_tensor_properties properties = { .dtype = tensor->dtype };
+    sl_sharding sharding = { 0 };
+    SL_TRY(sl_sharding_flat(&tensor->shape, &properties, work->writers, work->places, work->dp, &sharding));
+    const sl_shard *own = &sharding.shards[sl_sharding_find(&sharding, writer)];
+    *out = sl_tensor_entry_range(tensor, own->offsets[0], own->size.dims[0]);
+done:
+    sl_sharding_destroy(&sharding);
+    return status;
+}
+
+/* The file of one rank: its share of the tensors that its stages own. */
 static sl_status write_rank(const conversion *work, const char *folder, int pp_rank, int writer,
                             sl_checkpoint_part *part)
 {
@@ -142,13 +160,8 @@ static sl_status write_rank(const conversion *work, const char *folder, int pp_r
     SL_TRY(SL_NEW_ARRAY(entries, count));
     for (int i = 0; i < count; i++) {
         const sl_tensor_entry *tensor = sl_checkpoint_at(work->from, i);
-        if (owner_of(work, tensor->name) != pp_rank)
-            continue;
-        int64_t part_of_all = (tensor->count + work->dp - 1) / work->dp;
-        int64_t each = work->writers == 1 ? tensor->count : part_of_all * (work->dp / work->writers);
-        int64_t first = each * writer < tensor->count ? each * writer : tensor->count;
-        int64_t left = tensor->count - first;
-        entries[used++] = sl_tensor_entry_range(tensor, first, left < each ? left : each);
+        if (owner_of(work, tensor->name) == pp_rank)
+            SL_TRY(cut_tensor(work, tensor, writer, &entries[used++]));
     }
     SL_TRY(sl_checkpoint_write_part(folder, sl_checkpoint_step(work->from), pp_rank * work->writers + writer, entries,
                                     used, part));

@@ -208,14 +208,14 @@ static sl_status count_state(sl_train_plan *plan, int rank, sl_device *device)
             embedding |= plan->tied && strcmp(weight->name, plan->embedding) == 0;
             sl_meta own = weight->meta;
             if (plan->shard != SL_SHARD_NONE) {
-                int64_t elements = sl_weight_piece(weight, weight->shard, sl_wiring_shard_of(wiring, replica)).count;
+                int64_t elements = sl_shard_range(weight->shardings.updated, replica).count;
                 own = sl_meta_make(own.dtype, 1, &elements);
             }
             if (!head && replica < plan->shard_group && sl_meta_count(&own) > 0) /* a head is in files as embedding */
                 memory->checkpoint += snapshot_bytes(&optim, &own, weight->frozen);
             if ((head && embedding) || weight->frozen)
                 continue;
-            int64_t part = sl_weight_piece(weight, weight->part, sl_wiring_part_of(wiring, replica)).count;
+            int64_t part = sl_shard_range(weight->shardings.counted, wiring->part_of[replica]).count;
             counted[count] = sl_meta_make(weight->grad_meta.dtype, 1, &part);
             updated[count++] = own;
         }

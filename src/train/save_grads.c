@@ -48,24 +48,23 @@ done:
 }
 
 /* The whole gradient. If every replica has a part of the sum, each gives the part that it alone counts. */
-static sl_status read_gradient(sl_trainer *trainer, const sl_param *param, int64_t elements, float *values)
+static sl_status read_gradient(sl_trainer *trainer, const sl_param *param, float *values)
 {
     sl_status status = SL_OK;
-    const sl_wiring *wiring = trainer->plan->pipeline->wiring;
+    const sl_sharding *parts = param->shardings.counted;
     const sl_view own = sl_trainer_cut(&param->grad, param->held, param->counted);
-    int replicas = wiring->replicas;
-    int64_t part = (elements + replicas - 1) / replicas;
+    const int64_t room = parts->shards[0].size.dims[0]; /* of the longest */
     float *all = NULL;
     if (trainer->plan->shard == SL_SHARD_NONE)
         return read_view(trainer, &param->grad, values);
-    SL_TRY(SL_NEW_ARRAY(all, part * replicas));
-    SL_TRY(read_view(trainer, &own, all + trainer->dp_rank * part));
-    SL_TRY(sl_group_all_gather(trainer->replicas, all + trainer->dp_rank * part, (size_t)part * sizeof *all, all));
-    for (int r = 0; r < replicas; r++) {
-        int64_t first = sl_wiring_part_of(wiring, r) * part;
-        int64_t count = elements - first < part ? elements - first : part;
-        if (count > 0)
-            memcpy(values + first, all + r * part, (size_t)count * sizeof *all);
+    SL_TRY(SL_NEW_ARRAY(all, room * parts->count));
+    SL_TRY(read_view(trainer, &own, all + trainer->dp_rank * room));
+    SL_TRY(sl_group_all_gather(trainer->replicas, all + trainer->dp_rank * room, (size_t)room * sizeof *all, all));
+    for (int p = 0; p < parts->count; p++) {
+        const sl_shard *part = &parts->shards[p];
+        if (part->size.dims[0] > 0)
+            memcpy(values + part->offsets[0], all + part->placement.rank * room,
+                   (size_t)part->size.dims[0] * sizeof *all);
     }
 done:
     sl_free(all);
@@ -100,7 +99,7 @@ sl_status sl_trainer_save_grads(sl_trainer *trainer, const char *path)
         }
         size_t bytes = (size_t)elements * sizeof *values;
         if (own)
-            SL_TRY(read_gradient(trainer, own->param, elements, values));
+            SL_TRY(read_gradient(trainer, own->param, values));
         SL_TRY(sl_group_broadcast(trainer->pipeline, owners[i] - 1, values, bytes));
         if (writes)
             SL_TRY(sl_safetensors_writer_write(writer, place++, 0, values, bytes));

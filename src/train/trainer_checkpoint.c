@@ -17,21 +17,24 @@ static size_t state_name(const sl_optim_state *state, char *text, size_t size)
     return (size_t)snprintf(text, size, "optimizer.%s.%s", state->kind, state->param) + 1;
 }
 
-/* The rank writes what it updates of a parameter and of its state; a part is a range of the elements. */
+/* The rank writes what it updates of a parameter and of its state, as the runtime's sharding has it. */
 static void add_entry(sl_trainer *trainer, const char *name, const trainer_param *param, const sl_view *view)
 {
     const sl_param *whole = param->param;
+    const sl_sharding *sharding = whole->shardings.updated;
+    const sl_shard *own = &sharding->shards[sl_sharding_find(sharding, trainer->dp_rank)];
     sl_tensor_entry entry = { .name = name,
                               .dtype = view->meta.dtype,
-                              .shape = view->meta.shape,
+                              .shape = whole->shape,
                               .count = sl_meta_count(&view->meta),
                               .data = view->data,
                               .bytes = sl_meta_bytes(&view->meta) };
     if (!param->counted || entry.count == 0)
         return;
-    if (trainer->plan->shard != SL_SHARD_NONE) {
+    if (entry.count < sharding->size.dims[0]) { /* a part: a range of the elements */
         entry.whole = whole->shape;
-        entry.offsets[0] = whole->updated.first;
+        entry.shape = own->size;
+        memcpy(entry.offsets, own->offsets, sizeof entry.offsets);
     }
     trainer->entries[trainer->entry_count++] = entry;
 }

@@ -1,9 +1,11 @@
 /* What replicas share out changes no bit: losses and norms of nothing, optimizer state and everything, for every
  * schedule on every mesh; runs go on from each other's checkpoints; memory is as planned and as little as it should be.
  * By default a sample, with --full everything. */
+#include "pipeline/pipeline.h"
 #include "ranks/support/training.h"
 #include "support/device/test_device.h"
 #include "support/sanitized.h"
+#include "train/plan.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -40,11 +42,20 @@ typedef struct mesh_run {
     const char *more, *last; /* more overrides, or NULL */
 } mesh_run;
 
-static void train(const char *name, const sl_train_options *options, mesh_run mesh, run_outcome *out)
-{
+/* The overrides of a run, up to NULL. */
+typedef struct mesh_keys {
     char text[8][64];
-    const char *keys[KEYS_MAX] = { text[0], text[1], text[2], text[3],   text[4],
-                                   text[5], text[6], text[7], mesh.more, mesh.last };
+    const char *list[KEYS_MAX];
+} mesh_keys;
+
+static void write_keys(mesh_run mesh, mesh_keys *out)
+{
+    char(*text)[64] = out->text;
+    memset(out, 0, sizeof *out);
+    for (int i = 0; i < 8; i++)
+        out->list[i] = text[i];
+    out->list[8] = mesh.more;
+    out->list[9] = mesh.last;
     snprintf(text[0], sizeof text[0], "parallel.pp=%d", mesh.pp);
     snprintf(text[1], sizeof text[1], "parallel.dp=%d", mesh.dp);
     snprintf(text[2], sizeof text[2], "parallel.shard=%s", modes[mesh.mode]);
@@ -53,7 +64,13 @@ static void train(const char *name, const sl_train_options *options, mesh_run me
     snprintf(text[5], sizeof text[5], "batch.size=12");
     snprintf(text[6], sizeof text[6], "batch.microbatches=%d", 12 / mesh.dp < 4 ? 12 / mesh.dp : 4);
     snprintf(text[7], sizeof text[7], "run.steps=%d", mesh.steps > 0 ? mesh.steps : STEPS);
-    training_run(name, options, keys, out);
+}
+
+static void train(const char *name, const sl_train_options *options, mesh_run mesh, run_outcome *out)
+{
+    mesh_keys keys;
+    write_keys(mesh, &keys);
+    training_run(name, options, keys.list, out);
     if (out->status != SL_OK)
         fail_msg("%s %d x %d %s: %s", mesh.schedule, mesh.pp, mesh.dp, modes[mesh.mode], out->message);
 }
@@ -65,6 +82,67 @@ static void assert_same(const run_outcome *a, const run_outcome *b, mesh_run mes
         fail_msg("%s %d x %d %s group %d: other losses or norms: %.17g %.17g and %.17g %.17g", mesh.schedule, mesh.pp,
                  mesh.dp, modes[mesh.mode], mesh.group, a->loss[a->steps - 1], a->grad_norm[a->steps - 1],
                  b->loss[a->steps - 1], b->grad_norm[a->steps - 1]);
+}
+
+/* ---- Who holds what -------------------------------------------------------------------------- */
+
+/* The checkpoint has of the tensor what the pipeline's description gives to the ranks of the first copy. */
+static void assert_sharding(const sl_checkpoint *checkpoint, const char *tensor, const sl_sharding *expected, int first)
+{
+    const sl_sharding *found = NULL;
+    int used = 0;
+    for (int i = 0; i < sl_checkpoint_count(checkpoint); i++) {
+        if (strcmp(sl_checkpoint_at(checkpoint, i)->name, tensor) == 0)
+            found = sl_checkpoint_sharding(checkpoint, i);
+    }
+    assert_non_null(found);
+    for (int i = 0; i < expected->count / expected->copies; i++) {
+        const sl_shard *own = &expected->shards[i], *stored = &found->shards[used];
+        if (own->size.dims[0] == 0)
+            continue;
+        if (used == found->count || stored->placement.rank != first + own->placement.rank)
+            fail_msg("%s: rank %d has no part of it", tensor, first + own->placement.rank);
+        if (own->size.dims[0] < expected->size.dims[0]) { /* else it is stored with its shape */
+            assert_int_equal(stored->offsets[0], own->offsets[0]);
+            assert_int_equal(stored->size.dims[0], own->size.dims[0]);
+            assert_int_equal(stored->size.rank, 1);
+        }
+        used++;
+    }
+    assert_int_equal(used, found->count);
+}
+
+/* The run has saved every parameter, and its state, as its pipeline shares it out. */
+static void assert_saved_as_described(const char *name, mesh_run mesh)
+{
+    mesh_keys keys;
+    sl_train_config *config = NULL;
+    sl_train_plan *plan = NULL;
+    sl_checkpoint *checkpoint = NULL;
+    char path[512];
+    int tensors = 0;
+    write_keys(mesh, &keys);
+    snprintf(path, sizeof path, "%s/%s/checkpoints", training_folder(), name);
+    assert_int_equal(training_plan(test_device_spec(), name, keys.list, &config, &plan), SL_OK);
+    assert_int_equal(sl_checkpoint_open_newest(path, &checkpoint), SL_OK);
+    assert_non_null(checkpoint);
+    const sl_wiring *wiring = plan->pipeline->wiring;
+    for (int s = 0; s < wiring->stage_count; s++) {
+        for (int i = 0; i < wiring->stages[s].weight_count; i++) {
+            const sl_wire_weight *weight = &wiring->stages[s].weights[i];
+            if (plan->tied && strcmp(weight->name, plan->head) == 0)
+                continue; /* it is in files as embedding */
+            snprintf(path, sizeof path, "optimizer.exp_avg.%s", weight->name);
+            int first = wiring->stages[s].rank * plan->shard_group;
+            assert_sharding(checkpoint, weight->name, weight->shardings.updated, first);
+            assert_sharding(checkpoint, path, weight->shardings.updated, first);
+            tensors++;
+        }
+    }
+    assert_true(tensors > 20);
+    sl_checkpoint_close(checkpoint);
+    sl_train_plan_destroy(plan);
+    sl_train_config_destroy(config);
 }
 
 /* ---- Bits ------------------------------------------------------------------------------------ */
@@ -86,6 +164,7 @@ static void modes_change_no_bit(void **state)
                     snprintf(name, sizeof name, "bits-%d-%d-%d-%d", pp, dp, i, mode);
                     train(name, &plain, mesh, &outcomes[mode]);
                     training_check_plan(name, pp * dp);
+                    assert_saved_as_described(name, mesh);
                     assert_same(&outcomes[0], &outcomes[mode], mesh);
                 }
                 for (int k = 0; k < STEPS; k++) {
@@ -115,6 +194,7 @@ static void groups_and_slots_change_no_bit(void **state)
             snprintf(name, sizeof name, "group-%d-%d", mode, group);
             train(name, &plain, mesh, &out);
             training_check_plan(name, 4);
+            assert_saved_as_described(name, mesh);
             assert_same(&expected, &out, mesh);
         }
     }
