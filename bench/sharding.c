@@ -42,6 +42,7 @@ static void print_json(const sharding_options *options, const sharding_case *cas
     sl_json_put_int(&json, "cores", sysconf(_SC_NPROCESSORS_ONLN));
     sl_json_put_int(&json, "ranks", (int64_t)options->model.ranks * options->replicas);
     sl_json_put_int(&json, "replicas", options->replicas);
+    sl_json_put_int(&json, "shard_group", options->shard_group ? options->shard_group : options->replicas);
     sl_json_put_string(&json, "schedule", options->schedule);
     sl_json_put_int(&json, "stages_per_rank", options->stages_per_rank);
     sl_json_put_bool(&json, "helper", cases[0].helper);
@@ -106,6 +107,12 @@ int bench_sharding(int argc, char **argv)
           .max = 64,
           .help = "Ranks of each pipeline; 2." },
         { .name = "replicas", .value = "N", .integer = &run.replicas, .min = 2, .max = 64, .help = "Replicas; 2." },
+        { .name = "shard-group",
+          .value = "N",
+          .integer = &run.shard_group,
+          .min = 0,
+          .max = 64,
+          .help = "Neighboring replicas that share, as parallel.shard_group; 0: all." },
         { .name = "stages-per-rank",
           .value = "N",
           .integer = &run.stages_per_rank,

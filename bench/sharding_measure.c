@@ -82,6 +82,9 @@ static sl_status build_half(const shared_case *shared, const sharding_rank *rank
                                          .stages = half->stages,
                                          .stage_count = half->stage_count,
                                          .shard = replicas ? shared->result.shard : SL_SHARD_NONE,
+                                         .shard_group = replicas && shared->result.shard != SL_SHARD_NONE
+                                                            ? shared->options.shard_group
+                                                            : 0,
                                          .unsharded_stages = shared->options.unsharded,
                                          .trace_events = TRACE_EVENTS };
     SL_TRY(sl_runtime_create(&runtime, &half->runtime));

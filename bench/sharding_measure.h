@@ -9,6 +9,7 @@ typedef struct SL_NAMED_FIELDS sharding_options {
     pipeline_options model; /* ranks: of one pipeline */
     const char *schedule;
     int replicas, stages_per_rank, unsharded;
+    int shard_group; /* 0: all replicas */
 } sharding_options;
 
 typedef struct sharding_case {

@@ -189,6 +189,11 @@ typedef struct sl_bucket_item {
 
 SL_API SL_MUST_CHECK sl_status sl_group_all_gather_bucket_post(sl_group *group, const sl_bucket_item *items, int count,
                                                                sl_stream *stream, sl_request **out);
+/* The same, begun once `after` is done: a request of another group, for what that leaves on this rank. Each send must be
+ * this rank's place in recv. `after` must be waited for after this one. */
+SL_API SL_MUST_CHECK sl_status sl_group_all_gather_bucket_post_after(sl_group *group, const sl_bucket_item *items,
+                                                                     int count, sl_stream *stream, sl_request *after,
+                                                                     sl_request **out);
 /* Member m gets part (m % rows) * (size / rows) + m / rows of each send, for members that share with `rows` neighbors
  * what the groups of neighbors all have. rows divides the size; with 1 the parts lie by member. */
 SL_API SL_MUST_CHECK sl_status sl_group_reduce_scatter_bucket_post(sl_group *group, const sl_bucket_item *items,

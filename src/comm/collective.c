@@ -292,14 +292,14 @@ static sl_status place_own(sl_group *group, const sl_bucket_item *item, sl_strea
     return SL_OK;
 }
 
-/* items NULL: the one of the request. */
+/* items NULL: the one of the request. after NULL: it begins at once. */
 static sl_status post_gather(sl_group *group, const sl_bucket_item *items, sl_bucket_item one, int item_count,
-                             sl_stream *stream, sl_request **out)
+                             sl_stream *stream, sl_request *after, sl_request **out)
 {
     sl_status status = SL_OK;
     sl_request *request = NULL;
     int64_t bytes = items ? sl_bucket_count(items, item_count) : one.count;
-    if (!sl_mesh_is_direct(group->size)) {
+    if (!after && !sl_mesh_is_direct(group->size)) {
         for (int i = 0; i < item_count; i++)
             SL_TRY(place_own(group, items ? &items[i] : &one, stream));
     }
@@ -309,6 +309,7 @@ static sl_status post_gather(sl_group *group, const sl_bucket_item *items, sl_bu
     request->item_count = item_count;
     request->recv = one.recv;
     request->bytes = (size_t)bytes;
+    request->after = after;
     sl_request_start(request, choose_gather(group, request->bytes, !items));
     *out = request;
 done:
@@ -318,14 +319,26 @@ done:
 sl_status sl_group_all_gather_bucket_post(sl_group *group, const sl_bucket_item *items, int count, sl_stream *stream,
                                           sl_request **out)
 {
-    return post_gather(group, items, (sl_bucket_item){ .count = 0 }, count, stream, out);
+    return post_gather(group, items, (sl_bucket_item){ .count = 0 }, count, stream, NULL, out);
+}
+
+sl_status sl_group_all_gather_bucket_post_after(sl_group *group, const sl_bucket_item *items, int count,
+                                                sl_stream *stream, sl_request *after, sl_request **out)
+{
+    if (after->group == group)
+        return sl_fail(SL_ERR_ARGUMENT, "a gather after a collective of its own group");
+    for (int i = 0; i < count; i++) {
+        if (items[i].send != (char *)items[i].recv + group->rank * items[i].count)
+            return sl_fail(SL_ERR_ARGUMENT, "item %d of a later gather is not in its place in the result", i);
+    }
+    return post_gather(group, items, (sl_bucket_item){ .count = 0 }, count, stream, after, out);
 }
 
 sl_status sl_group_all_gather_post(sl_group *group, const void *send, size_t bytes, void *recv, sl_stream *stream,
                                    sl_request **out)
 {
     return post_gather(group, NULL, (sl_bucket_item){ .send = send, .recv = recv, .count = (int64_t)bytes }, 1, stream,
-                       out);
+                       NULL, out);
 }
 
 sl_status sl_group_all_gather(sl_group *group, const void *send, size_t bytes, void *recv)

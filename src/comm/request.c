@@ -31,7 +31,7 @@ sl_status sl_request_take(sl_group *group, sl_collective which, sl_dtype dtype, 
             request->reductions[i].request = request;
     }
     request->taken = true;
-    request->next = NULL;
+    request->next = request->after = NULL;
     atomic_store_explicit(&request->done, false, memory_order_relaxed);
     atomic_store_explicit(&request->at_host, false, memory_order_relaxed);
     request->status = SL_OK;
@@ -141,13 +141,21 @@ static void finish(sl_request *request, sl_status status)
     atomic_store_explicit(&request->done, true, memory_order_release);
 }
 
+/* What the request has to wait for before its first move; NULL: nothing. With `progressing`. */
+static const sl_request *waits_for(sl_request *request)
+{
+    if (request->after && atomic_load_explicit(&request->after->done, memory_order_acquire))
+        request->after = NULL;
+    return request->after;
+}
+
 /* One move of the group's first request, or its end; false if neither is possible now. */
 static bool advance(sl_group *group)
 {
     sl_status status = SL_OK;
     bool made = false;
     sl_request *request = first_of(group);
-    if (!request)
+    if (!request || waits_for(request))
         return false;
     bool over = !request->has_move && !request->script(request, &request->move);
     if (!over) {
@@ -205,12 +213,17 @@ static sl_status take_outcome(sl_request *request)
     return status;
 }
 
-/* What the group's first request waits for. */
+/* What the group's first request waits for. If that is a request of another group, what that group's first waits for. */
 static sl_wait describe(sl_group *group)
 {
     sl_wait wait = { .kind = SL_WAIT_RECEIVE, .channel = -1, .peer = group->link->rank, .microbatch = -1, .step = -1 };
-    lock(&group->link->progressing);
-    const sl_request *first = first_of(group);
+    sl_link *link = group->link;
+    lock(&link->progressing);
+    sl_request *first = first_of(group);
+    while (first && waits_for(first)) {
+        group = first->after->group;
+        first = first_of(group);
+    }
     if (first) {
         int member = first->move.kind == SL_MOVE_REDUCE ? first->arrived : first->move.member;
         if (member >= 0 && member < group->size)
@@ -218,7 +231,7 @@ static sl_wait describe(sl_group *group)
         wait.microbatch = first->message.microbatch;
         wait.step = first->message.step;
     }
-    unlock(&group->link->progressing);
+    unlock(&link->progressing);
     return wait;
 }
 

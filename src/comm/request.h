@@ -57,6 +57,7 @@ struct sl_request {
     sl_group *group;
     sl_request *next_request; /* of all that the group has */
     sl_request *next;         /* in the group's queue */
+    sl_request *after;        /* of another group: it ends before this begins; NULL: none, or it has ended */
     bool taken;               /* posted, and not waited for to the end */
     _Atomic bool done;
     _Atomic bool in_stream; /* the stream has not passed all of it */

@@ -43,7 +43,8 @@ sl_status sl_weights_create(sl_runtime *runtime)
         SL_TRY(SL_NEW_ARRAY(requests->own, wire->weight_count));
         SL_TRY(SL_NEW_ARRAY(requests->gather_items, wire->weight_count));
         SL_TRY(SL_NEW_ARRAY(requests->sum_items, wire->weight_count));
-        SL_TRY(SL_NEW_ARRAY(requests->sums, wire->weight_count));
+        SL_TRY(SL_NEW_ARRAY(requests->join_items, wire->weight_count));
+        SL_TRY(SL_NEW_ARRAY(requests->sums, wire->weight_count + 1));
         for (int i = 0; i < wire->weight_count; i++)
             requests->own[i] = find_own(runtime, &wire->weights[i]);
     }
@@ -58,11 +59,12 @@ void sl_weights_destroy(sl_runtime *runtime)
         sl_stage_requests *requests = &runtime->requests[k];
         if (requests->gather)
             (void)!sl_request_wait(requests->gather);
-        for (int i = 0; i < requests->sum_count; i++)
-            (void)!sl_request_wait(requests->sums[i]);
+        while (requests->sum_count > 0)
+            (void)!sl_request_wait(requests->sums[--requests->sum_count]);
         sl_free(requests->own);
         sl_free(requests->gather_items);
         sl_free(requests->sum_items);
+        sl_free(requests->join_items);
         sl_free(requests->sums);
     }
     sl_free(runtime->requests);
@@ -147,6 +149,7 @@ static sl_status await_gather(sl_runtime *runtime, sl_stage_requests *requests)
     return status == SL_OK ? end_posting(runtime) : status;
 }
 
+/* The last one posted first: it may have to come after the others. */
 static sl_status await_sums(sl_runtime *runtime, sl_stage_requests *requests)
 {
     sl_status status = SL_OK;
@@ -323,6 +326,44 @@ done:
     return status;
 }
 
+/* If several groups share, a shard is the parts of several ranks, which are side by side in the whole. They are gathered
+ * once this rank's part is summed. */
+static sl_status join_parts(sl_runtime *runtime, const weights_of *of)
+{
+    sl_status status = SL_OK;
+    sl_stage_requests *requests = of->requests;
+    sl_bucket_item *items = requests->join_items;
+    int count = 0;
+    if (!runtime->sharers.across || requests->sum_count == 0)
+        return SL_OK;
+    for (int i = 0; i < of->wire->weight_count; i++) {
+        const sl_own_pieces *own = &requests->own[i];
+        char *whole = whole_grad(of, i);
+        if (!of->wire->weights[i].frozen)
+            items[count++] = (sl_bucket_item){ .send = whole + own->grad_part,
+                                               .recv = whole + own->grad_shard,
+                                               .count = (int64_t)own->grad_part_bytes };
+    }
+    count_posted(runtime, runtime->sharers.across, items, count, 1);
+    SL_TRY(sl_group_all_gather_bucket_post_after(runtime->sharers.across, items, count, runtime->lanes.posted,
+                                                 requests->sums[requests->sum_count - 1],
+                                                 &requests->sums[requests->sum_count]));
+    requests->sum_count++;
+done:
+    return status;
+}
+
+static sl_status reduce_whole_or_parts(sl_runtime *runtime, const weights_of *of)
+{
+    sl_status status = SL_OK;
+    if (runtime->wiring->shard == SL_SHARD_NONE)
+        return reduce_whole(runtime, of);
+    SL_TRY(reduce_parts(runtime, of));
+    SL_TRY(join_parts(runtime, of));
+done:
+    return status;
+}
+
 static sl_status reduce_grads(sl_runtime *runtime, const weights_of *of)
 {
     sl_status status = SL_OK;
@@ -330,37 +371,7 @@ static sl_status reduce_grads(sl_runtime *runtime, const weights_of *of)
     if (!has_replicas(runtime) || (!of->block && runtime->store->grads_partial))
         return SL_OK;
     SL_TRY(begin_posting(runtime));
-    SL_TRY(runtime->wiring->shard == SL_SHARD_NONE ? reduce_whole(runtime, of) : reduce_parts(runtime, of));
-done:
-    return status;
-}
-
-/* If several groups share, a shard is the parts of several ranks, which are side by side in the whole. */
-static sl_status join_parts(sl_runtime *runtime, const weights_of *of)
-{
-    sl_status status = SL_OK;
-    const sl_sharers *sharers = &runtime->sharers;
-    sl_bucket_item *items = of->requests->sum_items;
-    int count = 0;
-    if (!sharers->across || (!of->block && runtime->store->grads_partial))
-        return SL_OK;
-    SL_TRY(begin_posting(runtime));
-    for (int i = 0; i < of->wire->weight_count; i++) {
-        const sl_own_pieces *own = &of->requests->own[i];
-        if (of->wire->weights[i].frozen)
-            continue;
-        char *whole = whole_grad(of, i);
-        items[count++] = (sl_bucket_item){ .send = whole + own->grad_part,
-                                           .recv = whole + own->grad_shard,
-                                           .count = (int64_t)own->grad_part_bytes };
-    }
-    if (count == 0)
-        return SL_OK;
-    count_posted(runtime, sharers->across, items, count, 1);
-    SL_TRY(
-        sl_group_all_gather_bucket_post(sharers->across, items, count, runtime->lanes.posted, &of->requests->sums[0]));
-    of->requests->sum_count = 1;
-    SL_TRY(await_sums(runtime, of->requests));
+    SL_TRY(reduce_whole_or_parts(runtime, of));
 done:
     return status;
 }
@@ -386,7 +397,6 @@ static sl_status await_grads(sl_runtime *runtime, const weights_of *of, int stag
     sl_status status = SL_OK;
     bool placed = sums_into_place(runtime, of) && of->requests->sum_count > 0;
     SL_TRY(await_sums(runtime, of->requests));
-    SL_TRY(join_parts(runtime, of));
     for (int i = 0; of->block && !placed && i < of->wire->weight_count; i++) {
         if (!of->wire->weights[i].frozen)
             SL_TRY(keep_part(runtime, of, i));

@@ -21,10 +21,10 @@ typedef struct sl_own_pieces {
 
 /* Collectives of one stage that are on their way: its weights in one bucket, its gradients in one for each dtype. */
 typedef struct sl_stage_requests {
-    sl_own_pieces *own;                       /* one a weight */
-    sl_bucket_item *gather_items, *sum_items; /* room for one a weight */
-    sl_request *gather;                       /* NULL: none */
-    sl_request **sums;                        /* room for one a weight */
+    sl_own_pieces *own;                                    /* one a weight */
+    sl_bucket_item *gather_items, *sum_items, *join_items; /* room for one a weight */
+    sl_request *gather;                                    /* NULL: none */
+    sl_request **sums;                                     /* room for one a weight, and the gather across groups */
     int sum_count;
     uint64_t gather_start, sum_start; /* for the trace */
 } sl_stage_requests;

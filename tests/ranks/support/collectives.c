@@ -312,6 +312,45 @@ done:
     return status;
 }
 
+/* A gather of another group takes what a sum leaves here, though both are posted at once: everybody gets all sums. */
+static sl_status a_gather_begins_after_a_sum(sl_group *group, uint64_t seed)
+{
+    sl_status status = SL_OK;
+    int size = sl_group_size(group), me = sl_group_rank(group);
+    suite_random random = { seed }, again = random;
+    sl_bucket_item sums[BUCKET_ITEMS], gathers[BUCKET_ITEMS];
+    sl_group *other = NULL;
+    sl_request *sum = NULL, *gather = NULL;
+    float *data = malloc((size_t)lay_out_bucket(&random, size, NULL, 0, sums) * sizeof *data + 1), *at = data;
+    int64_t total = lay_out_bucket(&again, size, (char *)data, sizeof *data, sums);
+    for (int64_t i = 0; i < total; i++)
+        data[i] = float_of(seed, me, i);
+    for (int k = 0; k < BUCKET_ITEMS; at += sums[k++].count * size) {
+        sums[k].send = at;
+        sums[k].recv = at + me * sums[k].count;
+        gathers[k] = (sl_bucket_item){ .send = sums[k].recv, .recv = at, .count = sums[k].count * (int64_t)sizeof *at };
+    }
+    SL_TRY(sl_group_split(group, 0, me, &other));
+    SL_TRY(sl_group_reduce_scatter_bucket_post(group, sums, BUCKET_ITEMS, 1, SL_F32, SL_REDUCE_SUM, NULL, &sum));
+    CHECK_FAILS(sl_group_all_gather_bucket_post_after(group, gathers, BUCKET_ITEMS, NULL, sum, &gather),
+                SL_ERR_ARGUMENT, "of its own group");
+    gathers[0].send = gathers;
+    CHECK_FAILS(sl_group_all_gather_bucket_post_after(other, gathers, BUCKET_ITEMS, NULL, sum, &gather),
+                SL_ERR_ARGUMENT, "item 0 of a later gather is not in its place");
+    gathers[0].send = sums[0].recv;
+    SL_TRY(sl_group_all_gather_bucket_post_after(other, gathers, BUCKET_ITEMS, NULL, sum, &gather));
+    SL_TRY(sl_request_wait(gather));
+    SL_TRY(sl_request_wait(sum));
+    for (int64_t i = 0; i < total; i++) {
+        float expected = expected_f32(seed, size, i, SL_REDUCE_SUM);
+        CHECK(memcmp(&data[i], &expected, sizeof expected) == 0);
+    }
+done:
+    sl_group_close(other);
+    free(data);
+    return status;
+}
+
 static sl_status other_types_are_reduced(sl_group *group, uint64_t seed)
 {
     (void)seed;
@@ -488,6 +527,7 @@ const suite_case suite_collectives[] = {
       .run = buckets_are_summed_like_their_tensors,
       .min_ranks = 1,
       .rounds = 4 },
+    { .name = "a_gather_begins_after_a_sum", .run = a_gather_begins_after_a_sum, .min_ranks = 1, .rounds = 4 },
     { .name = "buckets_are_gathered_like_their_tensors",
       .run = buckets_are_gathered_like_their_tensors,
       .min_ranks = 1,
