@@ -7,7 +7,9 @@
 #include <sched.h>
 #include <stdatomic.h>
 
-enum { SPINS = 2000 }; /* a few tens of microseconds: about the gap between two kernels */
+/* A few hundred microseconds: the gap between two kernels, and how much longer the slowest thread may take. A thread that
+ * sleeps wakes up to 100 microseconds late. With fewer cores than threads spinning keeps others from working. */
+enum { SPINS = 10000, SPINS_WITHOUT_CORES = 200 };
 
 typedef struct worker {
     sl_pool *pool;
@@ -17,6 +19,7 @@ typedef struct worker {
 
 struct sl_pool {
     int threads;
+    int spins;
     worker *workers; /* threads - 1 of them; worker i runs part i + 1 */
     int started;     /* workers that exist */
 
@@ -42,7 +45,7 @@ static inline void pause_briefly(void)
 
 static void wait_for_round(sl_pool *pool, unsigned seen)
 {
-    for (int i = 0; i < SPINS; i++) {
+    for (int i = 0; i < pool->spins; i++) {
         if (atomic_load_explicit(&pool->round, memory_order_acquire) != seen)
             return;
         pause_briefly();
@@ -83,6 +86,13 @@ static void start_round(sl_pool *pool)
     }
 }
 
+/* Cores that this process may use; 0 if the system does not say. */
+static int usable_cores(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
+}
+
 sl_status sl_pool_create(int threads, sl_pool **out)
 {
     sl_status status = SL_OK;
@@ -90,6 +100,7 @@ sl_status sl_pool_create(int threads, sl_pool **out)
 
     SL_TRY(SL_NEW(pool));
     pool->threads = threads;
+    pool->spins = threads <= usable_cores() ? SPINS : SPINS_WITHOUT_CORES;
     pthread_mutex_init(&pool->mutex, NULL);
     pthread_cond_init(&pool->work, NULL);
     SL_TRY(SL_NEW_ARRAY(pool->workers, threads - 1));
@@ -135,7 +146,7 @@ void sl_pool_run(sl_pool *pool, int parts, sl_pool_task task, void *context)
     }
     task(context, 0, parts);
     for (int i = 0; parts > 1 && atomic_load_explicit(&pool->pending, memory_order_acquire) > 0; i++) {
-        if (i < SPINS)
+        if (i < pool->spins)
             pause_briefly();
         else
             sched_yield(); /* more threads than cores: let the workers have this one */

@@ -100,8 +100,8 @@ void sl_rows_end_write(const sl_simd *simd, const sl_rows *rows, int64_t row, in
 
 typedef void (*sl_range_body)(void *context, int64_t begin, int64_t end);
 
-/* Splits 0..count into one range a thread, none of them (but the last) shorter than grain. The split depends on the
- * count, the grain and the number of threads alone. */
+/* Splits 0..count into ranges, none of them (but the last) shorter than grain, which the threads take one after the other.
+ * What a range computes must not depend on where it begins and ends, nor on who takes it. */
 void sl_cpu_split(const sl_cpu *cpu, int64_t count, int64_t grain, sl_range_body body, void *context);
 
 /* Where part i of the scratch begins, each of which has `bytes`; NULL if none is needed. */

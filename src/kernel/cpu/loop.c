@@ -1,6 +1,8 @@
 /* Rows, the split over threads, and loops over elements of strided tensors. */
 #include "kernel/cpu/cpu.h"
 
+#include <stdatomic.h>
+
 sl_rows sl_rows_of(const sl_view *view, int inner)
 {
     const sl_meta *meta = &view->meta;
@@ -60,26 +62,36 @@ void sl_rows_end_write(const sl_simd *simd, const sl_rows *rows, int64_t row, in
 
 /* ---- Threads --------------------------------------------------------------------------------- */
 
+/* Ranges a thread if there is enough work: those that are done early take more. */
+enum { RANGES = 4 };
+
 typedef struct split_job {
     int64_t count;
+    int ranges;
+    atomic_int next; /* range that nobody has taken */
     sl_range_body body;
     void *context;
 } split_job;
 
 static void run_part(void *context, int part, int parts)
 {
-    const split_job *job = context;
-    int64_t start, length;
-    sl_chunk_range(job->count, parts, part, &start, &length);
-    job->body(job->context, start, start + length);
+    split_job *job = context;
+    (void)part;
+    (void)parts;
+    for (int i = atomic_fetch_add(&job->next, 1); i < job->ranges; i = atomic_fetch_add(&job->next, 1)) {
+        int64_t start, length;
+        sl_chunk_range(job->count, job->ranges, i, &start, &length);
+        job->body(job->context, start, start + length);
+    }
 }
 
 void sl_cpu_split(const sl_cpu *cpu, int64_t count, int64_t grain, sl_range_body body, void *context)
 {
-    split_job job = { count, body, context };
     int threads = sl_pool_threads(cpu->pool);
     int64_t worth = count / (grain > 0 ? grain : 1);
     int parts = worth < 1 ? 1 : worth < threads ? (int)worth : threads;
+    split_job job = { .count = count, .body = body, .context = context };
+    job.ranges = parts > 1 && worth >= (int64_t)RANGES * threads ? RANGES * threads : parts;
     if (count > 0)
         sl_pool_run(cpu->pool, parts, run_part, &job);
 }

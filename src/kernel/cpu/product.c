@@ -1,18 +1,21 @@
 /* Our own matrix product. Blocks of A and B are packed into panels and multiplied a register tile at a time. Threads pack
- * a block of B together, unless it was packed before; then each packs rows of A and multiplies a part of C of its own. An
- * element of C is added up in the same order whatever the split, so the number of threads changes no bit. */
+ * a block of B together, unless it was packed before; then each packs rows of A and multiplies a part of C of its own,
+ * unit by unit, and helps others when it is done. An element of C is added up in the same order whoever does it, so the
+ * number of threads changes no bit. */
 #include "kernel/cpu/gemm.h"
 
 #include "kernel/cpu/isa.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 /* Columns of B and rows of A that are packed at once. A block of A, of up to 720 KB, stays in the second-level cache;
  * that of B is shared by the threads. */
 enum { BLOCK_COLUMNS = 2304, BLOCK_ROWS = 240, LARGEST_TILE = 32 * 32 };
 
-/* Panels of B that take turns if a block is multiplied in runs: the sums of their tiles stay in the second-level cache. */
-enum { GROUP_PANELS = 8 };
+/* Panels of B that a thread takes at once. If a block is multiplied in runs they take turns: the sums of their tiles stay
+ * in the second-level cache. */
+enum { GROUP_PANELS = 8, GROUP_PANELS_WITHOUT_RUNS = 4 };
 
 static int64_t round_up(int64_t value, int64_t unit)
 {
@@ -31,10 +34,15 @@ static const sl_tile *tile_of(const sl_gemm *g)
     return sl_isa_tile(g->a.dtype == SL_BF16 && g->b.dtype == SL_BF16);
 }
 
+/* How far a thread's share of C is; on a cache line of its own, since others help. */
+typedef struct cursor {
+    _Alignas(64) atomic_int next; /* unit that nobody has taken */
+} cursor;
+
 typedef struct sizes {
     int64_t columns, rows;          /* of a block */
     size_t b_bytes, a_bytes;        /* of a packed block */
-    size_t part_bytes;              /* of a thread: a block of A and the sums of a group */
+    size_t group_bytes, part_bytes; /* of a thread: the sums of a group; all it needs */
     size_t sums_bytes, total_bytes; /* all of C's block in f32, if it needs that; everything for some threads */
 } sizes;
 
@@ -64,10 +72,9 @@ static sizes sizes_of(const sl_gemm *g, const sl_tile *tile, int parts)
                 .rows = round_up(least(g->m, BLOCK_ROWS), tile->rows) };
     s.b_bytes = (size_t)round_up(s.columns * k * tile->size, 64);
     s.a_bytes = (size_t)round_up(s.rows * k * tile->size, 64);
-    s.sums_bytes = needs_sums(g, tile) ? (size_t)(round_up(g->m, tile->rows) * s.columns) * sizeof(float) : 0;
-    s.part_bytes = s.a_bytes;
-    if (needs_group_sums(g, tile))
-        s.part_bytes += (size_t)(s.rows * GROUP_PANELS * tile->columns) * sizeof(float);
+    s.sums_bytes = needs_sums(g, tile) ? (size_t)round_up(round_up(g->m, tile->rows) * s.columns * 4, 64) : 0;
+    s.group_bytes = needs_group_sums(g, tile) ? (size_t)(s.rows * GROUP_PANELS * tile->columns) * sizeof(float) : 0;
+    s.part_bytes = sizeof(cursor) + s.a_bytes + s.group_bytes;
     s.total_bytes = s.b_bytes + s.sums_bytes + (size_t)parts * s.part_bytes;
     return s;
 }
@@ -116,8 +123,10 @@ typedef struct product {
     const sl_tile *tile;
     sizes sizes;
     grid grid;
+    int group;               /* panels of B of a unit */
     const char *b;           /* the block of B, packed */
-    char *parts;             /* part_bytes of each thread */
+    atomic_int *next_panel;  /* of the block of B: not packed yet, nor taken */
+    char *parts;             /* part_bytes of each thread: cursor, block of A, sums of a group */
     float *sums;             /* NULL if C takes the sums itself */
     int64_t column, columns; /* the block of B: columns of C ... */
     int64_t l, k;            /* ... and the run along the sum */
@@ -225,7 +234,7 @@ static void multiply_group(const product *p, int64_t row, int64_t rows, int64_t 
     if (p->sums) {
         r.sums = p->sums + row * p->sizes.columns + begin * tile->columns;
         r.sums_row = p->sizes.columns;
-    } else if (p->sizes.part_bytes > p->sizes.a_bytes) {
+    } else if (p->sizes.group_bytes) {
         r.sums = (float *)(uintptr_t)(part + p->sizes.a_bytes);
         r.sums_row = (int64_t)GROUP_PANELS * tile->columns;
     }
@@ -241,30 +250,60 @@ static void multiply_group(const product *p, int64_t row, int64_t rows, int64_t 
     }
 }
 
-/* Rows row..row+rows of C against panels begin..end of B. */
-static void multiply_rows(const product *p, int64_t row, int64_t rows, int64_t begin, int64_t end, char *part)
-{
-    for (int64_t i = row; i < row + rows; i += p->sizes.rows) {
-        int64_t count = least(row + rows - i, p->sizes.rows);
-        pack_a(p, i, count, part);
-        for (int64_t b = begin; b < end; b += GROUP_PANELS)
-            multiply_group(p, i, count, b, least(b + GROUP_PANELS, end), part);
-    }
-}
+/* A thread's share of C in this block of B: rows, and panels first..end of B. Its columns are the same in every block. It
+ * is done in units: the rows of one block of A, and a group of panels. */
+typedef struct share {
+    int64_t row, rows, first, end;
+    int groups, units;
+} share;
 
-/* The part's share of C in this block of B. Its columns are the same in every block, so that no other thread has them in
- * `sums`. */
-static void multiply_share(const product *p, int part)
+static share share_of(const product *p, int part)
 {
     const sl_tile *tile = p->tile;
     int64_t start, length, first, count, b_panels = divide_up(p->columns, tile->columns);
+    share s = { .units = 0 };
     if (part >= p->grid.rows * p->grid.columns)
-        return;
+        return s;
     sl_chunk_range(divide_up(p->g->m, tile->rows), p->grid.rows, part / p->grid.columns, &start, &length);
     sl_chunk_range(p->sizes.columns / tile->columns, p->grid.columns, part % p->grid.columns, &first, &count);
-    int64_t row = start * tile->rows;
-    multiply_rows(p, row, least(p->g->m - row, length * tile->rows), first, least(first + count, b_panels),
-                  p->parts + (size_t)part * p->sizes.part_bytes);
+    s.row = start * tile->rows;
+    s.rows = least(p->g->m - s.row, length * tile->rows);
+    s.first = first;
+    s.end = least(first + count, b_panels);
+    if (s.rows > 0 && s.end > s.first) {
+        s.groups = (int)divide_up(s.end - s.first, p->group);
+        s.units = s.groups * (int)divide_up(s.rows, p->sizes.rows);
+    }
+    return s;
+}
+
+static char *part_memory(const product *p, int part)
+{
+    return p->parts + (size_t)part * p->sizes.part_bytes;
+}
+
+static atomic_int *next_unit(const product *p, int part)
+{
+    return &((cursor *)(void *)part_memory(p, part))->next;
+}
+
+/* The units of the share that nobody has taken. `a` is the memory of the thread that takes them, *packed the row of C at
+ * which the block of A begins that it holds. */
+static void multiply_share(const product *p, int part, char *a, int64_t *packed)
+{
+    const share s = share_of(p, part);
+    atomic_int *next = next_unit(p, part);
+    while (atomic_load_explicit(next, memory_order_relaxed) < s.units) {
+        int unit = atomic_fetch_add_explicit(next, 1, memory_order_relaxed);
+        if (unit >= s.units)
+            return;
+        int64_t row = s.row + unit / s.groups * p->sizes.rows, rows = least(s.row + s.rows - row, p->sizes.rows);
+        int64_t begin = s.first + (int64_t)(unit % s.groups) * p->group;
+        if (*packed != row)
+            pack_a(p, row, rows, a);
+        *packed = row;
+        multiply_group(p, row, rows, begin, least(begin + p->group, s.end), a);
+    }
 }
 
 /* ---- All blocks of B ------------------------------------------------------------------------- */
@@ -296,18 +335,6 @@ static int64_t block_bytes(const product *p)
     return divide_up(p->columns, p->tile->columns) * panel_bytes(p, p->tile->columns);
 }
 
-static void begin_tiles(const product *p)
-{
-    if (p->tile->begin)
-        p->tile->begin();
-}
-
-static void end_tiles(const product *p)
-{
-    if (p->tile->end)
-        p->tile->end();
-}
-
 static void run_task(sl_pool *pool, int parts, sl_pool_task task, product *p)
 {
     if (pool)
@@ -316,54 +343,50 @@ static void run_task(sl_pool *pool, int parts, sl_pool_task task, product *p)
         task(p, 0, 1);
 }
 
-/* B is packed: threads need not wait for each other. */
-static void multiply_packed_part(void *context, int part, int parts)
-{
-    product own = *(const product *)context;
-    (void)parts;
-    begin_tiles(&own);
-    for (bool more = first_block(&own); more; more = next_block(&own)) {
-        multiply_share(&own, part);
-        own.b += block_bytes(&own);
-    }
-    end_tiles(&own);
-}
-
+/* First the thread's own share, then what is left of the others'. */
 static void multiply_part(void *context, int part, int parts)
 {
-    (void)parts;
-    begin_tiles(context);
-    multiply_share(context, part);
-    end_tiles(context);
+    const product *p = context;
+    char *a = part_memory(p, part) + sizeof(cursor);
+    int64_t packed = -1;
+    sl_tile_begin(p->tile);
+    for (int i = 0; i < parts; i++)
+        multiply_share(p, (part + i) % parts, a, &packed);
+    sl_tile_end(p->tile);
 }
 
 static void pack_b_part(void *context, int part, int parts)
 {
     const product *p = context;
-    int64_t first, count;
-    sl_chunk_range(divide_up(p->columns, p->tile->columns), parts, part, &first, &count);
-    pack_b(p, first, count, (char *)(uintptr_t)p->b);
+    int64_t panels = divide_up(p->columns, p->tile->columns);
+    (void)part;
+    (void)parts;
+    for (int64_t i = atomic_fetch_add(p->next_panel, 1); i < panels; i = atomic_fetch_add(p->next_panel, 1))
+        pack_b(p, i, 1, (char *)(uintptr_t)p->b);
 }
 
 /* pool: NULL for the calling thread alone. */
 static void run(sl_pool *pool, int parts, const sl_simd *simd, const sl_gemm *g, void *scratch)
 {
     const sl_tile *tile = tile_of(g);
-    product p = { .simd = simd, .g = g, .tile = tile, .sizes = sizes_of(g, tile, parts) };
+    atomic_int next_panel;
+    product p = { .simd = simd, .g = g, .tile = tile, .sizes = sizes_of(g, tile, parts), .next_panel = &next_panel };
     char *sums = (char *)scratch + p.sizes.b_bytes;
     p.grid =
         choose_grid(divide_up(g->m, tile->rows), p.sizes.columns / tile->columns, p.sizes.rows / tile->rows, parts);
+    p.group = tile->run_k ? GROUP_PANELS : GROUP_PANELS_WITHOUT_RUNS;
     p.sums = p.sizes.sums_bytes ? (float *)(void *)sums : NULL;
     p.parts = sums + p.sizes.sums_bytes;
-    if (g->packed_b) {
-        p.b = g->packed_b;
-        run_task(pool, parts, multiply_packed_part, &p);
-        return;
-    }
-    p.b = scratch;
+    p.b = g->packed_b ? g->packed_b : scratch;
     for (bool more = first_block(&p); more; more = next_block(&p)) {
-        run_task(pool, parts, pack_b_part, &p);
+        atomic_init(&next_panel, 0);
+        for (int i = 0; i < parts; i++)
+            atomic_init(next_unit(&p, i), 0);
+        if (!g->packed_b)
+            run_task(pool, parts, pack_b_part, &p);
         run_task(pool, parts, multiply_part, &p);
+        if (g->packed_b)
+            p.b += block_bytes(&p);
     }
 }
 

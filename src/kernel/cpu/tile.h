@@ -34,6 +34,18 @@ typedef struct SL_NAMED_FIELDS sl_tile {
     void (*end)(void);
 } sl_tile;
 
+static inline void sl_tile_begin(const sl_tile *tile)
+{
+    if (tile->begin)
+        tile->begin();
+}
+
+static inline void sl_tile_end(const sl_tile *tile)
+{
+    if (tile->end)
+        tile->end();
+}
+
 /* Sums of a tile on their way into C. */
 typedef struct sl_tile_result {
     const float *sums;
