@@ -119,6 +119,18 @@ SL_API SL_MUST_CHECK sl_status sl_batches_read(const sl_batches *batches, int64_
 /* Checks all tokens that steps [first, first + steps) would read, so that a run fails before it starts. */
 SL_API SL_MUST_CHECK sl_status sl_batches_check(const sl_batches *batches, int64_t first, int64_t steps);
 
+/* ---- Documents ------------------------------------------------------------------------------- */
+
+/* Rows of sl_batches_read hold what lies in the files, document after document, each with the token `boundary` as its
+ * last. A row begins a document too, if only with a rest of it. tokens are the inputs [rows, seq]. */
+
+/* The place of each token in its document: 0 for the first of the row and for one after a boundary, else one more than
+ * that of the token before. */
+SL_API void sl_document_positions(const int32_t *tokens, int64_t rows, int64_t seq, int32_t boundary,
+                                  int32_t *positions);
+/* Takes the first token of a document out of the loss: the target of each boundary becomes `ignored`. */
+SL_API void sl_document_mask(const int32_t *tokens, int64_t count, int32_t boundary, int32_t ignored, int32_t *targets);
+
 /* ---- Tokenizer ------------------------------------------------------------------------------- */
 
 /* An sl_tokenizer does what the files of a model say: byte-pair encoding of bytes (GPT-2, Llama 3, Qwen) or of
@@ -132,6 +144,9 @@ SL_API void sl_tokenizer_close(sl_tokenizer *tokenizer);          /* NULL is fin
 SL_API int64_t sl_tokenizer_vocab(const sl_tokenizer *tokenizer); /* the largest id + 1 */
 /* Id of an added token such as "<|endoftext|>"; -1 if there is none. */
 SL_API int32_t sl_tokenizer_special(const sl_tokenizer *tokenizer, const char *text);
+/* Id of the added token that ends a text: the first of "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>" and "[SEP]"
+ * that there is; -1 if there is none. */
+SL_API int32_t sl_tokenizer_end_token(const sl_tokenizer *tokenizer);
 
 typedef struct SL_NAMED_FIELDS sl_encode_options {
     bool special; /* texts of special tokens become those tokens; otherwise they are text like any other */

@@ -116,13 +116,16 @@ typedef struct SL_NAMED_FIELDS sl_attention_options {
     double dropout; /* in training: of the weights, as sl_dropout would drop the tensor [B,H,T,S] */
     int64_t window; /* a query sees itself and the window - 1 positions before it; 0: all. Needs causal */
     double softcap; /* a score s becomes softcap * tanh(s / softcap); 0: it stays */
+    /* i32[B,T]: places in documents that share a row. Query t of row b sees no key before t - positions[b,t], the start
+     * of its document. SL_NO_VALUE: a row is one document. Needs causal, and as many keys as queries. */
+    sl_value positions;
 } sl_attention_options;
 SL_API sl_value sl_attention_with(sl_graph *g, sl_value q, sl_value k, sl_value v, const sl_attention_options *options);
 /* Inference with caches (states [B,S,Hkv,D]) and position, an i32 scalar input: no gradient. It is causal and drops
  * nothing; options may be NULL. */
 SL_API sl_value sl_attention_cached(sl_graph *g, sl_value q, sl_value k, sl_value v, sl_value cache_k, sl_value cache_v,
                                     sl_value position, const sl_attention_options *options);
-/* x[B,T,H,D], cos and sin [P,R], positions? i32[T]; the first 2R elements of D are rotated */
+/* x[B,T,H,D], cos and sin [P,R], positions? i32[T] or [B,T]; the first 2R elements of D are rotated */
 SL_API sl_value sl_rope(sl_graph *g, sl_value x, sl_value cos, sl_value sin, sl_value positions);
 SL_API sl_value sl_embedding(sl_graph *g, sl_value ids, sl_value table);
 /* Mean over the targets that are not ignore_index. logits[..,V], targets[..] -> [] */
@@ -168,6 +171,7 @@ typedef struct sl_param_info {
     sl_init init;
 } sl_param_info;
 
+SL_API bool sl_graph_has_input(const sl_graph *graph, const char *name);
 SL_API int sl_graph_param_count(const sl_graph *graph);
 SL_API sl_param_info sl_graph_param_at(const sl_graph *graph, int index); /* in the order of their first call */
 

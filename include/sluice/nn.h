@@ -145,6 +145,7 @@ typedef struct SL_NAMED_FIELDS sl_model_shape {
     int64_t batch, seq;
     int64_t cache;  /* DECODE: positions that the caches hold; 0: all of the model's */
     sl_dtype dtype; /* of parameters, activations and caches: f32 (the default) or bf16 */
+    bool documents; /* rows hold several documents, which "positions" tells apart; not in DECODE */
 } sl_model_shape;
 
 /* The type of a value in a family's configuration, and what stands for it in config.json. */
@@ -253,6 +254,8 @@ SL_API SL_MUST_CHECK sl_status sl_model_save_config(const sl_model *model, sl_dt
 /* The finished graph; the caller owns it. The parameters and their order depend on the model alone, the nodes on model
  * and mode.
  * Inputs: "tokens" and "targets" i32 [batch, seq] (MLP: "x" f32 [batch, input], "targets" i32 [batch]);
+ * with documents "positions" i32 [batch, seq], the place of each token in its document: 0 at its start, then 1, 2, ..
+ * (sl_document_positions); a token sees its own document alone, and is embedded or rotated by its place in it;
  * DECODE: "position" i32 [], the place of the first token, and "positions" i32 [seq], position + 0, 1, ..
  * Outputs: "loss" f32 [], the mean over all targets that are not SL_IGNORED_TARGET; "logits" f32 [batch, seq, vocab],
  * in DECODE [batch, 1, vocab]. States of DECODE: "transformer.h.0.attn.cache_k" and the like, f32 [batch, cache, kv

@@ -46,17 +46,18 @@ extern "C" {
  *   SOFTMAX_GRAD    y, dy -> dx
  * Attention; H % Hkv == 0, query head h uses key/value head h / (H / Hkv); causal: query t sees keys 0..t; window: of
  *   those it sees the last `window` only (0: all; needs causal); softcap: a score s becomes softcap * tanh(s / softcap)
- *   (0: it stays)
- *   ATTENTION         q[B,T,H,D], k[B,S,Hkv,D], v[B,S,Hkv,D] -> o[B,T,H,D], lse[B,H,T]; scale, causal, window, softcap;
- *                     p, key: the weights [B,H,T,S] go through DROPOUT before they are multiplied with v (lse counts
- *                     them all)
- *   ATTENTION_GRAD    q, k, v, o, lse, do -> dq, dk, dv
+ *   (0: it stays); positions: query t of row b sees no key before t - positions[b,t], the start of its document (needs
+ *   causal and S == T)
+ *   ATTENTION         q[B,T,H,D], k[B,S,Hkv,D], v[B,S,Hkv,D], positions? i32[B,T] -> o[B,T,H,D], lse[B,H,T]; scale,
+ *                     causal, window, softcap; p, key: the weights [B,H,T,S] go through DROPOUT before they are
+ *                     multiplied with v (lse counts them all)
+ *   ATTENTION_GRAD    q, k, v, o, lse, do, positions? -> dq, dk, dv
  *   ATTENTION_CACHED  q[B,T,H,D], k[B,T,Hkv,D], v[B,T,Hkv,D], cache_k[B,S,Hkv,D], cache_v[B,S,Hkv,D],
  *                     position i32[] -> o; writes k, v into the caches at position.., then query t sees cache entries
  *                     0..position+t; scale, window, softcap
- *   ROPE              x[B,T,H,D], cos[P,R], sin[P,R], positions? i32[T] -> y: rotates the two halves of the first 2R
- *                     elements of D by the angle of the position (t if absent), the others stay; inverse rotates back,
- *                     which is the gradient
+ *   ROPE              x[B,T,H,D], cos[P,R], sin[P,R], positions? i32[T] or [B,T] -> y: rotates the two halves of the
+ *                     first 2R elements of D by the angle of the position (t if absent), the others stay; inverse
+ *                     rotates back, which is the gradient
  * Look-up and loss
  *   EMBEDDING           ids i32|i64 [..], table[V,C] -> y[..,C]; an id out of range is an error that names the element
  *   EMBEDDING_GRAD      ids, dy[..,C] -> dtable[V,C]

@@ -16,7 +16,9 @@ struct attention_args {
     int64_t window;
     bool causal, drops, add_q, add_k, add_v;
     sl_dropout_stream stream;
-    const int32_t *position; // with a cache: of query 0; else NULL
+    const int32_t *position;  // with a cache: of query 0; else NULL
+    const int32_t *documents; // place of each query in its document, [B,T] with these strides; NULL: a row is one
+    int64_t document_strides[2];
 };
 
 // Where row (b, t, h) of a [B,T,H,D] tensor starts.
@@ -59,17 +61,34 @@ __device__ __forceinline__ int64_t visible_keys(const attention_args &a, int64_t
     return a.causal && t + 1 < a.keys ? t + 1 : a.keys;
 }
 
-// The first key that query t sees, if it would see `visible` without a window.
-__device__ __forceinline__ int64_t first_key(const attention_args &a, int64_t t, int64_t visible)
+// The first key that query (b, t) sees, if it would see `visible` without a window and documents.
+__device__ __forceinline__ int64_t first_key(const attention_args &a, int64_t b, int64_t t, int64_t visible)
 {
     int64_t place = a.position ? *a.position + t : t, first = a.window > 0 ? place + 1 - a.window : 0;
+    if (a.documents) {
+        int64_t start = t - a.documents[b * a.document_strides[0] + t * a.document_strides[1]];
+        first = start > first ? start : first;
+    }
     return first < 0 ? 0 : first < visible ? first : visible;
 }
 
-// The queries that see key s: from the key's own on, up to the last one whose window reaches it.
-__device__ __forceinline__ int64_t last_query(const attention_args &a, int64_t s)
+// The queries that see key s lie from the key's own on up to here: to the last one whose window and document reach it.
+// All threads of the block call it.
+__device__ __forceinline__ int64_t last_query(const attention_args &a, int64_t b, int64_t s)
 {
-    return a.window > 0 && s + a.window < a.queries ? s + a.window : a.queries;
+    __shared__ int last;
+    int64_t end = a.window > 0 && s + a.window < a.queries ? s + a.window : a.queries;
+    if (!a.documents)
+        return end;
+    if (threadIdx.x == 0)
+        last = (int)s;
+    __syncthreads();
+    for (int64_t t = s + threadIdx.x; t < end; t += THREADS) {
+        if (first_key(a, b, t, t + 1) <= s)
+            atomicMax(&last, (int)t + 1);
+    }
+    __syncthreads();
+    return last;
 }
 
 // The score of a product q.k.
@@ -105,7 +124,7 @@ extern __shared__ __align__(16) char shared_bytes[];
 template <class S> __global__ void __launch_bounds__(THREADS) attend(const __grid_constant__ attention_args a)
 {
     int64_t t = blockIdx.x, h = blockIdx.y, b = blockIdx.z, g = h / a.shared, visible = visible_keys(a, t);
-    int64_t first = first_key(a, t, visible);
+    int64_t first = first_key(a, b, t, visible);
     S *query = (S *)shared_bytes, *weights = query + a.width;
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     if (a.position && (*a.position < 0 || *a.position + a.queries > a.keys))
@@ -165,7 +184,7 @@ template <class S>
 __global__ void __launch_bounds__(THREADS) find_dq(const __grid_constant__ attention_args a, const S *deltas)
 {
     int64_t t = blockIdx.x, h = blockIdx.y, b = blockIdx.z, g = h / a.shared, visible = visible_keys(a, t);
-    int64_t first = first_key(a, t, visible);
+    int64_t first = first_key(a, b, t, visible);
     S *query = (S *)shared_bytes, *gradient = query + a.width, *ds = gradient + a.width;
     S lse = statistic<S>(a, b, h, t), delta = deltas[(b * a.heads + h) * a.queries + t];
     fetch(query, a.q, start_of(a.q, b, t, h), a.width);
@@ -187,7 +206,7 @@ __global__ void __launch_bounds__(THREADS) find_dq(const __grid_constant__ atten
 template <class S>
 __global__ void __launch_bounds__(THREADS) find_dk_dv(const __grid_constant__ attention_args a, const S *deltas)
 {
-    int64_t s = blockIdx.x, g = blockIdx.y, b = blockIdx.z, first = a.causal ? s : 0, last = last_query(a, s);
+    int64_t s = blockIdx.x, g = blockIdx.y, b = blockIdx.z, first = a.causal ? s : 0, last = last_query(a, b, s);
     S *key = (S *)shared_bytes, *value = key + a.width, *dk = value + a.width, *dv = dk + a.width;
     S *ds = dv + a.width, *used = ds + a.queries;
     fetch(key, a.k, start_of(a.k, b, s, g), a.width);
@@ -197,6 +216,11 @@ __global__ void __launch_bounds__(THREADS) find_dk_dv(const __grid_constant__ at
     for (int64_t h = g * a.shared; h < (g + 1) * a.shared; h++) {
         __syncthreads();
         for (int64_t t = first + threadIdx.x / 32; t < last; t += WARPS) {
+            if (a.documents && first_key(a, b, t, t + 1) > s) { // of another document
+                if (threadIdx.x % 32 == 0)
+                    ds[t] = used[t] = 0;
+                continue;
+            }
             S score = score_of(a, dot(key, a.q, start_of(a.q, b, t, h), a.width));
             S p = exponential(score - statistic<S>(a, b, h, t));
             S dp = dropped(a, b, t, h, s, dot(value, a.d_o, start_of(a.d_o, b, t, h), a.width));
@@ -234,6 +258,13 @@ static attention_args args_of(const sl_kernel_call *call)
     a.drops = sl_call_drops(call);
     a.stream = sl_dropout_of_weights(call);
     return a;
+}
+
+static void set_documents(attention_args *a, const sl_view *positions)
+{
+    a->documents = (const int32_t *)positions->data;
+    a->document_strides[0] = positions->meta.strides[0];
+    a->document_strides[1] = positions->meta.strides[1];
 }
 
 static void set_keys(attention_args *a, const sl_view *k, const sl_view *v)
@@ -281,6 +312,7 @@ sl_status cuda_attention(const cuda_run *run)
     const sl_kernel_call *call = run->call;
     attention_args a = args_of(call);
     set_keys(&a, &call->inputs[1], &call->inputs[2]);
+    set_documents(&a, sl_call_input(call, 3));
     a.o = view_of(&call->outputs[0]);
     a.lse = view_of(&call->outputs[1]);
     return is_double(call) ? forward<double>(run, a) : forward<float>(run, a);
@@ -312,6 +344,7 @@ sl_status cuda_attention_grad(const cuda_run *run)
     const sl_kernel_call *call = run->call;
     attention_args a = args_of(call);
     set_keys(&a, &call->inputs[1], &call->inputs[2]);
+    set_documents(&a, sl_call_input(call, 6));
     a.o = view_of(&call->inputs[3]);
     a.lse = view_of(&call->inputs[4]);
     a.d_o = view_of(&call->inputs[5]);
@@ -369,10 +402,12 @@ __global__ void rotate(const __grid_constant__ tensor_view x, const __grid_const
         int64_t row = quotient(i, pairs), d = i - row * pairs, line = quotient(row, x.dims[2]);
         int64_t h = row - line * x.dims[2], b = quotient(line, x.dims[1]), t = line - b * x.dims[1];
         int64_t position = t;
+        bool own = positions.rank == 2; // positions of each row of the batch
         if (positions.data)
-            position = ((const int32_t *)positions.data)[t * positions.strides[0]];
+            position = ((const int32_t *)positions.data)[own ? b * positions.strides[0] + t * positions.strides[1]
+                                                             : t * positions.strides[0]];
         if (position < 0 || position >= cosines.dims[0]) {
-            report(reporter, CUDA_FAULT_POSITION, position, t, cosines.dims[0]);
+            report(reporter, CUDA_FAULT_POSITION, position, own ? line : t, cosines.dims[0]);
             continue;
         }
         int64_t from = start_of(x, b, t, h), to = start_of(y, b, t, h);

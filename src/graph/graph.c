@@ -431,6 +431,12 @@ const char *sl_graph_node_op(const sl_graph *graph, int node)
     return sl_node_op_name(graph->nodes[node].op);
 }
 
+bool sl_graph_has_input(const sl_graph *graph, const char *name)
+{
+    int id = sl_names_get(&graph->value_names, name, 0);
+    return id > 0 && graph->values[id].kind == SL_VALUE_INPUT;
+}
+
 int sl_graph_param_count(const sl_graph *graph)
 {
     return graph->params.count;

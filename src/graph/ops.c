@@ -115,7 +115,7 @@ sl_value sl_attention_with(sl_graph *g, sl_value q, sl_value k, sl_value v, cons
                                 .softcap = options->softcap,
                                 .p = options->dropout,
                                 .key = options->dropout != 0 ? dropout_key(g, SL_OP_ATTENTION) : 0 };
-    return ADD(SL_OP_ATTENTION, &attrs, q, k, v);
+    return ADD(SL_OP_ATTENTION, &attrs, q, k, v, options->positions);
 }
 
 sl_value sl_attention_cached(sl_graph *g, sl_value q, sl_value k, sl_value v, sl_value cache_k, sl_value cache_v,

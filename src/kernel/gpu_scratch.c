@@ -128,9 +128,10 @@ bool sl_gpu_dnn_fits(const sl_kernel_call *call)
         return false;
     const int64_t *q = call->inputs[0].meta.shape.dims, *k = call->inputs[1].meta.shape.dims;
     const sl_view *lse = backward ? &call->inputs[4] : &call->outputs[1];
-    if (call->attrs.p > 0 || call->attrs.window > 0 || call->attrs.softcap > 0 || call->accumulate || q[1] != k[1] ||
-        q[1] < 64 || q[1] % 8 != 0 || q[0] == 0 || q[3] % 8 != 0 || q[3] == 0 || q[3] > 128 || q[2] == 0 || k[2] == 0 ||
-        lse->meta.dtype != SL_F32 || !sl_meta_is_contiguous(&lse->meta))
+    const sl_view *documents = sl_call_input(call, backward ? 6 : 3);
+    if (!sl_view_is_none(documents) || call->attrs.p > 0 || call->attrs.window > 0 || call->attrs.softcap > 0 ||
+        call->accumulate || q[1] != k[1] || q[1] < 64 || q[1] % 8 != 0 || q[0] == 0 || q[3] % 8 != 0 || q[3] == 0 ||
+        q[3] > 128 || q[2] == 0 || k[2] == 0 || lse->meta.dtype != SL_F32 || !sl_meta_is_contiguous(&lse->meta))
         return false;
     for (int i = 0; i < 3; i++)
         fits &= lies_well(&call->inputs[i]) && (!backward || lies_well(&call->outputs[i]));

@@ -8,6 +8,8 @@ builder sl_nn_begin(sl_graph *graph, sl_model_mode mode, const sl_model_shape *s
     if (mode == SL_MODE_DECODE) {
         b.position = sl_graph_input(graph, "position", SL_I32, 0, NULL);
         b.positions = sl_graph_input(graph, "positions", SL_I32, 1, &b.seq);
+    } else if (shape->documents) {
+        b.positions = sl_graph_input(graph, "positions", SL_I32, 2, (int64_t[]){ b.batch, b.seq });
     }
     return b;
 }
@@ -56,8 +58,10 @@ sl_value sl_nn_attention(builder *b, sl_value q, sl_value k, sl_value v, const s
     chosen.causal = true;
     if (b->mode != SL_MODE_TRAIN)
         chosen.dropout = 0;
-    if (b->mode != SL_MODE_DECODE)
+    if (b->mode != SL_MODE_DECODE) {
+        chosen.positions = b->positions;
         return sl_attention_with(g, q, k, v, &chosen);
+    }
     sl_shape shape = sl_value_shape(g, k);
     shape.dims[1] = b->cache;
     sl_value cache_k = sl_graph_state(g, "cache_k", sl_value_dtype(g, k), 4, shape.dims);

@@ -43,10 +43,10 @@ typedef struct builder {
     int64_t batch, seq, cache;
     sl_value tokens;    /* i32 [B, T] */
     sl_value position;  /* i32 [], DECODE only */
-    sl_value positions; /* i32 [T], DECODE only */
+    sl_value positions; /* i32 [T] in DECODE, [B, T] with documents; else none: a row is one document */
 } builder;
 
-/* With the inputs "tokens", and in DECODE "position" and "positions". */
+/* With the inputs "tokens", with documents "positions", and in DECODE "position" and "positions". */
 builder sl_nn_begin(sl_graph *graph, sl_model_mode mode, const sl_model_shape *shape);
 
 /* "weight" and "bias" of the module `name`, applied to x[.., in] -> [.., out]. */
@@ -61,8 +61,8 @@ sl_value sl_nn_dense(builder *b, const char *name, sl_value x, const dense_optio
 sl_value sl_nn_activation(sl_graph *graph, sl_activation activation, sl_value x);
 sl_value sl_nn_dropout(builder *b, sl_value x, double p); /* x itself if p is 0 or nothing is trained */
 
-/* Causal attention over q[B, T, H, D], k and v [B, T, Hkv, D]; in DECODE through caches that it adds. The dropout
- * counts in TRAIN alone. */
+/* Causal attention over q[B, T, H, D], k and v [B, T, Hkv, D], inside documents if the model has them; in DECODE through
+ * caches that it adds. The dropout counts in TRAIN alone. */
 sl_value sl_nn_attention(builder *b, sl_value q, sl_value k, sl_value v, const sl_attention_options *options);
 
 /* The output "logits", in f32 whatever the model computes in. */

@@ -80,7 +80,7 @@ static sl_value embed(builder *b, const sl_gpt2_config *config, sl_value *table)
     sl_graph_pop(g);
     sl_graph_push(g, "wpe");
     sl_value places = sl_graph_param(g, "weight", 2, (int64_t[]){ config->n_positions, config->n_embd }, init);
-    sl_value y = b->mode == SL_MODE_DECODE ? sl_embedding(g, b->positions, places) : sl_slice(g, places, 0, 0, b->seq);
+    sl_value y = b->positions.id ? sl_embedding(g, b->positions, places) : sl_slice(g, places, 0, 0, b->seq);
     sl_graph_pop(g);
     return sl_nn_dropout(b, sl_add(g, x, y), config->embd_pdrop);
 }

@@ -15,6 +15,8 @@ static sl_status check_shape(const sl_model *model, sl_model_mode mode, const sl
     if (shape->batch < 1 || shape->seq < 1 || shape->batch > INT32_MAX || shape->seq > INT32_MAX)
         return sl_fail(SL_ERR_ARGUMENT, "a batch of %" PRId64 " sequences of %" PRId64 " is impossible", shape->batch,
                        shape->seq);
+    if (shape->documents && mode == SL_MODE_DECODE)
+        return sl_fail(SL_ERR_ARGUMENT, "a text that is generated is one document: rows have no others");
     if (!sl_nn_field(model->family, "n_positions"))
         return SL_OK;
     if (shape->seq > places)
@@ -40,6 +42,9 @@ sl_status sl_model_build(const sl_model *model, sl_model_mode mode, const sl_mod
     sl_graph_set_param_dtype(graph, full.dtype);
     SL_TRY(model->family->build(model->config, mode, &full, graph));
     SL_TRY(sl_graph_finish(graph));
+    if (full.documents && !sl_graph_has_input(graph, "positions"))
+        SL_TRY(
+            sl_fail(SL_ERR_UNSUPPORTED, "the family %s cannot keep the documents of a row apart", model->family->name));
     *out = graph;
     graph = NULL;
 done:

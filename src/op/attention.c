@@ -29,6 +29,17 @@ static sl_status want_causal_window(const sl_op_use *use)
     return SL_OK;
 }
 
+/* The input `at`, if there is one: where each query is in its document. */
+static sl_status want_positions(const sl_op_use *use, int at)
+{
+    const sl_shape *q = SL_IN(0), positions = sl_shape_matrix(q->dims[0], q->dims[1]);
+    if (sl_use_has(use, at) && !use->attrs->causal)
+        return sl_use_refuse(use, "documents need a causal mask");
+    if (sl_use_has(use, at) && q->dims[1] != SL_IN(1)->dims[1])
+        return sl_use_refuse(use, "documents need as many keys as queries");
+    return sl_use_want(use, at, &positions);
+}
+
 static sl_shape lse_of(const sl_shape *q)
 {
     return (sl_shape){ .rank = 3, .dims = { q->dims[0], q->dims[2], q->dims[1] } };
@@ -39,6 +50,7 @@ static sl_status attention_shapes(sl_op_use *use)
     sl_status status = SL_OK;
     SL_TRY(want_heads(use));
     SL_TRY(want_causal_window(use));
+    SL_TRY(want_positions(use, 3));
     const sl_shape lse = lse_of(SL_IN(0));
     SL_TRY(sl_use_give(use, 0, SL_IN(0)));
     SL_TRY(sl_use_give(use, 1, &lse));
@@ -51,6 +63,7 @@ static sl_status attention_grad_shapes(sl_op_use *use)
     sl_status status = SL_OK;
     SL_TRY(want_heads(use));
     SL_TRY(want_causal_window(use));
+    SL_TRY(want_positions(use, 6));
     const sl_shape lse = lse_of(SL_IN(0));
     SL_TRY(sl_use_want(use, 3, SL_IN(0)));
     SL_TRY(sl_use_want(use, 4, &lse));
@@ -81,7 +94,8 @@ done:
     return status;
 }
 
-/* q[B,T,H,D] against S keys: two products forward, five backward; a causal mask leaves about half, a window less. */
+/* q[B,T,H,D] against S keys: two products forward, five backward; a causal mask leaves about half, a window less. What
+ * documents leave depends on the data, and is not counted. */
 static double product_flops(const sl_op_use *use, int keys, double products)
 {
     const sl_shape *q = SL_IN(0);
@@ -111,17 +125,20 @@ static void attention_cached_cost(const sl_op_use *use, sl_cost *cost)
 
 static sl_status attention_gradient(const sl_gradient_rule *rule)
 {
-    const sl_operand inputs[] = { SL_X(0), SL_X(1), SL_X(2), SL_Y(0), SL_Y(1), rule->dy };
+    const sl_operand inputs[] = { SL_X(0), SL_X(1), SL_X(2), SL_Y(0), SL_Y(1), rule->dy, SL_X(3) };
     return rule->calls->emit(rule, &(sl_gradient_term){ .op = SL_OP_ATTENTION_GRAD,
                                                         .inputs = inputs,
-                                                        .input_count = 6,
+                                                        .input_count = 7,
                                                         .targets = { 0, 1, 2 },
                                                         .target_count = 3 });
 }
 
 const sl_op_info sl_op_attention = {
     .name = "attention",
-    .inputs = { { "q", SL_ARG_DATA, 0 }, { "k", SL_ARG_DATA, 0 }, { "v", SL_ARG_DATA, 0 } },
+    .inputs = { { "q", SL_ARG_DATA, 0 },
+                { "k", SL_ARG_DATA, 0 },
+                { "v", SL_ARG_DATA, 0 },
+                { "positions", SL_ARG_POSITION, SL_ARG_OPTIONAL } },
     .outputs = { { "o", SL_ARG_DATA, 0 }, { "lse", SL_ARG_STATISTIC, 0 } },
     .attrs = SL_ATTR_SCALE | SL_ATTR_CAUSAL | SL_ATTR_DROPOUT | SL_ATTR_WINDOW | SL_ATTR_SOFTCAP,
     .layout = SL_LAYOUT_HEADS,
@@ -139,7 +156,8 @@ const sl_op_info sl_op_attention_grad = {
                 { "v", SL_ARG_DATA, 0 },
                 { "o", SL_ARG_DATA, 0 },
                 { "lse", SL_ARG_STATISTIC, 0 },
-                { "do", SL_ARG_DATA, 0 } },
+                { "do", SL_ARG_DATA, 0 },
+                { "positions", SL_ARG_POSITION, SL_ARG_OPTIONAL } },
     .outputs = { { "dq", SL_ARG_DATA, 0 }, { "dk", SL_ARG_DATA, 0 }, { "dv", SL_ARG_DATA, 0 } },
     .accumulates = true,
     .attrs = SL_ATTR_SCALE | SL_ATTR_CAUSAL | SL_ATTR_DROPOUT | SL_ATTR_WINDOW | SL_ATTR_SOFTCAP,
@@ -171,12 +189,13 @@ static sl_status rope_shapes(sl_op_use *use)
     SL_TRY(sl_use_want_rank(use, 0, 4));
     SL_TRY(sl_use_want_rank(use, 1, 2));
     SL_TRY(sl_use_want(use, 2, SL_IN(1)));
-    const sl_shape *x = SL_IN(0), *table = SL_IN(1), positions = sl_shape_vector(x->dims[1]);
+    const sl_shape *x = SL_IN(0), *table = SL_IN(1);
+    const sl_shape shared = sl_shape_vector(x->dims[1]), own = sl_shape_matrix(x->dims[0], x->dims[1]);
     if (x->dims[3] < 2 * table->dims[1])
         return sl_use_refuse(use, "the table is for heads of %lld or more", 2 * (long long)table->dims[1]);
     if (!sl_use_has(use, 3) && x->dims[1] > table->dims[0])
         return sl_use_refuse(use, "the table ends at position %lld", (long long)table->dims[0]);
-    SL_TRY(sl_use_want(use, 3, &positions));
+    SL_TRY(sl_use_want(use, 3, sl_use_input(use, 3)->shape.rank == 2 ? &own : &shared));
     SL_TRY(sl_use_give(use, 0, x));
 done:
     return status;

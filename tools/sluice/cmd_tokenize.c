@@ -47,9 +47,6 @@ typedef struct request {
 #define FORMATS "nanogpt|llmc|llmc-u32"
 static const sl_token_format formats[] = { SL_TOKENS_NANOGPT, SL_TOKENS_LLMC, SL_TOKENS_LLMC_U32 };
 
-/* Tokens that end a document, of the families that sluice knows. */
-static const char *const end_tokens[] = { "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]" };
-
 enum { BATCH_BYTES = 32 << 20 };
 
 /* ---- Documents ------------------------------------------------------------------------------- */
@@ -229,12 +226,10 @@ static sl_status add_folder(document_batch *batch, const char *path)
 
 static sl_status find_end(const request *what, const sl_tokenizer *tokenizer, int32_t *out)
 {
-    *out = -1;
-    for (size_t i = 0; what->end && *out < 0 && i < sizeof end_tokens / sizeof *end_tokens; i++)
-        *out = sl_tokenizer_special(tokenizer, end_tokens[i]);
+    *out = what->end ? sl_tokenizer_end_token(tokenizer) : -1;
     if (what->end && *out < 0)
-        return sl_fail(SL_ERR_ARGUMENT, "--end: %s has no token that ends a text, such as %s", what->tokenizer,
-                       end_tokens[0]);
+        return sl_fail(SL_ERR_ARGUMENT, "--end: %s has no token that ends a text, such as <|endoftext|>",
+                       what->tokenizer);
     return SL_OK;
 }
 

@@ -333,3 +333,12 @@ int32_t sl_tokenizer_special(const sl_tokenizer *tokenizer, const char *text)
     }
     return NO_TOKEN;
 }
+
+int32_t sl_tokenizer_end_token(const sl_tokenizer *tokenizer)
+{
+    static const char *const texts[] = { "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]" };
+    int32_t id = NO_TOKEN;
+    for (size_t i = 0; id == NO_TOKEN && i < sizeof texts / sizeof *texts; i++)
+        id = sl_tokenizer_special(tokenizer, texts[i]);
+    return id;
+}

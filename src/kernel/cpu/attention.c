@@ -64,6 +64,7 @@ void sl_head_end_write(const sl_simd *simd, const sl_view *view, int64_t b, int6
 typedef struct heads {
     sl_head q, v, o;
     const float *keys; /* packed, times scale */
+    int64_t b;         /* the row of the batch */
     int64_t row;       /* of query 0 among all rows of lse and of the weights */
 } heads;
 
@@ -125,21 +126,23 @@ static void attend_block(const sl_attention *j, const heads *x, int64_t first, i
         r.max[i] = -INFINITY;
         r.sum[i] = 0;
     }
-    for (int64_t key = sl_attention_first_block(j, first); key < limit; key += SL_KEYS) {
-        int64_t n = sl_least(limit - key, SL_KEYS);
+    for (int64_t key = sl_attention_begin(j, x->b, first, count), end; key < limit; key = end) {
+        end = sl_attention_block_end(key, limit);
+        int64_t n = end - key;
         sl_small_gemm product = { .m = count,
                                   .n = n,
                                   .k = j->d_size,
                                   .a = sl_head_row(q, first),
                                   .a_row = q->step,
                                   .a_column = 1,
-                                  .b = sl_packed_block(x->keys, j->d_size, key),
+                                  .b = sl_packed_row(x->keys, j->d_size, key),
                                   .b_row = SL_KEYS,
                                   .c = scores[0],
                                   .c_row = SL_KEYS };
         j->simd->small_gemm(&product);
         for (int64_t i = 0; i < count; i++) {
-            int64_t seen = sl_attention_seen(j, first + i, key, n), from = sl_attention_before(j, first + i, key, seen);
+            int64_t seen = sl_attention_seen(j, first + i, key, n);
+            int64_t from = sl_attention_before(j, x->b, first + i, key, seen);
             update_row(j, &r, i, scores[i], from, seen, n, sl_head_row(o, first + i));
             sl_attention_drop(j, x->row + first + i, key + from, seen - from, scores[i] + from);
         }
@@ -180,7 +183,7 @@ static void attend_part(void *context, int part, int parts)
     for (int64_t item = start; item < start + length; item++) {
         int64_t b = item / j->kv_size, g = item % j->kv_size;
         sl_head k = sl_head_read(j->simd, j->k, b, g, j->keys, k_wide);
-        heads x = { .v = sl_head_read(j->simd, j->v, b, g, j->keys, v_wide), .keys = keys };
+        heads x = { .v = sl_head_read(j->simd, j->v, b, g, j->keys, v_wide), .keys = keys, .b = b };
         sl_pack_head(j->simd, &k, j->keys, j->d_size, j->scale, keys);
         for (int64_t h = g * group; h < (g + 1) * group; h++) {
             x.q = sl_head_read(j->simd, j->q, b, h, j->t_size, q_wide);
@@ -200,7 +203,8 @@ int sl_attention_parts(const sl_cpu *cpu, const sl_kernel_call *call)
     return items < 1 ? 1 : (int)sl_least(items, threads);
 }
 
-sl_attention sl_attention_start(const sl_cpu *cpu, const sl_kernel_call *call, const sl_view *k, const sl_view *v)
+sl_attention sl_attention_start(const sl_cpu *cpu, const sl_kernel_call *call, const sl_view *k, const sl_view *v,
+                                const sl_view *positions)
 {
     const sl_view *q = sl_call_input(call, 0);
     const int64_t *dims = q->meta.shape.dims;
@@ -216,6 +220,8 @@ sl_attention sl_attention_start(const sl_cpu *cpu, const sl_kernel_call *call, c
                            .d_size = dims[3],
                            .causal = call->attrs.causal,
                            .window = call->attrs.window,
+                           .positions = positions->data,
+                           .position_strides = { positions->meta.strides[0], positions->meta.strides[1] },
                            .scale = (float)call->attrs.scale,
                            .softcap = (float)call->attrs.softcap,
                            .drops = sl_call_drops(call),
@@ -234,7 +240,8 @@ static size_t part_bytes(const sl_kernel_call *call, const sl_view *k, const sl_
 
 static sl_status run_attention(const sl_cpu *cpu, const sl_kernel_call *call)
 {
-    sl_attention j = sl_attention_start(cpu, call, sl_call_input(call, 1), sl_call_input(call, 2));
+    sl_attention j =
+        sl_attention_start(cpu, call, sl_call_input(call, 1), sl_call_input(call, 2), sl_call_input(call, 3));
     j.o = sl_call_output(call, 0);
     j.lse = sl_rows_of(sl_call_output(call, 1), 0);
     j.part_bytes = part_bytes(call, j.k, j.v);
@@ -287,7 +294,7 @@ static void attend_few_part(void *context, int part, int parts)
             sl_head q = sl_head_read(j->simd, j->q, b, h, j->t_size, q_wide);
             sl_head o = sl_head_begin_write(j->simd, j->o, b, h, j->t_size, false, o_wide);
             for (int64_t t = 0; t < j->t_size; t++) {
-                int64_t n = sl_attention_seen(j, t, 0, j->keys), from = sl_attention_before(j, t, 0, n);
+                int64_t n = sl_attention_seen(j, t, 0, j->keys), from = sl_attention_before(j, b, t, 0, n);
                 for (int64_t s = from; s < n; s++)
                     scores[s] = j->scale * j->simd->dot(sl_head_row(&q, t), sl_head_row(&k, s), j->d_size);
                 if (j->softcap > 0)
@@ -306,7 +313,7 @@ enum { FEW = 8 };
 static sl_status run_attention_cached(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     const sl_view *cache_k = sl_call_input(call, 3), *cache_v = sl_call_input(call, 4);
-    sl_attention j = sl_attention_start(cpu, call, cache_k, cache_v);
+    sl_attention j = sl_attention_start(cpu, call, cache_k, cache_v, &sl_absent);
     int64_t position = *(const int32_t *)sl_call_input(call, 5)->data, capacity = cache_k->meta.shape.dims[1];
     if (position < 0 || position + j.t_size > capacity)
         return sl_fail(SL_ERR_ARGUMENT, "attention_cached: positions %lld..%lld do not fit into a cache of %lld",

@@ -5,7 +5,7 @@
 #include "kernel/cpu/cpu.h"
 
 /* Queries and keys are taken in blocks whose scores fit the first-level cache. */
-enum { SL_QUERIES = 24, SL_KEYS = 128 };
+enum { SL_QUERIES = 24, SL_KEYS = 128, SL_KEY_VECTOR = 16 };
 
 /* One head of a [B,T,H,D] tensor: rows of D elements, `step` apart. */
 typedef struct sl_head {
@@ -45,9 +45,10 @@ static inline size_t sl_wide_head_bytes(const sl_view *view, int64_t rows)
 /* Block j of the result holds rows j * SL_KEYS.. as columns: [size][SL_KEYS], times scale; missing rows are 0. */
 void sl_pack_head(const sl_simd *simd, const sl_head *head, int64_t rows, int64_t size, float scale, float *packed);
 
-static inline const float *sl_packed_block(const float *packed, int64_t size, int64_t first_row)
+/* The column of a row; the next ones up to the end of its block follow it. */
+static inline const float *sl_packed_row(const float *packed, int64_t size, int64_t row)
 {
-    return packed + first_row * size;
+    return packed + row / SL_KEYS * SL_KEYS * size + row % SL_KEYS;
 }
 
 static inline int64_t sl_least(int64_t a, int64_t b)
@@ -68,6 +69,9 @@ typedef struct sl_attention {
     int64_t before; /* keys that query 0 sees beside its own */
     bool causal;
     int64_t window; /* keys that a query sees at most; 0: all that the mask leaves */
+    /* Place of each query in its document, [B,T] with these strides; NULL: a row is one document. */
+    const int32_t *positions;
+    int64_t position_strides[2];
     float scale;
     float softcap; /* scores become softcap * tanh(score / softcap); 0: they stay */
     bool drops;    /* some of the weights, by the stream */
@@ -86,8 +90,9 @@ static inline float *sl_attention_take(char **scratch, size_t bytes)
     return taken;
 }
 
-/* All that q and the keys say; the other tensors are the caller's to add. */
-sl_attention sl_attention_start(const sl_cpu *cpu, const sl_kernel_call *call, const sl_view *k, const sl_view *v);
+/* All that q and the keys say; the other tensors are the caller's to add. positions: none, or as in sl_attention. */
+sl_attention sl_attention_start(const sl_cpu *cpu, const sl_kernel_call *call, const sl_view *k, const sl_view *v,
+                                const sl_view *positions);
 /* Into how many parts the key/value heads of the batch are cut: at most one a thread. */
 int sl_attention_parts(const sl_cpu *cpu, const sl_kernel_call *call);
 
@@ -98,17 +103,37 @@ static inline int64_t sl_attention_seen(const sl_attention *j, int64_t t, int64_
     return seen < 0 ? 0 : sl_least(seen, n);
 }
 
-/* How many of those n it does not see, since they lie before its window. */
-static inline int64_t sl_attention_before(const sl_attention *j, int64_t t, int64_t key, int64_t n)
+/* The first key that query t of row b may see: where its window and its document begin. */
+static inline int64_t sl_attention_first(const sl_attention *j, int64_t b, int64_t t)
 {
-    int64_t first = j->window > 0 ? j->before + t + 1 - j->window - key : 0;
+    int64_t first = j->window > 0 ? j->before + t + 1 - j->window : 0;
+    if (j->positions) {
+        int64_t start = t - j->positions[b * j->position_strides[0] + t * j->position_strides[1]];
+        first = start > first ? start : first;
+    }
+    return first < 0 ? 0 : first;
+}
+
+/* How many of the n keys from `key` on it does not see, since they lie before that. */
+static inline int64_t sl_attention_before(const sl_attention *j, int64_t b, int64_t t, int64_t key, int64_t n)
+{
+    int64_t first = sl_attention_first(j, b, t) - key;
     return first < 0 ? 0 : sl_least(first, n);
 }
 
-/* Where the blocks of keys begin for queries from t on: a multiple of SL_KEYS. */
-static inline int64_t sl_attention_first_block(const sl_attention *j, int64_t t)
+/* The key at which `count` queries from t on begin: none of them sees one before it. Vectors of keys begin there. */
+static inline int64_t sl_attention_begin(const sl_attention *j, int64_t b, int64_t t, int64_t count)
 {
-    return sl_attention_before(j, t, 0, j->keys) / SL_KEYS * SL_KEYS;
+    int64_t first = sl_attention_first(j, b, t);
+    for (int64_t i = 1; j->positions && i < count; i++)
+        first = sl_least(first, sl_attention_first(j, b, t + i));
+    return first / SL_KEY_VECTOR * SL_KEY_VECTOR;
+}
+
+/* The block of keys from `key` on ends there, or at `limit`. */
+static inline int64_t sl_attention_block_end(int64_t key, int64_t limit)
+{
+    return sl_least((key / SL_KEYS + 1) * SL_KEYS, limit);
 }
 
 /* The n weights of a row from `key` on, or their gradients; row = (b * H + h) * T + t. */

@@ -7,6 +7,7 @@
 typedef struct grad_heads {
     sl_head q, k, o, d_o, dq, dk, dv;
     const float *keys, *values; /* packed; the keys times scale */
+    int64_t b;                  /* the row of the batch */
     int64_t row;                /* of query 0 among all rows of lse and of the weights */
 } grad_heads;
 
@@ -37,7 +38,7 @@ static void weights_of(const sl_attention *j, const grad_heads *x, int64_t first
                              .a = sl_head_row(&x->q, first),
                              .a_row = x->q.step,
                              .a_column = 1,
-                             .b = sl_packed_block(x->keys, j->d_size, key),
+                             .b = sl_packed_row(x->keys, j->d_size, key),
                              .b_row = SL_KEYS,
                              .c = p[0],
                              .c_row = SL_KEYS };
@@ -47,14 +48,15 @@ static void weights_of(const sl_attention *j, const grad_heads *x, int64_t first
                                .a = sl_head_row(&x->d_o, first),
                                .a_row = x->d_o.step,
                                .a_column = 1,
-                               .b = sl_packed_block(x->values, j->d_size, key),
+                               .b = sl_packed_row(x->values, j->d_size, key),
                                .b_row = SL_KEYS,
                                .c = ds[0],
                                .c_row = SL_KEYS };
     j->simd->small_gemm(&scores);
     j->simd->small_gemm(&products);
     for (int64_t i = 0; i < count; i++) {
-        int64_t seen = sl_attention_seen(j, first + i, key, n), from = sl_attention_before(j, first + i, key, seen);
+        int64_t seen = sl_attention_seen(j, first + i, key, n);
+        int64_t from = sl_attention_before(j, x->b, first + i, key, seen);
         row_weights(j, x->row + first + i, key + from, seen - from, delta[i], p[i] + from, ds[i] + from);
         if (from > 0) {
             memset(p[i], 0, (size_t)from * sizeof **p);
@@ -73,8 +75,9 @@ static void grad_block(const sl_attention *j, const grad_heads *x, int64_t first
     int64_t limit = sl_attention_seen(j, first + count - 1, 0, j->keys);
     for (int64_t i = 0; i < count; i++)
         delta[i] = j->simd->dot(sl_head_row(&x->d_o, first + i), sl_head_row(&x->o, first + i), j->d_size);
-    for (int64_t key = sl_attention_first_block(j, first); key < limit; key += SL_KEYS) {
-        int64_t n = sl_least(limit - key, SL_KEYS);
+    for (int64_t key = sl_attention_begin(j, x->b, first, count), end; key < limit; key = end) {
+        end = sl_attention_block_end(key, limit);
+        int64_t n = end - key;
         weights_of(j, x, first, count, key, n, delta, p, ds);
         sl_small_gemm to_q = { .m = count,
                                .n = j->d_size,
@@ -151,7 +154,8 @@ static void grad_part(void *context, int part, int parts)
                          .dk = sl_head_begin_write(j->simd, j->dk, b, g, j->keys, j->add & 2, m.dk),
                          .dv = sl_head_begin_write(j->simd, j->dv, b, g, j->keys, j->add & 4, m.dv),
                          .keys = m.keys,
-                         .values = m.values };
+                         .values = m.values,
+                         .b = b };
         sl_pack_head(j->simd, &x.k, j->keys, j->d_size, j->scale, m.keys);
         sl_pack_head(j->simd, &v, j->keys, j->d_size, 1, m.values);
         for (int64_t h = g * group; h < (g + 1) * group; h++) {
@@ -172,7 +176,8 @@ static void grad_part(void *context, int part, int parts)
 /* The arguments of the call, and what one thread needs. */
 static sl_attention start(const sl_cpu *cpu, const sl_kernel_call *call)
 {
-    sl_attention j = sl_attention_start(cpu, call, sl_call_input(call, 1), sl_call_input(call, 2));
+    sl_attention j =
+        sl_attention_start(cpu, call, sl_call_input(call, 1), sl_call_input(call, 2), sl_call_input(call, 6));
     j.o = sl_call_input(call, 3);
     j.lse = sl_rows_of(sl_call_input(call, 4), 0);
     j.d_o = sl_call_input(call, 5);

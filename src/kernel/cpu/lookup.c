@@ -118,7 +118,8 @@ static void rope_range(void *context, int64_t begin, int64_t end)
     const lookup_job *j = context;
     float x_row[BLOCK], y_row[BLOCK], c_row[BLOCK], s_row[BLOCK];
     for (int64_t row = begin; row < end; row++) {
-        int64_t t = row / j->heads % j->times, position = sl_view_is_none(j->ids) ? t : id_at(j->ids, t);
+        int64_t t = row / j->heads % j->times, place = j->ids->meta.shape.rank == 2 ? row / j->heads : t;
+        int64_t position = sl_view_is_none(j->ids) ? t : id_at(j->ids, place);
         const float *x = sl_rows_read(j->simd, &j->rows, row, 0, j->width, x_row);
         const float *c = sl_rows_read(j->simd, &j->cosines, position, 0, j->size, c_row);
         const float *s = sl_rows_read(j->simd, &j->sines, position, 0, j->size, s_row);

@@ -34,10 +34,25 @@ static double drop(const sl_kernel_call *call, int64_t b, int64_t t, int64_t h, 
     return sl_dropout_apply(&stream, (uint64_t)(((b * q[2] + h) * q[1] + t) * k[1] + s), value);
 }
 
-/* The first of the keys that a query sees, if it would see `visible` without a window. */
-static int64_t first_key(const sl_kernel_call *call, int64_t position, int64_t visible)
+/* The input that says where each query is in its document; none if a row is one. */
+static const sl_view *documents_of(const sl_kernel_call *call)
 {
+    return call->op == SL_OP_ATTENTION        ? sl_call_input(call, 3)
+           : call->op == SL_OP_ATTENTION_GRAD ? sl_call_input(call, 6)
+                                              : &sl_absent;
+}
+
+/* The first of the keys that query (b, t) at `position` sees, if it would see `visible` without a window and documents.
+ */
+static int64_t first_key(const sl_kernel_call *call, int64_t b, int64_t t, int64_t position, int64_t visible)
+{
+    const sl_view *documents = documents_of(call);
     int64_t first = call->attrs.window > 0 ? position + 1 - call->attrs.window : 0;
+    if (!sl_view_is_none(documents)) {
+        const int64_t *strides = documents->meta.strides;
+        int64_t start = t - sl_get_index(documents, b * strides[0] + t * strides[1]);
+        first = start > first ? start : first;
+    }
     return first < 0 ? 0 : first < visible ? first : visible;
 }
 
@@ -55,7 +70,7 @@ static double attend(const sl_kernel_call *call, const sl_view *q, const sl_view
 {
     const sl_view *o = sl_call_output(call, 0);
     int64_t g = h / (q->meta.shape.dims[2] / k->meta.shape.dims[2]);
-    int64_t first = first_key(call, position, visible);
+    int64_t first = first_key(call, b, t, position, visible);
     double max = -INFINITY, sum = 0, *p = call->scratch;
     for (int64_t s = first; s < visible; s++) {
         p[s] = score_of(call, dot(q, b, t, h, k, s, g));
@@ -120,7 +135,7 @@ static void attend_grad(const sl_kernel_call *call, int64_t b, int64_t t, int64_
     double delta = dot(d_o, b, t, h, o, t, h);
     sl_clear(sums->dq, dims[3]);
     int64_t visible = visible_keys(call, t, k->meta.shape.dims[1]);
-    for (int64_t s = first_key(call, t, visible); s < visible; s++) {
+    for (int64_t s = first_key(call, b, t, t, visible); s < visible; s++) {
         double score = score_of(call, dot(q, b, t, h, k, s, g)), p = exp(score - lse);
         double dp = drop(call, b, t, h, s, dot(d_o, b, t, h, v, s, g)), ds = call->attrs.scale * p * (dp - delta);
         if (call->attrs.softcap > 0)
@@ -197,10 +212,12 @@ sl_status sl_reference_rope(const sl_kernel_call *call)
     for (int64_t i = 0; i < dims[0] * dims[1] * dims[2] * half; i++) {
         int64_t d = i % half, h = i / half % dims[2], t = i / half / dims[2] % dims[1],
                 b = i / half / dims[2] / dims[1];
-        int64_t position = sl_view_is_none(positions) ? t : sl_get_index(positions, t * positions->meta.strides[0]);
+        int64_t element = positions->meta.shape.rank == 2 ? b * dims[1] + t : t, position = t;
+        if (!sl_view_is_none(positions))
+            position = sl_get_index(positions, sl_row_offset(&positions->meta, element, 0));
         if (position < 0 || position >= rows)
             return sl_fail(SL_ERR_ARGUMENT, "rope: position %lld at element %lld is not in 0..%lld",
-                           (long long)position, (long long)t, (long long)rows - 1);
+                           (long long)position, (long long)element, (long long)rows - 1);
         double c = sl_get(cosines, position * cosines->meta.strides[0] + d * cosines->meta.strides[1]);
         double s = sl_get(sines, position * sines->meta.strides[0] + d * sines->meta.strides[1]);
         double first = at(x, b, t, h, d), second = at(x, b, t, h, d + half);
