@@ -59,6 +59,9 @@ typedef struct sl_train_config {
         sl_data_sources tokens, text; /* exactly one of them */
         sl_data_sources val;          /* in the form of the training data; or one path, a share of it: "5%", "0.05" */
         int64_t order;                /* sl_order_choice */
+        bool documents;               /* tokens see their own document alone */
+        int64_t boundary;             /* the token that ends a document; -1: that of the tokenizer or the model */
+        bool boundary_loss;           /* the first token of a document is a target, too */
     } data;
     struct {
         int64_t size, seq, microbatches; /* rows a step over all replicas; tokens a row; microbatches a replica */
@@ -302,6 +305,8 @@ typedef struct SL_NAMED_FIELDS sl_eval_options {
     int threads;        /* 0: 1 */
     const char *device; /* as sl_device_open takes it; NULL: "cpu" */
     sl_dtype dtype;     /* that the model computes in: f32 (the default) or bf16 */
+    bool documents;     /* keep the documents of a row apart: see sl_document_positions */
+    int32_t boundary;   /* with documents: the token that ends one */
     const char
         *logits; /* safetensors file for the logits [batch, seq, vocab] and loss [1] of the first batch, or NULL */
 } sl_eval_options;

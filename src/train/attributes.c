@@ -77,6 +77,13 @@ sl_status sl_attributes_make(const sl_train_plan *plan, uint64_t data_hash, sl_a
                                   "data",    data,         "order",     order_of(plan), "tokenizer", tokenizer_of(plan),
                                   "version", sl_version(), "precision", precision,      "mesh",      mesh };
     memcpy(made.pairs, pairs, sizeof pairs);
+    if (plan->config->data.documents) {
+        char *boundary = NULL;
+        int used = sizeof pairs / sizeof *pairs;
+        SL_TRY(sl_arena_printf(made.arena, &boundary, "%" PRId32, plan->boundary));
+        made.pairs[used] = "documents";
+        made.pairs[used + 1] = boundary;
+    }
     *out = made;
     made = (sl_attributes){ .model = NULL };
 done:

@@ -7,9 +7,9 @@
 /* For sl_checkpoint_writer_commit. Keys: "model" (config.json's text), "config" (section.key=value a line), "tokens"
  * (how many the data has), "data" (the hash of the data, see sl_tokens_hash), "order" (of the microbatches in which
  * gradients are added), "tokenizer" (see tokenizer_files.h), "version", "precision" and "mesh" (of the run, as the plan
- * prints them). */
+ * prints them), "documents" (the token that ends one, if they were kept apart). */
 typedef struct sl_attributes {
-    const char *pairs[20];
+    const char *pairs[22];
     char *model;
     sl_arena *arena;
 } sl_attributes;

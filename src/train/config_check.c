@@ -41,6 +41,16 @@ static sl_status check_data(const sl_train_config *config)
     return SL_OK;
 }
 
+static sl_status check_documents(const sl_train_config *config)
+{
+    const char *key = config->data.boundary >= 0   ? "data.boundary"
+                      : config->data.boundary_loss ? NULL
+                                                   : "data.boundary_loss";
+    if (key && !config->data.documents)
+        return sl_train_config_fail(config, key, "documents are not kept apart: data.documents is false");
+    return SL_OK;
+}
+
 static sl_status check_validation(const sl_train_config *config)
 {
     static const char *const keys[] = { "eval.every", "eval.batches", "eval.patience", "checkpoint.best" };
@@ -134,6 +144,7 @@ sl_status sl_config_check(const sl_train_config *config)
     sl_status status = SL_OK;
     SL_TRY(check_model(config));
     SL_TRY(check_data(config));
+    SL_TRY(check_documents(config));
     SL_TRY(check_validation(config));
     SL_TRY(check_batch(config));
     SL_TRY(check_optimizer(config));

@@ -61,6 +61,12 @@ const config_key sl_config_keys[] = {
           "plain text files, in tokens of model.init's tokenizer; without one, one token a byte; given as data.tokens"),
     PATHS(data, val, "validation data: given as the training data, or a share split off their end, such as 5%"),
     WORD(data, order, "sequential|shuffled", "sequential", "order of the rows; shuffled by run.seed"),
+    BOOL(data, documents, "false",
+         "keep the documents of a row apart: a token sees its own alone, and positions begin anew in each"),
+    INT(data, boundary, -1, INT32_MAX, "-1",
+        "token that ends a document; -1: the one of model.init's tokenizer, or its eos_token_id"),
+    BOOL(data, boundary_loss, "true",
+         "count the first token of a document, which is predicted from the end of the one before, in the loss"),
 
     INT(batch, size, 1, MILLION, "8", "rows per step, over all replicas"),
     INT(batch, seq, 1, 1 << 24, "128", "tokens per row"),

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -12,6 +13,7 @@ typedef struct evaluation {
     sl_infer *infer;
     sl_batches *batches;
     int32_t *tokens, *targets;
+    int32_t *positions; /* with documents */
     float *logits;
 } evaluation;
 
@@ -27,11 +29,14 @@ static sl_status prepare(evaluation *run, const sl_model_source *source, const s
     const sl_infer_options infer = { .group = run->group,
                                      .device = run->device,
                                      .mode = SL_MODE_EVAL,
-                                     .shape = {
-                                         .batch = options->batch, .seq = options->seq, .dtype = options->dtype } };
+                                     .shape = { .batch = options->batch,
+                                                .seq = options->seq,
+                                                .dtype = options->dtype,
+                                                .documents = options->documents } };
     SL_TRY(sl_infer_create(source, &infer, &run->infer));
     SL_TRY(SL_NEW_ARRAY(run->tokens, options->batch * options->seq));
     SL_TRY(SL_NEW_ARRAY(run->targets, options->batch * options->seq));
+    SL_TRY(SL_NEW_ARRAY(run->positions, options->batch * options->seq));
     if (options->logits)
         SL_TRY(SL_NEW_ARRAY(run->logits, options->batch * options->seq * batches.vocab));
 done:
@@ -59,10 +64,13 @@ done:
 static sl_status one_batch(evaluation *run, int64_t step, const sl_eval_options *options, float *loss)
 {
     sl_status status = SL_OK;
-    const sl_infer_input inputs[] = { { "tokens", run->tokens }, { "targets", run->targets } };
+    const sl_infer_input inputs[] = { { "tokens", run->tokens },
+                                      { "targets", run->targets },
+                                      { "positions", run->positions } }; /* used if the model has it */
     sl_step_result result;
     SL_TRY(sl_batches_read(run->batches, step, 0, options->batch, run->tokens, run->targets));
-    SL_TRY(sl_infer_run(run->infer, step, inputs, 2, step == 0 ? run->logits : NULL, &result));
+    sl_document_positions(run->tokens, options->batch, options->seq, options->boundary, run->positions);
+    SL_TRY(sl_infer_run(run->infer, step, inputs, 3, step == 0 ? run->logits : NULL, &result));
     *loss = result.losses[0];
     if (!isfinite(*loss))
         SL_TRY(sl_fail(SL_ERR_NUMERIC, "the loss of batch %lld is %g", (long long)step + 1, (double)*loss));
@@ -77,6 +85,10 @@ sl_status sl_model_evaluate(const sl_model_source *source, const sl_eval_options
     double sum = 0, start = sl_now();
     if (!options || !options->tokens)
         return sl_fail(SL_ERR_ARGUMENT, "an evaluation needs tokens: NULL was given");
+    if (options->documents &&
+        (options->boundary < 0 || options->boundary >= sl_model_vocab(sl_model_source_model(source))))
+        return sl_fail(SL_ERR_ARGUMENT, "the boundary %" PRId32 " is not in the vocabulary of %" PRId64 " tokens",
+                       options->boundary, sl_model_vocab(sl_model_source_model(source)));
     SL_TRY(prepare(&run, source, options));
     int64_t whole = sl_batches_windows(run.batches) / options->batch;
     int64_t steps = options->steps > 0 ? options->steps : whole;
@@ -100,6 +112,7 @@ done:
     sl_free(run.logits);
     sl_free(run.tokens);
     sl_free(run.targets);
+    sl_free(run.positions);
     sl_batches_destroy(run.batches);
     sl_infer_destroy(run.infer);
     sl_device_close(run.device);

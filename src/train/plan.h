@@ -36,6 +36,7 @@ struct sl_train_plan {
     sl_batches *batches;
     sl_batches *val_batches; /* NULL: there is no validation */
     int64_t val_steps;       /* batches of one validation */
+    int32_t boundary;        /* with data.documents: the token that ends a document */
     int64_t rows;            /* of one replica's batch */
     int64_t sizes[2];        /* rows of the larger and the smaller microbatches */
     int size_count;          /* 1 where all are equal */
@@ -90,6 +91,9 @@ SL_MUST_CHECK sl_status sl_plan_make_schedule(sl_train_plan *plan);
 SL_MUST_CHECK sl_status sl_plan_cut(sl_train_plan *plan);
 
 /* plan_predict.c */
+/* What a step of a replica is given: tokens, targets, and with documents positions. Returns how many. */
+enum { SL_PLAN_ARGS = 3 };
+int sl_plan_args(const sl_train_plan *plan, sl_arg_spec args[SL_PLAN_ARGS]);
 /* Memory, and if wanted time at rates measured here. */
 SL_MUST_CHECK sl_status sl_plan_predict(sl_train_plan *plan, bool timed);
 /* Seconds of work: flops / flops_per_s + bytes / bytes_per_s. */

@@ -166,6 +166,78 @@ sl_status sl_plan_hash_data(const sl_plan_data *data, uint64_t *out)
     return SL_OK;
 }
 
+/* ---- Documents ------------------------------------------------------------------------------- */
+
+/* The token that `sluice tokenize --end` writes, if the model has a tokenizer, else the model's own. */
+static sl_status find_boundary(const sl_train_plan *plan, int64_t *out)
+{
+    sl_status status = SL_OK;
+    const sl_train_config *config = plan->config;
+    sl_tokenizer *tokenizer = NULL;
+    sl_token_ids ends = sl_model_end_tokens(&plan->model);
+    int64_t found = -1;
+    if (config->model.init && sl_tokenizer_files_exist(config->model.init)) {
+        status = sl_tokenizer_open(config->model.init, &tokenizer);
+        if (status != SL_OK)
+            return sl_train_config_context(config, "model.init", status);
+        found = sl_tokenizer_end_token(tokenizer);
+        sl_tokenizer_close(tokenizer);
+    }
+    if (found < 0 && ends.count > 0)
+        found = ends.ids[0];
+    if (found < 0)
+        return sl_train_config_fail(config, "data.documents",
+                                    "which token ends a document is not known: neither a tokenizer nor the model says "
+                                    "it; give data.boundary");
+    *out = found;
+    return SL_OK;
+}
+
+/* A boundary that the data do not have is likely a wrong one. */
+static sl_status warn_of_no_boundary(const sl_train_plan *plan)
+{
+    enum { LOOKED_AT = 1 << 20, PART = 4096 };
+    sl_status status = SL_OK;
+    int32_t part[PART];
+    const sl_tokens *tokens = plan->data.tokens[0];
+    int64_t count = sl_tokens_count(tokens) < LOOKED_AT ? sl_tokens_count(tokens) : LOOKED_AT;
+    for (int64_t first = 0; first < count; first += PART) {
+        int64_t n = count - first < PART ? count - first : PART;
+        SL_TRY(sl_tokens_read(tokens, first, n, part));
+        for (int64_t i = 0; i < n; i++) {
+            if (part[i] == plan->boundary)
+                return SL_OK;
+        }
+    }
+    sl_log(SL_LOG_WARN,
+           "%s: none of its first %" PRId64 " tokens is %" PRId32
+           ", which ends a document: every row is one (data.boundary; sluice tokenize --end)",
+           sl_tokens_path(tokens), count, plan->boundary);
+done:
+    return status;
+}
+
+static sl_status choose_boundary(sl_train_plan *plan)
+{
+    sl_status status = SL_OK;
+    const sl_train_config *config = plan->config;
+    int64_t boundary = config->data.boundary, vocab = sl_model_vocab(&plan->model);
+    bool given = boundary >= 0, encoded = sl_tokens_format(plan->data.tokens[0]) == SL_TOKENS_TEXT;
+    if (!given && encoded)
+        return sl_train_config_fail(config, "data.documents",
+                                    "text has no tokens that end a document: make a token file with sluice tokenize "
+                                    "--end, or give data.boundary");
+    if (!given)
+        SL_TRY(find_boundary(plan, &boundary));
+    if (boundary >= vocab)
+        return sl_train_config_fail(config, given ? "data.boundary" : "data.documents",
+                                    "token %" PRId64 " is not below the vocabulary %" PRId64, boundary, vocab);
+    plan->boundary = (int32_t)boundary;
+    SL_TRY(warn_of_no_boundary(plan));
+done:
+    return status;
+}
+
 /* ---- Batches --------------------------------------------------------------------------------- */
 
 /* Batches of a share of each source: the tokens that it has before the split, or those after. */
@@ -216,6 +288,9 @@ sl_status sl_plan_check_data(sl_train_plan *plan)
 {
     const sl_train_config *config = plan->config;
     double share = 0;
+    sl_status status = config->data.documents ? choose_boundary(plan) : SL_OK;
+    if (status != SL_OK)
+        return status;
     if (is_share(&config->data.val, &share) && !(share > 0 && share < 1))
         return sl_train_config_fail(config, "data.val", "a share is above 0%% and below 100%%");
     const sl_batch_options options = { .batch = config->batch.size,
@@ -223,7 +298,7 @@ sl_status sl_plan_check_data(sl_train_plan *plan)
                                        .shuffled = config->data.order == SL_ORDER_SHUFFLED,
                                        .seed = (uint64_t)config->run.seed,
                                        .vocab = sl_model_vocab(&plan->model) };
-    sl_status status = make_batches(plan, &plan->data, PART_BEFORE, share, &options, &plan->batches);
+    status = make_batches(plan, &plan->data, PART_BEFORE, share, &options, &plan->batches);
     if (status == SL_OK)
         status = sl_batches_check(plan->batches, 0, config->run.steps);
     if (status != SL_OK)

@@ -151,17 +151,26 @@ done:
     return status;
 }
 
+int sl_plan_args(const sl_train_plan *plan, sl_arg_spec args[SL_PLAN_ARGS])
+{
+    static const char *const names[SL_PLAN_ARGS] = { "tokens", "targets", "positions" };
+    int count = plan->config->data.documents ? SL_PLAN_ARGS : SL_PLAN_ARGS - 1;
+    for (int i = 0; i < count; i++)
+        args[i] = (sl_arg_spec){ .name = names[i],
+                                 .meta = sl_meta_make(SL_I32, 2, (int64_t[]){ plan->rows, plan->config->batch.seq }) };
+    return count;
+}
+
 static sl_status compile(sl_train_plan *plan, const sl_device *device, const sl_stage_desc *descs)
 {
     const sl_train_config *config = plan->config;
-    const int64_t dims[] = { plan->rows, config->batch.seq };
-    const sl_arg_spec args[] = { { .name = "tokens", .meta = sl_meta_make(SL_I32, 2, dims) },
-                                 { .name = "targets", .meta = sl_meta_make(SL_I32, 2, dims) } };
+    sl_arg_spec args[SL_PLAN_ARGS];
+    int arg_count = sl_plan_args(plan, args);
     const sl_pipeline_options options = { .schedule = plan->schedule,
                                           .stages = descs,
                                           .stage_count = plan->stage_count,
                                           .args = args,
-                                          .arg_count = 2,
+                                          .arg_count = arg_count,
                                           .replicas = (int)config->parallel.dp,
                                           .shard = plan->shard,
                                           .shard_group = plan->shard == SL_SHARD_NONE ? 0 : plan->shard_group,

@@ -103,6 +103,9 @@ static void print_data(const sl_train_plan *plan, FILE *file)
         fprintf(file, ", %.*f epochs in %" PRId64 " step%s, %s\n", epochs < 0.1 ? 4 : 2, epochs, config->run.steps,
                 sl_plural(config->run.steps), config->data.order == SL_ORDER_SHUFFLED ? "shuffled" : "sequential");
     }
+    if (config->data.documents)
+        fprintf(file, "documents kept apart; token %" PRId32 " ends one%s\n", plan->boundary,
+                config->data.boundary_loss ? "" : ", and the first of the next is no target");
     if (plan->val_batches)
         fprintf(file, "validate  on %s: %" PRId64 " batch%s of %" PRId64 " every %" PRId64 " step%s%s\n",
                 plan->val.count > 0 ? sl_tokens_path(plan->val.tokens[0]) : "a part of it that training does not read",

@@ -183,7 +183,8 @@ sl_status sl_plan_cut(sl_train_plan *plan)
     choose_sizes(plan);
     sl_model_shape shape = { .batch = plan->sizes[0],
                              .seq = plan->config->batch.seq,
-                             .dtype = (sl_dtype)plan->config->precision.dtype };
+                             .dtype = (sl_dtype)plan->config->precision.dtype,
+                             .documents = plan->config->data.documents };
     SL_TRY(build_graph(plan, &shape, &graph));
     SL_TRY(complete_names(plan, &plan->config->parallel.split, &plan->split));
     SL_TRY(complete_names(plan, &plan->config->parallel.recompute, &plan->recompute));

@@ -37,9 +37,8 @@ static double action_timeout(const sl_trainer *trainer)
 static sl_status make_runtime(sl_trainer *trainer, int trace_events)
 {
     const sl_train_plan *plan = trainer->plan;
-    const int64_t dims[] = { plan->rows, plan->config->batch.seq };
-    const sl_arg_spec args[] = { { .name = "tokens", .meta = sl_meta_make(SL_I32, 2, dims) },
-                                 { .name = "targets", .meta = sl_meta_make(SL_I32, 2, dims) } };
+    sl_arg_spec args[SL_PLAN_ARGS];
+    int arg_count = sl_plan_args(plan, args);
     const sl_runtime_options options = { .group = trainer->pipeline,
                                          .replicas = plan->config->parallel.dp > 1 ? trainer->replicas : NULL,
                                          .device = trainer->device,
@@ -50,7 +49,7 @@ static sl_status make_runtime(sl_trainer *trainer, int trace_events)
                                          .stages = trainer->stages,
                                          .stage_count = trainer->stage_count,
                                          .args = args,
-                                         .arg_count = 2,
+                                         .arg_count = arg_count,
                                          .mean = SL_MEAN_SAMPLES,
                                          .watch_loss = true,
                                          .trace_events = trace_events,
@@ -180,6 +179,8 @@ sl_status sl_trainer_create(const sl_train_plan *plan, sl_group *world, int trac
     SL_TRY(make_optimizer(trainer));
     SL_TRY(SL_NEW_ARRAY(trainer->tokens, tokens));
     SL_TRY(SL_NEW_ARRAY(trainer->targets, tokens));
+    if (plan->config->data.documents)
+        SL_TRY(SL_NEW_ARRAY(trainer->positions, tokens));
     *out = trainer;
     trainer = NULL;
 done:
@@ -219,6 +220,7 @@ void sl_trainer_destroy(sl_trainer *trainer)
     sl_free(trainer->sums);
     sl_free(trainer->tokens);
     sl_free(trainer->targets);
+    sl_free(trainer->positions);
     sl_free(trainer->notes);
     sl_free(trainer);
 }

@@ -42,6 +42,7 @@ typedef struct sl_trainer {
     double *own_sums, *sums; /* squares of gradients: of this rank's params, of the parts of the model's */
 
     int32_t *tokens, *targets;    /* [rows, seq] of this replica */
+    int32_t *positions;           /* likewise: of each token in its document; NULL without documents */
     rank_note *notes;             /* one a rank of the world */
     sl_checkpoint_writer *writer; /* NULL on ranks whose replicas write the same */
     sl_tensor_entry *entries;     /* of a part: parameters, then state */

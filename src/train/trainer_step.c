@@ -32,25 +32,40 @@ done:
     return status;
 }
 
+/* The rows of this replica in batch `number`. */
+static sl_status read_batch(sl_trainer *trainer, const sl_batches *batches, int64_t number)
+{
+    sl_status status = SL_OK;
+    const sl_train_plan *plan = trainer->plan;
+    int64_t rows = plan->rows, seq = plan->config->batch.seq;
+    SL_TRY(sl_batches_read(batches, number, trainer->dp_rank * rows, rows, trainer->tokens, trainer->targets));
+    if (plan->config->data.documents)
+        sl_document_positions(trainer->tokens, rows, seq, plan->boundary, trainer->positions);
+    if (plan->config->data.documents && !plan->config->data.boundary_loss)
+        sl_document_mask(trainer->tokens, rows * seq, plan->boundary, SL_IGNORED_TARGET, trainer->targets);
+done:
+    return status;
+}
+
 /* Batch `number` through the pipeline: a step, or a forward pass alone. */
 static sl_status run_pipeline(sl_trainer *trainer, const sl_batches *batches, int64_t number, bool training,
                               double *loss)
 {
     sl_status status = SL_OK;
     const sl_train_plan *plan = trainer->plan;
-    const int64_t dims[] = { plan->rows, plan->config->batch.seq };
-    int64_t first_row = trainer->dp_rank * plan->rows;
+    int32_t *const data[SL_PLAN_ARGS] = { trainer->tokens, trainer->targets, trainer->positions };
+    sl_arg_spec specs[SL_PLAN_ARGS];
+    sl_arg args[SL_PLAN_ARGS];
     sl_step_result result;
-    SL_TRY(sl_batches_read(batches, number, first_row, plan->rows, trainer->tokens, trainer->targets));
-    const sl_arg args[] = {
-        { .name = "tokens", .view = { .data = trainer->tokens, .meta = sl_meta_make(SL_I32, 2, dims) } },
-        { .name = "targets", .view = { .data = trainer->targets, .meta = sl_meta_make(SL_I32, 2, dims) } },
-    };
+    SL_TRY(read_batch(trainer, batches, number));
+    int arg_count = sl_plan_args(plan, specs);
+    for (int i = 0; i < arg_count; i++)
+        args[i] = (sl_arg){ .name = specs[i].name, .view = { .data = data[i], .meta = specs[i].meta } };
     const sl_step step = { .args = args,
-                           .arg_count = 2,
+                           .arg_count = arg_count,
                            .number = number,
                            .seed = (uint64_t)plan->config->run.seed,
-                           .sample_offset = first_row };
+                           .sample_offset = trainer->dp_rank * plan->rows };
     SL_TRY(training ? sl_runtime_step(trainer->runtime, &step, &result)
                     : sl_runtime_eval(trainer->runtime, &step, &result));
     *loss = result.loss;

@@ -79,7 +79,8 @@ sl_status sl_tune_count_costs(const tune_model *model, const sl_cluster *cluster
     const sl_device_options options = { .threads = (int)model->config->parallel.threads };
     const sl_model_shape shape = { .batch = rows,
                                    .seq = model->config->batch.seq,
-                                   .dtype = (sl_dtype)model->config->precision.dtype };
+                                   .dtype = (sl_dtype)model->config->precision.dtype,
+                                   .documents = model->config->data.documents };
     tune_costs costs = { .rows = rows, .recompute = recompute };
     SL_TRY(sl_device_open(model->plan->device, &options, &device));
     SL_TRY(sl_model_build(&model->plan->graph_model, SL_MODE_TRAIN, &shape, &graph));

@@ -87,6 +87,29 @@ done:
     return status;
 }
 
+/* Places in documents: each row is one, which is the most work that there can be. */
+static sl_status fill_positions(chain_copy *copy, const sl_program_info *info, const void *const *inputs)
+{
+    sl_status status = SL_OK;
+    int32_t *places = NULL;
+    for (int i = 0; i < info->input_count; i++) {
+        const sl_port *port = &info->inputs[i];
+        if (!port->root || strcmp(port->name, "positions") != 0)
+            continue;
+        int64_t seq = port->shape.dims[1], count = port->shape.dims[0] * seq;
+        SL_TRY(SL_NEW_ARRAY(places, count));
+        for (int64_t n = 0; n < count; n++)
+            places[n] = (int32_t)(n % seq);
+        SL_TRY(sl_stream_copy(copy->stream, SL_COPY_HOST_TO_DEVICE, (void *)inputs[i], places, port->bytes));
+        SL_TRY(sl_stream_synchronize(copy->stream));
+        sl_free(places);
+        places = NULL;
+    }
+done:
+    sl_free(places);
+    return status;
+}
+
 static sl_status take_unit(chain_copy *copy, const sl_stage_program *program, unit_memory *unit)
 {
     sl_status status = SL_OK;
@@ -98,6 +121,7 @@ static sl_status take_unit(chain_copy *copy, const sl_stage_program *program, un
     SL_TRY(take_ports(copy, info->params, info->param_count, false, (void ***)&unit->params));
     SL_TRY(take_ports(copy, info->params, info->param_count, true, &unit->grads));
     SL_TRY(take_ports(copy, info->inputs, info->input_count, false, (void ***)&unit->inputs));
+    SL_TRY(fill_positions(copy, info, unit->inputs));
     SL_TRY(take_ports(copy, info->inputs, info->input_count, false, &unit->input_grads));
     SL_TRY(take_ports(copy, info->outputs, info->output_count, false, &unit->outputs));
     SL_TRY(take_ports(copy, info->outputs, info->output_count, false, (void ***)&unit->output_grads));
@@ -303,7 +327,8 @@ static sl_status build_chain(const tune_model *model, const tune_costs *costs, s
     int *seen = NULL;
     const sl_model_shape shape = { .batch = costs->rows,
                                    .seq = model->config->batch.seq,
-                                   .dtype = (sl_dtype)model->config->precision.dtype };
+                                   .dtype = (sl_dtype)model->config->precision.dtype,
+                                   .documents = model->config->data.documents };
     SL_TRY(SL_NEW_ARRAY(seen, model->kind_count));
     SL_TRY(SL_NEW_ARRAY(all->programs, model->unit_count));
     SL_TRY(SL_NEW_ARRAY(all->kinds, model->unit_count));

@@ -142,6 +142,34 @@ static void dropout_follows_the_rows_not_the_microbatches(void **state)
         assert_true(fabs(one.loss[i] - four.loss[i]) < 1e-5);
 }
 
+/* Every stage is given where the documents begin. */
+static void documents_have_the_same_bits_on_every_cut_and_device(void **state)
+{
+    (void)state;
+    static const char *const cases[][3] = {
+        { "parallel.pp=4", "parallel.recompute=transformer.h.*" },
+        { "parallel.pp=2", "parallel.schedule=InterleavedZeroBubble", "parallel.stages_per_rank=2" },
+    };
+    const char *const kept[] = { "data.documents=true", "data.boundary=10", "model.dropout=0.1", NULL };
+    run_outcome plain_rows, whole, other;
+    test_device_install();
+    training_run("plain_rows", &plain, (const char *const[]){ "model.dropout=0.1", NULL }, &plain_rows);
+    training_run("documents", &plain, kept, &whole);
+    assert_string_equal(whole.message, "");
+    assert_true(fabs(whole.loss[0] - plain_rows.loss[0]) > 1e-4);
+    for (int i = 0; i < 3; i++) {
+        char name[32];
+        const char *const *more = cases[i % 2];
+        snprintf(name, sizeof name, "documents%d", i);
+        training_run_on(i < 2 ? "cpu" : "test", name, &plain,
+                        (const char *const[]){ kept[0], kept[1], kept[2], more[0], more[1], more[2], NULL }, &other);
+        assert_string_equal(other.message, "");
+        assert_memory_equal(other.loss, whole.loss, sizeof whole.loss);
+        assert_memory_equal(other.grad_norm, whole.grad_norm, sizeof whole.grad_norm);
+        training_check_plan(name, i % 2 ? 2 : 4);
+    }
+}
+
 static void memory_is_as_planned(void **state)
 {
     (void)state;
@@ -269,6 +297,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(replicas_share_the_batch, training_enter, training_leave),
         cmocka_unit_test_setup_teardown(uneven_microbatches_weigh_every_row_the_same, training_enter, training_leave),
         cmocka_unit_test_setup_teardown(dropout_follows_the_rows_not_the_microbatches, training_enter, training_leave),
+        cmocka_unit_test_setup_teardown(documents_have_the_same_bits_on_every_cut_and_device, training_enter,
+                                        training_leave),
         cmocka_unit_test_setup_teardown(memory_is_as_planned, training_enter, training_leave),
         cmocka_unit_test_setup_teardown(memory_is_planned_to_the_byte, training_enter, training_leave),
         cmocka_unit_test_setup_teardown(a_stop_leaves_a_checkpoint_to_resume_from, training_enter, training_leave),

@@ -16,7 +16,7 @@
 static const cli_usage usage = {
     .command = NAME,
     .synopsis = "--model DIR (--tokens FILE | --text FILE) --batch B --seq T [--steps N] [--tokenizer DIR] "
-                "[--logits FILE] [--dtype bf16] [--format json]",
+                "[--boundary ID] [--logits FILE] [--dtype bf16] [--format json]",
     .description =
         "Runs a model over a token file in sequential order and prints the mean loss over all tokens and its "
         "exponential, the perplexity. The model is a Hugging Face folder, a checkpoint, or the folder of a "
@@ -97,7 +97,7 @@ int cmd_eval(int argc, char **argv)
 {
     const char *model = NULL, *tokens = NULL, *text = NULL, *tokenizer = NULL;
     sl_eval_options options = { .threads = 1 };
-    int format = 0, dtype = SL_F32, code;
+    int format = 0, dtype = SL_F32, boundary = -1, code;
     const cli_option table[] = {
         { .name = "model",
           .letter = 'm',
@@ -136,6 +136,12 @@ int cmd_eval(int argc, char **argv)
           .min = 1,
           .max = INT64_MAX,
           .help = "Batches; by default all whole ones of the file." },
+        { .name = "boundary",
+          .value = "ID",
+          .integer = &boundary,
+          .min = 0,
+          .max = INT32_MAX,
+          .help = "Keep the documents of a row apart, as data.documents does in training: this token ends one." },
         { .name = "logits",
           .value = "FILE",
           .text = &options.logits,
@@ -159,6 +165,8 @@ int cmd_eval(int argc, char **argv)
     if (tokenizer && !text)
         return usage_error(NAME, "--tokenizer goes with --text alone: tokens need none");
     options.dtype = (sl_dtype)dtype;
+    options.documents = boundary >= 0;
+    options.boundary = boundary;
     const eval_data data = { .tokens = tokens, .text = text, .tokenizer = tokenizer };
     return evaluate(model, &data, &options, format == FORMAT_JSON);
 }

@@ -168,6 +168,8 @@ static sl_status describe_checkpoint(const sl_checkpoint *checkpoint, info_write
         info_text(out, "mesh", sl_checkpoint_attribute(checkpoint, "mesh"));
     if (sl_checkpoint_attribute(checkpoint, "precision"))
         info_text(out, "precision", sl_checkpoint_attribute(checkpoint, "precision"));
+    if (sl_checkpoint_attribute(checkpoint, "documents"))
+        info_text(out, "boundary", sl_checkpoint_attribute(checkpoint, "documents"));
     if (sl_checkpoint_attribute(checkpoint, "tokenizer"))
         info_text(out, "tokenizer", sl_checkpoint_attribute(checkpoint, "tokenizer"));
 done:
