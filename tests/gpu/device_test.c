@@ -122,6 +122,41 @@ static void captured_work_runs_when_it_is_launched(void **state)
     sl_device_free_host(gpu, host);
 }
 
+static void streams_that_wait_for_each_other_are_captured_together(void **state)
+{
+    (void)state;
+    enum { BYTES = 1 << 20 };
+    sl_stream *other = NULL;
+    sl_event *fork = NULL, *join = NULL;
+    sl_capture *capture = NULL;
+    char *host = NULL, *block = NULL;
+    assert_int_equal(sl_stream_create(gpu, &other), SL_OK);
+    assert_int_equal(sl_event_create(gpu, &fork), SL_OK);
+    assert_int_equal(sl_event_create(gpu, &join), SL_OK);
+    assert_int_equal(sl_device_alloc(gpu, BYTES, (void **)&block), SL_OK);
+    assert_int_equal(sl_device_alloc_host(gpu, 2 * BYTES, (void **)&host), SL_OK);
+    assert_int_equal(sl_stream_begin_capture(gpu_stream), SL_OK);
+    assert_int_equal(sl_event_record(fork, gpu_stream), SL_OK);
+    assert_int_equal(sl_stream_wait(other, fork), SL_OK);
+    assert_int_equal(sl_stream_copy(other, SL_COPY_HOST_TO_DEVICE, block, host, BYTES), SL_OK);
+    assert_int_equal(sl_event_record(join, other), SL_OK);
+    assert_int_equal(sl_stream_wait(gpu_stream, join), SL_OK);
+    assert_int_equal(sl_stream_copy(gpu_stream, SL_COPY_DEVICE_TO_HOST, host + BYTES, block, BYTES), SL_OK);
+    assert_int_equal(sl_stream_end_capture(gpu_stream, &capture), SL_OK);
+    for (int launch = 1; launch <= 10; launch++) {
+        memset(host, launch, BYTES);
+        assert_int_equal(sl_capture_launch(capture), SL_OK);
+        assert_int_equal(sl_stream_synchronize(gpu_stream), SL_OK);
+        assert_int_equal(host[2 * BYTES - 1], launch);
+    }
+    sl_capture_destroy(capture);
+    sl_device_free(gpu, block);
+    sl_device_free_host(gpu, host);
+    sl_event_destroy(fork);
+    sl_event_destroy(join);
+    sl_stream_destroy(other);
+}
+
 static void names_say_which_gpu(void **state)
 {
     (void)state;
@@ -145,6 +180,7 @@ int main(void)
         cmocka_unit_test(copies_go_both_ways_in_the_order_of_the_stream),
         cmocka_unit_test(events_order_streams_and_measure_time),
         cmocka_unit_test(captured_work_runs_when_it_is_launched),
+        cmocka_unit_test(streams_that_wait_for_each_other_are_captured_together),
         cmocka_unit_test(names_say_which_gpu),
     };
     if (!open_gpu())

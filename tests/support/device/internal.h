@@ -37,6 +37,68 @@ sl_status test_memory_check(const test_device *device, const char *what, const v
 /* Fails if the address is one of a device. */
 sl_status test_memory_check_host(const char *what, const void *address);
 
+/* ---- Streams and events ---------------------------------------------------------------------- */
+
+typedef struct test_capture test_capture;
+
+typedef struct test_event {
+    sl_event head;
+    test_capture *capture; /* in which it was recorded last; NULL: not in one */
+    pthread_mutex_t lock;
+    pthread_cond_t moved;
+    uint64_t recorded, reached; /* how often */
+    double time;                /* when it was last reached */
+    int users;                  /* the owner, and work that has it */
+} test_event;
+
+typedef struct task {
+    struct task *next;
+    void (*run)(struct task *work);
+    struct test_stream *stream;
+    test_event *event;
+    uint64_t target; /* of the event */
+    sl_host_fn fn;
+    test_kernel kernel;
+    void *to;
+    const void *from;
+    int byte;
+    size_t bytes;
+    size_t args_bytes;
+    _Alignas(16) char args[];
+} task;
+
+enum { MOST_CAPTURED = 4 };
+
+struct test_capture {
+    sl_capture head;
+    task *first, *last;
+    struct test_stream *streams[MOST_CAPTURED]; /* the first began it, the others waited for its events */
+    int stream_count;
+    bool ended;
+};
+
+typedef struct test_stream {
+    sl_stream head;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t more, empty;
+    task *first, *last;    /* the first one is being done */
+    test_capture *capture; /* gets the work while there is one; of the thread that gives it */
+    bool stop;
+    uint64_t random;
+    sl_device *cpu;
+    sl_stream *cpu_stream;
+    sl_status failed;
+    char message[512];
+} test_stream;
+
+/* Work for a stream, with room for so many bytes of arguments; and giving it to the stream or to its capture. */
+task *test_task_new(sl_stream *stream, void (*run)(task *), size_t bytes);
+sl_status test_task_give(task *work);
+/* What records an event, and waits for one. */
+void test_task_record(task *work);
+void test_task_wait(task *work);
+
 /* ---- stream.c -------------------------------------------------------------------------------- */
 
 sl_status test_stream_create(sl_device *head, sl_stream **out);
@@ -56,6 +118,8 @@ sl_status test_event_wait(sl_stream *stream, sl_event *event);
 sl_status test_event_synchronize(sl_event *head);
 sl_status test_event_query(sl_event *head, bool *done);
 sl_status test_event_elapsed(sl_event *from, sl_event *to, double *seconds);
+
+/* ---- capture.c ------------------------------------------------------------------------------- */
 
 sl_status test_capture_begin(sl_stream *stream);
 sl_status test_capture_end(sl_stream *stream, sl_capture **out);

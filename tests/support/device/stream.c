@@ -6,59 +6,8 @@
 #include <string.h>
 #include <time.h>
 
-typedef struct test_event {
-    sl_event head;
-    pthread_mutex_t lock;
-    pthread_cond_t moved;
-    uint64_t recorded, reached; /* how often */
-    double time;                /* when it was last reached */
-    int users;                  /* the owner, and work that has it */
-} test_event;
-
-typedef struct task {
-    struct task *next;
-    void (*run)(struct task *work);
-    struct test_stream *stream;
-    test_event *event;
-    uint64_t target; /* of the event */
-    sl_host_fn fn;
-    test_kernel kernel;
-    void *to;
-    const void *from;
-    int byte;
-    size_t bytes;
-    size_t args_bytes;
-    _Alignas(16) char args[];
-} task;
-
-typedef struct test_capture {
-    sl_capture head;
-    task *first, *last;
-} test_capture;
-
-typedef struct test_stream {
-    sl_stream head;
-    pthread_t thread;
-    pthread_mutex_t lock;
-    pthread_cond_t more, empty;
-    task *first, *last;    /* the first one is being done */
-    test_capture *capture; /* gets the work while there is one; of the thread that gives it */
-    bool stop;
-    uint64_t random;
-    sl_device *cpu;
-    sl_stream *cpu_stream;
-    sl_status failed;
-    char message[512];
-} test_stream;
-
 static _Atomic bool ignore_waits;
 static _Atomic double pause_milliseconds;
-static _Atomic int64_t launches;
-
-int64_t test_device_launches(void)
-{
-    return launches;
-}
 
 void test_device_ignore_waits(bool ignore)
 {
@@ -123,7 +72,7 @@ static void *stream_main(void *user)
     return NULL;
 }
 
-static task *new_work(sl_stream *stream, void (*run)(task *), size_t more)
+task *test_task_new(sl_stream *stream, void (*run)(task *), size_t more)
 {
     task *made = calloc(1, sizeof *made + more);
     if (!made)
@@ -143,7 +92,7 @@ static void append(task **first, task **last, task *work)
     *last = work;
 }
 
-static sl_status give(task *work)
+sl_status test_task_give(task *work)
 {
     test_stream *stream = work->stream;
     if (stream->capture) {
@@ -226,11 +175,11 @@ sl_status test_stream_copy(sl_stream *stream, sl_copy_kind kind, void *to, const
         SL_TRY(test_memory_check_host("source of a copy", from));
     else
         SL_TRY(test_memory_check(device, "source of a copy", from, bytes));
-    task *work = new_work(stream, run_copy, 0);
+    task *work = test_task_new(stream, run_copy, 0);
     work->to = to;
     work->from = from;
     work->bytes = bytes;
-    return give(work);
+    return test_task_give(work);
 done:
     return status;
 }
@@ -245,11 +194,11 @@ sl_status test_stream_set(sl_stream *stream, void *to, int byte, size_t bytes)
     sl_status status = test_memory_check((const test_device *)stream->device, "memset", to, bytes);
     if (status != SL_OK)
         return status;
-    task *work = new_work(stream, run_set, 0);
+    task *work = test_task_new(stream, run_set, 0);
     work->to = to;
     work->byte = byte;
     work->bytes = bytes;
-    return give(work);
+    return test_task_give(work);
 }
 
 static void run_call(task *work)
@@ -259,10 +208,10 @@ static void run_call(task *work)
 
 sl_status test_stream_call(sl_stream *stream, sl_host_fn fn, void *arg)
 {
-    task *work = new_work(stream, run_call, 0);
+    task *work = test_task_new(stream, run_call, 0);
     work->fn = fn;
     work->to = arg;
-    return give(work);
+    return test_task_give(work);
 }
 
 static void run_launch(task *work)
@@ -276,10 +225,10 @@ sl_status test_device_launch(sl_stream *stream, test_kernel fn, const void *args
         fn(args);
         return SL_OK;
     }
-    task *work = new_work(stream, run_launch, bytes);
+    task *work = test_task_new(stream, run_launch, bytes);
     memcpy(work->args, args, bytes);
     work->kernel = fn;
-    return give(work);
+    return test_task_give(work);
 }
 
 sl_stream *test_stream_cpu(sl_stream *stream)
@@ -326,7 +275,7 @@ void test_event_destroy(sl_event *event)
     leave_event((test_event *)event);
 }
 
-static void run_record(task *work)
+void test_task_record(task *work)
 {
     test_event *event = work->event;
     pthread_mutex_lock(&event->lock);
@@ -347,24 +296,38 @@ static void wait_until_reached(test_event *event, uint64_t target)
     pthread_mutex_unlock(&event->lock);
 }
 
-static void run_wait(task *work)
+void test_task_wait(task *work)
 {
     if (!ignore_waits)
         wait_until_reached(work->event, work->target);
     leave_event(work->event);
 }
 
-static sl_status check_no_capture(const sl_stream *stream)
+/* In a capture the event itself is kept: each launch records it, or waits for it, anew. */
+static sl_status capture_event(sl_stream *stream, test_event *event, void (*run)(task *))
 {
-    if (!((const test_stream *)stream)->capture)
+    task *work = test_task_new(stream, run, 0);
+    work->event = event;
+    return test_task_give(work);
+}
+
+/* A stream that waits for an event of a capture becomes part of it. */
+static sl_status join_capture(test_stream *stream, const test_event *event)
+{
+    test_capture *capture = event->capture;
+    if (capture == stream->capture)
         return SL_OK;
-    return sl_fail(SL_ERR_ARGUMENT, "test device: a stream that is captured has no events");
+    if (!capture || stream->capture || capture->ended || capture->stream_count == MOST_CAPTURED)
+        return sl_fail(SL_ERR_ARGUMENT, "test device: the event was recorded outside the stream's capture");
+    stream->capture = capture;
+    capture->streams[capture->stream_count++] = stream;
+    return SL_OK;
 }
 
 static task *event_work(sl_stream *stream, sl_event *head, void (*run)(task *), bool record)
 {
     test_event *event = (test_event *)head;
-    task *work = new_work(stream, run, 0);
+    task *work = test_task_new(stream, run, 0);
     work->event = event;
     pthread_mutex_lock(&event->lock);
     event->recorded += record;
@@ -374,16 +337,24 @@ static task *event_work(sl_stream *stream, sl_event *head, void (*run)(task *), 
     return work;
 }
 
-sl_status test_event_record(sl_event *event, sl_stream *stream)
+sl_status test_event_record(sl_event *head, sl_stream *stream)
 {
-    sl_status status = check_no_capture(stream);
-    return status == SL_OK ? give(event_work(stream, event, run_record, true)) : status;
+    test_event *event = (test_event *)head;
+    event->capture = ((test_stream *)stream)->capture;
+    if (event->capture)
+        return capture_event(stream, event, test_task_record);
+    return test_task_give(event_work(stream, head, test_task_record, true));
 }
 
-sl_status test_event_wait(sl_stream *stream, sl_event *event)
+sl_status test_event_wait(sl_stream *stream, sl_event *head)
 {
-    sl_status status = check_no_capture(stream);
-    return status == SL_OK ? give(event_work(stream, event, run_wait, false)) : status;
+    test_event *event = (test_event *)head;
+    sl_status status = join_capture((test_stream *)stream, event);
+    if (status != SL_OK)
+        return status;
+    if (event->capture)
+        return capture_event(stream, event, test_task_wait);
+    return test_task_give(event_work(stream, head, test_task_wait, false));
 }
 
 sl_status test_event_synchronize(sl_event *head)
@@ -416,51 +387,4 @@ sl_status test_event_elapsed(sl_event *from, sl_event *to, double *seconds)
     }
     *seconds = times[1] - times[0];
     return SL_OK;
-}
-
-/* ---- Captures -------------------------------------------------------------------------------- */
-
-sl_status test_capture_begin(sl_stream *head)
-{
-    test_stream *stream = (test_stream *)head;
-    if (stream->capture)
-        return sl_fail(SL_ERR_ARGUMENT, "test device: the stream is captured already");
-    stream->capture = calloc(1, sizeof *stream->capture);
-    if (!stream->capture)
-        abort();
-    stream->capture->head.stream = head;
-    return SL_OK;
-}
-
-sl_status test_capture_end(sl_stream *head, sl_capture **out)
-{
-    test_stream *stream = (test_stream *)head;
-    if (!stream->capture)
-        return sl_fail(SL_ERR_ARGUMENT, "test device: the stream is not captured");
-    *out = &stream->capture->head;
-    stream->capture = NULL;
-    return SL_OK;
-}
-
-sl_status test_capture_launch(sl_capture *head)
-{
-    launches++;
-    for (const task *each = ((test_capture *)head)->first; each; each = each->next) {
-        task *again = new_work(head->stream, each->run, each->args_bytes);
-        memcpy(again, each, sizeof *each + each->args_bytes);
-        again->next = NULL;
-        (void)!give(again);
-    }
-    return SL_OK;
-}
-
-void test_capture_destroy(sl_capture *head)
-{
-    test_capture *capture = (test_capture *)head;
-    while (capture->first) {
-        task *next = capture->first->next;
-        free(capture->first);
-        capture->first = next;
-    }
-    free(capture);
 }

@@ -78,7 +78,7 @@ static void captured_work_runs_when_it_is_launched(void **state)
     ok(sl_stream_copy(made.compute, SL_COPY_HOST_TO_DEVICE, made.a, made.host, sizeof got));
     ok(add(made.compute, made.b, made.a));
     assert_int_equal(sl_stream_synchronize(made.compute), SL_ERR_ARGUMENT);
-    assert_int_equal(sl_event_record(made.event, made.compute), SL_ERR_ARGUMENT);
+    assert_int_equal(sl_stream_wait(made.compute, made.event), SL_ERR_ARGUMENT); /* recorded by nobody, or before */
     ok(sl_stream_end_capture(made.compute, &capture));
     for (int launch = 1; launch <= 3; launch++) {
         made.host[0] = (float)launch;
@@ -89,6 +89,40 @@ static void captured_work_runs_when_it_is_launched(void **state)
     }
     sl_capture_destroy(capture);
     sl_capture_destroy(NULL);
+    tear_down(&made);
+}
+
+static void streams_that_wait_for_each_other_are_captured_together(void **state)
+{
+    (void)state;
+    bench made;
+    sl_event *back = NULL;
+    sl_capture *capture = NULL;
+    float got[COUNT] = { 0 };
+    set_up(&made);
+    ok(sl_event_create(made.device, &back));
+    for (int joined = 0; joined < 2; joined++) {
+        ok(sl_stream_begin_capture(made.compute));
+        ok(sl_stream_memset(made.compute, made.a, 0, sizeof got));
+        ok(sl_event_record(made.event, made.compute));
+        ok(sl_stream_wait(made.copies, made.event));
+        ok(sl_stream_copy(made.copies, SL_COPY_HOST_TO_DEVICE, made.b, made.host, sizeof got));
+        ok(sl_event_record(back, made.copies));
+        if (joined)
+            ok(sl_stream_wait(made.compute, back));
+        if (joined)
+            ok(add(made.compute, made.a, made.b));
+        assert_int_equal(sl_stream_end_capture(made.compute, &capture), joined ? SL_OK : SL_ERR_ARGUMENT);
+    }
+    for (int launch = 1; launch <= 3; launch++) {
+        made.host[COUNT - 1] = (float)launch;
+        ok(sl_capture_launch(capture));
+        ok(sl_stream_copy(made.compute, SL_COPY_DEVICE_TO_HOST, got, made.a, sizeof got));
+        ok(sl_stream_synchronize(made.compute));
+        assert_true(got[COUNT - 1] == (float)launch);
+    }
+    sl_capture_destroy(capture);
+    sl_event_destroy(back);
     tear_down(&made);
 }
 
@@ -290,6 +324,7 @@ int main(void)
         cmocka_unit_test(the_host_cannot_touch_its_memory),
         cmocka_unit_test(host_functions_run_in_the_order_of_the_stream),
         cmocka_unit_test(captured_work_runs_when_it_is_launched),
+        cmocka_unit_test(streams_that_wait_for_each_other_are_captured_together),
         cmocka_unit_test(the_cpu_captures_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
