@@ -29,9 +29,10 @@ typedef struct sl_plan_problem {
 SL_API void sl_plan_problem_init(sl_plan_problem *problem, int ranks, int microbatches, sl_placement placement,
                                  int stages_per_rank);
 
-/* Reads {"stages":[{"F":10,"I":12,"W":8,"activation":1.0}, ...], "comm":1}; further keys: release of a stage, size and
- * bandwidth of messages. What a stage does not name is as in costs->stage. On success costs->stages is new: free it with
- * sl_plan_free_costs(). */
+/* Reads {"stages":[{"F":10,"I":12,"W":8,"activation":1.0}, ...], "comm":1}; further keys: B, unshard, reshard, reduce,
+ * gather and release of a stage, size and bandwidth of messages. B is I and W unless it is named; all else that a stage
+ * does not name is as in costs->stage. Plans count B as I and W and know no weight actions; the simulator takes all.
+ * On success costs->stages is new: free it with sl_plan_free_costs(). */
 SL_API SL_MUST_CHECK sl_status sl_plan_load_costs(const char *path, sl_costs *costs, int *stage_count);
 SL_API void sl_plan_free_costs(sl_costs *costs);
 

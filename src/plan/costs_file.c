@@ -43,10 +43,16 @@ static sl_status read_stage(const char *path, const json_t *object, int stage, s
     snprintf(owner, sizeof owner, "stage %d", stage);
     if (!json_is_object(object))
         return sl_fail(SL_ERR_FORMAT, "%s: %s is not an object", path, owner);
-    SL_TRY(check_keys(path, owner, object, "F, I, W, activation, release"));
+    SL_TRY(check_keys(path, owner, object, "F, I, W, B, unshard, reshard, reduce, gather, activation, release"));
     SL_TRY(read_number(path, owner, object, "F", &cost->f));
     SL_TRY(read_number(path, owner, object, "I", &cost->i));
     SL_TRY(read_number(path, owner, object, "W", &cost->w));
+    cost->b = cost->i + cost->w;
+    SL_TRY(read_number(path, owner, object, "B", &cost->b));
+    SL_TRY(read_number(path, owner, object, "unshard", &cost->unshard));
+    SL_TRY(read_number(path, owner, object, "reshard", &cost->reshard));
+    SL_TRY(read_number(path, owner, object, "reduce", &cost->reduce_grad));
+    SL_TRY(read_number(path, owner, object, "gather", &cost->gather));
     SL_TRY(read_number(path, owner, object, "activation", &cost->activation));
     SL_TRY(read_number(path, owner, object, "release", &cost->release));
 done:

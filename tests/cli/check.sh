@@ -38,6 +38,23 @@ run 0 "$SLUICE" check --costs comm=0.5 good.csv --format=json
 run 0 "$SLUICE" check zbv.csv --costs F=1,I=1,W=1,B=2,comm=0 --format json
 json_is stages 8
 
+
+# Costs of every stage from a file; what it does not name is as --costs has it, and B is I and W.
+each='{"F":2,"I":1,"W":2}'
+echo "{\"stages\":[$each,$each,$each,$each]}" >even.json
+run 0 "$SLUICE" check --costs-file even.json good.csv --format=json
+json_is makespan 55
+echo '{"stages":[{},{},{},{"F":2,"B":4}]}' >slow.json # the last stage: 3 F before it, 8 times 6, 3 B of 2 after it
+run 0 "$SLUICE" check --costs-file slow.json good.csv --format=json
+json_is makespan 57
+run 0 "$SLUICE" check --costs F=3 --costs-file slow.json good.csv --format=json
+json_is makespan 63
+echo '{"stages":[{"F":2,"reduce":7}]}' >one.json
+run 1 "$SLUICE" check --costs-file one.json good.csv
+complains "one.json has the costs of 1 stage, the schedule has 4"
+run 1 "$SLUICE" check --costs-file nowhere.json good.csv
+complains "nowhere.json"
+
 # Standard input.
 run 0 bash -c '"$0" check - --format json < good.csv' "$SLUICE"
 json_is valid true

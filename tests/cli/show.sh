@@ -69,6 +69,15 @@ cp drawn.json "$out"
 json_is traceEvents.0.ph M
 json_is '#traceEvents' "$(grep -c '"ph":' drawn.json)"
 
+# Every stage with costs of its own: the slow one is drawn longer.
+echo '{"stages":[{},{"F":4,"I":2,"W":2}]}' >slow.json
+run 0 "$SLUICE" show "${generated[@]}" --costs-file slow.json -o slow.json.svg
+run 0 "$SLUICE" show "${generated[@]}" -o even.svg
+! cmp -s slow.json.svg even.svg || fail "costs of a stage change nothing"
+echo '{"stages":[{}]}' >one.json
+run 1 "$SLUICE" show "${generated[@]}" --costs-file one.json
+complains "one.json has the costs of 1 stage, the schedule has 2"
+
 # A file that replaces one is whole; a failure leaves the old one.
 cp drawn.svg old.svg
 run 1 "$SLUICE" show nowhere.csv -o old.svg

@@ -11,7 +11,7 @@
 
 static const cli_usage check_usage = {
     .command = "check",
-    .synopsis = "FILE [--costs LIST] [--link-capacity K] [--format text|json]",
+    .synopsis = "FILE [--costs LIST] [--costs-file FILE] [--link-capacity K] [--format text|json]",
     .description =
         "Proves that the schedule in FILE (- is standard input) is correct: every stage and microbatch has its "
         "forward and its backward, in an order that can run; sends and receives pair up; no rank waits forever. "
@@ -28,7 +28,7 @@ static const cli_usage check_usage = {
 typedef struct check_args {
     const char *path;
     const char *name; /* of the file, for messages */
-    sl_costs costs;
+    cost_args costs;
     int link_capacity; /* -1: unlimited */
     int format;
 } check_args;
@@ -115,6 +115,7 @@ static int check_file(const check_args *args)
 {
     sl_schedule *schedule = NULL;
     sl_timeline *timeline = NULL;
+    sl_costs costs = { .stages = NULL };
     sl_violation violation = { .rank = -1 };
     sl_check_options check = { .limit_links = args->link_capacity >= 0, .link_capacity = args->link_capacity };
     int code = EXIT_OK;
@@ -128,7 +129,9 @@ static int check_file(const check_args *args)
         }
     }
     if (status == SL_OK)
-        status = sl_schedule_simulate(schedule, &args->costs, NULL, 0, &timeline);
+        status = load_costs(&args->costs, schedule, &costs);
+    if (status == SL_OK)
+        status = sl_schedule_simulate(schedule, &costs, NULL, 0, &timeline);
     if (status != SL_OK)
         code = report_failure(args, &violation);
     else if (args->format == FORMAT_JSON)
@@ -136,6 +139,7 @@ static int check_file(const check_args *args)
     else
         print_text(schedule, timeline);
 done:
+    sl_plan_free_costs(&costs);
     sl_timeline_destroy(timeline);
     sl_schedule_destroy(schedule);
     return code;
@@ -144,9 +148,9 @@ done:
 int cmd_check(int argc, char **argv)
 {
     check_args args = { .link_capacity = -1 };
-    sl_costs_init(&args.costs);
+    sl_costs_init(&args.costs.costs);
     const cli_option options[] = {
-        COSTS_OPTION_ROW(args.costs),
+        COSTS_OPTION_ROWS(args.costs),
         { .name = "link-capacity",
           .value = "K",
           .integer = &args.link_capacity,

@@ -31,7 +31,7 @@ static const cli_usage show_usage = {
 typedef struct show_args {
     const char *path; /* NULL: generate */
     sl_generate_options generate;
-    sl_costs costs;
+    cost_args costs;
     int64_t step;       /* of a trace; -1: the last whole one */
     const char *output; /* NULL: the terminal */
     sl_view_format format;
@@ -75,6 +75,7 @@ static int show_schedule(const show_args *args, const sl_schedule *schedule)
 {
     sl_schedule *with_messages = NULL;
     sl_timeline *timeline = NULL;
+    sl_costs costs = { .stages = NULL };
     sl_violation violation = { .rank = -1 };
     sl_status status = sl_schedule_check(schedule, NULL, &violation);
     if (status == SL_ERR_SCHEDULE)
@@ -84,9 +85,11 @@ static int show_schedule(const show_args *args, const sl_schedule *schedule)
         schedule = with_messages;
     }
     SL_TRY(status);
-    SL_TRY(sl_schedule_simulate(schedule, &args->costs, NULL, 0, &timeline));
+    SL_TRY(load_costs(&args->costs, schedule, &costs));
+    SL_TRY(sl_schedule_simulate(schedule, &costs, NULL, 0, &timeline));
     SL_TRY(draw(args, timeline, title_of(args), NULL));
 done:
+    sl_plan_free_costs(&costs);
     sl_timeline_destroy(timeline);
     sl_schedule_destroy(with_messages);
     return status == SL_OK ? EXIT_OK : failure("show");
@@ -171,10 +174,10 @@ static int check_source(const show_args *args)
 int cmd_show(int argc, char **argv)
 {
     show_args args = { .step = -1 };
-    sl_costs_init(&args.costs);
+    sl_costs_init(&args.costs.costs);
     const cli_option options[] = {
         GENERATE_OPTION_ROWS(args.generate, false),
-        COSTS_OPTION_ROW(args.costs),
+        COSTS_OPTION_ROWS(args.costs),
         { .name = "step",
           .value = "N",
           .wide = &args.step,

@@ -3,6 +3,7 @@
 
 #include "command.h"
 #include "base/file.h"
+#include "base/units.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -41,6 +42,23 @@ sl_status read_costs(const char *what, const char *text, void *costs)
 {
     sl_status status = sl_costs_parse(text, costs);
     return status == SL_OK ? SL_OK : sl_fail_context(status, "%s", what);
+}
+
+sl_status load_costs(const cost_args *args, const sl_schedule *schedule, sl_costs *out)
+{
+    sl_status status = SL_OK;
+    sl_costs costs = args->costs;
+    int count = 0, stages = sl_schedule_stages(schedule);
+    if (args->file)
+        SL_TRY(sl_plan_load_costs(args->file, &costs, &count));
+    if (args->file && count != stages) {
+        sl_plan_free_costs(&costs);
+        return sl_fail(SL_ERR_ARGUMENT, "%s has the costs of %d stage%s, the schedule has %d", args->file, count,
+                       sl_plural(count), stages);
+    }
+    *out = costs;
+done:
+    return status;
 }
 
 sl_status load_schedule(const char *path, sl_violation *violation, sl_schedule **out)

@@ -4,6 +4,7 @@
 
 #include "options.h"
 
+#include <sluice/plan.h>
 #include <sluice/schedule.h>
 
 /* Rows of an option table that fill an sl_generate_options. */
@@ -42,9 +43,22 @@
         .name = "forward-only", .flag = &(target).forward_only, .help = "Forward actions alone, as for evaluation."    \
     }
 
-#define COSTS_OPTION_ROW(costs_)                                                                                       \
+/* What --costs and --costs-file say. */
+typedef struct cost_args {
+    sl_costs costs;
+    const char *file; /* of every stage's; NULL: all have those of costs */
+} cost_args;
+
+#define COSTS_OPTION_ROWS(given)                                                                                       \
+    { .name = "costs-file",                                                                                            \
+      .value = "FILE",                                                                                                 \
+      .text = &(given).file,                                                                                           \
+      .help = "Costs of every stage as JSON: {\"stages\":[{\"F\":10,\"I\":12,\"W\":8}, ...], \"comm\":1}. Further "    \
+              "keys of a "                                                                                             \
+              "stage: B, unshard, reshard, reduce, gather, activation, release; B is I and W if it is not given. "     \
+              "--costs says the rest." },                                                                              \
     {                                                                                                                  \
-        .name = "costs", .value = "LIST", .read = read_costs, .target = &(costs_),                                     \
+        .name = "costs", .value = "LIST", .read = read_costs, .target = &(given).costs,                                \
         .help =                                                                                                        \
             "What the actions cost, for example F=1,I=1,W=1,B=2,comm=0 (these are the defaults; comm is the "          \
             "latency of a message). Further keys: size and bandwidth of messages; unshard, reshard, reduce, gather; "  \
@@ -55,6 +69,8 @@
 const char *generator_words(void); /* "GPipe|1F1B|..." */
 const char *generator_help(void);
 sl_status read_costs(const char *what, const char *text, void *costs); /* for cli_option.read */
+/* With those of the file, which must be for the stages of the schedule. The caller frees with sl_plan_free_costs. */
+sl_status load_costs(const cost_args *args, const sl_schedule *schedule, sl_costs *out);
 
 /* "-" reads standard input. Where a cell is wrong *violation says which, else its rank is -1. */
 sl_status load_schedule(const char *path, sl_violation *violation, sl_schedule **out);
