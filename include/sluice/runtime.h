@@ -240,6 +240,8 @@ SL_API const sl_pipeline *sl_runtime_pipeline(const sl_runtime *runtime);
 SL_API const sl_schedule *sl_runtime_schedule(const sl_runtime *runtime); /* as lowered; borrowed */
 SL_API sl_stream *sl_runtime_stream(const sl_runtime *runtime);           /* all work goes here; borrowed */
 SL_API sl_group *sl_runtime_group(const sl_runtime *runtime);
+/* Where the messages between ranks lie, and why: "host memory", "device memory, ...". */
+SL_API const char *sl_runtime_messages(const sl_runtime *runtime);
 
 /* ---- Parameters ------------------------------------------------------------------------------ */
 

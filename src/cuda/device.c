@@ -10,6 +10,10 @@
 /* Stands for an allocation of no bytes, which CUDA answers with NULL. */
 enum { LEAST_BYTES = 256 };
 
+/* A process has 32 queues to a GPU (CUDA_DEVICE_MAX_CONNECTIONS, see module.c). Streams that share one hold each other
+ * up, for ever if one waits for a word that the other is to write. A rank has six streams. */
+enum { SHARE_LIMIT = 5 };
+
 sl_status cuda_check(cudaError_t error, const char *what)
 {
     if (error == cudaSuccess)
@@ -209,6 +213,12 @@ const sl_device_backend cuda_backend = {
     .event_synchronize = cuda_event_synchronize,
     .event_query = cuda_event_query,
     .event_elapsed = cuda_event_elapsed,
+    .share_limit = SHARE_LIMIT,
+    .share = cuda_share,
+    .unshare = cuda_unshare,
+    .attach = cuda_attach,
+    .detach = cuda_detach,
+    .use_words = cuda_use_words,
     .capture_begin = cuda_capture_begin,
     .capture_end = cuda_capture_end,
     .capture_launch = cuda_capture_launch,

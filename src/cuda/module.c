@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 const sl_module_host *cuda_host;
 
@@ -49,5 +50,6 @@ const sl_device_module *sluice_cuda_module(const sl_module_host *host)
     if (host->version != SL_MODULE_VERSION)
         return NULL;
     cuda_host = host;
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); /* as many as there are; CUDA reads it when it is first used */
     return &module;
 }

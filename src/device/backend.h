@@ -31,6 +31,20 @@ struct sl_capture {
     sl_stream *stream;
 };
 
+/* How the device of another rank finds a shared block: plain data, for the backend alone. */
+typedef struct sl_device_handle {
+    unsigned char bytes[160];
+} sl_device_handle;
+
+typedef enum sl_word_kind { SL_WORD_WRITE, SL_WORD_WAIT } sl_word_kind;
+
+/* One thing that a stream does with a word of a shared block. */
+typedef struct sl_word_use {
+    sl_word_kind kind;
+    uint32_t *word;
+    uint32_t value; /* to write; to wait for */
+} sl_word_use;
+
 /* Every entry is required unless it is marked optional. Outputs are set only on success; blocks, streams and events given in are never NULL. */
 struct SL_NAMED_FIELDS sl_device_backend {
     const char *name; /* what stands before ":INDEX" in a spec */
@@ -65,6 +79,14 @@ struct SL_NAMED_FIELDS sl_device_backend {
     sl_status (*event_synchronize)(sl_event *event);
     sl_status (*event_query)(sl_event *event, bool *done);
     sl_status (*event_elapsed)(sl_event *from, sl_event *to, double *seconds);
+
+    /* Optional, all or none: blocks that devices of other ranks reach, and words in them (share.h). */
+    int share_limit;
+    sl_status (*share)(sl_device *device, size_t bytes, sl_device_handle *handle, void **out);
+    void (*unshare)(sl_device *device, void *block);
+    sl_status (*attach)(sl_device *device, const sl_device_handle *handle, void **out);
+    void (*detach)(sl_device *device, void *block);
+    sl_status (*use_words)(sl_stream *stream, const sl_word_use *uses, int count);
 
     /* Optional, all or none. */
     sl_status (*capture_begin)(sl_stream *stream);

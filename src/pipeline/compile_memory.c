@@ -16,7 +16,8 @@ sl_status sl_compiler_receive(sl_compiler *c, int route, int microbatch, const s
         return sl_compiler_hold_message(c, route, cell, held);
     SL_TRY(sl_compiler_hold_block(c, sl_wiring_bytes(c->wiring, metas), cell, held));
     SL_TRY(sl_compiler_emit(
-        c, (sl_pipeline_instr){ .code = SL_CODE_FROM_MESSAGE, .cell = cell, .from = message, .meta = meta }));
+        c, (sl_pipeline_instr){
+               .code = SL_CODE_FROM_MESSAGE, .index = route, .cell = cell, .from = message, .meta = meta }));
     SL_TRY(sl_compiler_emit(
         c, (sl_pipeline_instr){ .code = SL_CODE_RELEASE, .index = route, .cell = message, .from = -1 }));
 done:
@@ -46,7 +47,8 @@ sl_status sl_compiler_send_copy(sl_compiler *c, int route, int microbatch, const
     int32_t cell = sl_compiler_cell(c);
     SL_TRY(sl_compiler_reserve(c, route, microbatch, metas, cell));
     SL_TRY(sl_compiler_emit(
-        c, (sl_pipeline_instr){ .code = SL_CODE_TO_MESSAGE, .cell = cell, .from = from, .meta = meta }));
+        c,
+        (sl_pipeline_instr){ .code = SL_CODE_TO_MESSAGE, .index = route, .cell = cell, .from = from, .meta = meta }));
     SL_TRY(sl_compiler_commit(c, route, cell));
 done:
     return status;

@@ -16,10 +16,32 @@ static sl_message message_of(const sl_runtime *runtime, const sl_instr *instr)
                          .shape = instr->meta->shape };
 }
 
+/* The host goes on: the stream that copies the message waits for it. The trace has when it came, as the stream saw it. */
+static sl_status receive_in_stream(sl_runtime *runtime, const sl_instr *instr, const sl_message *message)
+{
+    sl_status status = SL_OK;
+    sl_stream *stream = runtime->lanes.streams[SL_LANE_IN];
+    sl_trace_event event = {
+        .step = runtime->context.step, .microbatch = instr->microbatch, .kind = SL_TRACE_RECEIVE, .route = instr->index
+    };
+    bool marked = runtime->trace.mark_capacity > 0;
+    if (marked)
+        SL_TRY(sl_trace_mark(&runtime->trace, stream, &event.start));
+    SL_TRY(sl_device_links_receive(runtime->links, instr->index, message, stream, instr->cell));
+    if (marked)
+        SL_TRY(sl_trace_add_marked(&runtime->trace, stream, event));
+done:
+    return status;
+}
+
 static sl_status wait_for(sl_runtime *runtime, const sl_instr *instr, bool receive)
 {
     sl_channel *channel = runtime->channels[instr->index];
     sl_message message = message_of(runtime, instr);
+    if (sl_device_links_has(runtime->links, instr->index))
+        return receive ? receive_in_stream(runtime, instr, &message)
+                       : sl_device_links_reserve(runtime->links, instr->index, &message,
+                                                 runtime->lanes.streams[SL_LANE_OUT], instr->cell);
     uint64_t start = runtime->trace.capacity ? sl_trace_start(&runtime->trace) : 0;
     sl_status status = receive ? sl_channel_receive(channel, &message, NULL, instr->cell)
                                : sl_channel_reserve(channel, &message, instr->cell);
@@ -32,12 +54,29 @@ static sl_status wait_for(sl_runtime *runtime, const sl_instr *instr, bool recei
     return status;
 }
 
-/* Between a message, which is host memory, and the device, in the order of the lane. */
+/* Between a message, which is host memory unless its route is a link, and the device, in the order of the lane. */
 static sl_status copy_message(sl_runtime *runtime, const sl_instr *instr, sl_lane lane)
 {
-    return sl_stream_copy(runtime->lanes.streams[lane],
-                          lane == SL_LANE_IN ? SL_COPY_HOST_TO_DEVICE : SL_COPY_DEVICE_TO_HOST, *instr->cell,
-                          *instr->from, sl_meta_bytes(instr->meta));
+    sl_copy_kind kind = lane == SL_LANE_IN ? SL_COPY_HOST_TO_DEVICE : SL_COPY_DEVICE_TO_HOST;
+    if (sl_device_links_has(runtime->links, instr->index))
+        kind = SL_COPY_DEVICE_TO_DEVICE;
+    return sl_stream_copy(runtime->lanes.streams[lane], kind, *instr->cell, *instr->from, sl_meta_bytes(instr->meta));
+}
+
+static sl_status release(sl_runtime *runtime, const sl_instr *instr)
+{
+    sl_stream *stream = runtime->lanes.streams[SL_LANE_IN];
+    if (sl_device_links_has(runtime->links, instr->index))
+        return sl_device_links_release(runtime->links, instr->index, *instr->cell, stream);
+    return sl_channel_release_after(runtime->channels[instr->index], *instr->cell, stream);
+}
+
+static sl_status commit(sl_runtime *runtime, const sl_instr *instr)
+{
+    sl_stream *stream = runtime->lanes.streams[SL_LANE_OUT];
+    if (sl_device_links_has(runtime->links, instr->index))
+        return sl_device_links_commit(runtime->links, instr->index, *instr->cell, stream);
+    return sl_channel_commit_after(runtime->channels[instr->index], *instr->cell, stream);
 }
 
 /* ---- Compute --------------------------------------------------------------------------------- */
@@ -120,13 +159,12 @@ static sl_status watch_loss(const sl_runtime *runtime, const sl_instr *instr)
 /* What is not in the trace by itself. */
 static sl_status run_between(sl_runtime *runtime, const sl_instr *instr)
 {
-    const sl_lanes *lanes = &runtime->lanes;
     sl_trace_break(&runtime->trace);
     switch ((sl_code)instr->code) {
     case SL_CODE_RELEASE:
-        return sl_channel_release_after(runtime->channels[instr->index], *instr->cell, lanes->streams[SL_LANE_IN]);
+        return release(runtime, instr);
     case SL_CODE_COMMIT:
-        return sl_channel_commit_after(runtime->channels[instr->index], *instr->cell, lanes->streams[SL_LANE_OUT]);
+        return commit(runtime, instr);
     case SL_CODE_TO_MESSAGE:
         return copy_message(runtime, instr, SL_LANE_OUT);
     case SL_CODE_FROM_MESSAGE:

@@ -227,7 +227,7 @@ static int64_t count_runs(const sl_rank_program *plan)
 {
     int64_t count = 0;
     for (int64_t i = 0; i < plan->instr_count; i++)
-        count += plan->instrs[i].code == SL_CODE_RUN;
+        count += plan->instrs[i].code == SL_CODE_RUN || plan->instrs[i].code == SL_CODE_RECEIVE;
     return count;
 }
 
@@ -383,6 +383,8 @@ static const sl_program_action *action_of(const sl_program *program, const sl_in
 void sl_lanes_settle(sl_runtime *runtime)
 {
     sl_lanes *lanes = &runtime->lanes;
+    if (runtime->links)
+        sl_device_links_free_streams(runtime->links, lanes->streams, SL_LANE_COUNT);
     for (int lane = 0; lane < (runtime->host ? 1 : SL_LANE_COUNT); lane++)
         (void)!sl_stream_synchronize(lanes->streams[lane]);
     if (lanes->posted != runtime->stream)
@@ -393,8 +395,13 @@ sl_status sl_lanes_finish(sl_runtime *runtime, const sl_program *program)
 {
     sl_status status = SL_OK;
     sl_lanes *lanes = &runtime->lanes;
+    if (runtime->links)
+        SL_TRY(sl_device_links_fetch(runtime->links, lanes->streams[SL_LANE_IN]));
     for (int lane = 0; lane < (runtime->host ? 1 : SL_LANE_COUNT); lane++)
-        SL_TRY(sl_stream_synchronize(lanes->streams[lane]));
+        SL_TRY(runtime->links ? sl_device_links_wait(runtime->links, lanes->streams[lane])
+                              : sl_stream_synchronize(lanes->streams[lane]));
+    if (runtime->links)
+        SL_TRY(sl_device_links_check(runtime->links));
     if (lanes->failed == SL_OK)
         return SL_OK;
     const sl_program_action *action = action_of(program, lanes->failed_instr);

@@ -134,28 +134,71 @@ done:
     return status;
 }
 
+/* For who looks at the run: where messages lie, and why. */
+static void describe_messages(sl_runtime *runtime, const char *reason)
+{
+    int all = runtime->pipeline->routes.edge_routes,
+        linked = runtime->links ? sl_device_links_count(runtime->links) : 0;
+    size_t size = sizeof runtime->messages_text;
+    if (runtime->host)
+        snprintf(runtime->messages_text, size, "host memory");
+    else if (linked == all)
+        snprintf(runtime->messages_text, size, "device memory, handed over by streams");
+    else if (linked == 0)
+        snprintf(runtime->messages_text, size, "host memory: %s", reason);
+    else
+        snprintf(runtime->messages_text, size, "device memory on %d of %d routes, else host memory: %s", linked, all,
+                 reason);
+}
+
+/* Collective: the routes of edges whose ends reach each other's device memory become links. */
+static sl_status open_links(sl_runtime *runtime, const sl_channel_spec *specs)
+{
+    sl_status status = SL_OK;
+    int count = runtime->pipeline->routes.edge_routes;
+    if (!runtime->host && count > 0)
+        SL_TRY(sl_device_links_open(runtime->group, runtime->device, specs, count, runtime->wiring->microbatches,
+                                    &runtime->links));
+    describe_messages(runtime, runtime->links ? sl_device_links_reason(runtime->links) : "");
+    if (runtime->links && sl_device_links_count(runtime->links) == 0) {
+        sl_device_links_close(runtime->links);
+        runtime->links = NULL;
+    }
+done:
+    return status;
+}
+
 static sl_status open_channels(sl_runtime *runtime)
 {
     sl_status status = SL_OK;
-    sl_channel_spec *specs = NULL;
+    sl_channel_spec *specs = NULL, *others = NULL;
+    sl_channel **opened = NULL;
     const sl_routes *routes = &runtime->pipeline->routes;
+    int count = 0;
     SL_TRY(SL_NEW_ARRAY(runtime->channels, routes->count));
+    SL_TRY(SL_NEW_ARRAY(opened, routes->count));
     SL_TRY(SL_NEW_ARRAY(specs, routes->count));
+    SL_TRY(SL_NEW_ARRAY(others, routes->count));
     for (int i = 0; i < routes->count; i++) {
         const sl_route *route = &routes->list[i];
         specs[i] = (sl_channel_spec){
             .id = i, .src = route->src, .dst = route->dst, .capacity = route->capacity, .max_bytes = route->bytes
         };
+        if (route->dst == runtime->rank)
+            runtime->memory.messages += (size_t)route->capacity * route->bytes;
     }
-    SL_TRY(sl_group_open_channels(runtime->group, specs, routes->count, runtime->channels));
+    SL_TRY(open_links(runtime, specs));
     for (int i = 0; i < routes->count; i++) {
-        if (routes->list[i].dst != runtime->rank)
-            continue;
-        const sl_channel_spec *spec = sl_channel_get_spec(runtime->channels[i]);
-        runtime->memory.messages += (size_t)spec->capacity * spec->max_bytes;
+        if (!sl_device_links_has(runtime->links, i))
+            others[count++] = specs[i];
     }
+    SL_TRY(sl_group_open_channels(runtime->group, others, count, opened));
+    for (int k = 0; k < count; k++)
+        runtime->channels[others[k].id] = opened[k];
     sl_ties_take_channels(runtime);
 done:
+    sl_free(opened);
+    sl_free(others);
     sl_free(specs);
     return status;
 }
@@ -243,8 +286,9 @@ void sl_runtime_destroy(sl_runtime *runtime)
         return;
     sl_watchdog_stop(runtime->watchdog);
     sl_mover_stop(runtime->mover);
-    sl_weights_destroy(runtime);    /* ends what is posted */
-    sl_lanes_destroy(runtime);      /* streams may still use what follows */
+    sl_weights_destroy(runtime); /* ends what is posted */
+    sl_lanes_destroy(runtime);   /* streams may still use what follows */
+    sl_device_links_close(runtime->links);
     sl_group_close(runtime->group); /* and with it the channels */
     sl_group_close(runtime->sharers.across);
     sl_group_close(runtime->sharers.shards);
@@ -283,6 +327,11 @@ const sl_schedule *sl_runtime_schedule(const sl_runtime *runtime)
 sl_stream *sl_runtime_stream(const sl_runtime *runtime)
 {
     return runtime->stream;
+}
+
+const char *sl_runtime_messages(const sl_runtime *runtime)
+{
+    return runtime->messages_text;
 }
 
 sl_group *sl_runtime_group(const sl_runtime *runtime)

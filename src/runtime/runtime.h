@@ -2,6 +2,7 @@
 #ifndef SL_RUNTIME_RUNTIME_H
 #define SL_RUNTIME_RUNTIME_H
 
+#include "comm/device_links.h"
 #include "runtime/gather.h"
 #include "runtime/lanes.h"
 #include "runtime/mover.h"
@@ -49,7 +50,10 @@ struct sl_runtime {
     int stage_count;
     int rank;
 
-    sl_channel **channels; /* one a route; NULL if this rank has no end */
+    sl_channel **channels;   /* one a route; NULL if this rank has no end, or it is a link */
+    sl_device_links *links;  /* routes through memory of the device, by the same numbers; NULL: there are none */
+    char messages_text[320]; /* where messages lie, and why */
+    int link_steps[2][2];    /* steps of each kind so far: evaluation or training, keeping gradients */
     sl_program train, eval;
     sl_lanes lanes;
     sl_blocks blocks;

@@ -251,6 +251,10 @@ static sl_status finish(sl_runtime *runtime, const sl_program *program, bool tra
     SL_TRY(fetch_losses(runtime));
     SL_TRY(sl_lanes_finish(runtime, program));
     SL_TRY(sl_trace_resolve(&runtime->trace, runtime->stream));
+    if (runtime->trace.capacity && runtime->links) { /* until now the streams did what the host gave them long ago */
+        sl_trace_break(&runtime->trace);
+        start = sl_trace_start(&runtime->trace);
+    }
     SL_TRY(share_losses(runtime, result));
     if (runtime->trace.capacity)
         sl_trace_add(
@@ -258,6 +262,19 @@ static sl_status finish(sl_runtime *runtime, const sl_program *program, bool tra
             (sl_trace_event){ .start = start, .step = runtime->context.step, .microbatch = -1, .kind = SL_TRACE_END });
 done:
     return status;
+}
+
+/* The first steps of a kind load kernels, try algorithms and capture: no stream is held up by words meanwhile. */
+static sl_status begin_links(sl_runtime *runtime, bool training)
+{
+    enum { POLLED_STEPS = 3 };
+    if (!runtime->links)
+        return SL_OK;
+    int *steps = &runtime->link_steps[training][runtime->context.keep_grads];
+    bool polled = *steps < POLLED_STEPS;
+    *steps += polled;
+    return sl_device_links_begin(runtime->links, sl_runtime_step_label(runtime), polled,
+                                 runtime->lanes.streams[SL_LANE_OUT]);
 }
 
 /* The status, with its message, once no stream works any more. */
@@ -287,6 +304,8 @@ static sl_status run_step(sl_runtime *runtime, const sl_program *program, const 
         return settle(runtime, outcome);
     if (status == SL_OK)
         status = begin(runtime, step, training);
+    if (status == SL_OK)
+        status = begin_links(runtime, training);
     if (status == SL_OK)
         status = sl_runtime_execute(runtime, program);
     if (status == SL_OK)

@@ -39,7 +39,7 @@ typedef struct sl_trace {
     sl_event *now[2];
 } sl_trace;
 
-/* Marks for `phases` phases a step. */
+/* Marks for `phases` phases and messages a step. */
 SL_MUST_CHECK sl_status sl_trace_create_marks(sl_trace *trace, sl_device *device, int64_t phases);
 void sl_trace_free(sl_trace *trace);
 /* The time at which the stream gets here: known at the end of the step. */

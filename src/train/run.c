@@ -258,8 +258,8 @@ done:
     return status;
 }
 
-/* The first line says what the ranks are; the second which device they have, unless it is the processor because nothing
- * else was asked for. */
+/* The first line says what the ranks are; the second which device they have, and the third where their messages lie, unless
+ * it is the processor because nothing else was asked for. */
 static void print_head(const train_run *run)
 {
     char text[256];
@@ -268,6 +268,8 @@ static void print_head(const train_run *run)
     fprintf(run->options->console, "mesh %s\n", sl_plan_mesh_text(run->plan, text, sizeof text));
     if (strcmp(run->plan->device, "cpu") != 0)
         fprintf(run->options->console, "device %s\n", sl_kernel_describe(run->trainer->device, text, sizeof text));
+    if (strcmp(run->plan->device, "cpu") != 0 && run->config->parallel.pp > 1)
+        fprintf(run->options->console, "messages %s\n", sl_runtime_messages(run->trainer->runtime));
     fflush(run->options->console);
 }
 

@@ -1,4 +1,6 @@
 /* A rank that dies in the middle of a step: the others stop with an error that says who, where and in what. */
+#include "support/device/test_device.h"
+
 #include <sluice/runtime.h>
 
 #include <setjmp.h>
@@ -26,6 +28,20 @@ typedef struct seen {
     double died;
 } seen;
 
+/* Writes a value, or one more than another. */
+typedef struct write_args {
+    float *to;
+    const float *from; /* NULL: none */
+    float value;
+} write_args;
+
+static void write_value(const void *given)
+{
+    const write_args *args = given;
+    const float *from = args->from ? test_device_near(args->from) : NULL;
+    *(float *)test_device_near(args->to) = from ? *from + 1 : args->value;
+}
+
 static sl_status forward(void *user, const sl_stage_call *call)
 {
     seen *shared = user;
@@ -33,16 +49,15 @@ static sl_status forward(void *user, const sl_stage_call *call)
         shared->died = sl_now();
         kill(getpid(), shared->signal);
     }
-    *(float *)call->outputs[0].data = call->stage ? *(const float *)call->inputs[0].data + 1 : 0;
-    return SL_OK;
+    const write_args args = { .to = call->outputs[0].data, .from = call->stage ? call->inputs[0].data : NULL };
+    return test_device_launch(call->stream, write_value, &args, sizeof args);
 }
 
 static sl_status backward(void *user, const sl_stage_call *call)
 {
     (void)user;
-    if (call->input_count)
-        *(float *)call->input_grads[0].data = 1;
-    return SL_OK;
+    const write_args args = { .to = call->input_count ? call->input_grads[0].data : NULL, .value = 1 };
+    return call->input_count ? test_device_launch(call->stream, write_value, &args, sizeof args) : SL_OK;
 }
 
 static sl_status create_stage(seen *shared, int index, sl_stage **out)
@@ -74,7 +89,7 @@ static sl_status run_rank(seen *shared, int rank)
     sl_runtime *runtime = NULL;
     sl_generate_options options = { .name = "1F1B", .ranks = RANKS, .microbatches = 4 };
     SL_TRY(sl_group_open(&(sl_group_options){ .hang_timeout = 1 }, &group));
-    SL_TRY(sl_device_open("cpu", NULL, &device));
+    SL_TRY(sl_device_open(test_device_spec(), NULL, &device));
     SL_TRY(sl_schedule_generate(&options, &schedule));
     SL_TRY(create_stage(shared, rank, &stage));
     sl_runtime_options what = {

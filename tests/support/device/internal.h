@@ -12,6 +12,7 @@
 #define TEST_KIND ((sl_device_kind)100)
 
 typedef struct memory_block memory_block;
+typedef struct memory_window memory_window;
 
 typedef struct test_device {
     sl_device head;
@@ -21,7 +22,8 @@ typedef struct test_device {
     char *near; /* the memory behind them */
     pthread_mutex_t lock;
     memory_block *blocks;
-    uint64_t streams; /* made so far */
+    memory_window *windows; /* shared and attached blocks */
+    uint64_t streams;       /* made so far */
 } test_device;
 
 /* ---- memory.c -------------------------------------------------------------------------------- */
@@ -99,6 +101,16 @@ sl_status test_task_give(task *work);
 void test_task_record(task *work);
 void test_task_wait(task *work);
 
+/* ---- share.c --------------------------------------------------------------------------------- */
+
+sl_status test_share(sl_device *head, size_t bytes, sl_device_handle *handle, void **out);
+sl_status test_attach(sl_device *head, const sl_device_handle *handle, void **out);
+/* A block that was shared or attached; the memory goes with the last that has it. */
+void test_leave(sl_device *head, void *address);
+/* Whether the range lies in such a block of the device. */
+bool test_window_has(const test_device *device, const void *address, size_t bytes);
+void *test_window_near(const void *address); /* NULL: it lies in none */
+
 /* ---- stream.c -------------------------------------------------------------------------------- */
 
 sl_status test_stream_create(sl_device *head, sl_stream **out);
@@ -107,6 +119,7 @@ sl_status test_stream_synchronize(sl_stream *head);
 sl_status test_stream_copy(sl_stream *stream, sl_copy_kind kind, void *to, const void *from, size_t bytes);
 sl_status test_stream_set(sl_stream *stream, void *to, int byte, size_t bytes);
 sl_status test_stream_call(sl_stream *stream, sl_host_fn fn, void *arg);
+sl_status test_stream_use_words(sl_stream *stream, const sl_word_use *uses, int count);
 sl_stream *test_stream_cpu(sl_stream *stream); /* on which its kernels run */
 /* Work of the stream failed: its next synchronize says so. The first failure and its message are kept. */
 void test_stream_fail(sl_stream *head, sl_status status);

@@ -31,7 +31,8 @@ void *test_device_near(const void *address)
         if (far && (const char *)address >= far && (const char *)address < far + ARENA_BYTES)
             return arenas[i].near + ((const char *)address - far);
     }
-    return (void *)address;
+    void *near = test_window_near(address);
+    return near ? near : (void *)address;
 }
 
 sl_status test_memory_alloc(sl_device *head, size_t bytes, void **out)
@@ -106,7 +107,7 @@ sl_status test_memory_check(const test_device *device, const char *what, const v
     while (at && !(at->used && offset >= at->offset && offset + bytes <= at->offset + at->room))
         at = at->next;
     pthread_mutex_unlock((pthread_mutex_t *)&device->lock);
-    if (at)
+    if (at || test_window_has(device, address, bytes))
         return SL_OK;
     return sl_fail(SL_ERR_ARGUMENT, "test device: %s: %p is no memory of the device", what, address);
 }

@@ -1,6 +1,7 @@
 /* Streams and events of the tests' device: each stream is a thread that does its work in order, with pauses. */
 #include "support/device/internal.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -228,6 +229,34 @@ sl_status test_device_launch(sl_stream *stream, test_kernel fn, const void *args
     task *work = test_task_new(stream, run_launch, bytes);
     memcpy(work->args, args, bytes);
     work->kernel = fn;
+    return test_task_give(work);
+}
+
+/* ---- Words ----------------------------------------------------------------------------------- */
+
+static void run_words(task *work)
+{
+    const sl_word_use *uses = (const sl_word_use *)work->args;
+    for (size_t i = 0; i < work->bytes / sizeof *uses; i++) {
+        _Atomic uint32_t *word = test_device_near(uses[i].word);
+        if (uses[i].kind == SL_WORD_WRITE)
+            atomic_store(word, uses[i].value);
+        while (uses[i].kind == SL_WORD_WAIT && atomic_load(word) != uses[i].value)
+            sleep_seconds(20e-6);
+    }
+}
+
+sl_status test_stream_use_words(sl_stream *stream, const sl_word_use *uses, int count)
+{
+    size_t bytes = (size_t)count * sizeof *uses;
+    for (int i = 0; i < count; i++) {
+        if (!test_window_has((const test_device *)stream->device, uses[i].word, sizeof *uses[i].word))
+            return sl_fail(SL_ERR_ARGUMENT, "test device: a word at %p, which is no shared memory",
+                           (void *)uses[i].word);
+    }
+    task *work = test_task_new(stream, run_words, bytes);
+    memcpy(work->args, uses, bytes);
+    work->bytes = bytes;
     return test_task_give(work);
 }
 

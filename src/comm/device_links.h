@@ -1,0 +1,53 @@
+/* Device links: channels of a step whose slots are memory of the receiver's device. A stream of the sender copies into
+ * them, a stream of the receiver reads them, and words beside them say whose turn it is; no host stands in between.
+ *
+ * Each step begins with the first slot of every link, so a step gives its streams the same work each time. Who waits for
+ * a word has it in its own block: `arrived` of a slot lies with the receiver, `free` with the sender.
+ *
+ * What a message is travels as a tag beside it. The receiver compares all tags when the step has ended. */
+#ifndef SL_COMM_DEVICE_LINKS_H
+#define SL_COMM_DEVICE_LINKS_H
+
+#include <sluice/comm.h>
+
+typedef struct sl_device_links sl_device_links; /* one rank's ends of all links of a pipeline */
+
+/* Collective over group, which lives longer. All ranks give the same specs; messages is how many of a channel a step has
+ * at most. Channels whose ends cannot reach each other's memory do not become links, and so does none if a rank's device
+ * shares nothing or SLUICE_DEVICE_LINKS is 0. */
+SL_MUST_CHECK sl_status sl_device_links_open(sl_group *group, sl_device *device, const sl_channel_spec *specs,
+                                             int count, int messages, sl_device_links **out);
+/* No stream of this rank uses them any more. NULL is fine. */
+void sl_device_links_close(sl_device_links *links);
+
+/* Whether channel i of the specs is a link; the same on all ranks. */
+bool sl_device_links_has(const sl_device_links *links, int i);
+/* How many are, and why the others are not ("" if all are). */
+int sl_device_links_count(const sl_device_links *links);
+const char *sl_device_links_reason(const sl_device_links *links);
+
+/* ---- A step ----------------------------------------------------------------------------------
+ * polled: the host waits for each word before it gives a stream the wait, so that no stream is ever held up. That is for
+ * steps in which a rank may do something that waits for a whole device: load a kernel, allocate memory. */
+SL_MUST_CHECK sl_status sl_device_links_begin(sl_device_links *links, int64_t step, bool polled, sl_stream *out);
+
+/* As the calls on channels, in the order of a stream: neither returns an error of the other side. The slots of a link
+ * are given out in turn. */
+SL_MUST_CHECK sl_status sl_device_links_reserve(sl_device_links *links, int i, const sl_message *message,
+                                                sl_stream *stream, void **slot);
+SL_MUST_CHECK sl_status sl_device_links_commit(sl_device_links *links, int i, const void *slot, sl_stream *stream);
+SL_MUST_CHECK sl_status sl_device_links_receive(sl_device_links *links, int i, const sl_message *expected,
+                                                sl_stream *stream, void **slot);
+SL_MUST_CHECK sl_status sl_device_links_release(sl_device_links *links, int i, const void *slot, sl_stream *stream);
+
+/* The end of a step: fetches the tags in the order of the stream that received; once it has been waited for, check
+ * compares them and waits until all ranks have come so far. */
+SL_MUST_CHECK sl_status sl_device_links_fetch(sl_device_links *links, sl_stream *in);
+SL_MUST_CHECK sl_status sl_device_links_check(sl_device_links *links);
+
+/* Waits for the stream, as far as the run goes on: fails if a rank has failed. */
+SL_MUST_CHECK sl_status sl_device_links_wait(sl_device_links *links, sl_stream *stream);
+/* If the run has failed: lets the streams of this rank run through to their end, past words that nobody will write. */
+void sl_device_links_free_streams(sl_device_links *links, sl_stream *const *streams, int count);
+
+#endif
