@@ -57,6 +57,8 @@ static const kernel_case cases[] = {
     PRODUCTS("C", "V", "VC", ""),
     { SL_OP_ATTENTION, "BTHD BTHD BTHD", "BTHD f:BHT", 2 },
     { SL_OP_ATTENTION_GRAD, "BTHD BTHD BTHD BTHD f:BHT BTHD", "BTHD BTHD BTHD", 5 },
+    { SL_OP_ATTENTION, "BTHD BTHD BTHD d:BT", "BTHD f:BHT", 2 },
+    { SL_OP_ATTENTION_GRAD, "BTHD BTHD BTHD BTHD f:BHT BTHD d:BT", "BTHD BTHD BTHD", 5 },
     { SL_OP_LAYERNORM, "BTC C C", "BTC f:BT f:BT", 0 },
     { SL_OP_LAYERNORM_GRAD_X, "BTC BTC C f:BT f:BT", "BTC", 0 },
     { SL_OP_LAYERNORM_GRAD_W, "BTC BTC f:BT f:BT", "f:C f:C", 0 },
@@ -83,7 +85,7 @@ enum { CASES = sizeof cases / sizeof *cases, MAX_ARGS = 8 };
 
 typedef struct kernel_result {
     const char *name;
-    char shape[48]; /* of a product: rows x in x out; else empty */
+    char shape[48]; /* of a product: rows x in x out; how long documents are; else empty */
     double seconds, flops, bytes;
     double share; /* of its limit */
 } kernel_result;
@@ -116,7 +118,14 @@ static int64_t size_of(const sizes *s, char letter)
     }
 }
 
-static sl_status fill_view(const sizes *s, sl_stream *stream, const sl_view *view)
+/* Tokens of each of the documents that share a row. */
+static int64_t document_length(const sizes *s)
+{
+    return s->seq > 8 ? s->seq / 8 : 1;
+}
+
+/* documents: integers are places in documents, else ids of tokens. */
+static sl_status fill_view(const sizes *s, sl_stream *stream, const sl_view *view, bool documents)
 {
     sl_kernel_call fill = { .op = SL_OP_FILL, .attrs = { .alpha = 0.5 }, .outputs = view, .output_count = 1 };
     if (view->meta.dtype != SL_I32)
@@ -127,7 +136,7 @@ static sl_status fill_view(const sizes *s, sl_stream *stream, const sl_view *vie
     if (status != SL_OK)
         return status;
     for (int64_t i = 0; i < count; i++)
-        ids[i] = (int32_t)(i * 7919 % s->vocab);
+        ids[i] = (int32_t)(documents ? i % s->seq % document_length(s) : i * 7919 % s->vocab);
     status = sl_stream_copy(stream, SL_COPY_HOST_TO_DEVICE, view->data, ids, (size_t)count * sizeof *ids);
     if (status == SL_OK)
         status = sl_stream_synchronize(stream);
@@ -141,7 +150,8 @@ static sl_status make_views(const sizes *s, sl_stream *stream, const char *text,
     sl_status status = SL_OK;
     while (*text) {
         sl_shape shape = { .rank = 0 };
-        bool ids = strncmp(text, "i:", 2) == 0, wide = strncmp(text, "f:", 2) == 0;
+        bool documents = strncmp(text, "d:", 2) == 0, ids = documents || strncmp(text, "i:", 2) == 0;
+        bool wide = strncmp(text, "f:", 2) == 0;
         text += ids || wide ? 2 : 0;
         for (; *text && *text != ' '; text++) {
             if (*text != 's')
@@ -152,7 +162,7 @@ static sl_status make_views(const sizes *s, sl_stream *stream, const char *text,
         view->meta = sl_meta_contiguous(ids ? SL_I32 : wide ? SL_F32 : s->dtype, &shape);
         SL_TRY(sl_device_alloc(sl_stream_device(stream), sl_meta_bytes(&view->meta), &view->data));
         (*count)++;
-        SL_TRY(fill_view(s, stream, view));
+        SL_TRY(fill_view(s, stream, view, documents));
     }
 done:
     return status;
@@ -174,13 +184,20 @@ static bool is_head(const kernel_case *c)
     return is_product(c) && weight_of(c)[0] == 'V';
 }
 
-/* Products: rows x in x out; attention: the causal half of T x T x D a head, times the number of products. */
+static bool has_documents(const kernel_case *c)
+{
+    return strstr(c->inputs, "d:") != NULL;
+}
+
+/* Products: rows x in x out; attention: the causal half of T x T x D a head (of a document, if it has them), times the
+ * number of products. */
 static double flops_of(const sizes *s, const kernel_case *c)
 {
     double tokens = (double)(s->batch * s->seq);
+    int64_t length = has_documents(c) ? document_length(s) : s->seq;
     if (is_product(c))
         return c->flops * tokens * (double)size_of(s, weight_of(c)[0]) * (double)size_of(s, weight_of(c)[1]);
-    return c->flops * tokens * (double)(s->seq + 1) * (double)s->embd; /* 0 if they are not the measure */
+    return c->flops * tokens * (double)(length + 1) * (double)s->embd; /* 0 if they are not the measure */
 }
 
 static void print_shape(const sizes *s, const kernel_case *c, char *text, size_t size)
@@ -190,6 +207,8 @@ static void print_shape(const sizes *s, const kernel_case *c, char *text, size_t
     if (w)
         snprintf(text, size, "%lldx%lldx%lld", (long long)s->batch * (long long)s->seq,
                  (long long)size_of(s, w[is_head(c)]), (long long)size_of(s, w[!is_head(c)]));
+    else if (has_documents(c))
+        snprintf(text, size, "documents of %lld", (long long)document_length(s));
 }
 
 static sl_status measure_case(const sizes *s, sl_stream *stream, const kernel_case *c, kernel_result *out)

@@ -10,7 +10,7 @@ for op in linear linear_grad_w attention attention_grad layernorm gelu_tanh cros
 done
 run 0 "$SLUICE" bench kernel "${small[@]}" --dtype bf16 --format json
 silent
-[ "$(grep -cE '"limit_share":[0-9]' "$out")" -eq 37 ] || fail "not every kernel has its share of the limit"
+[ "$(grep -cE '"limit_share":[0-9]' "$out")" -eq 39 ] || fail "not every kernel has its share of the limit"
 run 2 "$SLUICE" bench kernel --dtype f16
 run 0 "$SLUICE" bench kernel "${small[@]}" --op softmax
 prints "softmax"

@@ -4,7 +4,8 @@ families_check.py MODEL_RUN SCRATCH [FAMILY...]
 families_check.py --write FOLDER: writes the reference models of tests/data/models.
 
 transformers makes and saves each model (whole or in shards, f32, bf16 or f16, tied or not); MODEL_RUN computes it from
-its files and exports it; transformers loads the export and computes it again.
+its files and exports it; transformers loads the export and computes it again. Then both compute rows that hold several
+documents: transformers tells them apart by position_ids that begin anew.
 """
 import json
 import pathlib
@@ -18,7 +19,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 BOUND = 2e-5
-BATCH, SEQ = 2, 24
+BATCH, SEQ, BOUNDARY = 2, 24, 2
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 SMALL = dict(vocab_size=61, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
              num_key_value_heads=2, max_position_embeddings=64, initializer_range=0.2, bos_token_id=1, eos_token_id=2,
@@ -113,12 +114,12 @@ def load(folder):
                                                              attn_implementation="eager")
 
 
-def compute(model, tokens):
+def compute(model, tokens, positions=None):
     """Logits, loss and the gradients by the names of the files."""
     model.train()
     model.zero_grad()
     inputs, targets = torch.tensor(tokens[:, :-1]), torch.tensor(tokens[:, 1:])
-    logits = model(inputs, use_cache=False).logits
+    logits = model(inputs, position_ids=positions, use_cache=False).logits
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten().long())
     loss.backward()
     result = {"logits": logits.detach(), "loss": loss.detach()}
@@ -131,6 +132,17 @@ def compute(model, tokens):
 
 def tokens_of(vocab):
     return numpy.random.default_rng(7).integers(0, vocab, (BATCH, SEQ + 1)).astype(numpy.int32)
+
+
+def documents_of(tokens):
+    """Tokens with ends of documents in the first row, and the place of each in its own. The second row is one document:
+    angles that depend on the longest one are those of the row."""
+    tokens = numpy.where(tokens == BOUNDARY, BOUNDARY + 1, tokens)
+    tokens[0, [4, 5, 16]] = BOUNDARY
+    positions = numpy.zeros((BATCH, SEQ), numpy.int64)
+    for row, place in numpy.argwhere(tokens[:, :SEQ - 1] != BOUNDARY):
+        positions[row, place + 1] = positions[row, place] + 1
+    return tokens, torch.tensor(positions)
 
 
 def compare(what, given, expected):
@@ -164,7 +176,11 @@ def check(program, scratch, case, tie):
     if ("sharded" in how) != (copy / "model.safetensors.index.json").exists():
         raise SystemExit(f"{case}: the export is not sharded as asked for")
     theirs = compare(f"{case} exported", compute(load(copy), tokens), expected)
-    print(f"{case:16} {'tied' if tie else 'untied':7}{how:13} ours {ours:.1e}   exported {theirs:.1e}")
+    tokens, positions = documents_of(tokens)
+    tokens.tofile(scratch / "tokens.i32")
+    subprocess.run([program, folder, scratch / "tokens.i32", str(BATCH), str(SEQ), "2", out, str(BOUNDARY)], check=True)
+    apart = compare(f"{case} with documents", load_file(out), compute(model, tokens, positions))
+    print(f"{case:16} {'tied' if tie else 'untied':7}{how:13} ours {ours:.1e}   exported {theirs:.1e}   documents {apart:.1e}")
 
 
 def write(folder):

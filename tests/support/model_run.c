@@ -1,9 +1,11 @@
 /* Logits, loss and gradients of a Hugging Face folder, for comparison with other programs:
- * model_run FOLDER TOKENS BATCH SEQ STAGES OUT [COPY DTYPE SHARD_BYTES]
+ * model_run FOLDER TOKENS BATCH SEQ STAGES OUT [BOUNDARY | COPY DTYPE SHARD_BYTES]
  * TOKENS holds BATCH rows of SEQ + 1 tokens as raw i32; OUT gets "logits", "loss" and "grad.NAME" of every parameter, in
- * safetensors. COPY is a folder to which the model is exported. */
+ * safetensors. BOUNDARY is a token that ends a document: documents are kept apart. COPY is a folder to which the model is
+ * exported. */
 #include "support/runner/runner.h"
 
+#include <sluice/data.h>
 #include <sluice/nn.h>
 
 #include <stdio.h>
@@ -30,6 +32,7 @@ static void *allocated(size_t bytes)
 typedef struct batch {
     int64_t size, seq;
     int32_t *tokens, *targets;
+    int32_t *positions; /* NULL: a row is one document */
 } batch;
 
 static batch read_batch(const char *path, int64_t size, int64_t seq)
@@ -63,7 +66,8 @@ static test_runner *run(const sl_model *model, const sl_model_weights *weights, 
     sl_graph *graph = NULL;
     sl_partition *partition = NULL;
     test_runner *runner = NULL;
-    ok(sl_model_build(model, mode, &(sl_model_shape){ .batch = b->size, .seq = b->seq }, &graph));
+    const sl_model_shape shape = { .batch = b->size, .seq = b->seq, .documents = b->positions };
+    ok(sl_model_build(model, mode, &shape, &graph));
     ok(sl_graph_partition(graph, &spec, &partition));
     ok(test_runner_create(partition, device, &options, &runner));
     for (int i = 0; i < sl_param_list_count(params); i++) {
@@ -74,6 +78,8 @@ static test_runner *run(const sl_model *model, const sl_model_weights *weights, 
     size_t bytes = (size_t)(b->size * b->seq) * sizeof(int32_t);
     memcpy(test_runner_input(runner, 0, "tokens").data, b->tokens, bytes);
     memcpy(test_runner_input(runner, 0, "targets").data, b->targets, bytes);
+    if (b->positions)
+        memcpy(test_runner_input(runner, 0, "positions").data, b->positions, bytes);
     ok(mode == SL_MODE_TRAIN ? test_runner_step(runner, &rng, NULL) : test_runner_forward(runner, &rng, NULL));
     ok(sl_stream_synchronize(test_runner_stream(runner)));
     sl_partition_destroy(partition);
@@ -127,8 +133,8 @@ int main(int argc, char **argv)
     sl_model_weights *weights = NULL;
     sl_param_list *params = NULL;
     sl_device *device = NULL;
-    if (argc != 7 && argc != 10) {
-        fprintf(stderr, "model_run FOLDER TOKENS BATCH SEQ STAGES OUT [COPY DTYPE SHARD_BYTES]\n");
+    if (argc != 7 && argc != 8 && argc != 10) {
+        fprintf(stderr, "model_run FOLDER TOKENS BATCH SEQ STAGES OUT [BOUNDARY | COPY DTYPE SHARD_BYTES]\n");
         return 2;
     }
     ok(sl_model_load_config(argv[1], &model));
@@ -137,6 +143,10 @@ int main(int argc, char **argv)
     ok(sl_device_open("cpu", NULL, &device));
     batch b = read_batch(argv[2], strtol(argv[3], NULL, 10), strtol(argv[4], NULL, 10));
     int stages = (int)strtol(argv[5], NULL, 10);
+    if (argc == 8) {
+        b.positions = allocated((size_t)(b.size * b.seq) * sizeof *b.positions);
+        sl_document_positions(b.tokens, b.size, b.seq, (int32_t)strtol(argv[7], NULL, 10), b.positions);
+    }
     test_runner *eval = run(&model, weights, params, SL_MODE_EVAL, stages, &b, device);
     test_runner *train = run(&model, weights, params, SL_MODE_TRAIN, stages, &b, device);
     save_results(eval, train, params, argv[6]);
@@ -149,5 +159,6 @@ int main(int argc, char **argv)
     sl_param_list_destroy(params);
     free(b.tokens);
     free(b.targets);
+    free(b.positions);
     return 0;
 }
