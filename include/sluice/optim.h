@@ -108,6 +108,8 @@ SL_API int sl_optim_saved_sizes(const sl_optim_options *options, sl_dtype dtype,
 SL_API SL_MUST_CHECK sl_status sl_optim_device_bytes(const sl_optim_options *options, sl_device *device,
                                                      const sl_meta *params, const sl_meta *counted, int count,
                                                      size_t *out);
+/* The most blocks of it, for sl_device_reserve. */
+#define SL_OPTIM_BLOCKS(params) (3 * (params) + 2)
 
 #ifdef __cplusplus
 }

@@ -377,6 +377,8 @@ SL_API SL_MUST_CHECK sl_status sl_tree_values(const sl_tree *tree, const char *p
 
 /* ---- Reports --------------------------------------------------------------------------------- */
 
+/* The most blocks in which a runtime takes its device memory, for sl_device_reserve. */
+#define SL_RUNTIME_BLOCKS 8
 /* Bytes that this rank has taken. They equal what sl_pipeline_get_memory() predicts. */
 SL_API sl_pipeline_memory sl_runtime_get_memory(const sl_runtime *runtime);
 

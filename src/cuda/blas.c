@@ -1,66 +1,40 @@
-/* Products by cuBLASLt. Of the algorithms that its heuristics propose for a shape, those are timed once that give the
- * bits of the first, and the fastest is kept: so time decides about speed and never about results. */
-#include "cuda/blas.h"
+/* Products by cuBLASLt: which product a call is in its terms, and giving it to the stream. */
+#include "cuda/blas_problem.h"
 
 #include "cuda/device.h"
 
 #include "base/alloc.h"
 
-#include <cublasLt.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { CANDIDATES = 8, ROUNDS = 4 };
-
-/* One product as cuBLASLt sees it, by columns: d (m x n) = op(a) op(b) + bias. What the choice of an algorithm may depend
- * on; leading dims do not count, so that a view and its copy get the same. */
-typedef struct blas_shape {
-    int32_t transpose_a, transpose_b, dtype, d_dtype, bias, adds, aligned, batches;
-    int64_t m, n, k;
-} blas_shape;
-
-typedef struct blas_choice {
-    blas_shape shape;
-    bool usable;
-    cublasLtMatmulAlgo_t algorithm;
-    struct blas_choice *next;
-} blas_choice;
-
-struct cuda_blas {
-    cublasLtHandle_t handle;
-    blas_choice *choices;
-};
-
-typedef struct blas_operand {
-    const void *data;
-    int64_t rows, columns, leading, batch; /* as it lies in memory, by columns; batch: elements to the next product */
-} blas_operand;
-
-typedef struct blas_problem {
-    blas_shape shape;
-    blas_operand a, b, d;
-    const void *bias;
-    cublasLtMatmulDesc_t description;
-    cublasLtMatrixLayout_t layouts[3];
-} blas_problem;
-
-static sl_status check(cublasStatus_t result, const char *what)
+sl_status cuda_blas_check(cublasStatus_t result, const char *what)
 {
     return result == CUBLAS_STATUS_SUCCESS
                ? SL_OK
                : sl_fail(SL_ERR_STAGE, "cuBLASLt: %s: %s", what, cublasLtGetStatusString(result));
 }
 
-sl_status cuda_blas_create(cuda_blas **out)
+/* Choices are good for this device and these versions alone. */
+static sl_status open_choices(const struct cudaDeviceProp *properties, sl_choices **out)
+{
+    char scope[512], version[32];
+    snprintf(scope, sizeof scope, "products, %s, %d multiprocessors, %s, workspace %zu", properties->name,
+             properties->multiProcessorCount, cuda_blas_version(version, sizeof version), SL_GPU_PRODUCT_WORKSPACE);
+    return cuda_host->choices_open(scope, out);
+}
+
+sl_status cuda_blas_create(const struct cudaDeviceProp *properties, cuda_blas **out)
 {
     sl_status status = SL_OK;
     cuda_blas *blas = NULL;
     SL_TRY(SL_NEW(blas));
-    SL_TRY(check(cublasLtCreate(&blas->handle), "create a handle"));
+    SL_TRY(cuda_blas_check(cublasLtCreate(&blas->handle), "create a handle"));
+    SL_TRY(open_choices(properties, &blas->saved));
     *out = blas;
     blas = NULL;
 done:
-    sl_free(blas);
+    cuda_blas_destroy(blas);
     return status;
 }
 
@@ -73,7 +47,9 @@ void cuda_blas_destroy(cuda_blas *blas)
         sl_free(blas->choices);
         blas->choices = next;
     }
-    cublasLtDestroy(blas->handle);
+    cuda_host->choices_close(blas->saved);
+    if (blas->handle)
+        cublasLtDestroy(blas->handle);
     sl_free(blas);
 }
 
@@ -172,16 +148,16 @@ static sl_status make_layout(const blas_operand *operand, cudaDataType_t type, i
                              cublasLtMatrixLayout_t *out)
 {
     sl_status status = SL_OK;
-    SL_TRY(check(
+    SL_TRY(cuda_blas_check(
         cublasLtMatrixLayoutCreate(out, type, (uint64_t)operand->rows, (uint64_t)operand->columns, operand->leading),
         "describe a matrix"));
     if (batches > 1) {
-        SL_TRY(
-            check(cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batches, sizeof batches),
-                  "set the number of products"));
-        SL_TRY(check(cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
-                                                      &operand->batch, sizeof operand->batch),
-                     "set the distance of products"));
+        SL_TRY(cuda_blas_check(
+            cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batches, sizeof batches),
+            "set the number of products"));
+        SL_TRY(cuda_blas_check(cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                                                &operand->batch, sizeof operand->batch),
+                               "set the distance of products"));
     }
 done:
     return status;
@@ -190,18 +166,18 @@ done:
 static sl_status set_attribute(cublasLtMatmulDesc_t description, cublasLtMatmulDescAttributes_t name, const void *value,
                                size_t bytes)
 {
-    return check(cublasLtMatmulDescSetAttribute(description, name, value, bytes), "describe a product");
+    return cuda_blas_check(cublasLtMatmulDescSetAttribute(description, name, value, bytes), "describe a product");
 }
 
-static sl_status describe(blas_problem *problem)
+sl_status cuda_blas_describe(blas_problem *problem)
 {
     sl_status status = SL_OK;
     const blas_shape *shape = &problem->shape;
     cublasOperation_t a = shape->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasOperation_t b = shape->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     cudaDataType_t type = cuda_type(shape->dtype), d_type = cuda_type(shape->d_dtype);
-    SL_TRY(
-        check(cublasLtMatmulDescCreate(&problem->description, CUBLAS_COMPUTE_32F, CUDA_R_32F), "describe a product"));
+    SL_TRY(cuda_blas_check(cublasLtMatmulDescCreate(&problem->description, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+                           "describe a product"));
     SL_TRY(set_attribute(problem->description, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof a));
     SL_TRY(set_attribute(problem->description, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof b));
     if (problem->bias) {
@@ -218,193 +194,42 @@ done:
     return status;
 }
 
-static void forget(blas_problem *problem)
+void cuda_blas_forget(blas_problem *problem)
 {
     for (int i = 0; i < 3; i++) {
         if (problem->layouts[i])
             cublasLtMatrixLayoutDestroy(problem->layouts[i]);
+        problem->layouts[i] = NULL;
     }
     if (problem->description)
         cublasLtMatmulDescDestroy(problem->description);
+    problem->description = NULL;
 }
 
-/* ---- Choices --------------------------------------------------------------------------------- */
+/* ---- Products -------------------------------------------------------------------------------- */
 
-static sl_status propose(const cuda_blas *blas, const blas_problem *problem, size_t workspace,
-                         cublasLtMatmulHeuristicResult_t found[CANDIDATES], int *count)
-{
-    sl_status status = SL_OK;
-    cublasLtMatmulPreference_t preference = NULL;
-    uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* parts in the workspace, added in order */
-    uint32_t alignment = problem->shape.aligned ? 16 : (uint32_t)sl_dtype_size((sl_dtype)problem->shape.dtype);
-    static const cublasLtMatmulPreferenceAttributes_t alignments[] = { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
-                                                                       CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-                                                                       CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
-                                                                       CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES };
-    SL_TRY(check(cublasLtMatmulPreferenceCreate(&preference), "ask for algorithms"));
-    SL_TRY(check(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
-                                                      sizeof workspace),
-                 "ask for algorithms"));
-    SL_TRY(check(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-                                                      &reduction, sizeof reduction),
-                 "ask for algorithms"));
-    for (int i = 0; i < 4; i++)
-        SL_TRY(check(cublasLtMatmulPreferenceSetAttribute(preference, alignments[i], &alignment, sizeof alignment),
-                     "ask for algorithms"));
-    if (cublasLtMatmulAlgoGetHeuristic(blas->handle, problem->description, problem->layouts[0], problem->layouts[1],
-                                       problem->layouts[2], problem->layouts[2], preference, CANDIDATES, found,
-                                       count) != CUBLAS_STATUS_SUCCESS)
-        *count = 0; /* none: not an error */
-done:
-    cublasLtMatmulPreferenceDestroy(preference);
-    return status;
-}
-
-static cublasStatus_t multiply(const cuda_blas *blas, const blas_problem *problem,
+cublasStatus_t cuda_blas_start(cublasLtHandle_t handle, const blas_problem *problem,
                                const cublasLtMatmulAlgo_t *algorithm, void *workspace, size_t bytes,
                                cudaStream_t stream)
 {
     const float one = 1, zero = 0;
-    return cublasLtMatmul(blas->handle, problem->description, &one, problem->a.data, problem->layouts[0],
-                          problem->b.data, problem->layouts[1], problem->shape.adds ? &one : &zero, problem->d.data,
-                          problem->layouts[2], (void *)problem->d.data, problem->layouts[2], algorithm, workspace,
-                          bytes, stream);
+    return cublasLtMatmul(handle, problem->description, &one, problem->a.data, problem->layouts[0], problem->b.data,
+                          problem->layouts[1], problem->shape.adds ? &one : &zero, problem->d.data, problem->layouts[2],
+                          (void *)problem->d.data, problem->layouts[2], algorithm, workspace, bytes, stream);
 }
 
-/* Memory to try algorithms in. */
-typedef struct blas_trial {
-    blas_problem problem; /* with operands of its own */
-    void *a, *b, *d, *first;
-    int32_t *different;
-    size_t d_bytes;
-    cudaEvent_t begin, end;
-} blas_trial;
-
-static size_t span(const blas_operand *operand, int32_t batches, int32_t dtype)
-{
-    int64_t one = (operand->columns - 1) * operand->leading + operand->rows;
-    return (size_t)((batches - 1) * operand->batch + one) * sl_dtype_size((sl_dtype)dtype);
-}
-
-static void close_trial(blas_trial *trial)
-{
-    cudaFree(trial->a);
-    cudaFree(trial->b);
-    cudaFree(trial->d);
-    cudaFree(trial->first);
-    cudaFree(trial->different);
-    if (trial->begin)
-        cudaEventDestroy(trial->begin);
-    if (trial->end)
-        cudaEventDestroy(trial->end);
-}
-
-static bool open_trial(const blas_problem *problem, cudaStream_t stream, blas_trial *trial)
-{
-    const blas_shape *shape = &problem->shape;
-    size_t a = span(&problem->a, shape->batches, shape->dtype), b = span(&problem->b, shape->batches, shape->dtype);
-    trial->problem = *problem;
-    trial->d_bytes = span(&problem->d, shape->batches, shape->d_dtype);
-    if (cudaMalloc(&trial->a, a) != cudaSuccess || cudaMalloc(&trial->b, b) != cudaSuccess ||
-        cudaMalloc(&trial->d, trial->d_bytes) != cudaSuccess ||
-        cudaMalloc(&trial->first, trial->d_bytes) != cudaSuccess ||
-        cudaMalloc((void **)&trial->different, sizeof(int32_t)) != cudaSuccess ||
-        cudaEventCreate(&trial->begin) != cudaSuccess || cudaEventCreate(&trial->end) != cudaSuccess)
-        return false;
-    cuda_fill_random(stream, trial->a, shape->dtype, (int64_t)(a / sl_dtype_size((sl_dtype)shape->dtype)));
-    cuda_fill_random(stream, trial->b, shape->dtype, (int64_t)(b / sl_dtype_size((sl_dtype)shape->dtype)));
-    trial->problem.a.data = trial->a;
-    trial->problem.b.data = trial->b;
-    trial->problem.d.data = trial->d;
-    return true;
-}
-
-/* Seconds of a candidate, and whether its bits are those of the first (which sets them); negative if it fails. */
-static double try_candidate(const cuda_blas *blas, blas_trial *trial, const cublasLtMatmulAlgo_t *algorithm, bool first,
-                            void *workspace, size_t bytes, cudaStream_t stream)
-{
-    int32_t different = 0;
-    float milliseconds = 0, best = 1e9f;
-    cudaMemsetAsync(trial->d, 0, trial->d_bytes, stream);
-    if (multiply(blas, &trial->problem, algorithm, workspace, bytes, stream) != CUBLAS_STATUS_SUCCESS)
-        return -1;
-    if (first) {
-        cudaMemcpyAsync(trial->first, trial->d, trial->d_bytes, cudaMemcpyDeviceToDevice, stream);
-    } else {
-        cudaMemsetAsync(trial->different, 0, sizeof different, stream);
-        cuda_count_different(stream, trial->first, trial->d, (int64_t)trial->d_bytes, trial->different);
-        cudaMemcpyAsync(&different, trial->different, sizeof different, cudaMemcpyDeviceToHost, stream);
-    }
-    for (int round = 0; round < ROUNDS; round++) {
-        cudaEventRecord(trial->begin, stream);
-        multiply(blas, &trial->problem, algorithm, workspace, bytes, stream);
-        cudaEventRecord(trial->end, stream);
-        if (cudaStreamSynchronize(stream) != cudaSuccess)
-            return -1;
-        cudaEventElapsedTime(&milliseconds, trial->begin, trial->end);
-        best = milliseconds < best ? milliseconds : best;
-    }
-    return different ? -1 : (double)best * 1e-3;
-}
-
-/* The number of the candidate to take. */
-static int fastest(const cuda_blas *blas, const blas_problem *problem, const cublasLtMatmulHeuristicResult_t *found,
-                   int count, void *workspace, size_t bytes, cudaStream_t stream)
-{
-    blas_trial trial = { 0 };
-    int chosen = 0, same = 0;
-    double best = 0, top = 0;
-    if (open_trial(problem, stream, &trial)) {
-        for (int i = 0; i < count; i++) {
-            double seconds = try_candidate(blas, &trial, &found[i].algo, i == 0, workspace, bytes, stream);
-            top = i == 0 ? seconds : top;
-            same += seconds > 0;
-            if (seconds > 0 && (best == 0 || seconds < best)) {
-                best = seconds;
-                chosen = i;
-            }
-        }
-        const blas_shape *shape = &problem->shape;
-        cuda_host->log(SL_LOG_DEBUG,
-                       "product %lld x %lld x %lld %s -> %s%s%s: %d of %d algorithms with the same bits, number %d "
-                       "takes %.1f us (the first %.1f), %.0f TFLOP/s",
-                       (long long)shape->m, (long long)shape->n, (long long)shape->k,
-                       sl_dtype_name((sl_dtype)shape->dtype), sl_dtype_name((sl_dtype)shape->d_dtype),
-                       shape->bias ? ", bias" : "", shape->adds ? ", adding" : "", same, count, chosen + 1, best * 1e6,
-                       top * 1e6, 2e-12 * (double)shape->m * (double)shape->n * (double)shape->k / best);
-    }
-    (void)cudaGetLastError(); /* no memory to try in: the first is taken */
-    close_trial(&trial);
-    return chosen;
-}
-
-static sl_status choose(cuda_blas *blas, const blas_problem *problem, void *workspace, size_t bytes,
-                        cudaStream_t stream, const blas_choice **out)
+sl_status cuda_blas_prepare(cuda_blas *blas, const cuda_product_args *args, size_t bytes)
 {
     sl_status status = SL_OK;
-    blas_choice *choice = NULL;
-    cublasLtMatmulHeuristicResult_t found[CANDIDATES];
-    int count = 0;
-    for (const blas_choice *known = blas->choices; known; known = known->next) {
-        if (memcmp(&known->shape, &problem->shape, sizeof known->shape) == 0) {
-            *out = known;
-            return SL_OK;
-        }
-    }
-    SL_TRY(SL_NEW(choice));
-    choice->shape = problem->shape;
-    SL_TRY(propose(blas, problem, bytes, found, &count));
-    if (count > 0) {
-        int chosen = count > 1 && bytes > 0 ? fastest(blas, problem, found, count, workspace, bytes, stream) : 0;
-        choice->algorithm = found[chosen].algo;
-        choice->usable = true;
-    }
-    choice->next = blas->choices;
-    blas->choices = choice;
-    *out = choice;
-    choice = NULL;
+    blas_problem problem;
+    const blas_choice *choice = NULL;
+    memset(&problem, 0, sizeof problem);
+    if (bytes == 0 || !take_problem(args, &problem))
+        return SL_OK;
+    SL_TRY(cuda_blas_describe(&problem));
+    SL_TRY(cuda_blas_choose(blas, &problem, bytes, cudaStreamPerThread, &choice));
 done:
-    sl_free(choice);
+    cuda_blas_forget(&problem);
     return status;
 }
 
@@ -417,13 +242,15 @@ sl_status cuda_blas_multiply(const cuda_run *run, const cuda_product_args *args,
     memset(&problem, 0, sizeof problem); /* padding too: shapes are compared as bytes */
     if (!take_problem(args, &problem))
         return SL_OK;
-    SL_TRY(describe(&problem));
-    SL_TRY(choose(run->blas, &problem, workspace, bytes, run->stream, &choice));
+    SL_TRY(cuda_blas_describe(&problem));
+    SL_TRY(cuda_blas_choose(run->blas, &problem, bytes, run->stream, &choice));
     if (choice->usable) {
-        SL_TRY(check(multiply(run->blas, &problem, &choice->algorithm, workspace, bytes, run->stream), "multiply"));
+        SL_TRY(cuda_blas_check(
+            cuda_blas_start(run->blas->handle, &problem, &choice->algorithm, workspace, bytes, run->stream),
+            "multiply"));
         *done_by_blas = true;
     }
 done:
-    forget(&problem);
+    cuda_blas_forget(&problem);
     return status;
 }

@@ -89,7 +89,7 @@ static sl_status cuda_open(int index, const sl_device_options *options, sl_devic
     memset(device->fault, 0, sizeof *device->fault);
     SL_TRY(cuda_check(cudaMalloc((void **)&device->fault_lock, sizeof *device->fault_lock), "allocate a lock"));
     SL_TRY(cuda_check(cudaMemset(device->fault_lock, 0, sizeof *device->fault_lock), "clear a lock"));
-    SL_TRY(cuda_blas_create(&device->blas));
+    SL_TRY(cuda_blas_create(&device->properties, &device->blas));
     device->dnn = cuda_dnn_create();
     *out = &device->head;
     device = NULL;
@@ -193,6 +193,7 @@ const sl_device_backend cuda_backend = {
     .name = "cuda",
     .kind = SL_DEVICE_CUDA,
     .is_host = false,
+    .reserves = true,
     .open = cuda_open,
     .close = cuda_close,
     .threads = cuda_threads,
@@ -202,6 +203,7 @@ const sl_device_backend cuda_backend = {
     .free_host = cuda_free_host,
     .stream_create = cuda_stream_create,
     .stream_destroy = cuda_stream_destroy,
+    .stream_native = cuda_stream_native,
     .stream_synchronize = cuda_stream_synchronize,
     .copy = cuda_stream_copy,
     .set = cuda_stream_set,

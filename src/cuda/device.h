@@ -44,6 +44,7 @@ sl_status cuda_select(const cuda_device *device);
 /* Streams and events: stream.c. */
 sl_status cuda_stream_create(sl_device *head, sl_stream **out);
 void cuda_stream_destroy(sl_stream *stream);
+void *cuda_stream_native(const sl_stream *stream);
 sl_status cuda_stream_synchronize(sl_stream *stream);
 sl_status cuda_stream_copy(sl_stream *stream, sl_copy_kind kind, void *to, const void *from, size_t bytes);
 sl_status cuda_stream_set(sl_stream *stream, void *to, int byte, size_t bytes);

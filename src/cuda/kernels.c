@@ -63,12 +63,18 @@ done:
     return status;
 }
 
-static sl_status cuda_call_scratch(sl_device *device, const sl_kernel_call *call, size_t *bytes)
+/* Asked for while a program is planned: plans of cuDNN are compiled and algorithms of products chosen here. */
+static sl_status cuda_call_scratch(sl_device *head, const sl_kernel_call *call, size_t *bytes)
 {
-    size_t own = sl_gpu_scratch(call);
-    size_t dnn = cuda_dnn_scratch(((cuda_device *)device)->dnn, call);
+    sl_status status = SL_OK;
+    const cuda_device *device = (const cuda_device *)head;
+    SL_TRY(cuda_select(device));
+    if (kernels[call->op] == cuda_product)
+        SL_TRY(cuda_product_prepare(device->blas, call));
+    size_t own = sl_gpu_scratch(call), dnn = cuda_dnn_scratch(device->dnn, call);
     *bytes = dnn > own ? dnn : own;
-    return SL_OK;
+done:
+    return status;
 }
 
 static char *cuda_describe(sl_device *head, char *text, size_t size)

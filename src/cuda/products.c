@@ -3,6 +3,7 @@
 
 #include "kernel/call.h"
 #include "kernel/gpu_scratch.h"
+#include "op/op.h"
 
 #include <string.h>
 
@@ -57,44 +58,52 @@ static void set_linear(cuda_product_args *args, const sl_view *x, cuda_matrix w,
     }
 }
 
-/* The gradient of w sums over all rows, so they must lie alike: x or dy is packed into the scratch if they do not. */
-static sl_status pack(const cuda_run *run, int input, sl_view *view, char **place)
+/* The gradient of w sums over all rows, so they must lie alike: x or dy is packed into the scratch if they do not. The
+ * view of what is multiplied; *place moves behind it. */
+static sl_view packed_view(const sl_kernel_call *call, int input, char **place)
 {
-    *view = run->call->inputs[input];
-    if (sl_gpu_packed_bytes(run->call, input) == 0)
-        return SL_OK;
-    const sl_view from = *view;
-    view->data = *place;
-    view->meta = sl_meta_contiguous(from.meta.dtype, &from.meta.shape);
-    *place += sl_gpu_packed_bytes(run->call, input);
-    const sl_kernel_call copy = {
-        .op = SL_OP_COPY, .inputs = &from, .input_count = 1, .outputs = view, .output_count = 1
-    };
-    const cuda_run copying = { .stream = run->stream, .call = &copy };
-    return cuda_copy(&copying);
+    sl_view view = call->inputs[input];
+    if (sl_gpu_packed_bytes(call, input) == 0)
+        return view;
+    view.data = *place;
+    view.meta = sl_meta_contiguous(view.meta.dtype, &view.meta.shape);
+    *place += sl_gpu_packed_bytes(call, input);
+    return view;
 }
 
-static sl_status set_grad_w(const cuda_run *run, cuda_product_args *args, char *scratch)
+static sl_status pack_inputs(const cuda_run *run, char *scratch)
 {
     sl_status status = SL_OK;
-    const sl_view *dw = sl_call_output(run->call, 0);
-    sl_view x, dy;
+    for (int i = 0; i < 2; i++) {
+        const sl_view to = packed_view(run->call, i, &scratch);
+        if (to.data == run->call->inputs[i].data)
+            continue;
+        const sl_kernel_call copy = {
+            .op = SL_OP_COPY, .inputs = &run->call->inputs[i], .input_count = 1, .outputs = &to, .output_count = 1
+        };
+        const cuda_run copying = { .stream = run->stream, .call = &copy };
+        SL_TRY(cuda_copy(&copying));
+    }
+done:
+    return status;
+}
+
+static void set_grad_w(const sl_kernel_call *call, cuda_product_args *args, char *scratch)
+{
+    const sl_view *dw = sl_call_output(call, 0);
     int64_t x_stride, dy_stride;
-    SL_TRY(pack(run, 0, &x, &scratch));
-    SL_TRY(pack(run, 1, &dy, &scratch));
+    const sl_view x = packed_view(call, 0, &scratch), dy = packed_view(call, 1, &scratch);
     (void)sl_gpu_rows_merge(&x.meta, &x_stride);
     (void)sl_gpu_rows_merge(&dy.meta, &dy_stride);
     args->a = (cuda_matrix){ x.data, (int32_t)x.meta.dtype, sl_stride_from_last(&x.meta, 1), x_stride };
     args->b = (cuda_matrix){ dy.data, (int32_t)dy.meta.dtype, dy_stride, sl_stride_from_last(&dy.meta, 1) };
     args->c = last_dims(dw, &dw->meta);
-    if (run->call->attrs.transpose_w)
+    if (call->attrs.transpose_w)
         args->c = transposed(args->c);
     args->m = sl_dim_from_last(&x.meta, 1);
     args->n = sl_dim_from_last(&dy.meta, 1);
     args->k = sl_row_count(&x.meta, 1);
     args->batch_count = 1;
-done:
-    return status;
 }
 
 static void set_matmul(const sl_kernel_call *call, cuda_product_args *args)
@@ -120,9 +129,9 @@ static void set_matmul(const sl_kernel_call *call, cuda_product_args *args)
     set_batch(args, &a_meta, &b_meta, &c->meta);
 }
 
-static sl_status set_args(const cuda_run *run, cuda_product_args *args, char *scratch)
+/* scratch: behind the workspace. */
+static void set_args(const sl_kernel_call *call, cuda_product_args *args, char *scratch)
 {
-    const sl_kernel_call *call = run->call;
     const sl_view *first = sl_call_input(call, 0), *second = sl_call_input(call, 1), *bias = sl_call_input(call, 2);
     cuda_matrix w = last_dims(second, &second->meta);
     memset(args, 0, sizeof *args);
@@ -135,16 +144,41 @@ static sl_status set_args(const cuda_run *run, cuda_product_args *args, char *sc
             args->bias_dtype = (int32_t)bias->meta.dtype;
             args->bias_stride = bias->meta.strides[0];
         }
-        return SL_OK;
+        break;
     case SL_OP_LINEAR_GRAD_X:
         set_linear(args, first, call->attrs.transpose_w ? w : transposed(w), sl_call_output(call, 0));
-        return SL_OK;
+        break;
     case SL_OP_LINEAR_GRAD_W:
-        return set_grad_w(run, args, scratch);
+        set_grad_w(call, args, scratch);
+        break;
     default:
         set_matmul(call, args);
-        return SL_OK;
     }
+}
+
+/* Views as they will be, at addresses that are aligned and never used. */
+static void place_views(const sl_view *views, int count, sl_view *out)
+{
+    for (int i = 0; i < count; i++) {
+        out[i] = views[i];
+        out[i].data = sl_view_is_none(&views[i]) ? NULL : (void *)(uintptr_t)SL_GPU_SCRATCH_ALIGNMENT;
+    }
+}
+
+sl_status cuda_product_prepare(cuda_blas *blas, const sl_kernel_call *call)
+{
+    cuda_product_args args;
+    sl_view inputs[SL_OP_INPUTS], outputs[SL_OP_OUTPUTS];
+    sl_kernel_call placed = *call;
+    size_t workspace = sl_gpu_product_workspace(call);
+    if (workspace == 0)
+        return SL_OK;
+    place_views(call->inputs, call->input_count, inputs);
+    place_views(call->outputs, call->output_count, outputs);
+    placed.inputs = inputs;
+    placed.outputs = outputs;
+    set_args(&placed, &args, (char *)(uintptr_t)SL_GPU_SCRATCH_ALIGNMENT);
+    return cuda_blas_prepare(blas, &args, workspace);
 }
 
 sl_status cuda_product(const cuda_run *run)
@@ -153,8 +187,11 @@ sl_status cuda_product(const cuda_run *run)
     cuda_product_args args;
     size_t workspace = sl_gpu_product_workspace(run->call);
     char *scratch = (char *)(((uintptr_t)run->call->scratch + 255) / 256 * 256);
+    char *behind = scratch ? scratch + workspace : NULL;
     bool done_by_blas = false;
-    SL_TRY(set_args(run, &args, scratch ? scratch + workspace : NULL));
+    if (run->call->op == SL_OP_LINEAR_GRAD_W)
+        SL_TRY(pack_inputs(run, behind));
+    set_args(run->call, &args, behind);
     SL_TRY(cuda_blas_multiply(run, &args, scratch, workspace, &done_by_blas));
     if (!done_by_blas)
         SL_TRY(cuda_plain_product(run, &args));

@@ -47,6 +47,11 @@ void cuda_stream_destroy(sl_stream *stream)
     sl_free(stream);
 }
 
+void *cuda_stream_native(const sl_stream *stream)
+{
+    return stream_of(stream);
+}
+
 /* The message that the kernel of the cpu gives, with the name of the node. */
 static sl_status fault_message(const cuda_fault *fault)
 {

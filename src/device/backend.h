@@ -4,6 +4,7 @@
 
 #include <sluice/device.h>
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 typedef struct sl_device_backend sl_device_backend;
@@ -14,8 +15,10 @@ struct sl_device {
     char name[32];        /* open may set it; else it is the spec */
     atomic_size_t in_use; /* bytes; kept by sl_device_count_bytes */
     atomic_size_t peak;
-    size_t total;              /* bytes of memory that it has, set by open; 0: the host's */
-    const sl_gpu_model *model; /* set by open if the device is only described */
+    size_t total;                    /* bytes of memory that it has, set by open; 0: the host's */
+    const sl_gpu_model *model;       /* set by open if the device is only described */
+    pthread_mutex_t lock;            /* for the reserve */
+    struct device_reserve *reserves; /* memory taken in advance; kept by memory.c */
 };
 
 struct sl_stream {
@@ -50,6 +53,7 @@ struct SL_NAMED_FIELDS sl_device_backend {
     const char *name; /* what stands before ":INDEX" in a spec */
     sl_device_kind kind;
     bool is_host;
+    bool reserves; /* sl_device_reserve takes memory in advance; false: it does nothing */
     /* index is -1 where the spec names none. The backend allocates a struct that starts with sl_device; open() in
      * device.c fills in the head. */
     sl_status (*open)(int index, const sl_device_options *options, sl_device **out);
@@ -66,6 +70,7 @@ struct SL_NAMED_FIELDS sl_device_backend {
 
     sl_status (*stream_create)(sl_device *device, sl_stream **out);
     void (*stream_destroy)(sl_stream *stream);
+    void *(*stream_native)(const sl_stream *stream); /* optional */
     sl_status (*stream_synchronize)(sl_stream *stream);
     sl_status (*copy)(sl_stream *stream, sl_copy_kind kind, void *to, const void *from, size_t bytes);
     sl_status (*set)(sl_stream *stream, void *to, int byte, size_t bytes);
@@ -108,5 +113,6 @@ enum { SL_STREAM_STAGING = 256 << 10 };
 SL_MUST_CHECK sl_status sl_stream_get_staging(sl_stream *stream, void **out);
 
 void sl_device_count_bytes(sl_device *device, size_t taken, size_t given);
+void sl_device_drop_reserves(sl_device *device); /* gives back all that was taken in advance */
 
 #endif

@@ -1,4 +1,4 @@
-/* Devices by name, the count of their memory, and the calls that go straight to the backend. */
+/* Devices by name, and the calls that go straight to the backend. */
 #include "device/backend.h"
 #include "device/module.h"
 
@@ -97,6 +97,7 @@ sl_status sl_device_open(const char *spec, const sl_device_options *options, sl_
     SL_TRY(find_backend(spec, &backend, &index));
     SL_TRY(backend->open(index, options ? options : &defaults, &device));
     device->backend = backend;
+    pthread_mutex_init(&device->lock, NULL);
     if (device->name[0] == '\0')
         snprintf(device->name, sizeof device->name, "%s", spec);
     *out = device;
@@ -106,8 +107,11 @@ done:
 
 void sl_device_close(sl_device *device)
 {
-    if (device)
-        device->backend->close(device);
+    if (!device)
+        return;
+    sl_device_drop_reserves(device);
+    pthread_mutex_destroy(&device->lock);
+    device->backend->close(device);
 }
 
 const char *sl_device_name(const sl_device *device)
@@ -133,54 +137,6 @@ const sl_gpu_model *sl_device_get_model(const sl_device *device)
 bool sl_device_is_host(const sl_device *device)
 {
     return device->backend->is_host;
-}
-
-/* ---- Memory ---------------------------------------------------------------------------------- */
-
-void sl_device_count_bytes(sl_device *device, size_t taken, size_t given)
-{
-    size_t now = atomic_fetch_add(&device->in_use, taken - given) + taken - given;
-    size_t peak = atomic_load(&device->peak);
-    while (now > peak && taken > 0) {
-        if (atomic_compare_exchange_weak(&device->peak, &peak, now))
-            break;
-    }
-}
-
-sl_status sl_device_alloc(sl_device *device, size_t bytes, void **out)
-{
-    sl_status status = device->backend->alloc(device, bytes, out);
-    return status == SL_OK ? SL_OK : sl_fail_context(status, "device %s", device->name);
-}
-
-void sl_device_free(sl_device *device, void *block)
-{
-    if (block)
-        device->backend->free(device, block);
-}
-
-sl_status sl_device_alloc_host(sl_device *device, size_t bytes, void **out)
-{
-    sl_status status = device->backend->alloc_host(device, bytes, out);
-    return status == SL_OK ? SL_OK : sl_fail_context(status, "host memory for device %s", device->name);
-}
-
-void sl_device_free_host(sl_device *device, void *block)
-{
-    if (block)
-        device->backend->free_host(device, block);
-}
-
-sl_device_memory sl_device_get_memory(const sl_device *device)
-{
-    return (sl_device_memory){ .in_use = atomic_load(&device->in_use),
-                               .peak = atomic_load(&device->peak),
-                               .total = device->total };
-}
-
-void sl_device_reset_peak(sl_device *device)
-{
-    atomic_store(&device->peak, atomic_load(&device->in_use));
 }
 
 /* ---- Streams and events ---------------------------------------------------------------------- */
@@ -213,6 +169,11 @@ done:
 sl_device *sl_stream_device(const sl_stream *stream)
 {
     return stream->device;
+}
+
+void *sl_stream_native(const sl_stream *stream)
+{
+    return stream->device->backend->stream_native ? stream->device->backend->stream_native(stream) : NULL;
 }
 
 sl_status sl_stream_synchronize(sl_stream *stream)

@@ -15,6 +15,10 @@ static const sl_module_host host = {
     .free = sl_free,
     .log = sl_log,
     .count_bytes = sl_device_count_bytes,
+    .choices_open = sl_choices_open,
+    .choices_close = sl_choices_close,
+    .choices_get = sl_choices_get,
+    .choices_put = sl_choices_put,
 };
 
 static sl_status load(const sl_device_module **out)

@@ -4,6 +4,7 @@
 #define SL_DEVICE_MODULE_H
 
 #include "device/backend.h"
+#include "device/choices.h"
 
 /* What a module gets from the library: it uses none of its symbols, so it loads into programs that link libsluice
  * either way. */
@@ -15,6 +16,10 @@ typedef struct SL_NAMED_FIELDS sl_module_host {
     void (*free)(void *block);
     void (*log)(sl_log_level level, const char *format, ...) SL_PRINTF(2, 3);
     void (*count_bytes)(sl_device *device, size_t taken, size_t given);
+    sl_status (*choices_open)(const char *scope, sl_choices **out);
+    void (*choices_close)(sl_choices *choices);
+    const char *(*choices_get)(const sl_choices *choices, const char *key);
+    void (*choices_put)(sl_choices *choices, const char *key, const char *value);
 } sl_module_host;
 
 /* Lives as long as the process. */

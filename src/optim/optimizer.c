@@ -104,7 +104,9 @@ static sl_status add_state(sl_optimizer *optimizer, sl_stream *stream, optim_slo
     sl_status status = SL_OK;
     sl_view *state = &slot->states[which];
     const sl_meta meta = sl_meta_contiguous(dtype, &slot->data.meta.shape);
-    SL_TRY(sl_device_alloc(optimizer->device, sl_meta_bytes(&meta), &state->data));
+    status = sl_device_alloc(optimizer->device, sl_meta_bytes(&meta), &state->data);
+    if (status != SL_OK)
+        return sl_fail_context(status, "optimizer state of '%s'", slot->name);
     state->meta = meta;
     SL_TRY(sl_stream_memset(stream, state->data, 0, sl_meta_bytes(&meta)));
 done:
@@ -186,6 +188,17 @@ done:
     return status;
 }
 
+/* Takes the memory of all states at once. */
+static sl_status reserve_states(const sl_optimizer *optimizer, const sl_optim_param *params, int count)
+{
+    size_t bytes = (size_t)count * sizeof(double);
+    for (int i = 0; i < count; i++)
+        bytes +=
+            sl_optim_state_bytes(&optimizer->options, params[i].data.meta.dtype, sl_meta_count(&params[i].data.meta));
+    sl_status status = sl_device_reserve(optimizer->device, bytes, SL_OPTIM_BLOCKS(count));
+    return status == SL_OK ? SL_OK : sl_fail_context(status, "state of the optimizer");
+}
+
 static sl_status add_slot(sl_optimizer *optimizer, sl_stream *stream, const sl_optim_param *param)
 {
     sl_status status = SL_OK;
@@ -226,6 +239,7 @@ sl_status sl_optimizer_create(const sl_optim_options *options, sl_device *device
     optimizer->options = *options;
     optimizer->device = device;
     SL_TRY(SL_NEW_ARRAY(optimizer->slots, count));
+    SL_TRY(reserve_states(optimizer, params, count));
     SL_TRY(sl_device_alloc(device, (size_t)count * sizeof(double), (void **)&optimizer->sums));
     SL_TRY(sl_stream_create(device, &stream));
     for (int i = 0; i < count; i++)

@@ -139,19 +139,29 @@ done:
     return status;
 }
 
-/* One block, counted as the device counts it. */
-static sl_status take_block(sl_runtime *runtime, size_t bytes, size_t *taken, void **out)
+/* One block, counted as the device counts it. what: for the message. */
+static sl_status take_block(sl_runtime *runtime, const char *what, size_t bytes, size_t *taken, void **out)
 {
-    sl_status status = SL_OK;
     size_t before = sl_device_get_memory(runtime->device).in_use;
     if (bytes == 0)
         return SL_OK;
-    SL_TRY(sl_device_alloc(runtime->device, bytes, out));
+    sl_status status = sl_device_alloc(runtime->device, bytes, out);
+    if (status != SL_OK)
+        return sl_fail_context(status, "%s of rank %d", what, runtime->rank);
     size_t more = sl_device_get_memory(runtime->device).in_use - before;
     *taken += more;
     runtime->memory.device += more;
-done:
-    return status;
+    return SL_OK;
+}
+
+/* All that the rank needs at once, so that it is refused now or not at all. Parameters may be there already. */
+static sl_status reserve_blocks(const sl_runtime *runtime)
+{
+    const sl_pipeline_memory *memory = &runtime->pipeline->ranks[runtime->rank].memory;
+    bool has_params = runtime->stage_count > 0 && runtime->stages[0]->store;
+    sl_status status = sl_device_reserve(
+        runtime->device, memory->device - (has_params ? memory->params + memory->grads : 0), SL_RUNTIME_BLOCKS);
+    return status == SL_OK ? SL_OK : sl_fail_context(status, "memory of rank %d", runtime->rank);
 }
 
 static sl_status take_blocks(sl_runtime *runtime)
@@ -160,13 +170,14 @@ static sl_status take_blocks(sl_runtime *runtime)
     const sl_rank_plan *plan = &runtime->pipeline->ranks[runtime->rank];
     sl_pipeline_memory *memory = &runtime->memory;
     sl_blocks *blocks = &runtime->blocks;
+    SL_TRY(reserve_blocks(runtime));
     SL_TRY(sl_store_open(runtime));
-    SL_TRY(take_block(runtime, plan->memory.constants, &memory->constants, &blocks->constants));
-    SL_TRY(take_block(runtime, plan->memory.packed, &memory->packed, &blocks->packed));
-    SL_TRY(take_block(runtime, plan->slot_bytes, &memory->slots, &blocks->slots));
-    SL_TRY(take_block(runtime, plan->scalar_bytes, &memory->slots, &blocks->scalars));
-    SL_TRY(take_block(runtime, plan->memory.scratch, &memory->scratch, &blocks->scratch));
-    SL_TRY(take_block(runtime, plan->memory.inputs, &memory->inputs, &blocks->inputs));
+    SL_TRY(take_block(runtime, "constants", plan->memory.constants, &memory->constants, &blocks->constants));
+    SL_TRY(take_block(runtime, "packed weights", plan->memory.packed, &memory->packed, &blocks->packed));
+    SL_TRY(take_block(runtime, "slots of microbatches", plan->slot_bytes, &memory->slots, &blocks->slots));
+    SL_TRY(take_block(runtime, "losses", plan->scalar_bytes, &memory->slots, &blocks->scalars));
+    SL_TRY(take_block(runtime, "scratch", plan->memory.scratch, &memory->scratch, &blocks->scratch));
+    SL_TRY(take_block(runtime, "inputs", plan->memory.inputs, &memory->inputs, &blocks->inputs));
     runtime->context.scratch = blocks->scratch;
     if (!runtime->host)
         runtime->context.step_rng =

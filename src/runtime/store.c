@@ -109,10 +109,10 @@ static sl_status move_weight(sl_runtime *runtime, int k, int i)
 
 /* ---- A runtime's store ----------------------------------------------------------------------- */
 
-/* One block, counted as the device counts it. */
-static sl_status take(sl_param_store *store, size_t bytes, void **out)
+static sl_status take(sl_param_store *store, const char *what, size_t bytes, void **out)
 {
-    return bytes ? sl_device_alloc(store->device, bytes, out) : SL_OK;
+    sl_status status = bytes ? sl_device_alloc(store->device, bytes, out) : SL_OK;
+    return status == SL_OK ? SL_OK : sl_fail_context(status, "%s", what);
 }
 
 sl_status sl_store_open(sl_runtime *runtime)
@@ -132,12 +132,12 @@ sl_status sl_store_open(sl_runtime *runtime)
     }
     runtime->store = store;
     if (!store->data && need->params) {
-        SL_TRY(take(store, need->params, &store->data));
+        SL_TRY(take(store, "parameters", need->params, &store->data));
         if (runtime->wiring->shard != SL_SHARD_NONE) /* zeros past the end of parameters */
             SL_TRY(sl_stream_memset(runtime->stream, store->data, 0, need->params));
     }
     if (!store->grads && need->grads) {
-        SL_TRY(take(store, need->grads, &store->grads));
+        SL_TRY(take(store, "gradients", need->grads, &store->grads));
         store->grad_bytes = need->grads; /* what lies between gradients is summed with them */
         SL_TRY(sl_stream_memset(runtime->stream, store->grads, 0, need->grads));
         runtime->fresh_grads = true;

@@ -161,6 +161,17 @@ done:
     return status;
 }
 
+/* All device memory of this rank at once: what does not fit is refused before anything starts. */
+static sl_status reserve_memory(const sl_trainer *trainer)
+{
+    int rank = sl_group_rank(trainer->world), params = sl_param_list_count(trainer->plan->params) + 1; /* a tied head */
+    const sl_plan_memory memory = sl_train_plan_memory(trainer->plan, rank);
+    sl_status status =
+        sl_device_reserve(trainer->device, memory.weights + memory.gradients + memory.optimizer + memory.activations,
+                          SL_OPTIM_BLOCKS(params) + SL_RUNTIME_BLOCKS);
+    return status == SL_OK ? SL_OK : sl_fail_context(status, "memory of rank %d", rank);
+}
+
 sl_status sl_trainer_create(const sl_train_plan *plan, sl_group *world, int trace_events, sl_trainer **out)
 {
     sl_status status = SL_OK;
@@ -174,6 +185,7 @@ sl_status sl_trainer_create(const sl_train_plan *plan, sl_group *world, int trac
     SL_TRY(make_groups(trainer));
     SL_TRY(sl_device_open(plan->device, &device_options, &trainer->device));
     SL_TRY(build_stages(trainer));
+    SL_TRY(reserve_memory(trainer));
     SL_TRY(make_runtime(trainer, trace_events));
     SL_TRY(list_params(trainer));
     SL_TRY(make_optimizer(trainer));

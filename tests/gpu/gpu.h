@@ -12,9 +12,11 @@ enum { GUARD = 256, SKIPPED = 77 };
 static sl_device *gpu;
 static sl_stream *gpu_stream;
 
-/* Opens the GPU; false, with the reason printed, if there is none. */
+/* Opens the GPU; false, with the reason printed, if there is none. SLUICE_GPU_TEST, a pattern, chooses among the tests:
+ * compute-sanitizer makes them slow. */
 HELPER bool open_gpu(void)
 {
+    cmocka_set_test_filter(getenv("SLUICE_GPU_TEST"));
     if (sl_device_open("cuda", NULL, &gpu) != SL_OK) {
         printf("skipped: %s\n", sl_error_message());
         return false;

@@ -87,6 +87,7 @@ static void copies_and_events_follow_the_stream(void **state)
     assert_true(sl_device_is_host(device));
     assert_int_equal(sl_stream_create(device, &stream), SL_OK);
     assert_ptr_equal(sl_stream_device(stream), device);
+    assert_null(sl_stream_native(stream));
     assert_int_equal(sl_event_create(device, &from), SL_OK);
     assert_int_equal(sl_event_create(device, &to), SL_OK);
     assert_int_equal(sl_device_alloc(device, 8, &block), SL_OK);
