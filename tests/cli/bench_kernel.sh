@@ -23,6 +23,9 @@ done
 run 1 "$SLUICE" bench kernel "${small[@]}" --op nothing
 complains "'nothing'"
 run 2 "$SLUICE" bench kernel --embd 30 --heads 4
+run 0 "$SLUICE" bench kernel "${small[@]}" --op attention --dropout 0.1 --device cpu
+run 1 "$SLUICE" bench kernel "${small[@]}" --device tpu
+complains "device tpu"
 run 0 "$SLUICE" bench kernel --help
 
 run 0 env SLUICE_ISA=scalar "$SLUICE" bench kernel "${small[@]}" --op add
