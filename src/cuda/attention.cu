@@ -1,31 +1,12 @@
-// Attention from its definition, for any strides, element types and sizes, with dropout: a block for each query (or, for
-// the gradients of keys and values, for each key), whose weights lie in shared memory. Deterministic: every sum has one
-// owner and one order.
-#include "cuda/element.cuh"
+// Attention from its definition, for f64, wide heads and caches: a block for each query (or, for the gradients of keys and
+// values, for each key), whose weights lie in shared memory. Deterministic: every sum has one owner and one order. What
+// cuDNN does not do and these need not goes to attention_tiled.cu.
+#include "cuda/attention.cuh"
 
 #include "kernel/call.h"
 #include "kernel/philox.h"
 
 enum { THREADS = 128, WARPS = THREADS / 32 };
-
-struct attention_args {
-    tensor_view q, k, v, o, lse; // [B,T,H,D], [B,S,G,D], [B,S,G,D], [B,T,H,D], [B,H,T]
-    tensor_view d_o, dq, dk, dv;
-    int64_t heads, shared, queries, keys, width; // H, H / G, T, S, D
-    double scale, softcap;
-    int64_t window;
-    bool causal, drops, add_q, add_k, add_v;
-    sl_dropout_stream stream;
-    const int32_t *position;  // with a cache: of query 0; else NULL
-    const int32_t *documents; // place of each query in its document, [B,T] with these strides; NULL: a row is one
-    int64_t document_strides[2];
-};
-
-// Where row (b, t, h) of a [B,T,H,D] tensor starts.
-__device__ __forceinline__ int64_t start_of(const tensor_view &view, int64_t b, int64_t t, int64_t h)
-{
-    return b * view.strides[0] + t * view.strides[1] + h * view.strides[2];
-}
 
 // Sum of x[i] * y[i] by a warp; all its threads get it. x lies in shared memory.
 template <class S>
@@ -54,24 +35,6 @@ __device__ __forceinline__ S dropped(const attention_args &a, int64_t b, int64_t
     return (S)sl_dropout_apply(&stream, (uint64_t)(((b * a.heads + h) * a.queries + t) * a.keys + s), (double)value);
 }
 
-__device__ __forceinline__ int64_t visible_keys(const attention_args &a, int64_t t)
-{
-    if (a.position)
-        return *a.position + t + 1;
-    return a.causal && t + 1 < a.keys ? t + 1 : a.keys;
-}
-
-// The first key that query (b, t) sees, if it would see `visible` without a window and documents.
-__device__ __forceinline__ int64_t first_key(const attention_args &a, int64_t b, int64_t t, int64_t visible)
-{
-    int64_t place = a.position ? *a.position + t : t, first = a.window > 0 ? place + 1 - a.window : 0;
-    if (a.documents) {
-        int64_t start = t - a.documents[b * a.document_strides[0] + t * a.document_strides[1]];
-        first = start > first ? start : first;
-    }
-    return first < 0 ? 0 : first < visible ? first : visible;
-}
-
 // The queries that see key s lie from the key's own on up to here: to the last one whose window and document reach it.
 // All threads of the block call it.
 __device__ __forceinline__ int64_t last_query(const attention_args &a, int64_t b, int64_t s)
@@ -89,20 +52,6 @@ __device__ __forceinline__ int64_t last_query(const attention_args &a, int64_t b
     }
     __syncthreads();
     return last;
-}
-
-// The score of a product q.k.
-template <class S> __device__ __forceinline__ S score_of(const attention_args &a, S product)
-{
-    S score = (S)a.scale * product;
-    return a.softcap > 0 ? (S)a.softcap * hyperbolic(score / (S)a.softcap) : score;
-}
-
-// The derivative of a score by scale * q.k.
-template <class S> __device__ __forceinline__ S slope_of(const attention_args &a, S score)
-{
-    S part = a.softcap > 0 ? score / (S)a.softcap : (S)0;
-    return 1 - part * part;
 }
 
 // Sum over i of weights[i] * x[row i][d] for one d; rows are `step` apart.
@@ -172,12 +121,6 @@ template <class S> __global__ void __launch_bounds__(THREADS) find_deltas(const 
     sum = group_sum<32, S>(sum);
     if (threadIdx.x % 32 == 0)
         deltas[(b * a.heads + h) * a.queries + t] = sum;
-}
-
-template <class S>
-__device__ __forceinline__ S statistic(const attention_args &a, int64_t b, int64_t h, int64_t t)
-{
-    return load<S>(a.lse.data, a.lse.dtype, b * a.lse.strides[0] + h * a.lse.strides[1] + t * a.lse.strides[2]);
 }
 
 template <class S>
@@ -281,18 +224,6 @@ template <class S> static size_t shared_room(int64_t numbers)
     return (size_t)(numbers + 1) / 2 * 2 * sizeof(S) + 16;
 }
 
-// Lets a kernel have that much shared memory; more than 48 KiB must be asked for.
-template <class Kernel> static sl_status allow_shared(Kernel kernel, size_t bytes)
-{
-    if (bytes <= 48 << 10)
-        return SL_OK;
-    if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes) == cudaSuccess)
-        return SL_OK;
-    (void)cudaGetLastError();
-    return sl_fail(SL_ERR_UNSUPPORTED, "attention: the sequence is too long for this GPU (%zu bytes of shared memory)",
-                   bytes);
-}
-
 template <class S> static sl_status forward(const cuda_run *run, const attention_args &a)
 {
     sl_status status = SL_OK;
@@ -315,7 +246,17 @@ sl_status cuda_attention(const cuda_run *run)
     set_documents(&a, sl_call_input(call, 3));
     a.o = view_of(&call->outputs[0]);
     a.lse = view_of(&call->outputs[1]);
-    return is_double(call) ? forward<double>(run, a) : forward<float>(run, a);
+    if (is_double(call))
+        return forward<double>(run, a);
+    return attention_fits_tiles(a) ? attend_in_tiles(run, a) : forward<float>(run, a);
+}
+
+template <class S> static sl_status start_deltas(const cuda_run *run, const attention_args &a, S *deltas)
+{
+    dim3 grid((unsigned)((a.queries + WARPS - 1) / WARPS), (unsigned)a.heads, (unsigned)a.q.dims[0]);
+    if (grid.x > 0 && grid.y > 0 && grid.z > 0)
+        find_deltas<S><<<grid, THREADS, 0, run->stream>>>(a, deltas);
+    return launched("attention gradient kernel");
 }
 
 template <class S> static sl_status backward(const cuda_run *run, const attention_args &a)
@@ -327,14 +268,23 @@ template <class S> static sl_status backward(const cuda_run *run, const attentio
     size_t dk_bytes = shared_room<S>(4 * a.width + 2 * a.queries);
     SL_TRY(allow_shared(find_dq<S>, dq_bytes));
     SL_TRY(allow_shared(find_dk_dv<S>, dk_bytes));
-    if (batch > 0 && heads > 0 && a.queries > 0) {
-        dim3 grid((unsigned)((a.queries + WARPS - 1) / WARPS), heads, batch);
-        find_deltas<S><<<grid, THREADS, 0, run->stream>>>(a, deltas);
+    SL_TRY(start_deltas(run, a, deltas));
+    if (batch > 0 && heads > 0 && a.queries > 0)
         find_dq<S><<<dim3((unsigned)a.queries, heads, batch), THREADS, dq_bytes, run->stream>>>(a, deltas);
-    }
     if (batch > 0 && groups > 0 && a.keys > 0)
         find_dk_dv<S><<<dim3((unsigned)a.keys, groups, batch), THREADS, dk_bytes, run->stream>>>(a, deltas);
     SL_TRY(launched("attention gradient kernel"));
+done:
+    return status;
+}
+
+static sl_status backward_in_tiles(const cuda_run *run, const attention_args &a)
+{
+    sl_status status = SL_OK;
+    float *deltas = (float *)run->call->scratch;
+    SL_TRY(start_deltas(run, a, deltas));
+    SL_TRY(find_dq_in_tiles(run, a, deltas));
+    SL_TRY(find_dk_dv_in_tiles(run, a, deltas));
 done:
     return status;
 }
@@ -354,7 +304,9 @@ sl_status cuda_attention_grad(const cuda_run *run)
     a.add_q = sl_call_accumulates(call, 0);
     a.add_k = sl_call_accumulates(call, 1);
     a.add_v = sl_call_accumulates(call, 2);
-    return is_double(call) ? backward<double>(run, a) : backward<float>(run, a);
+    if (is_double(call))
+        return backward<double>(run, a);
+    return attention_fits_tiles(a) ? backward_in_tiles(run, a) : backward<float>(run, a);
 }
 
 // ---- With a cache -----------------------------------------------------------------------------

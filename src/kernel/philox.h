@@ -105,15 +105,24 @@ static inline sl_dropout_stream sl_dropout_of_weights(const sl_kernel_call *call
     return sl_dropout_start(call, (uint64_t)q[2] * (uint64_t)q[1] * (uint64_t)k[1]);
 }
 
+/* The words of the counter block that serves an element, which is numbered in the global batch. */
+SL_ON_DEVICE static inline void sl_dropout_words(const sl_dropout_stream *stream, uint64_t element, uint32_t words[4])
+{
+    uint64_t block = element / SL_PHILOX_GROUP * SL_PHILOX_BLOCKS + element % SL_PHILOX_BLOCKS;
+    words[0] = (uint32_t)block;
+    words[1] = (uint32_t)(block >> 32);
+    words[2] = (uint32_t)stream->step;
+    words[3] = (uint32_t)(stream->step >> 32);
+    sl_philox(words, stream->key0, stream->key1);
+}
+
 /* 0 if element `index` of the call is dropped, else value * keep. */
 SL_ON_DEVICE static inline double sl_dropout_apply(const sl_dropout_stream *stream, uint64_t index, double value)
 {
     uint64_t element = stream->first + index;
-    uint64_t block = element / SL_PHILOX_GROUP * SL_PHILOX_BLOCKS + element % SL_PHILOX_BLOCKS;
-    uint32_t counter[4] = { (uint32_t)block, (uint32_t)(block >> 32), (uint32_t)stream->step,
-                            (uint32_t)(stream->step >> 32) };
-    sl_philox(counter, stream->key0, stream->key1);
-    return counter[element / SL_PHILOX_BLOCKS % 4] >= stream->threshold ? value * stream->keep : 0;
+    uint32_t words[4];
+    sl_dropout_words(stream, element, words);
+    return words[element / SL_PHILOX_BLOCKS % 4] >= stream->threshold ? value * stream->keep : 0;
 }
 
 #endif
