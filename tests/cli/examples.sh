@@ -17,6 +17,7 @@ learns() {
 learns 01_callbacks 2 4 5
 learns 02_graph 3
 learns 04_nested 3
+learns 05_device 2
 
 # A family that only this program knows: the library's loop trains, checkpoints, resumes and exports it, and 2 ranks give
 # the bits of 1.

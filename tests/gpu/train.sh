@@ -60,6 +60,36 @@ for model in gpt2-tiny llama-tiny; do
     cmp "$scratch/cpu.text" "$scratch/cuda.text" || fail "the GPU generates another text than the processor"
 done
 
+# Dropout draws the same bits on both devices, also inside attention: the curves are the same.
+drops() {
+    train gpt2-tiny "$scratch/drops-$1" --device $1 --model.dropout=0.2
+}
+drops cpu
+drops cuda
+sed 's/.*"loss":\([^,}]*\).*/\1/' "$scratch/drops-cpu/metrics.jsonl" | paste -sd, | sed 's/.*/{"loss":[&]}/' >"$scratch/drops.json"
+run 0 "$compare" curve "$scratch/drops-cuda/metrics.jsonl" "$scratch/drops.json" 1e-4
+run 1 "$compare" curve "$scratch/drops-cuda/metrics.jsonl" "$SLUICE_DATA/models/gpt2-tiny/curve.json" 1e-4
+
+# A run that stopped between goes on with the bits of one that did not, from checkpoints written while training went on.
+train gpt2-tiny "$scratch/whole" --device cuda --checkpoint.every=3 --checkpoint.keep=9
+cp -r "$scratch/whole" "$scratch/stopped"
+rm -r "$scratch"/stopped/checkpoints/step-0000001[258] "$scratch"/stopped/checkpoints/step-00000020
+train gpt2-tiny "$scratch/stopped" --device cuda --checkpoint.every=3 --checkpoint.keep=9 --resume
+run 0 "$compare" checkpoints "$scratch/whole/checkpoints/step-00000020" "$scratch/stopped/checkpoints/step-00000020"
+
+# A trace by events of the GPU: every action of the step is in it, and none begins before what it needs has ended.
+train gpt2-tiny "$scratch/traced" --device cuda --parallel.pp=2 --run.steps=4 --trace 2
+run 0 "$SLUICE" show "$scratch/traced/trace.json"
+prints ': measured '
+
+# Stages of callbacks work on device memory.
+for device in cpu cuda; do
+    run 0 "$SLUICE_BUILD/examples/05_device" $device
+    cp "$out" "$scratch/$device.losses"
+done
+paste "$scratch/cpu.losses" "$scratch/cuda.losses" | awk '{ d = $4 - $8; if (d > 2e-4 || d < -2e-4) exit 1 }' ||
+    fail "stages of callbacks learn something else on the GPU"
+
 # A token past the vocabulary is named with its op, node and place.
 printf '\001\000\002\000\377\177\003\000%.0s' {1..100} >"$scratch/bad.bin"
 run 1 "$SLUICE" eval --device cuda --model "$SLUICE_DATA/models/gpt2-tiny" --tokens "$scratch/bad.bin" --batch 1 --seq 8
