@@ -113,6 +113,8 @@ size_t sl_gpu_scratch(const sl_kernel_call *call)
 
 /* ---- cuDNN ----------------------------------------------------------------------------------- */
 
+enum { DNN_OWN_BYTES = 256 }; /* of every workspace of attention, beside what is known of it */
+
 /* A [B,T,H,D] tensor that cuDNN can take as it lies. */
 static bool lies_well(const sl_view *view)
 {
@@ -142,9 +144,9 @@ bool sl_gpu_dnn_fits(const sl_kernel_call *call)
 size_t sl_gpu_dnn_scratch(const sl_kernel_call *call)
 {
     if (call->op != SL_OP_ATTENTION_GRAD)
-        return SL_GPU_SCRATCH_ALIGNMENT + 256; /* cuDNN's own */
+        return SL_GPU_SCRATCH_ALIGNMENT + DNN_OWN_BYTES;
     const int64_t *q = call->inputs[0].meta.shape.dims, groups = call->inputs[1].meta.shape.dims[2];
     size_t rows = (size_t)(q[0] * q[1] * q[2]), bf16 = 2;
     size_t delta = aligned(rows * sizeof(float)), full = groups < q[2] ? aligned(rows * (size_t)q[3] * bf16) : 0;
-    return delta + 2 * full + rows * (size_t)q[1] * bf16 + SL_GPU_SCRATCH_ALIGNMENT;
+    return delta + 2 * full + rows * (size_t)q[1] * bf16 + SL_GPU_SCRATCH_ALIGNMENT + DNN_OWN_BYTES;
 }

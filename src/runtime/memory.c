@@ -147,7 +147,7 @@ static sl_status take_block(sl_runtime *runtime, const char *what, size_t bytes,
         return SL_OK;
     sl_status status = sl_device_alloc(runtime->device, bytes, out);
     if (status != SL_OK)
-        return sl_fail_context(status, "%s of rank %d", what, runtime->rank);
+        return sl_fail_context(status, "%s", what);
     size_t more = sl_device_get_memory(runtime->device).in_use - before;
     *taken += more;
     runtime->memory.device += more;
@@ -161,7 +161,7 @@ static sl_status reserve_blocks(const sl_runtime *runtime)
     bool has_params = runtime->stage_count > 0 && runtime->stages[0]->store;
     sl_status status = sl_device_reserve(
         runtime->device, memory->device - (has_params ? memory->params + memory->grads : 0), SL_RUNTIME_BLOCKS);
-    return status == SL_OK ? SL_OK : sl_fail_context(status, "memory of rank %d", runtime->rank);
+    return status == SL_OK ? SL_OK : sl_fail_context(status, "memory of its stages");
 }
 
 static sl_status take_blocks(sl_runtime *runtime)
@@ -182,6 +182,8 @@ static sl_status take_blocks(sl_runtime *runtime)
     if (!runtime->host)
         runtime->context.step_rng =
             (const sl_rng *)((char *)blocks->inputs + plan->memory.inputs - sl_round_up(sizeof(sl_rng)));
+    if (!runtime->host && blocks->scalars) /* they are copied with what lies between them */
+        SL_TRY(sl_stream_memset(runtime->stream, blocks->scalars, 0, plan->scalar_bytes));
 done:
     return status;
 }

@@ -133,7 +133,8 @@ sl_status sl_store_open(sl_runtime *runtime)
     runtime->store = store;
     if (!store->data && need->params) {
         SL_TRY(take(store, "parameters", need->params, &store->data));
-        if (runtime->wiring->shard != SL_SHARD_NONE) /* zeros past the end of parameters */
+        /* Zeros past the end of parameters; and whoever reads a parameter before it has a value finds one on every device. */
+        if (runtime->wiring->shard != SL_SHARD_NONE || !runtime->host)
             SL_TRY(sl_stream_memset(runtime->stream, store->data, 0, need->params));
     }
     if (!store->grads && need->grads) {
