@@ -74,7 +74,7 @@ done:
 
 static sl_view lse_of(const sl_stage_call *call)
 {
-    return (sl_view){ (float *)call->saved + 2 * ROWS * CLASSES, sl_meta_make(SL_F32, 1, (int64_t[]){ ROWS }) };
+    return (sl_view){ kept(call, (int64_t)2 * ROWS * CLASSES, 1).data, sl_meta_make(SL_F32, 1, (int64_t[]){ ROWS }) };
 }
 
 static sl_status loss_forward(void *user, const sl_stage_call *call)
@@ -92,7 +92,7 @@ done:
 static sl_status loss_backward(void *user, const sl_stage_call *call)
 {
     sl_status status = SL_OK;
-    const sl_view logits = kept(call, 0, CLASSES), dlogits = kept(call, ROWS * CLASSES, CLASSES);
+    const sl_view logits = kept(call, 0, CLASSES), dlogits = kept(call, (int64_t)ROWS * CLASSES, CLASSES);
     SL_TRY(compute(user, call, SL_OP_CROSS_ENTROPY_GRAD,
                    (sl_view[]){ logits, call->inputs[1], lse_of(call), call->output_grads[0] }, 4, &dlogits, 1, false));
     SL_TRY(compute(user, call, SL_OP_LINEAR_GRAD_X, (sl_view[]){ dlogits, call->params[0] }, 2, call->input_grads, 1,
@@ -122,7 +122,7 @@ static sl_status make_stage(workplace *place, int index, sl_stage **out)
                                        .output_count = 1,
                                        .params = &params[index],
                                        .param_count = 1,
-                                       .saved_bytes = ROWS * INNER * sizeof(float),
+                                       .saved_bytes = (size_t)ROWS * INNER * sizeof(float),
                                        .forward = index == 0 ? hidden_forward : loss_forward,
                                        .backward = index == 0 ? hidden_backward : loss_backward,
                                        .user = place };
@@ -140,7 +140,7 @@ static sl_status init_params(const sl_runtime *runtime)
     for (int p = 0; p < count; p++) {
         int64_t elements = sl_meta_count(&params[p].data.meta);
         for (int64_t k = 0; k < elements; k++)
-            values[k] = 0.3f * cosf((float)(k + 97 * params[p].stage) * 2.3f);
+            values[k] = 0.3f * cosf((float)(k + (int64_t)97 * params[p].stage) * 2.3f);
         SL_TRY(sl_stream_copy(stream, SL_COPY_HOST_TO_DEVICE, params[p].data.data, values,
                               (size_t)elements * sizeof *values));
         SL_TRY(sl_stream_synchronize(stream)); /* values is used again */
@@ -174,11 +174,10 @@ static sl_status train(sl_group *group, sl_runtime *runtime, sl_optimizer *optim
 {
     static float x[MICROBATCHES * ROWS * WIDTH];
     static int32_t classes[MICROBATCHES * ROWS];
+    const int64_t rows = (int64_t)ROWS * MICROBATCHES;
     sl_status status = SL_OK;
-    const sl_arg args[] = {
-        { .name = "x", .view = { x, sl_meta_make(SL_F32, 2, (int64_t[]){ ROWS * MICROBATCHES, WIDTH }) } },
-        { .name = "class", .view = { classes, sl_meta_make(SL_I32, 1, (int64_t[]){ ROWS * MICROBATCHES }) } }
-    };
+    const sl_arg args[] = { { .name = "x", .view = { x, sl_meta_make(SL_F32, 2, (int64_t[]){ rows, WIDTH }) } },
+                            { .name = "class", .view = { classes, sl_meta_make(SL_I32, 1, (int64_t[]){ rows }) } } };
     fill_batch(x, classes);
     for (int step = 0; step < STEPS; step++) {
         sl_step_result result;

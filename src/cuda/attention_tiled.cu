@@ -1,5 +1,5 @@
-// Attention in tiles, for what cuDNN does not do: f32, dropout, windows, capped scores, documents, any strides. Blocks of
-// 128 threads hold tiles of queries and keys in shared memory as f32 and multiply them in registers; nothing of size T x T
+// Attention in tiles, for what cuDNN does not do: f32, dropout, windows, capped scores, any strides. Blocks of 128
+// threads hold tiles of queries and keys in shared memory as f32 and multiply them in registers; nothing of size T x T
 // is written. Deterministic: the gradients of queries and those of keys and values have a kernel each, in which every sum
 // has one owner and one order.
 #include "cuda/attention.cuh"
@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(TILE_THREADS) attend_tiles(const __grid_consta
     int64_t last = t0 + QUERIES <= a.queries ? t0 + QUERIES - 1 : a.queries - 1;
     int begin = earliest_key(a, t0) / KEYS * KEYS, end = range_of(a, b, last).end;
     const int depth = (int)(a.width + 3) / 4 * 4;
-    const sl_dropout_stream stream = a.stream;
+    const sl_dropout_stream stream = sl_dropout_resolve(&a.stream);
     float out[R][D / COLUMNS] = {}, most[R], sum[R];
     key_range seen[R];
     for (int r = 0; r < R; r++) {
@@ -331,7 +331,7 @@ __global__ void __launch_bounds__(TILE_THREADS) find_dq_tiles(const __grid_const
     int64_t t0 = (int64_t)(gridDim.x - 1 - blockIdx.x) * QUERIES, h = blockIdx.y, b = blockIdx.z, g = h / a.shared;
     int64_t last = t0 + QUERIES <= a.queries ? t0 + QUERIES - 1 : a.queries - 1;
     int begin = earliest_key(a, t0) / KEYS * KEYS, end = range_of(a, b, last).end;
-    const sl_dropout_stream stream = a.stream;
+    const sl_dropout_stream stream = sl_dropout_resolve(&a.stream);
     float dq[R][D / COLUMNS] = {}, lse[R], delta[R];
     key_range seen[R];
     load_statistics<R>(a, deltas, b, h, t0, lse, delta, seen);
@@ -368,7 +368,7 @@ __global__ void __launch_bounds__(TILE_THREADS) find_dk_dv_tiles(const __grid_co
     int s0 = (int)blockIdx.x * KEYS;
     int64_t g = blockIdx.y, b = blockIdx.z;
     int64_t begin = a.causal ? s0 / QUERIES * QUERIES : 0;
-    const sl_dropout_stream stream = a.stream;
+    const sl_dropout_stream stream = sl_dropout_resolve(&a.stream);
     float dk[KEY_ROWS][D / COLUMNS] = {}, dv[KEY_ROWS][D / COLUMNS] = {};
     load_tile<KEYS, D>(k, a.k, b, g, s0);
     load_tile<KEYS, D>(v, a.v, b, g, s0);
