@@ -49,6 +49,8 @@ SL_API const sl_gpu_model *sl_device_get_model(const sl_device *device);
 /* What products and memory reach of a model's rates: what kernels reached on an H200, as shares. */
 #define SL_GPU_REACHED_FLOPS 0.65
 #define SL_GPU_REACHED_BYTES 0.8
+/* Between a GPU and pinned memory of the host, one way, over PCIe. */
+#define SL_GPU_HOST_BYTES_PER_S 40e9
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
@@ -73,6 +75,9 @@ typedef struct sl_device_memory {
     size_t in_use;
     size_t peak;  /* highest in_use since the device was opened or the peak was reset */
     size_t total; /* what the device has; 0 for the cpu */
+    /* Of a GPU: what the driver and the libraries take beside all blocks, about; and all that is taken on it now, by
+     * whomever. 0 for the cpu. */
+    size_t context, taken;
 } sl_device_memory;
 
 SL_API sl_device_memory sl_device_get_memory(const sl_device *device);

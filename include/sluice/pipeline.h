@@ -162,6 +162,9 @@ typedef struct SL_NAMED_FIELDS sl_pipeline_options {
     int unsharded_stages; /* FULL: most on a rank at once, if the schedule has no UNSHARD; 0: 3 */
     /* Stages cannot work on messages in place: each is copied to or from a buffer of the device. */
     bool staged_messages;
+    /* Host memory of a rank, in bytes, for what microbatches save between F and their backward: what would lie idle on the
+     * device for long goes there and comes back in time. 0: none. Changes no result. */
+    size_t offload_bytes;
     /* Optional: metadata of a stage's outputs from that of its inputs, for stages that can infer. */
     sl_status (*infer)(void *user, int stage, int size, const sl_meta *inputs, int input_count, sl_meta *outputs,
                        int output_count);
@@ -187,9 +190,12 @@ typedef struct sl_pipeline_memory {
     size_t inputs;   /* copies of arguments that cannot be used in place */
     size_t device;   /* sum of the above: device memory */
     size_t messages; /* in channels that end at this rank */
+    size_t offload;  /* host memory for what is off the device between F and its backward */
 } sl_pipeline_memory;
 
 SL_API sl_pipeline_memory sl_pipeline_get_memory(const sl_pipeline *pipeline, int rank);
+/* Bytes of a stage that leave the device in a step, and come back (sl_pipeline_options.offload_bytes). */
+SL_API size_t sl_pipeline_offloaded(const sl_pipeline *pipeline, int stage);
 
 /* A channel of the pipeline. It carries a value forward, its gradient back, or the gradient of a tied weight. */
 typedef struct sl_route {
@@ -282,6 +288,8 @@ typedef enum sl_code {
     SL_CODE_LOSS,          /* looks at the loss that was just made */
     SL_CODE_OUTPUT,        /* hands an output to whoever asked for it */
     SL_CODE_INPUT_GRAD,    /* likewise the gradient of a root input */
+    SL_CODE_OFFLOAD,       /* copies a region of a microbatch, device to host: from -> cell */
+    SL_CODE_FETCH,         /* copies it back, host to device; later phases find it at cell */
     SL_CODE_UNSHARD,       /* begins to gather the stage's weights into the block at cell */
     SL_CODE_AWAIT_WEIGHTS, /* until they are there; from now on the stage reads them at cell */
     SL_CODE_RESHARD,       /* the stage has no weights at hand any more */
@@ -295,7 +303,8 @@ typedef struct sl_pipeline_instr {
     uint8_t code;      /* an sl_code */
     uint8_t phase;     /* RUN: an sl_phase */
     bool starts_grads; /* RUN: the stage's first weight gradient of the step; INPUT_GRAD: the first part of its place */
-    int32_t index;     /* messages: the route; LOSS, OUTPUT, INPUT_GRAD: which of the stage's outputs or inputs */
+    int32_t index;     /* messages: the route; LOSS, OUTPUT, INPUT_GRAD: which of the stage's outputs or inputs;
+                        * OFFLOAD, FETCH: 0 for what I and W need, 1 for what W alone needs */
     int32_t stage, microbatch;
     int32_t cell, from;  /* -1: none */
     const sl_meta *meta; /* of the value in cell; NULL: none */

@@ -164,6 +164,7 @@ typedef struct SL_NAMED_FIELDS sl_runtime_options {
      * summed over the replicas by itself. */
     sl_shard_mode shard;
     int shard_group, unsharded_stages; /* likewise */
+    size_t offload_bytes;              /* likewise; ranks may have different ones */
     sl_helper helper;                  /* for what is posted to the replicas */
     sl_loss_mean mean;
     bool watch_loss;  /* a loss that is not finite is an error */

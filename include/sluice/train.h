@@ -86,6 +86,7 @@ typedef struct sl_train_config {
         int64_t unsharded;       /* stages of a rank whose weights are gathered at once (full); 0: as many as fit */
         int64_t threads;         /* a rank */
         double memory_gb;        /* limit of one rank; 0: an equal share of the machine's memory */
+        const char *offload;     /* "auto", "none", or bytes of the host for what lies idle on the device */
     } parallel;
     struct {
         int64_t dtype;  /* sl_dtype of weights, activations and messages: f32 or bf16 */
@@ -180,7 +181,10 @@ typedef struct sl_plan_memory {
     size_t activations; /* slots, packed weights, scratch, constants and copies of the batch */
     size_t messages;    /* in channels that end at the rank */
     size_t checkpoint;  /* the snapshot that is written while training goes on */
+    size_t offload;     /* of a GPU's rank, on the host: activations that are off the device for a while */
+    size_t context;     /* of a GPU: what its driver and libraries take */
     size_t total;       /* sum of the above */
+    size_t device;      /* of these, what is on a device that has memory of its own; else 0 */
 } sl_plan_memory;
 /* To the byte. Ranks are those of the run: rank r is rank r / dp of its pipeline. */
 SL_API sl_plan_memory sl_train_plan_memory(const sl_train_plan *plan, int rank);

@@ -79,6 +79,7 @@ static sl_status cuda_open(int index, const sl_device_options *options, sl_devic
     SL_TRY(cuda_select(device));
     SL_TRY(cuda_check(cudaGetDeviceProperties(&device->properties, device->index), "read the device's properties"));
     device->head.total = device->properties.totalGlobalMem;
+    device->head.context = SL_CUDA_CONTEXT_BYTES;
     if (device->properties.major < 8) {
         status = sl_fail(SL_ERR_UNSUPPORTED, "cuda:%d: %s has compute capability %d.%d; 8.0 or more is needed",
                          device->index, device->properties.name, device->properties.major, device->properties.minor);
@@ -172,6 +173,14 @@ static void cuda_free(sl_device *head, void *address)
         cudaFree(address); /* waits for work that may still use it */
 }
 
+static size_t cuda_taken(const sl_device *head)
+{
+    size_t free_bytes = 0, total = 0;
+    if (cuda_select((const cuda_device *)head) != SL_OK || cudaMemGetInfo(&free_bytes, &total) != cudaSuccess)
+        return 0;
+    return total - free_bytes;
+}
+
 static sl_status cuda_alloc_host(sl_device *head, size_t bytes, void **out)
 {
     sl_status status = cuda_select((cuda_device *)head);
@@ -199,6 +208,7 @@ const sl_device_backend cuda_backend = {
     .threads = cuda_threads,
     .alloc = cuda_alloc,
     .free = cuda_free,
+    .taken = cuda_taken,
     .alloc_host = cuda_alloc_host,
     .free_host = cuda_free_host,
     .stream_create = cuda_stream_create,

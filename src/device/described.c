@@ -37,6 +37,7 @@ static sl_status open_described(int index, const sl_device_options *options, sl_
         return status;
     device->model = &models[index];
     device->total = (size_t)models[index].memory;
+    device->context = SL_CUDA_CONTEXT_BYTES;
     *out = device;
     return SL_OK;
 }

@@ -24,7 +24,9 @@ sl_device_memory sl_device_get_memory(const sl_device *device)
 {
     return (sl_device_memory){ .in_use = atomic_load(&device->in_use),
                                .peak = atomic_load(&device->peak),
-                               .total = device->total };
+                               .total = device->total,
+                               .context = device->context,
+                               .taken = device->backend->taken ? device->backend->taken(device) : 0 };
 }
 
 void sl_device_reset_peak(sl_device *device)

@@ -126,12 +126,16 @@ sl_status sl_rank_program_compile(const sl_compile_options *options, sl_rank_pro
         SL_TRY(SL_GROW(program.actions, &program.action_capacity, program.action_count + 1));
         sl_pipeline_action *each = &program.actions[program.action_count++];
         *each = (sl_pipeline_action){ .action = actions[i], .cell = i, .first = program.instr_count };
+        SL_TRY(sl_compile_fetch(&compiler, actions, count, i));
         SL_TRY(compile_action(&compiler, (place){ actions, count, i }));
+        if (sl_kind_class_of((sl_kind)actions[i].kind) == SL_CLASS_COMPUTE)
+            sl_compile_computed(&compiler);
         each->count = program.instr_count - each->first;
     }
     program.tail = program.instr_count;
     SL_TRY(sl_compile_weights_end(&compiler));
-    assert(options->slots->taken == 0);
+    sl_compile_offload_end(&compiler);
+    assert(options->slots->taken == 0 && options->host_slots->taken == 0);
     *out = program;
     program = (sl_rank_program){ 0 };
 done:

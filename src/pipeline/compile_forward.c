@@ -63,6 +63,7 @@ sl_status sl_compile_forward(sl_compiler *c, int s, int m)
                                                      .from = -1,
                                                      .meta = &stage->outputs[j].metas[sl_wiring_size(c->wiring, m)] }));
     SL_TRY(sl_compiler_drop_used(c, s, m, SL_PHASE_F));
+    SL_TRY(sl_compile_offload(c, s, m));
 done:
     return status;
 }

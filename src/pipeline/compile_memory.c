@@ -54,7 +54,7 @@ done:
     return status;
 }
 
-static sl_slot *region_of(sl_compiler *c, int s, int m, int which)
+sl_slot *sl_compiler_region(const sl_compiler *c, int s, int m, int which)
 {
     int64_t frame = (int64_t)c->wiring->stages[s].local * c->wiring->microbatches + m;
     return &c->regions[frame * SL_REGION_COUNT + which];
@@ -67,7 +67,7 @@ sl_status sl_compiler_take_region(sl_compiler *c, int s, int m, int which)
     const size_t bytes[] = { [SL_REGION_SAVED_I] = stage->saved_i_bytes,
                              [SL_REGION_SAVED_W] = stage->saved_w_bytes,
                              [SL_REGION_KEPT] = stage->kept_bytes };
-    sl_slot *slot = region_of(c, s, m, which);
+    sl_slot *slot = sl_compiler_region(c, s, m, which);
     if (bytes[which] == 0)
         return SL_OK;
     SL_TRY(sl_slots_take(c->options->slots, bytes[which], slot));
@@ -78,7 +78,7 @@ done:
 
 static void put_region(sl_compiler *c, int s, int m, int which)
 {
-    sl_slot *slot = region_of(c, s, m, which);
+    sl_slot *slot = sl_compiler_region(c, s, m, which);
     if (slot->group >= 0)
         sl_slots_put(c->options->slots, *slot);
     slot->group = -1;

@@ -92,6 +92,7 @@ sl_status sl_compiler_create(const sl_compile_options *options, sl_rank_program 
     SL_TRY(SL_NEW_ARRAY(c.regions, rank->stage_count * width * SL_REGION_COUNT));
     for (int64_t i = 0; i < rank->stage_count * width * SL_REGION_COUNT; i++)
         c.regions[i].group = -1;
+    SL_TRY(sl_compile_offload_begin(&c));
     SL_TRY(find_orders(&c));
     *out = c;
     return SL_OK;
@@ -117,6 +118,9 @@ void sl_compiler_free(sl_compiler *c)
     sl_free(c->output_grads);
     sl_free(c->grads);
     sl_free(c->regions);
+    sl_free(c->idle);
+    sl_free(c->away);
+    sl_free(c->leaving);
     sl_free(c->held);
 }
 
@@ -188,7 +192,7 @@ sl_status sl_compiler_place_slot(sl_compiler *c, sl_slot slot, int32_t cell)
     sl_status status = SL_OK;
     sl_rank_program *program = c->program;
     SL_TRY(SL_GROW(program->places, &program->place_capacity, program->place_count + 1));
-    program->places[program->place_count++] = (sl_cell_place){ cell, slot };
+    program->places[program->place_count++] = (sl_cell_place){ .cell = cell, .slot = slot };
 done:
     return status;
 }

@@ -12,18 +12,38 @@ typedef struct sl_held {
     int32_t cell; /* where its pointer stands */
 } sl_held;
 
+/* A region on the host; slot.group -1: it is on the device. */
+typedef struct sl_away {
+    sl_slot slot;
+    int32_t cell;
+} sl_away;
+
+/* A block of the device that is free again once another action has computed, while it is copied. */
+typedef struct sl_leaving {
+    sl_slot slot;
+    int64_t until; /* value of computed */
+} sl_leaving;
+
+enum { SL_OFFLOAD_REGIONS = SL_REGION_SAVED_W + 1 }; /* what lies between F and its backward */
+
 /* Held values are numbered from 1; 0 is none. Tables have the rank's own rows, with microbatches as the inner dim. */
 typedef struct sl_compiler {
     const sl_compile_options *options;
     const sl_wiring *wiring;
     sl_rank_program *program;
-    int *inputs;                     /* held by each input, from its arrival to its last use */
-    int *outputs;                    /* by each output: the maker's own share */
-    int *sends;                      /* by each output: until it has been copied into messages */
-    int *grads;                      /* by each edge: the gradient that came back, until summed */
-    int *output_grads;               /* by each output: the sum */
-    int *input_grads;                /* by each input: written and not yet sent */
-    sl_slot *regions;                /* of each stage and microbatch: SL_REGION_COUNT */
+    int *inputs;         /* held by each input, from its arrival to its last use */
+    int *outputs;        /* by each output: the maker's own share */
+    int *sends;          /* by each output: until it has been copied into messages */
+    int *grads;          /* by each edge: the gradient that came back, until summed */
+    int *output_grads;   /* by each output: the sum */
+    int *input_grads;    /* by each input: written and not yet sent */
+    sl_slot *regions;    /* of each stage and microbatch: SL_REGION_COUNT */
+    int64_t *idle;       /* of each stage and microbatch: actions that compute between F and its backward */
+    sl_away *away;       /* of each stage and microbatch, SL_OFFLOAD_REGIONS: what is on the host */
+    sl_leaving *leaving; /* memory of what is on its way to the host */
+    int leaving_count;
+    size_t leaving_capacity;
+    int64_t computed;                /* actions that compute so far */
     bool *grads_started;             /* of a stage: a W or B has been compiled */
     bool *root_started;              /* of each root input and microbatch: a part of its gradient has been handed out */
     bool *forward_in_order;          /* of a stage: it sends in the order in which it computes */
@@ -78,6 +98,18 @@ SL_MUST_CHECK sl_status sl_compiler_send_copy(sl_compiler *compiler, int route, 
 SL_MUST_CHECK sl_status sl_compiler_take_region(sl_compiler *compiler, int stage, int microbatch, int which);
 /* Gives back what phase was the last to use; without training F is the last of all. */
 SL_MUST_CHECK sl_status sl_compiler_drop_used(sl_compiler *compiler, int stage, int microbatch, sl_phase phase);
+
+sl_slot *sl_compiler_region(const sl_compiler *compiler, int stage, int microbatch, int which);
+
+/* ---- Offload ---- */
+/* Before the first action: how long each microbatch lies idle. */
+SL_MUST_CHECK sl_status sl_compile_offload_begin(sl_compiler *compiler);
+/* After F: sends what the microbatch has saved to the host, if it pays. */
+SL_MUST_CHECK sl_status sl_compile_offload(sl_compiler *compiler, int stage, int microbatch);
+/* Before action `at` of the rank: brings back what it needs, and begins to for the one after it. */
+SL_MUST_CHECK sl_status sl_compile_fetch(sl_compiler *compiler, const sl_action *actions, int64_t count, int64_t at);
+void sl_compile_computed(sl_compiler *compiler);    /* after an action that computes */
+void sl_compile_offload_end(sl_compiler *compiler); /* after the last action */
 
 /* RUN of a phase; the first W or B of a stage starts its gradients. */
 SL_MUST_CHECK sl_status sl_compiler_run(sl_compiler *compiler, int stage, int microbatch, sl_phase phase);

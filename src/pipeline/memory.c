@@ -102,6 +102,7 @@ static void count_rank(sl_pipeline *pipeline, int rank)
         plan->scalar_bytes = 2 * (size_t)wiring->microbatches * SL_SCALAR_STRIDE;
     plan->slot_bytes = sl_slots_layout(&plan->slots);
     memory->slots = plan->slot_bytes + plan->scalar_bytes;
+    memory->offload = sl_slots_layout(&plan->host_slots);
     memory->device = memory->params + memory->grads + memory->constants + memory->packed + memory->slots +
                      memory->scratch + memory->inputs;
 }

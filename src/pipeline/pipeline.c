@@ -114,7 +114,9 @@ static sl_status compile_mode(sl_pipeline *pipeline, bool training)
                                              .rank = r,
                                              .training = training,
                                              .in_place = pipeline->in_place,
-                                             .slots = &plan->slots };
+                                             .slots = &plan->slots,
+                                             .host_slots = &plan->host_slots,
+                                             .offload_bytes = training ? pipeline->offload_bytes : 0 };
         SL_TRY(sl_rank_program_compile(&options, program));
         programs[r] = program;
     }
@@ -132,6 +134,7 @@ sl_status sl_pipeline_compile(const sl_pipeline_options *options, sl_pipeline **
         return sl_fail(SL_ERR_ARGUMENT, "no schedule was given");
     SL_TRY(SL_NEW(pipeline));
     pipeline->in_place = !options->staged_messages;
+    pipeline->offload_bytes = options->offload_bytes;
     SL_TRY(sl_wiring_create(options, &pipeline->wiring));
     SL_TRY(prepare_schedule(pipeline, options));
     pipeline->training = sl_schedule_has_backward(pipeline->schedule);
@@ -157,6 +160,7 @@ void sl_pipeline_destroy(sl_pipeline *pipeline)
         sl_rank_program_free(&pipeline->ranks[r].train);
         sl_rank_program_free(&pipeline->ranks[r].eval);
         sl_slots_free(&pipeline->ranks[r].slots);
+        sl_slots_free(&pipeline->ranks[r].host_slots);
     }
     sl_free(pipeline->ranks);
     sl_routes_free(&pipeline->routes);
@@ -190,6 +194,19 @@ int sl_pipeline_microbatches(const sl_pipeline *pipeline)
 sl_pipeline_memory sl_pipeline_get_memory(const sl_pipeline *pipeline, int rank)
 {
     return pipeline->ranks[rank].memory;
+}
+
+size_t sl_pipeline_offloaded(const sl_pipeline *pipeline, int stage)
+{
+    const sl_wire_stage *wire = &pipeline->wiring->stages[stage];
+    const sl_rank_program *program = &pipeline->ranks[wire->rank].train;
+    size_t bytes = 0;
+    for (int64_t i = 0; i < program->instr_count; i++) {
+        const sl_pipeline_instr *instr = &program->instrs[i];
+        if (instr->code == SL_CODE_OFFLOAD && instr->stage == stage)
+            bytes += instr->index == SL_REGION_SAVED_I ? wire->saved_i_bytes : wire->saved_w_bytes;
+    }
+    return bytes;
 }
 
 const sl_route *sl_pipeline_routes(const sl_pipeline *pipeline, int *count)
@@ -271,6 +288,8 @@ static const char *const code_names[] = {
     [SL_CODE_LOSS] = "loss",
     [SL_CODE_OUTPUT] = "output",
     [SL_CODE_INPUT_GRAD] = "input_grad",
+    [SL_CODE_OFFLOAD] = "offload",
+    [SL_CODE_FETCH] = "fetch",
     [SL_CODE_UNSHARD] = "unshard",
     [SL_CODE_AWAIT_WEIGHTS] = "await_weights",
     [SL_CODE_RESHARD] = "reshard",
@@ -287,6 +306,8 @@ static void dump_instr(const sl_pipeline *pipeline, const sl_pipeline_instr *ins
         fprintf(file, " stage %d", instr->stage);
     else if (instr->code == SL_CODE_RUN)
         fprintf(file, " phase %c", "FIWB"[instr->phase]);
+    else if (instr->code == SL_CODE_OFFLOAD || instr->code == SL_CODE_FETCH)
+        fprintf(file, " stage %d microbatch %d region %d", instr->stage, instr->microbatch, instr->index);
     else if (instr->code <= SL_CODE_COMMIT)
         fprintf(file, " route %d '%s'", instr->index, pipeline->routes.list[instr->index].name);
     if (instr->cell >= 0)

@@ -9,7 +9,8 @@
 
 /* What one rank does and needs. */
 typedef struct sl_rank_plan {
-    sl_slots slots; /* of both programs */
+    sl_slots slots;      /* of both programs */
+    sl_slots host_slots; /* of what is off the device between F and its backward */
     sl_rank_program train, eval;
     size_t slot_bytes;   /* of slots, laid out */
     size_t scalar_bytes; /* losses and seeds, on the rank that has the loss */
@@ -23,6 +24,7 @@ struct sl_pipeline {
     sl_rank_plan *ranks;
     bool training; /* the schedule has backward actions */
     bool in_place;
+    size_t offload_bytes; /* that a rank may use of the host */
 };
 
 /* Parts of the root input lie in one piece of the whole, so that a stage can use them where they are. */

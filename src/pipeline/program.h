@@ -9,6 +9,7 @@
 typedef struct sl_cell_place {
     int32_t cell;
     sl_slot slot;
+    bool on_host; /* of the slots on the host */
 } sl_cell_place;
 
 typedef struct sl_rank_program {
@@ -60,6 +61,8 @@ typedef struct SL_NAMED_FIELDS sl_compile_options {
     bool training; /* else the forwards alone */
     bool in_place; /* messages are memory that stages can work on */
     sl_slots *slots;
+    sl_slots *host_slots; /* of what is off the device */
+    size_t offload_bytes; /* that those may take */
 } sl_compile_options;
 
 SL_MUST_CHECK sl_status sl_rank_program_compile(const sl_compile_options *options, sl_rank_program *out);

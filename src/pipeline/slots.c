@@ -43,6 +43,17 @@ void sl_slots_put(sl_slots *slots, sl_slot slot)
     slots->taken--;
 }
 
+size_t sl_slots_bytes_with(const sl_slots *slots, size_t bytes)
+{
+    size_t total = 0, room = sl_round_up(bytes ? bytes : 1);
+    bool there = false;
+    for (int i = 0; i < slots->class_count; i++) {
+        total += slots->classes[i].bytes * (size_t)slots->classes[i].count;
+        there |= slots->classes[i].bytes == room && slots->classes[i].free_count > 0;
+    }
+    return there ? total : total + room;
+}
+
 size_t sl_slots_layout(sl_slots *slots)
 {
     size_t total = 0;

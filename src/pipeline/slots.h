@@ -32,7 +32,8 @@ size_t sl_round_up(size_t bytes); /* to the device's alignment */
 /* A block of bytes, rounded up to the device's alignment. */
 SL_MUST_CHECK sl_status sl_slots_take(sl_slots *slots, size_t bytes, sl_slot *out);
 void sl_slots_put(sl_slots *slots, sl_slot slot);
-size_t sl_slots_layout(sl_slots *slots); /* gives every class its offset and returns the sum */
+size_t sl_slots_bytes_with(const sl_slots *slots, size_t bytes); /* of all blocks, if one of bytes is taken next */
+size_t sl_slots_layout(sl_slots *slots);                         /* gives every class its offset and returns the sum */
 size_t sl_slots_offset(const sl_slots *slots, sl_slot slot);
 void sl_slots_free(sl_slots *slots);
 

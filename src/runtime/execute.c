@@ -79,6 +79,16 @@ static sl_status commit(sl_runtime *runtime, const sl_instr *instr)
     return sl_channel_commit_after(runtime->channels[instr->index], *instr->cell, stream);
 }
 
+/* A region of a microbatch between the device and the host. */
+static sl_status move_region(sl_runtime *runtime, const sl_instr *instr)
+{
+    const sl_wire_stage *stage = &runtime->wiring->stages[instr->stage];
+    bool fetch = instr->code == SL_CODE_FETCH;
+    return sl_stream_copy(runtime->lanes.streams[fetch ? SL_LANE_IN : SL_LANE_OUT],
+                          fetch ? SL_COPY_HOST_TO_DEVICE : SL_COPY_DEVICE_TO_HOST, *instr->cell, *instr->from,
+                          instr->index == SL_REGION_SAVED_I ? stage->saved_i_bytes : stage->saved_w_bytes);
+}
+
 /* ---- Compute --------------------------------------------------------------------------------- */
 
 static sl_status add(sl_runtime *runtime, const sl_instr *instr)
@@ -90,8 +100,7 @@ static sl_status add(sl_runtime *runtime, const sl_instr *instr)
 
 static sl_stage *stage_of(const sl_runtime *runtime, const sl_instr *instr)
 {
-    int64_t k = (instr->frame - runtime->running->frames) / runtime->wiring->microbatches;
-    return runtime->stages[k];
+    return runtime->stages[sl_program_local_stage(runtime->running, runtime->wiring, instr->frame)];
 }
 
 /* What an instruction gives to the stream of kernels, by itself or as part of a captured piece. */
@@ -171,6 +180,9 @@ static sl_status run_between(sl_runtime *runtime, const sl_instr *instr)
         return copy_message(runtime, instr, SL_LANE_IN);
     case SL_CODE_ADD:
         return compute(runtime, instr);
+    case SL_CODE_OFFLOAD:
+    case SL_CODE_FETCH:
+        return move_region(runtime, instr);
     case SL_CODE_LOSS:
         return watch_loss(runtime, instr);
     case SL_CODE_OUTPUT:

@@ -95,7 +95,7 @@ static void touch_all(finder *find, void *const *cells, int count, bool write)
 static void touch_frame(finder *find, const sl_instr *instr)
 {
     const sl_frame *frame = instr->frame;
-    int64_t local = (frame - find->program->frames) / find->runtime->wiring->microbatches;
+    int local = sl_program_local_stage(find->program, find->runtime->wiring, frame);
     const sl_stage *stage = find->runtime->stages[local];
     bool forward = instr->phase == SL_PHASE_F;
     touch_all(find, frame->inputs, stage->input_count, false);
@@ -116,7 +116,9 @@ static sl_lane lane_of(const sl_instr *instr)
     switch ((sl_code)instr->code) {
     case SL_CODE_FROM_MESSAGE:
     case SL_CODE_RELEASE:
+    case SL_CODE_FETCH:
         return SL_LANE_IN;
+    case SL_CODE_OFFLOAD:
     case SL_CODE_TO_MESSAGE:
     case SL_CODE_COMMIT:
     case SL_CODE_OUTPUT:
@@ -137,6 +139,8 @@ static void touch_blocks(finder *find, const sl_instr *instr)
         touch(find, *instr->from, false);
         break;
     case SL_CODE_ADD:
+    case SL_CODE_OFFLOAD:
+    case SL_CODE_FETCH:
         touch(find, *instr->from, false);
         touch(find, *instr->cell, true);
         break;

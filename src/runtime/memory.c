@@ -184,6 +184,9 @@ static sl_status take_blocks(sl_runtime *runtime)
             (const sl_rng *)((char *)blocks->inputs + plan->memory.inputs - sl_round_up(sizeof(sl_rng)));
     if (!runtime->host && blocks->scalars) /* they are copied with what lies between them */
         SL_TRY(sl_stream_memset(runtime->stream, blocks->scalars, 0, plan->scalar_bytes));
+    if (plan->memory.offload > 0)
+        SL_TRY(sl_device_alloc_host(runtime->device, plan->memory.offload, &blocks->offload));
+    memory->offload = plan->memory.offload;
 done:
     return status;
 }
@@ -233,8 +236,9 @@ sl_status sl_runtime_allocate(sl_runtime *runtime, const sl_runtime_options *opt
     place_weights(runtime);
     SL_TRY(list_params(runtime));
     if (runtime->pipeline->training)
-        SL_TRY(sl_program_bind(runtime->pipeline, runtime->rank, true, runtime->blocks.slots, &runtime->train));
-    SL_TRY(sl_program_bind(runtime->pipeline, runtime->rank, false, runtime->blocks.slots, &runtime->eval));
+        SL_TRY(sl_program_bind(runtime->pipeline, runtime->rank, true, runtime->blocks.slots, runtime->blocks.offload,
+                               &runtime->train));
+    SL_TRY(sl_program_bind(runtime->pipeline, runtime->rank, false, runtime->blocks.slots, NULL, &runtime->eval));
     place_scalars(runtime, &runtime->train);
     place_scalars(runtime, &runtime->eval);
     SL_TRY(fill_constants(runtime));
@@ -256,6 +260,7 @@ void sl_runtime_free_memory(sl_runtime *runtime)
         if (all[i])
             sl_device_free(runtime->device, all[i]);
     }
+    sl_device_free_host(runtime->device, blocks->offload);
     sl_store_release(runtime->store);
     sl_free(runtime->params);
     sl_free(runtime->roots);

@@ -3,10 +3,33 @@
 
 #include "base/alloc.h"
 
+#include <string.h>
+
+int sl_program_local_stage(const sl_program *program, const sl_wiring *wiring, const sl_frame *frame)
+{
+    return (int)((frame - program->frames) % program->frame_count / wiring->microbatches);
+}
+
+/* The second frames of what comes back to the device. */
+static void make_later_frames(const sl_wiring *wiring, const sl_rank_program *from, sl_program *program)
+{
+    sl_frame *later = program->frames + program->frame_count;
+    memcpy(later, program->frames, (size_t)program->frame_count * sizeof *later);
+    for (int64_t i = 0; i < from->instr_count; i++) {
+        const sl_pipeline_instr *instr = &from->instrs[i];
+        if (instr->code != SL_CODE_FETCH)
+            continue;
+        sl_frame *frame =
+            &later[(int64_t)wiring->stages[instr->stage].local * wiring->microbatches + instr->microbatch];
+        *(instr->index == SL_REGION_SAVED_I ? &frame->saved_i : &frame->saved_w) = program->cells[instr->cell];
+    }
+}
+
 static sl_status make_frames(const sl_wiring *wiring, const sl_wire_rank *rank, sl_program *program)
 {
     sl_status status = SL_OK;
-    SL_TRY(SL_NEW_ARRAY(program->frames, (int64_t)rank->stage_count * wiring->microbatches));
+    program->frame_count = (int64_t)rank->stage_count * wiring->microbatches;
+    SL_TRY(SL_NEW_ARRAY(program->frames, 2 * program->frame_count));
     for (int k = 0; k < rank->stage_count; k++) {
         for (int m = 0; m < wiring->microbatches; m++) {
             sl_frame_cells at = sl_frame_cells_of(wiring, rank->stages[k], m);
@@ -45,6 +68,8 @@ static sl_instr bind_instr(const sl_wiring *wiring, const sl_pipeline_instr *fro
     if (from->code == SL_CODE_RUN || from->code == SL_CODE_LOSS || from->code == SL_CODE_OUTPUT)
         instr.frame =
             &program->frames[(int64_t)wiring->stages[from->stage].local * wiring->microbatches + from->microbatch];
+    if (from->code == SL_CODE_RUN && from->phase != SL_PHASE_F)
+        instr.frame += program->frame_count;
     if (from->starts_grads && from->code == SL_CODE_RUN)
         instr.frame->starts_grads = true;
     return instr;
@@ -58,16 +83,21 @@ static void bind_action(const sl_pipeline_action *from, sl_program_action *actio
     snprintf(action->text, sizeof action->text, "%.47s", sl_action_text(from->action, text, sizeof text));
 }
 
-sl_status sl_program_bind(const sl_pipeline *pipeline, int rank, bool training, void *slots, sl_program *out)
+sl_status sl_program_bind(const sl_pipeline *pipeline, int rank, bool training, void *slots, void *offload,
+                          sl_program *out)
 {
     sl_status status = SL_OK;
     const sl_rank_plan *plan = &pipeline->ranks[rank];
     const sl_rank_program *from = training ? &plan->train : &plan->eval;
     sl_program program = { .action_count = from->action_count, .instr_count = from->instr_count, .tail = from->tail };
     SL_TRY(SL_NEW_ARRAY(program.cells, from->cell_count));
-    for (int64_t i = 0; i < from->place_count; i++)
-        program.cells[from->places[i].cell] = (char *)slots + sl_slots_offset(&plan->slots, from->places[i].slot);
+    for (int64_t i = 0; i < from->place_count; i++) {
+        const sl_cell_place *place = &from->places[i];
+        const sl_slots *kind = place->on_host ? &plan->host_slots : &plan->slots;
+        program.cells[place->cell] = (char *)(place->on_host ? offload : slots) + sl_slots_offset(kind, place->slot);
+    }
     SL_TRY(make_frames(pipeline->wiring, &pipeline->wiring->ranks[rank], &program));
+    make_later_frames(pipeline->wiring, from, &program);
     SL_TRY(SL_NEW_ARRAY(program.instrs, from->instr_count));
     SL_TRY(SL_NEW_ARRAY(program.actions, from->action_count));
     for (int64_t i = 0; i < from->instr_count; i++)

@@ -30,13 +30,19 @@ typedef struct sl_program {
     int64_t action_count;
     sl_instr *instrs;
     int64_t instr_count, tail; /* those from tail on end the step */
-    sl_frame *frames;          /* of the rank's stages: [local stage * microbatches + microbatch] */
-    void **cells;              /* that frames and instructions point to */
+    /* Of the rank's stages: [local stage * microbatches + microbatch], for F; behind them as many again, for the phases
+     * that follow: the same, but what was off the device in between lies elsewhere. */
+    sl_frame *frames;
+    int64_t frame_count; /* of F */
+    void **cells;        /* that frames and instructions point to */
 } sl_program;
 
-/* Resolves the rank's program. Slots lie at `slots`; the caller fills the cells of root inputs, losses and seeds. */
+/* The rank's stage that a frame belongs to. */
+int sl_program_local_stage(const sl_program *program, const sl_wiring *wiring, const sl_frame *frame);
+
+/* Resolves the rank's program. Slots lie at `slots`, those on the host at `offload`; the caller fills the cells of root inputs, losses and seeds. */
 SL_MUST_CHECK sl_status sl_program_bind(const sl_pipeline *pipeline, int rank, bool training, void *slots,
-                                        sl_program *out);
+                                        void *offload, sl_program *out);
 void sl_program_free(sl_program *program);
 
 #endif

@@ -121,6 +121,7 @@ static sl_status compile_together(sl_runtime *runtime, const sl_runtime_options 
     all.shard = options->shard;
     all.shard_group = options->shard_group;
     all.unsharded_stages = options->unsharded_stages;
+    all.offload_bytes = options->offload_bytes;
     all.staged_messages = !runtime->host;
     all.infer = infer_together;
     all.user = runtime;

@@ -14,6 +14,7 @@
 /* Device memory, one block each. */
 typedef struct sl_blocks {
     void *slots, *scratch, *constants, *packed, *inputs, *scalars;
+    void *offload; /* host memory */
 } sl_blocks;
 
 /* One root input that this rank's stages use. */

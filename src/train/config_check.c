@@ -2,6 +2,8 @@
  */
 #include "train/config_keys.h"
 
+#include "base/units.h"
+
 #include <inttypes.h>
 #include <string.h>
 
@@ -111,6 +113,16 @@ static sl_status check_shards(const sl_train_config *config)
     return SL_OK;
 }
 
+sl_status sl_config_offload_bytes(const sl_train_config *config, double *bytes)
+{
+    const char *text = config->parallel.offload;
+    *bytes = 0;
+    if (strcmp(text, "auto") == 0 || strcmp(text, "none") == 0)
+        return SL_OK;
+    sl_status status = sl_parse_memory("not auto and not none", text, bytes);
+    return status == SL_OK ? SL_OK : sl_train_config_context(config, "parallel.offload", status);
+}
+
 static sl_status check_parallel(const sl_train_config *config)
 {
     int64_t pp = config->parallel.pp, stages = config->parallel.stages_per_rank;
@@ -142,6 +154,7 @@ static sl_status check_precision(const sl_train_config *config)
 sl_status sl_config_check(const sl_train_config *config)
 {
     sl_status status = SL_OK;
+    double offload = 0;
     SL_TRY(check_model(config));
     SL_TRY(check_data(config));
     SL_TRY(check_documents(config));
@@ -150,6 +163,7 @@ sl_status sl_config_check(const sl_train_config *config)
     SL_TRY(check_optimizer(config));
     SL_TRY(check_parallel(config));
     SL_TRY(check_shards(config));
+    SL_TRY(sl_config_offload_bytes(config, &offload));
     SL_TRY(check_precision(config));
 done:
     return status;

@@ -56,6 +56,9 @@ struct sl_config_own {
     int extra_count;
 };
 
+/* What parallel.offload says in bytes; 0 for auto and none. */
+SL_MUST_CHECK sl_status sl_config_offload_bytes(const sl_train_config *config, double *bytes);
+
 static inline struct sl_config_own *sl_config_own(const sl_train_config *config)
 {
     return (struct sl_config_own *)(void *)config;

@@ -50,6 +50,7 @@ struct sl_train_plan {
     sl_shard_mode shard; /* none if there is one replica */
     int shard_group;     /* replicas that share; 1 if they share nothing */
     int unsharded;       /* full: stages of a rank whose weights are gathered at once */
+    size_t offload;      /* bytes of the host for activations that lie idle */
     bool pack_weights;   /* packed once a step for all microbatches: if there are several, and if it fits */
 
     sl_pipeline *pipeline; /* of one replica */
@@ -123,7 +124,7 @@ const char *sl_plan_mesh_text(const sl_train_plan *plan, char *text, size_t size
 
 /* Categories of a run from those of a pipeline; without optimizer, checkpoint and total. */
 sl_plan_memory sl_plan_memory_of(const sl_pipeline_memory *memory);
-void sl_plan_memory_sum(sl_plan_memory *memory); /* sets total */
+void sl_plan_memory_sum(sl_plan_memory *memory); /* sets total and device */
 
 /* plan_print.c: "f32", or "bf16, f32 master weights, f32 gradients". */
 const char *sl_plan_precision_text(const sl_train_config *config, char *text, size_t size);

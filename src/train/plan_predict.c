@@ -9,6 +9,7 @@
 #include "pipeline/pipeline.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -175,6 +176,7 @@ static sl_status compile(sl_train_plan *plan, const sl_device *device, const sl_
                                           .shard = plan->shard,
                                           .shard_group = plan->shard == SL_SHARD_NONE ? 0 : plan->shard_group,
                                           .unsharded_stages = plan->unsharded,
+                                          .offload_bytes = plan->offload,
                                           .staged_messages = !sl_device_is_host(device) };
     sl_status status = sl_pipeline_compile(&options, &plan->pipeline);
     if (status == SL_ERR_SCHEDULE)
@@ -242,13 +244,15 @@ sl_plan_memory sl_plan_memory_of(const sl_pipeline_memory *memory)
                              .gradients = memory->grads,
                              .activations =
                                  memory->constants + memory->packed + memory->slots + memory->scratch + memory->inputs,
-                             .messages = memory->messages };
+                             .messages = memory->messages,
+                             .offload = memory->offload };
 }
 
 void sl_plan_memory_sum(sl_plan_memory *memory)
 {
-    memory->total = memory->weights + memory->gradients + memory->optimizer + memory->activations + memory->messages +
-                    memory->checkpoint;
+    size_t near = memory->weights + memory->gradients + memory->optimizer + memory->activations + memory->context;
+    memory->total = near + memory->messages + memory->checkpoint + memory->offload;
+    memory->device = memory->context > 0 ? near : 0;
 }
 
 static sl_status count_memory(sl_train_plan *plan, sl_device *device)
@@ -257,6 +261,7 @@ static sl_status count_memory(sl_train_plan *plan, sl_device *device)
     for (int r = 0; r < sl_train_plan_ranks(plan); r++) {
         sl_pipeline_memory memory = sl_pipeline_get_memory(plan->pipeline, r / (int)plan->config->parallel.dp);
         plan->memory[r] = sl_plan_memory_of(&memory);
+        plan->memory[r].context = sl_device_get_memory(device).context;
         SL_TRY(count_state(plan, r, device));
         sl_plan_memory_sum(&plan->memory[r]);
     }
@@ -283,6 +288,59 @@ static void leave_unpacked(sl_train_plan *plan, sl_stage_desc *descs)
         descs[s].packed_bytes = 0;
 }
 
+static sl_status compile_again(sl_train_plan *plan, sl_device *device, const sl_stage_desc *descs)
+{
+    sl_status status = SL_OK;
+    sl_pipeline_destroy(plan->pipeline);
+    plan->pipeline = NULL;
+    SL_TRY(compile(plan, device, descs));
+    SL_TRY(count_memory(plan, device));
+done:
+    return status;
+}
+
+/* As parallel.offload says. A run that does not fit else (auto) keeps as little on the host as makes it fit: a share of
+ * all that would lie idle. */
+static sl_status choose_offload(sl_train_plan *plan, sl_device *device, const sl_stage_desc *descs)
+{
+    sl_status status = SL_OK;
+    enum { SHARES = 8 };
+    size_t most = 0;
+    bool automatic = strcmp(plan->config->parallel.offload, "auto") == 0;
+    if (!automatic || sl_device_get_memory(device).context == 0 || sl_train_plan_fits(plan))
+        return SL_OK;
+    plan->offload = SIZE_MAX / 2;
+    SL_TRY(compile_again(plan, device, descs));
+    if (!sl_train_plan_fits(plan)) { /* it does not help */
+        plan->offload = 0;
+        return compile_again(plan, device, descs);
+    }
+    for (int r = 0; r < sl_train_plan_ranks(plan); r++)
+        most = plan->memory[r].offload > most ? plan->memory[r].offload : most;
+    for (size_t share = 1; share <= SHARES; share++) {
+        plan->offload = share == SHARES ? most : most / SHARES * share;
+        SL_TRY(compile_again(plan, device, descs));
+        if (sl_train_plan_fits(plan))
+            break;
+    }
+done:
+    return status;
+}
+
+/* Bytes that the configuration names; the host's own memory has nowhere to go. */
+static sl_status read_offload(sl_train_plan *plan, const sl_device *device)
+{
+    double bytes = 0;
+    sl_status status = sl_config_offload_bytes(plan->config, &bytes);
+    if (status != SL_OK)
+        return status;
+    if (bytes > 0 && sl_device_is_host(device))
+        return sl_train_config_fail(plan->config, "parallel.offload", "activations on the %s are on the host already",
+                                    sl_device_name(device));
+    plan->offload = bytes < 0x1p62 ? (size_t)bytes : (size_t)1 << 62;
+    return SL_OK;
+}
+
 /* Compiles it. Weights are packed if that fits. With full shards as many stages are gathered at once as fit, unless the
  * configuration says how many. */
 static sl_status choose_pipeline(sl_train_plan *plan, sl_device *device, sl_stage_desc *descs)
@@ -290,6 +348,7 @@ static sl_status choose_pipeline(sl_train_plan *plan, sl_device *device, sl_stag
     sl_status status = SL_OK;
     const sl_train_config *config = plan->config;
     bool full = plan->shard == SL_SHARD_FULL;
+    SL_TRY(read_offload(plan, device));
     SL_TRY(SL_ARENA_ARRAY(plan->arena, plan->memory, sl_train_plan_ranks(plan)));
     plan->unsharded = full ? (int)config->parallel.unsharded : 0;
     bool choose = full && plan->unsharded == 0;
@@ -310,143 +369,6 @@ static sl_status choose_pipeline(sl_train_plan *plan, sl_device *device, sl_stag
     }
 done:
     return status;
-}
-
-/* Of the machine, or of the container that this runs in. */
-double sl_plan_machine_memory(void)
-{
-    static const char *const limits[] = { "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes" };
-    double bytes = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGE_SIZE);
-    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
-        FILE *file = fopen(limits[i], "re");
-        double limit = 0;
-        if (file && fscanf(file, "%lf", &limit) == 1 && limit > 0 && limit < bytes) /* "max": none */
-            bytes = limit;
-        if (file)
-            fclose(file);
-    }
-    return bytes;
-}
-
-/* What there is for a rank and what the fullest needs; false if it fits. */
-static bool find_shortage(const sl_train_plan *plan, double *needed, double *limit, int *rank)
-{
-    double sum = 0, most = 0;
-    for (int r = 0; r < sl_train_plan_ranks(plan); r++) {
-        sl_plan_memory memory = sl_train_plan_memory(plan, r);
-        double total = (double)memory.total;
-        sum += total;
-        if (plan->config->checkpoint.memory > 0) /* the launcher keeps two snapshots */
-            sum += 2 * (double)memory.checkpoint;
-        if (total > most)
-            *rank = r;
-        most = total > most ? total : most;
-    }
-    *limit = plan->config->parallel.memory_gb * 1e9;
-    if (*limit == 0)
-        *limit = (double)plan->device_total;
-    *needed = most;
-    if (*limit > 0)
-        return most > *limit;
-    *needed = sum;
-    *limit = sl_plan_machine_memory();
-    *rank = -1;
-    return sum > *limit;
-}
-
-/* The same run with one key changed; says whether it would fit. */
-static bool would_fit(const sl_train_config *config, const char *device, double *needed)
-{
-    sl_train_plan *plan = NULL;
-    double limit = 0;
-    int rank = 0;
-    bool fits = sl_train_plan_create(config, device, &plan) == SL_OK && !find_shortage(plan, needed, &limit, &rank);
-    sl_train_plan_destroy(plan);
-    return fits;
-}
-
-static void suggest(char *text, size_t size, const char *what, double needed)
-{
-    char bytes[32];
-    size_t used = strlen(text);
-    if (used < size)
-        snprintf(text + used, size - used, "%s%s (%s)", used ? ", " : "", what,
-                 sl_bytes_text(needed, bytes, sizeof bytes));
-}
-
-/* Changes that make it fit, each tried. */
-static void find_help(const sl_train_plan *plan, char *text, size_t size)
-{
-    const char *const layers[] = { "h.*", "model.layers.*", "layers.*" };
-    static const char *const modes[] = { [SL_SHARD_OPTIMIZER] = "optimizer", [SL_SHARD_FULL] = "full" };
-    const struct sl_config_own given = *sl_config_own(plan->config); /* with all that a plan looks up in it */
-    struct sl_config_own tried = given;
-    sl_train_config *config = &tried.values;
-    char what[96];
-    double needed = 0;
-    for (size_t i = 0; config->parallel.recompute.count == 0 && i < sizeof layers / sizeof *layers; i++) {
-        config->parallel.recompute = (sl_texts){ .items = (const char **)&layers[i], .count = 1 };
-        snprintf(what, sizeof what, "parallel.recompute=%s", layers[i]);
-        if (would_fit(config, plan->device, &needed)) {
-            suggest(text, size, what, needed);
-            break;
-        }
-        config->parallel.recompute.count = 0;
-    }
-    tried = given;
-    while (config->parallel.dp > 1 && ++config->parallel.shard <= SL_SHARD_FULL) {
-        snprintf(what, sizeof what, "parallel.shard=%s", modes[config->parallel.shard]);
-        if (!would_fit(config, plan->device, &needed))
-            continue;
-        suggest(text, size, what, needed);
-        break;
-    }
-    tried = given;
-    for (config->batch.microbatches *= 2; config->batch.microbatches * config->parallel.dp <= config->batch.size;
-         config->batch.microbatches *= 2) {
-        snprintf(what, sizeof what, "batch.microbatches=%" PRId64, config->batch.microbatches);
-        if (!would_fit(config, plan->device, &needed))
-            continue;
-        suggest(text, size, what, needed);
-        break;
-    }
-    tried = given;
-    for (config->parallel.pp *= 2;
-         config->parallel.memory_gb > 0 && config->parallel.pp <= 8 * plan->config->parallel.pp;
-         config->parallel.pp *= 2) {
-        snprintf(what, sizeof what, "parallel.pp=%" PRId64, config->parallel.pp);
-        if (!would_fit(config, plan->device, &needed))
-            continue;
-        suggest(text, size, what, needed);
-        break;
-    }
-}
-
-sl_status sl_train_plan_check_memory(const sl_train_plan *plan)
-{
-    double needed = 0, limit = 0;
-    int rank = 0;
-    char who[32] = "all ranks together", help[512] = "", bytes[3][32];
-    if (!find_shortage(plan, &needed, &limit, &rank))
-        return SL_OK;
-    if (rank >= 0)
-        snprintf(who, sizeof who, "rank %d", rank);
-    find_help(plan, help, sizeof help);
-    return sl_train_config_fail(plan->config, "parallel.memory_gb", "%s need%s %s, %s %s: %s too much; %s%s", who,
-                                rank >= 0 ? "s" : "", sl_bytes_text(needed, bytes[0], sizeof bytes[0]),
-                                rank < 0                                ? "this machine has"
-                                : plan->config->parallel.memory_gb == 0 ? "the device has"
-                                                                        : "the limit is",
-                                sl_bytes_text(limit, bytes[1], sizeof bytes[1]),
-                                sl_bytes_text(needed - limit, bytes[2], sizeof bytes[2]),
-                                *help ? "this would fit: " : "a smaller batch.seq or model would help", help);
-}
-
-bool sl_train_plan_fits(const sl_train_plan *plan)
-{
-    double needed = 0, limit = 0;
-    int rank = 0;
-    return !find_shortage(plan, &needed, &limit, &rank);
 }
 
 /* ---- Time ------------------------------------------------------------------------------------ */
@@ -479,6 +401,18 @@ done:
     return status;
 }
 
+/* Copies between a GPU and the host run beside its work, and cost what they take longer than that. */
+static void add_offload(const sl_train_plan *plan, sl_stage_cost *costs)
+{
+    double each = SL_GPU_HOST_BYTES_PER_S * (double)sl_pipeline_microbatches(plan->pipeline);
+    for (int s = 0; s < plan->stage_count && plan->offload > 0; s++) {
+        double seconds = (double)sl_pipeline_offloaded(plan->pipeline, s) / each;
+        costs[s].f = fmax(costs[s].f, seconds);
+        costs[s].i = fmax(costs[s].i, seconds);
+        costs[s].b = fmax(costs[s].b, seconds);
+    }
+}
+
 static sl_status predict_time(sl_train_plan *plan, const sl_machine_rates *rates, const stage_facts *facts)
 {
     sl_status status = SL_OK;
@@ -494,6 +428,7 @@ static sl_status predict_time(sl_train_plan *plan, const sl_machine_rates *rates
         plan->stages[s].seconds = cost->f + cost->b;
         plan->flops += plan->stages[s].cost.flops * rows;
     }
+    add_offload(plan, costs);
     SL_TRY(simulate(plan, costs, rates));
 done:
     return status;
@@ -528,6 +463,7 @@ sl_status sl_plan_predict(sl_train_plan *plan, bool timed)
                         : config->parallel.shard_group > 0 ? (int)config->parallel.shard_group
                                                            : (int)config->parallel.dp;
     SL_TRY(choose_pipeline(plan, device, facts.descs));
+    SL_TRY(choose_offload(plan, device, facts.descs));
     count_params(plan, facts.descs);
     if (!timed)
         goto done;

@@ -194,6 +194,8 @@ static const struct {
     { "activations", offsetof(sl_plan_memory, activations) },
     { "messages", offsetof(sl_plan_memory, messages) },
     { "checkpoint", offsetof(sl_plan_memory, checkpoint) },
+    { "offload", offsetof(sl_plan_memory, offload) },
+    { "context", offsetof(sl_plan_memory, context) },
 };
 enum { CATEGORIES = sizeof categories / sizeof *categories };
 
@@ -204,17 +206,24 @@ static size_t bytes_of(const sl_plan_memory *memory, int category)
     return bytes;
 }
 
+/* The last two are those of a GPU. */
+static int shown_categories(const sl_train_plan *plan)
+{
+    return plan->memory[0].context > 0 ? CATEGORIES : CATEGORIES - 2;
+}
+
 static void print_memory(const sl_train_plan *plan, FILE *file)
 {
+    const int shown = shown_categories(plan);
     fprintf(file, "rank");
-    for (int i = 0; i < CATEGORIES; i++)
+    for (int i = 0; i < shown; i++)
         fprintf(file, "  %*s", (int)strlen(categories[i].name) > 9 ? (int)strlen(categories[i].name) : 9,
                 categories[i].name);
     fputc('\n', file);
     for (int r = 0; r < sl_train_plan_ranks(plan); r++) {
         sl_plan_memory memory = sl_train_plan_memory(plan, r);
         fprintf(file, "%-4d", r);
-        for (int i = 0; i < CATEGORIES; i++) {
+        for (int i = 0; i < shown; i++) {
             char text[32];
             fprintf(file, "  %*s", (int)strlen(categories[i].name) > 9 ? (int)strlen(categories[i].name) : 9,
                     sl_bytes_text((double)bytes_of(&memory, i), text, sizeof text));

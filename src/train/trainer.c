@@ -46,6 +46,7 @@ static sl_status make_runtime(sl_trainer *trainer, int trace_events)
                                          .shard = plan->shard,
                                          .shard_group = plan->shard == SL_SHARD_NONE ? 0 : plan->shard_group,
                                          .unsharded_stages = plan->unsharded,
+                                         .offload_bytes = plan->offload,
                                          .stages = trainer->stages,
                                          .stage_count = trainer->stage_count,
                                          .args = args,
@@ -204,6 +205,7 @@ sl_plan_memory sl_trainer_memory(const sl_trainer *trainer)
 {
     sl_pipeline_memory runtime = sl_runtime_get_memory(trainer->runtime);
     sl_plan_memory memory = sl_plan_memory_of(&runtime);
+    memory.context = sl_device_get_memory(trainer->device).context;
     memory.optimizer = trainer->optimizer_bytes;
     memory.checkpoint = trainer->writer ? sl_checkpoint_writer_bytes(trainer->writer) : 0;
     sl_plan_memory_sum(&memory);
