@@ -182,7 +182,8 @@ static sl_status open_run(const step_options *options, bench_run *run, step_resu
 
     result->flops = options->microbatches * (sl_stage_phase_cost(run->stage, SL_PHASE_F).flops +
                                              sl_stage_phase_cost(run->stage, SL_PHASE_B).flops);
-    result->predicted_memory = (int64_t)sl_runtime_get_memory(run->runtime).device;
+    result->predicted_memory =
+        (int64_t)(sl_runtime_get_memory(run->runtime).device + sl_device_get_memory(run->device).context);
     for (int i = 0; i < run->param_count; i++) {
         int64_t count = sl_meta_count(&run->params[i].data.meta);
         result->parameters += count;
@@ -277,7 +278,7 @@ sl_status step_measure(const step_options *options, step_result *out)
     SL_TRY(open_run(options, &run, &result));
     SL_TRY(run_step(&run, 1, &(step_result){ 0 }));
     result.peak_memory =
-        sl_device_is_host(run.device) ? resident("VmHWM") - before : (int64_t)sl_device_get_memory(run.device).peak;
+        sl_device_is_host(run.device) ? resident("VmHWM") - before : (int64_t)sl_device_get_memory(run.device).taken;
     SL_TRY(step_gemms_create(options, run.device, run.runtime, &run.gemms));
     result.gemm_flops = step_gemms_flops(run.gemms);
     SL_TRY(step_gemms_run(run.gemms, sl_runtime_stream(run.runtime)));
