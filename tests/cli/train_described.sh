@@ -30,6 +30,26 @@ json_is fits true
 run 2 "$SLUICE" "${large[@]}" --batch.microbatches=8 --device l4
 complains "the device has 23.6 GB"
 
+# Activations that lie idle go to the host: none, as few as make it fit, or all, which takes longer.
+idle=(train --data.text=text.txt --model.n_layer=12 --model.n_embd=1024 --model.n_head=16 --batch.seq=1024 --batch.size=64
+      --batch.microbatches=16 --precision.dtype=bf16 --device rtx4090 --dry-run --format json --parallel.schedule)
+run 2 "$SLUICE" "${idle[@]}"=GPipe --parallel.offload=none
+complains "4.26 GB too much"
+run 0 "$SLUICE" "${idle[@]}"=GPipe
+json_is fits true
+few=$(field ranks.0.offload) quick=$(field step_s)
+[ "$few" -gt 0 ] || fail "nothing goes to the host"
+run 0 "$SLUICE" "${idle[@]}"=GPipe --parallel.offload=40GB
+json_is fits true
+[ "$(field ranks.0.offload)" -gt "$few" ] || fail "not all goes to the host"
+awk "BEGIN { exit !($(field step_s) > $quick) }" || fail "copies take no time"
+run 0 "$SLUICE" "${idle[@]}"=1F1B --parallel.offload=40GB # one microbatch at a time leaves nothing idle
+json_is ranks.0.offload 0
+run 2 "$SLUICE" "${idle[@]}"=GPipe --parallel.offload=lots
+complains "parallel.offload"
+run 2 "$SLUICE" "${small[@]}" --dry-run --parallel.offload=1GB
+complains "activations on the cpu are on the host already"
+
 run 2 "$SLUICE" "${small[@]}" --device h200 --run.out=never
 complains "--device h200: a GPU by its data sheet can be planned for (--dry-run), not used"
 [ ! -e never ] || fail "something was written"
