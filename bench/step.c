@@ -13,7 +13,7 @@ static const cli_usage usage = {
     .command = "bench step",
     .synopsis = "[OPTIONS]",
     .description =
-        "Trains a GPT of the given size for a few steps (forward, backward, gradient norm, AdamW) and, between the "
+        "Trains a model of the given size for a few steps (forward, backward, gradient norm, AdamW) and, between the "
         "steps, runs the matrix products of its linear layers alone: the same shapes through the same BLAS. The best "
         "time of each counts. Attention's products are in the step but not among the products alone. On a busy machine "
         "the processor times (step_cpu_s, gemm_cpu_s) tell more than the times on the clock.\n"
@@ -25,12 +25,52 @@ static const cli_usage usage = {
         "of the peak of products in the dtype.\n"
         "With --dtype bf16 parameters and activations are bf16, gradients, moments and master weights f32. The f32 "
         "step is measured afterwards, in the same run, on the processor. On a GPU the memory is the device's, and the "
-        "peak of products that of its matrix units by the data sheet.",
+        "peak of products that of its matrix units by the data sheet.\n"
+        "With --ops (always on a GPU) a profile follows: the program of the step runs a few times more, with an event "
+        "before every instruction. gemm_ms, attention_ms and other_ms are the times of its instructions and of the "
+        "optimizer, gap_ms what the step takes beyond them. Beside each op stands its limit: the time of its "
+        "operations "
+        "at the peak of products or of its bytes at the speed of a large copy, whichever is longer.",
     .examples = "sluice bench step --format json\n"
                 "sluice bench step --batch 4 --seq 128 --embd 256 --layers 4 --threads 2\n"
-                "sluice bench step --device cuda --dtype bf16 --batch 32 --seq 1024 --embd 768 --layers 12 --heads 12 "
-                "--vocab 50304",
+                "sluice bench step --preset gpt2-124m --device cuda --dtype bf16\n"
+                "sluice bench step --preset llama-1.1b --device cuda --dtype bf16 --format json",
 };
+
+/* Sizes that options leave open. */
+static const struct {
+    const char *name;
+    step_options sizes;
+} presets[] = {
+    { "small",
+      { .family = &sl_model_gpt2, .batch = 8, .seq = 256, .embd = 512, .layers = 8, .heads = 8, .vocab = 8192 } },
+    { "gpt2-124m",
+      { .family = &sl_model_gpt2, .batch = 32, .seq = 1024, .embd = 768, .layers = 12, .heads = 12, .vocab = 50304 } },
+    { "llama-1.1b",
+      { .family = &sl_model_llama,
+        .batch = 8,
+        .seq = 2048,
+        .embd = 2048,
+        .layers = 22,
+        .heads = 16,
+        .kv_heads = 4,
+        .inner = 5632,
+        .vocab = 32000 } },
+};
+
+static void fill_sizes(step_options *step, int preset)
+{
+    const step_options *sizes = &presets[preset].sizes;
+    step->family = sizes->family;
+    step->batch = step->batch ? step->batch : sizes->batch;
+    step->seq = step->seq ? step->seq : sizes->seq;
+    step->embd = step->embd ? step->embd : sizes->embd;
+    step->layers = step->layers ? step->layers : sizes->layers;
+    step->heads = step->heads ? step->heads : sizes->heads;
+    step->kv_heads = sizes->kv_heads;
+    step->inner = sizes->inner;
+    step->vocab = step->vocab ? step->vocab : sizes->vocab;
+}
 
 /* f32: the same step in f32, NULL if r is that. */
 static void print_json(const step_options *options, const step_result *r, const step_result *f32)
@@ -57,6 +97,14 @@ static void print_json(const step_options *options, const step_result *r, const 
         sl_json_put_double(&json, "tokens_per_s_over_f32", f32->step_s / r->step_s);
     sl_json_put_double(&json, "tokens_per_s", (double)(options->batch * options->seq) / r->step_s);
     sl_json_put_double(&json, "mfu", r->flops / r->step_s / r->product_peak);
+    if (r->has_profile) {
+        const step_shares shares = step_profile_shares(r);
+        sl_json_put_double(&json, "gemm_ms", 1e3 * shares.gemm);
+        sl_json_put_double(&json, "attention_ms", 1e3 * shares.attention);
+        sl_json_put_double(&json, "other_ms", 1e3 * shares.other);
+        sl_json_put_double(&json, "gap_ms", 1e3 * (r->step_s - shares.gemm - shares.attention - shares.other));
+        sl_json_put_double(&json, "copy_gb_per_s", r->copy_rate / 1e9);
+    }
     sl_json_put_double(&json, "loss", r->loss);
     sl_json_put_int(&json, "parameters", r->parameters);
     sl_json_put_string(&json, "kernels", r->kernels);
@@ -98,21 +146,35 @@ static void print_nodes(const step_result *r)
                r->nodes[i].name);
 }
 
+/* Every op with its time beside its limit. */
+static void print_ops(const step_result *r)
+{
+    const step_shares shares = step_profile_shares(r);
+    double known = shares.gemm + shares.attention + shares.other;
+    printf("profile    products %.3f ms, attention %.3f ms, other %.3f ms, gaps %.3f ms; a copy moves %.0f GB/s\n",
+           1e3 * shares.gemm, 1e3 * shares.attention, 1e3 * shares.other, 1e3 * (r->step_s - known),
+           r->copy_rate / 1e9);
+    printf("%9s %7s %6s %9s %9s %8s  op\n", "ms", "share", "calls", "limit ms", "of limit", "over ms");
+    for (int i = 0; i < r->op_count; i++) {
+        const step_op *op = &r->ops[i];
+        double limit = step_op_limit(r, op);
+        printf("%9.3f %6.1f%% %6d %9.3f %8.1f%% %8.3f  %s\n", 1e3 * op->seconds, 100 * op->seconds / r->step_s,
+               op->calls, 1e3 * limit, 100 * limit / op->seconds, 1e3 * (op->seconds - limit), op->name);
+    }
+}
+
 int bench_step(int argc, char **argv)
 {
-    step_options step = { .batch = 8,
-                          .seq = 256,
-                          .embd = 512,
-                          .layers = 8,
-                          .heads = 8,
-                          .vocab = 8192,
-                          .microbatches = 1,
-                          .threads = 1,
-                          .repeats = 5,
-                          .device = "cpu" };
-    int format = 0, dtype = 0;
-    bool nodes = false;
+    step_options step = { .microbatches = 1, .threads = 1, .repeats = 5, .device = "cpu" };
+    int format = 0, dtype = 0, preset = 0;
+    bool nodes = false, ops = false;
     const cli_option options[] = {
+        { .name = "preset",
+          .value = "NAME",
+          .words = "small|gpt2-124m|llama-1.1b",
+          .choice = &preset,
+          .help = "Model and sizes that the other options leave open: small (the default; a GPT of 8 layers of width "
+                  "512), gpt2-124m or llama-1.1b (22 layers of width 2048)." },
         DEVICE_OPTION_ROW(step.device),
         DTYPE_OPTION_ROW(dtype),
         { .name = "batch",
@@ -143,6 +205,9 @@ int bench_step(int argc, char **argv)
           .max = 10000,
           .help = "Steps to measure, after one that is not; the best counts." },
         { .name = "nodes", .flag = &nodes, .help = "Also list the slowest nodes of the graph (text only)." },
+        { .name = "ops",
+          .flag = &ops,
+          .help = "Also list every op with its time and its limit (text), or add their sums to the JSON." },
         FORMAT_OPTION_ROW(format),
         { .name = NULL },
     };
@@ -150,22 +215,26 @@ int bench_step(int argc, char **argv)
     if (!options_parse(&usage, options, &argc, argv, &code))
         return code;
     log_to_stderr("bench step");
+    fill_sizes(&step, preset);
     if (step.batch % step.microbatches != 0)
         return usage_error("bench step", "--batch must be a multiple of --microbatches");
     step_result result = { 0 }, f32 = { 0 };
-    step.nodes = nodes && format == FORMAT_TEXT;
+    bool on_host = strcmp(step.device, "cpu") == 0;
+    step.profile = nodes || ops || !on_host;
     step.dtype = (sl_dtype)dtype;
     if (step_measure(&step, &result) != SL_OK)
         return failure("bench step");
     step_options same = step;
     same.dtype = SL_F32;
-    same.nodes = false;
-    bool compares = dtype != SL_F32 && strcmp(step.device, "cpu") == 0;
+    same.profile = false;
+    bool compares = dtype != SL_F32 && on_host;
     if (compares && step_measure(&same, &f32) != SL_OK)
         return failure("bench step");
     (format == FORMAT_JSON ? print_json : print_text)(&step, &result, compares ? &f32 : NULL);
-    if (step.nodes)
+    if (nodes && format == FORMAT_TEXT)
         print_nodes(&result);
+    if (step.profile && (ops || !nodes) && format == FORMAT_TEXT)
+        print_ops(&result);
     step_result_clear(&result);
     return EXIT_OK;
 }

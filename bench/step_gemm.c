@@ -1,10 +1,8 @@
-/* The matrix products of a GPT's linear layers alone, through the same kernels: what a step is measured against. */
+/* The matrix products of a model's linear layers alone, through the same kernels: what a step is measured against. */
 #include "step_measure.h"
 
 #include "base/alloc.h"
-
-#include <stdio.h>
-#include <string.h>
+#include "graph/program.h"
 
 /* One linear layer: x[rows, in] w -> y[rows, out]. */
 typedef struct layer {
@@ -24,34 +22,26 @@ struct step_gemms {
     size_t scratch_bytes;
 };
 
-static sl_status add_layer(step_gemms *gemms, const sl_runtime *runtime, const char *name, bool transpose_w)
+/* The products of the program's forward that have a parameter as their weight. */
+static sl_status add_layers(step_gemms *gemms, const sl_stage_program *program, const sl_runtime *runtime)
 {
-    const sl_param *param = NULL;
-    sl_status status = sl_runtime_find_param(runtime, name, &param);
-    if (status != SL_OK)
-        return status;
-    layer *l = &gemms->layers[gemms->count];
-    l->w = param->data;
-    l->dw = param->grad;
-    l->transpose_w = transpose_w;
-    l->in = l->w.meta.shape.dims[transpose_w ? 1 : 0];
-    l->out = l->w.meta.shape.dims[transpose_w ? 0 : 1];
-    gemms->count++;
-    return SL_OK;
-}
-
-static sl_status add_layers(step_gemms *gemms, const step_options *options, const sl_runtime *runtime)
-{
-    static const char *const in_block[] = { "attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj" };
     sl_status status = SL_OK;
-    char name[64];
-    for (int64_t i = 0; i < options->layers; i++) {
-        for (size_t n = 0; n < sizeof in_block / sizeof *in_block; n++) {
-            snprintf(name, sizeof name, "transformer.h.%lld.%s.weight", (long long)i, in_block[n]);
-            SL_TRY(add_layer(gemms, runtime, name, false));
-        }
+    const sl_instruction_list *list = &program->plan.phases[SL_PHASE_F];
+    SL_TRY(SL_NEW_ARRAY(gemms->layers, list->count));
+    for (int i = 0; i < list->count; i++) {
+        const sl_instruction *step = &list->items[i];
+        const sl_program_place *place = step->op == SL_OP_LINEAR ? &program->plan.split[step->inputs[1].storage] : NULL;
+        const sl_param *param = NULL;
+        if (!place || place->home != SL_HOME_PARAM)
+            continue;
+        SL_TRY(sl_runtime_find_param(runtime, program->info.params[place->index].name, &param));
+        layer *l = &gemms->layers[gemms->count++];
+        l->w = param->data;
+        l->dw = param->grad;
+        l->transpose_w = step->attrs.transpose_w;
+        l->in = l->w.meta.shape.dims[l->transpose_w ? 1 : 0];
+        l->out = l->w.meta.shape.dims[l->transpose_w ? 0 : 1];
     }
-    SL_TRY(add_layer(gemms, runtime, "transformer.wte.weight", true)); /* the head */
 done:
     return status;
 }
@@ -122,7 +112,8 @@ done:
     return status;
 }
 
-sl_status step_gemms_create(const step_options *options, sl_device *device, const sl_runtime *runtime, step_gemms **out)
+sl_status step_gemms_create(const step_options *options, sl_device *device, const sl_stage_program *program,
+                            const sl_runtime *runtime, step_gemms **out)
 {
     sl_status status = SL_OK;
     step_gemms *gemms = NULL;
@@ -131,8 +122,7 @@ sl_status step_gemms_create(const step_options *options, sl_device *device, cons
     gemms->device = device;
     gemms->rounds = options->microbatches;
     gemms->rows = options->batch / options->microbatches * options->seq;
-    SL_TRY(SL_NEW_ARRAY(gemms->layers, 4 * options->layers + 1));
-    SL_TRY(add_layers(gemms, options, runtime));
+    SL_TRY(add_layers(gemms, program, runtime));
     SL_TRY(allocate(gemms, sl_runtime_stream(runtime)));
     *out = gemms;
     gemms = NULL;

@@ -7,7 +7,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -19,6 +18,7 @@ typedef struct bench_run {
     sl_partition *partition;
     sl_schedule *schedule;
     sl_stage *stage;
+    sl_stage_program *program; /* the stage's once more: what it consists of */
     sl_runtime *runtime;
     sl_arg args[2]; /* tokens and targets */
     double loss;    /* of the last step */
@@ -45,6 +45,7 @@ static void bench_run_close(bench_run *run)
     step_gemms_destroy(run->gemms);
     sl_optimizer_destroy(run->optimizer);
     sl_runtime_destroy(run->runtime);
+    sl_stage_program_destroy(run->program);
     sl_stage_destroy(run->stage);
     sl_schedule_destroy(run->schedule);
     sl_partition_destroy(run->partition);
@@ -83,15 +84,29 @@ static void reset_peak(void)
 
 static sl_model model_of(const step_options *options)
 {
-    sl_model model = sl_model_default(&sl_model_gpt2);
-    model.gpt2.vocab_size = options->vocab;
-    model.gpt2.n_positions = options->seq;
-    model.gpt2.n_embd = options->embd;
-    model.gpt2.n_layer = options->layers;
-    model.gpt2.n_head = options->heads;
-    model.gpt2.embd_pdrop = model.gpt2.resid_pdrop = model.gpt2.attn_pdrop = 0;
-    model.gpt2.bos_token_id = -1;
-    model.gpt2.eos_token_id.count = 0;
+    sl_model model = sl_model_default(options->family);
+    if (options->family == &sl_model_llama) {
+        sl_decoder_config *config = &model.decoder;
+        config->vocab_size = options->vocab;
+        config->max_position_embeddings = options->seq;
+        config->hidden_size = options->embd;
+        config->intermediate_size = options->inner;
+        config->num_hidden_layers = options->layers;
+        config->num_attention_heads = options->heads;
+        config->num_key_value_heads = options->kv_heads;
+        config->bos_token_id = -1;
+        config->eos_token_id.count = 0;
+    } else {
+        sl_gpt2_config *config = &model.gpt2;
+        config->vocab_size = options->vocab;
+        config->n_positions = options->seq;
+        config->n_embd = options->embd;
+        config->n_layer = options->layers;
+        config->n_head = options->heads;
+        config->embd_pdrop = config->resid_pdrop = config->attn_pdrop = 0;
+        config->bos_token_id = -1;
+        config->eos_token_id.count = 0;
+    }
     return model;
 }
 
@@ -105,6 +120,7 @@ static sl_status open_runtime(const step_options *bench, bench_run *run)
     SL_TRY(sl_schedule_generate(
         &(sl_generate_options){ .name = "1F1B", .ranks = 1, .microbatches = bench->microbatches }, &run->schedule));
     SL_TRY(sl_stage_build(&partition, 1, 0, run->device, &program, &run->stage));
+    SL_TRY(sl_stage_program_create(partition, 0, run->device, &program, &run->program));
     sl_runtime_options options = {
         .group = run->group, .device = run->device, .schedule = run->schedule, .stages = &run->stage, .stage_count = 1
     };
@@ -237,31 +253,6 @@ static sl_status run_gemms(bench_run *run, step_result *best)
     return status;
 }
 
-static int by_seconds(const void *a, const void *b)
-{
-    double x = ((const step_node *)a)->seconds, y = ((const step_node *)b)->seconds;
-    return x < y ? 1 : x > y ? -1 : 0;
-}
-
-static sl_status measure_nodes(const step_options *options, const bench_run *run, step_result *result)
-{
-    sl_status status = SL_OK;
-    double *seconds = NULL;
-    int count = sl_graph_node_count(run->graph);
-    SL_TRY(SL_NEW_ARRAY(seconds, count));
-    SL_TRY(SL_NEW_ARRAY(result->nodes, count));
-    SL_TRY(step_time_nodes(options, run->partition, run->device, run->runtime, run->args, seconds));
-    for (int i = 0; i < count; i++) {
-        char *name = NULL;
-        SL_TRY(sl_strdup(sl_graph_node_name(run->graph, i), &name));
-        result->nodes[result->node_count++] = (step_node){ name, seconds[i] };
-    }
-    qsort(result->nodes, (size_t)count, sizeof *result->nodes, by_seconds);
-done:
-    sl_free(seconds);
-    return status;
-}
-
 sl_status step_measure(const step_options *options, step_result *out)
 {
     sl_status status = SL_OK;
@@ -279,7 +270,7 @@ sl_status step_measure(const step_options *options, step_result *out)
     SL_TRY(run_step(&run, 1, &(step_result){ 0 }));
     result.peak_memory =
         sl_device_is_host(run.device) ? resident("VmHWM") - before : (int64_t)sl_device_get_memory(run.device).taken;
-    SL_TRY(step_gemms_create(options, run.device, run.runtime, &run.gemms));
+    SL_TRY(step_gemms_create(options, run.device, run.program, run.runtime, &run.gemms));
     result.gemm_flops = step_gemms_flops(run.gemms);
     SL_TRY(step_gemms_run(run.gemms, sl_runtime_stream(run.runtime)));
     for (int i = 0; i < options->repeats; i++) {
@@ -289,11 +280,11 @@ sl_status step_measure(const step_options *options, step_result *out)
         result.product_peak = fmax(result.product_peak, sl_kernel_measure_product_peak(run.device, options->dtype));
     }
     result.loss = run.loss;
-    if (options->nodes)
-        SL_TRY(measure_nodes(options, &run, &result));
+    if (options->profile)
+        SL_TRY(
+            step_profile(options, run.graph, run.program, run.device, run.runtime, run.optimizer, run.args, &result));
     *out = result;
-    result.nodes = NULL;
-    result.node_count = 0;
+    result = (step_result){ 0 };
 done:
     step_result_clear(&result);
     bench_run_close(&run);
@@ -305,6 +296,6 @@ void step_result_clear(step_result *result)
     for (int i = 0; i < result->node_count; i++)
         sl_free((void *)result->nodes[i].name);
     sl_free(result->nodes);
-    result->nodes = NULL;
-    result->node_count = 0;
+    sl_free(result->ops);
+    *result = (step_result){ 0 };
 }

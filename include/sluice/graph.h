@@ -348,6 +348,9 @@ typedef struct sl_bindings {
     const sl_rng *step_rng; /* as sl_kernel_call's */
     /* Optional: seconds spent are added to element n for node n of the graph; synchronizes after every instruction. */
     double *node_seconds;
+    /* Optional: events of the device, one recorded before each instruction of the phase and one after the last
+     * (instruction_count + 1). What lies between two of them is the time of an instruction; nothing is synchronized. */
+    sl_event *const *events;
 } sl_bindings;
 
 /* Derives the programs of one stage for the kernels of the device. options may be NULL. */

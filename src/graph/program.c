@@ -138,7 +138,7 @@ void sl_stage_program_constants(const sl_stage_program *program, void *host)
         memcpy((char *)host + program->constant_offsets[i], program->constant_data[i], program->constant_sizes[i]);
 }
 
-static sl_cost instruction_cost(const sl_instruction *step)
+sl_cost sl_instruction_cost(const sl_instruction *step)
 {
     const sl_op_use use = { .op = step->op,
                             .attrs = &step->attrs,
@@ -152,7 +152,7 @@ double sl_program_seconds(const sl_stage_program *program, sl_phase phase, doubl
     double seconds = 0;
     const sl_instruction_list *list = &program->plan.phases[phase];
     for (int i = 0; i < list->count; i++) {
-        sl_cost cost = instruction_cost(&list->items[i]);
+        sl_cost cost = sl_instruction_cost(&list->items[i]);
         seconds += fmax(cost.flops / flops_per_s, cost.bytes / bytes_per_s);
     }
     return seconds;
@@ -163,7 +163,7 @@ static void add_costs(sl_stage_program *program)
     for (int p = 0; p < SL_PHASE_COUNT; p++) {
         const sl_instruction_list *list = &program->plan.phases[p];
         for (int i = 0; i < list->count; i++) {
-            sl_cost cost = instruction_cost(&list->items[i]);
+            sl_cost cost = sl_instruction_cost(&list->items[i]);
             program->info.cost[p].flops += cost.flops;
             program->info.cost[p].bytes += cost.bytes;
         }

@@ -15,6 +15,8 @@ struct sl_stage_program {
     const char **node_names; /* by node of the graph; those of the stage's nodes alone, for messages and the dump */
 };
 
+/* Of one instruction; nothing if the plan made it unnecessary. */
+sl_cost sl_instruction_cost(const sl_instruction *step);
 /* Seconds of a phase if each instruction takes as long as its operations or its bytes at these rates, whichever takes
  * longer. */
 double sl_program_seconds(const sl_stage_program *program, sl_phase phase, double flops_per_s, double bytes_per_s);

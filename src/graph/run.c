@@ -131,6 +131,8 @@ sl_status sl_stage_program_run(const sl_stage_program *program, sl_phase phase, 
         SL_TRY(zero_unstarted(program, phase, stream, bindings));
     for (int i = 0; i < list->count; i++) {
         const sl_instruction *step = &list->items[i];
+        if (bindings->events)
+            SL_TRY(sl_event_record(bindings->events[i], stream));
         if (step->is_done)
             continue;
         double start = bindings->node_seconds ? sl_now() : 0;
@@ -143,6 +145,8 @@ sl_status sl_stage_program_run(const sl_stage_program *program, sl_phase phase, 
             return sl_fail_context(status, "stage %d %s '%s'", program->info.stage, sl_phase_name(phase),
                                    program->node_names[step->node] ? program->node_names[step->node] : "outputs");
     }
+    if (bindings->events)
+        SL_TRY(sl_event_record(bindings->events[list->count], stream));
 done:
     return status;
 }

@@ -24,6 +24,19 @@ run 0 "$SLUICE" bench step "${small[@]}" --dtype bf16
 prints "times the tokens/s of f32"
 run 0 "$SLUICE" bench step "${small[@]}" --nodes
 prints "lm_head.linear"
+
+# A profile: every op with its time and limit; their sums and the gap make the step.
+run 0 "$SLUICE" bench step "${small[@]}" --ops
+prints "cross_entropy_grad"
+prints "adamw, all parameters"
+run 0 "$SLUICE" bench step "${small[@]}" --ops --format json
+for key in gemm_ms attention_ms other_ms copy_gb_per_s; do
+    awk -v v="$(field $key)" 'BEGIN { exit !(v > 0) }' || fail "$key is not a positive number"
+done
+awk -v s="$(field step_s)" -v a="$(field gemm_ms)" -v b="$(field attention_ms)" -v c="$(field other_ms)" -v d="$(field gap_ms)" \
+    'BEGIN { e = 1e3 * s - a - b - c - d; exit !(e < 1e-6 && -e < 1e-6) }' || fail "the parts are not the step"
+run 0 "$SLUICE" bench step --preset llama-1.1b "${small[@]}" --format json
+[ "$(field parameters)" -gt 0 ] || fail "no Llama"
 run 2 "$SLUICE" bench step --batch 0
 run 2 "$SLUICE" bench step --format yaml
 run 1 "$SLUICE" bench step --embd 30 --heads 4
