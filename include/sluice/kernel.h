@@ -46,6 +46,10 @@ SL_API SL_MUST_CHECK sl_status sl_kernel_scratch(sl_device *device, const sl_ker
 /* Checks the call and gives it to the stream. The call struct may go at once, the memory after the stream ran it. */
 SL_API SL_MUST_CHECK sl_status sl_kernel_run(sl_stream *stream, const sl_kernel_call *call);
 
+/* Several calls that do not depend on each other, with scratch of their own each: as if run one after the other, and with
+ * the same bits. A device may do with one pass what would be many small ones (updates of parameters, sums of squares). */
+SL_API SL_MUST_CHECK sl_status sl_kernel_run_many(sl_stream *stream, const sl_kernel_call *calls, int count);
+
 /* Products reorder ("pack") their weight before they multiply. If calls that differ in their rows alone share a weight, it
  * can be packed once for all of them: bytes that LINEAR or LINEAR_GRAD_X wants for that; 0: the kernel has no use for it,
  * and so for all other ops. Looks at metadata only. The result of a call has the same bits either way. */

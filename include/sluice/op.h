@@ -78,9 +78,10 @@ extern "C" {
  *   DROPOUT          x[N,..] -> y: 0 with probability p, else x / (1 - p); the mask depends on rng.seed, rng.step, key
  *                    and the element's place in the global batch; its gradient is DROPOUT(dy). Identity without
  *                    rng.training
- * Optimizers; elementwise, updated in place: outputs are read and written. Each tensor has a dtype of its own
- *   ADAMW            g -> p, m, v; attrs.optim
- *   SGD              g -> p, m?; attrs.optim
+ * Optimizers; elementwise, updated in place: outputs are read and written. Each tensor has a dtype of its own. copy gets
+ * the new p
+ *   ADAMW            g -> p, m, v, copy?; attrs.optim
+ *   SGD              g -> p, m?, copy?; attrs.optim
  *   SQUARE_SUM       x -> y[] f64: sum of squares, in double precision and in a fixed order
  */
 #define SL_OP_LIST(X)                                                                                                  \

@@ -71,6 +71,9 @@ sl_status cuda_reduce(const cuda_run *run); /* SUM_TO, SUM, MEAN, MAX */
 sl_status cuda_max_grad(const cuda_run *run);
 sl_status cuda_square_sum(const cuda_run *run);
 sl_status cuda_optim(const cuda_run *run); /* ADAMW, SGD */
+/* The first calls of a list, as many as go in one launch; *taken may be 0. run->call is not used. */
+sl_status cuda_adamw_many(const cuda_run *run, const sl_kernel_call *calls, int count, int *taken);
+sl_status cuda_square_sum_many(const cuda_run *run, const sl_kernel_call *calls, int count, int *taken);
 sl_status cuda_attention(const cuda_run *run);
 sl_status cuda_attention_grad(const cuda_run *run);
 sl_status cuda_attention_cached(const cuda_run *run);

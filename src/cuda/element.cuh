@@ -324,6 +324,20 @@ static inline unsigned element_blocks(int64_t count)
 #define FOR_EACH_ELEMENT(i, count)                                                                                     \
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (count); i += (int64_t)gridDim.x * blockDim.x)
 
+// The entry of a table to which a chunk belongs; entry.chunk is the first of its own, rising.
+template <class Entry> __device__ __forceinline__ int entry_of_chunk(const Entry *entries, int count, int32_t chunk)
+{
+    int low = 0, high = count - 1;
+    while (low < high) {
+        int middle = (low + high + 1) / 2;
+        if (entries[middle].chunk <= chunk)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
 // ---- Reports ----------------------------------------------------------------------------------
 
 __device__ __forceinline__ void report(const cuda_reporter &to, cuda_fault_kind what, int64_t value, int64_t element,

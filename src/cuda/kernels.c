@@ -41,11 +41,10 @@ static const cuda_kernel kernels[SL_OP_COUNT] = {
     [SL_OP_SQUARE_SUM] = cuda_square_sum,
 };
 
-static sl_status cuda_run_call(sl_stream *stream, const sl_kernel_call *call)
+static cuda_run run_of(sl_stream *stream, const sl_kernel_call *call)
 {
-    sl_status status = SL_OK;
     const cuda_device *device = (const cuda_device *)stream->device;
-    const cuda_run run = {
+    return (cuda_run){
         .stream = ((cuda_stream *)stream)->stream,
         .call = call,
         .reporter = { .fault = device->fault, .lock = device->fault_lock, .op = (int32_t)call->op, .node = call->node },
@@ -53,12 +52,39 @@ static sl_status cuda_run_call(sl_stream *stream, const sl_kernel_call *call)
         .blas = device->blas,
         .dnn = device->dnn
     };
+}
+
+static sl_status cuda_run_call(sl_stream *stream, const sl_kernel_call *call)
+{
+    sl_status status = SL_OK;
+    const cuda_device *device = (const cuda_device *)stream->device;
+    const cuda_run run = run_of(stream, call);
     bool is_done = false;
     SL_TRY(cuda_select(device));
     if (call->op == SL_OP_ATTENTION || call->op == SL_OP_ATTENTION_GRAD)
         SL_TRY(cuda_dnn_attention(&run, &is_done));
     if (!is_done)
         SL_TRY((kernels[call->op] ? kernels[call->op] : cuda_elementwise)(&run));
+done:
+    return status;
+}
+
+static sl_status cuda_run_calls(sl_stream *stream, const sl_kernel_call *calls, int count)
+{
+    sl_status status = SL_OK;
+    SL_TRY(cuda_select((const cuda_device *)stream->device));
+    for (int i = 0, taken = 0; i < count; i += taken) {
+        const cuda_run run = run_of(stream, &calls[i]);
+        taken = 0;
+        if (calls[i].op == SL_OP_ADAMW)
+            SL_TRY(cuda_adamw_many(&run, &calls[i], count - i, &taken));
+        else if (calls[i].op == SL_OP_SQUARE_SUM)
+            SL_TRY(cuda_square_sum_many(&run, &calls[i], count - i, &taken));
+        if (taken == 0) {
+            SL_TRY(cuda_run_call(stream, &calls[i]));
+            taken = 1;
+        }
+    }
 done:
     return status;
 }
@@ -111,6 +137,7 @@ static double cuda_measure_product_peak(sl_device *head, sl_dtype dtype)
 const sl_kernel_table cuda_kernels = {
     .kind = SL_DEVICE_CUDA,
     .run = cuda_run_call,
+    .run_many = cuda_run_calls,
     .scratch = cuda_call_scratch,
     .describe = cuda_describe,
     .measure_peak = cuda_measure_peak,

@@ -23,8 +23,8 @@ template <class S> __device__ __forceinline__ S adamw_step(const update<S> &o, S
 
 template <class S>
 __global__ void adamw(const __grid_constant__ tensor_view g, const __grid_constant__ tensor_view p,
-                      const __grid_constant__ tensor_view m, const __grid_constant__ tensor_view v, int64_t count,
-                      const __grid_constant__ update<S> o)
+                      const __grid_constant__ tensor_view m, const __grid_constant__ tensor_view v,
+                      const __grid_constant__ tensor_view copy, int64_t count, const __grid_constant__ update<S> o)
 {
     FOR_EACH_ELEMENT (i, count) {
         int64_t p_at = p.offset(i), m_at = m.offset(i), v_at = v.offset(i);
@@ -33,70 +33,13 @@ __global__ void adamw(const __grid_constant__ tensor_view g, const __grid_consta
         store<S>(m.data, m.dtype, m_at, first, false);
         store<S>(v.data, v.dtype, v_at, second, false);
         store<S>(p.data, p.dtype, p_at, value, false);
+        if (copy.data)
+            store<S>(copy.data, copy.dtype, copy.offset(i), load<S>(p.data, p.dtype, p_at), false);
     }
 }
 
-// Packed tensors: eight elements a thread.
-__global__ void __launch_bounds__(BLOCK)
-    adamw_eights(const __grid_constant__ tensor_view g_view, const __grid_constant__ tensor_view p_view,
-                 const __grid_constant__ tensor_view m_view, const __grid_constant__ tensor_view v_view, int64_t count,
-                 const __grid_constant__ update<float> o)
+template <class S> static update<S> numbers_of(const sl_optim_attrs *o)
 {
-    row_view<float> g(g_view, 0), p(p_view, 0), m(m_view, 0), v(v_view, 0);
-    FOR_EACH_ELEMENT (group, (count + WIDE - 1) / WIDE) {
-        float gradient[WIDE], value[WIDE], first[WIDE], second[WIDE];
-        g.get_wide(group * WIDE, count, 0, gradient);
-        p.get_wide(group * WIDE, count, 0, value);
-        m.get_wide(group * WIDE, count, 0, first);
-        v.get_wide(group * WIDE, count, 0, second);
-#pragma unroll
-        for (int k = 0; k < WIDE; k++)
-            value[k] = adamw_step<float>(o, gradient[k], value[k], &first[k], &second[k]);
-        m.put_wide(group * WIDE, count, first, false);
-        v.put_wide(group * WIDE, count, second, false);
-        p.put_wide(group * WIDE, count, value, false);
-    }
-}
-
-static bool is_flat(const tensor_view &view)
-{
-    return view.rank == 1 && view.strides[0] == 1 && (view.dtype == SL_F32 || view.dtype == SL_BF16);
-}
-
-static bool launch_eights(const cuda_run *run, const tensor_view &g, const tensor_view &p, const tensor_view &m,
-                          const tensor_view &v, int64_t count, const update<float> &o)
-{
-    if (!is_flat(g) || !is_flat(p) || !is_flat(m) || !is_flat(v))
-        return false;
-    adamw_eights<<<element_blocks((count + WIDE - 1) / WIDE), BLOCK, 0, run->stream>>>(g, p, m, v, count, o);
-    return true;
-}
-
-static bool launch_eights(const cuda_run *, const tensor_view &, const tensor_view &, const tensor_view &,
-                          const tensor_view &, int64_t, const update<double> &)
-{
-    return false;
-}
-
-template <class S> __global__ void sgd(const __grid_constant__ tensor_view g, const __grid_constant__ tensor_view p, const __grid_constant__ tensor_view m, int64_t count, const __grid_constant__ update<S> o)
-{
-    FOR_EACH_ELEMENT (i, count) {
-        int64_t p_at = p.offset(i);
-        S value = load<S>(p.data, p.dtype, p_at);
-        S change = o.scale * load<S>(g.data, g.dtype, g.offset(i)) + o.decay * value;
-        if (m.data) {
-            int64_t m_at = m.offset(i);
-            change += o.momentum * load<S>(m.data, m.dtype, m_at);
-            store<S>(m.data, m.dtype, m_at, change, false);
-        }
-        store<S>(p.data, p.dtype, p_at, value - o.lr * change, false);
-    }
-}
-
-template <class S> static void run_update(const cuda_run *run, int64_t count)
-{
-    const sl_kernel_call *call = run->call;
-    const sl_optim_attrs *o = &call->attrs.optim;
     update<S> numbers;
     numbers.beta1 = (S)o->beta1;
     numbers.beta2 = (S)o->beta2;
@@ -110,23 +53,159 @@ template <class S> static void run_update(const cuda_run *run, int64_t count)
     numbers.scale = (S)o->grad_scale;
     numbers.momentum = (S)o->momentum;
     numbers.decay = (S)o->weight_decay;
-    tensor_view g = merged(sl_call_input(call, 0), 0), p = merged(sl_call_output(call, 0), 0);
-    tensor_view m = sl_view_is_none(sl_call_output(call, 1)) ? tensor_view() : merged(sl_call_output(call, 1), 0);
-    unsigned blocks = element_blocks(count);
-    if (call->op == SL_OP_ADAMW) {
-        tensor_view v = merged(sl_call_output(call, 2), 0);
-        if (!launch_eights(run, g, p, m, v, count, numbers))
-            adamw<S><<<blocks, BLOCK, 0, run->stream>>>(g, p, m, v, count, numbers);
-    } else {
-        sgd<S><<<blocks, BLOCK, 0, run->stream>>>(g, p, m, count, numbers);
+    return numbers;
+}
+
+// ---- Many packed tensors at once --------------------------------------------------------------
+
+// One tensor of the table, and its first chunk among those of all.
+struct adamw_entry {
+    void *g, *p, *m, *v, *copy; // copy NULL: none
+    int64_t count;
+    int32_t chunk;
+    uint8_t g_dtype, p_dtype, m_dtype, copy_dtype; // v has that of m
+    float keep;                                    // what weight decay leaves
+};
+
+// The table travels with the launch: a kernel may have 32,764 bytes of arguments.
+enum { TABLE_SIZE = 448, CHUNK = 4 * BLOCK * WIDE };
+
+struct adamw_table {
+    update<float> numbers;
+    int32_t count, chunks;
+    adamw_entry entries[TABLE_SIZE];
+};
+
+__global__ void __launch_bounds__(BLOCK) adamw_chunks(const __grid_constant__ adamw_table table)
+{
+    const adamw_entry &e = table.entries[entry_of_chunk(table.entries, table.count, (int32_t)blockIdx.x)];
+    update<float> o = table.numbers;
+    o.keep = e.keep;
+    row_view<float> g(e.g, 0, e.g_dtype, 1), p(e.p, 0, e.p_dtype, 1), m(e.m, 0, e.m_dtype, 1), v(e.v, 0, e.m_dtype, 1);
+    row_view<float> copy(e.copy, 0, e.copy_dtype, 1);
+    int64_t start = (int64_t)((int32_t)blockIdx.x - e.chunk) * CHUNK + threadIdx.x * WIDE;
+#pragma unroll 1
+    for (int64_t at = start; at < start + CHUNK && at < e.count; at += BLOCK * WIDE) {
+        float gradient[WIDE], value[WIDE], first[WIDE], second[WIDE];
+        g.get_wide(at, e.count, 0, gradient);
+        p.get_wide(at, e.count, 0, value);
+        m.get_wide(at, e.count, 0, first);
+        v.get_wide(at, e.count, 0, second);
+#pragma unroll
+        for (int k = 0; k < WIDE; k++)
+            value[k] = adamw_step<float>(o, gradient[k], value[k], &first[k], &second[k]);
+        m.put_wide(at, e.count, first, false);
+        v.put_wide(at, e.count, second, false);
+        p.put_wide(at, e.count, value, false);
+        if (e.copy)
+            copy.put_wide(at, e.count, value, false);
     }
+}
+
+static bool is_flat(const sl_view *view)
+{
+    return (view->meta.dtype == SL_F32 || view->meta.dtype == SL_BF16) && sl_meta_is_contiguous(&view->meta);
+}
+
+static bool fits_table(const sl_kernel_call *call)
+{
+    const sl_view *copy = sl_call_output(call, 3);
+    return call->op == SL_OP_ADAMW && is_flat(sl_call_input(call, 0)) && is_flat(sl_call_output(call, 0)) &&
+           is_flat(sl_call_output(call, 1)) && is_flat(sl_call_output(call, 2)) &&
+           sl_call_output(call, 1)->meta.dtype == sl_call_output(call, 2)->meta.dtype &&
+           sl_call_output(call, 0)->meta.dtype == SL_F32 &&
+           (sl_view_is_none(copy) || is_flat(copy));
+}
+
+static bool same_update(const sl_optim_attrs *a, const sl_optim_attrs *b)
+{
+    return a->lr == b->lr && a->beta1 == b->beta1 && a->beta2 == b->beta2 && a->eps == b->eps &&
+           a->grad_scale == b->grad_scale && a->t == b->t;
+}
+
+static void add_entry(adamw_table *table, const sl_kernel_call *call)
+{
+    const sl_view *g = sl_call_input(call, 0), *p = sl_call_output(call, 0), *m = sl_call_output(call, 1);
+    const sl_view *v = sl_call_output(call, 2), *copy = sl_call_output(call, 3);
+    adamw_entry *e = &table->entries[table->count++];
+    e->g = g->data;
+    e->p = p->data;
+    e->m = m->data;
+    e->v = v->data;
+    e->copy = sl_view_is_none(copy) ? NULL : copy->data;
+    e->count = sl_meta_count(&g->meta);
+    e->chunk = table->chunks;
+    e->g_dtype = (uint8_t)g->meta.dtype;
+    e->p_dtype = (uint8_t)p->meta.dtype;
+    e->m_dtype = (uint8_t)m->meta.dtype;
+    e->copy_dtype = (uint8_t)(e->copy ? copy->meta.dtype : SL_F32);
+    e->keep = (float)(1 - call->attrs.optim.lr * call->attrs.optim.weight_decay);
+    table->chunks += (int32_t)((e->count + CHUNK - 1) / CHUNK);
+}
+
+sl_status cuda_adamw_many(const cuda_run *run, const sl_kernel_call *calls, int count, int *taken)
+{
+    adamw_table table;
+    table.numbers = numbers_of<float>(&calls[0].attrs.optim);
+    table.count = table.chunks = 0;
+    *taken = 0;
+    while (*taken < count && table.count < TABLE_SIZE && fits_table(&calls[*taken]) &&
+           same_update(&calls[*taken].attrs.optim, &calls[0].attrs.optim)) {
+        if (sl_meta_count(&calls[*taken].inputs[0].meta) > 0)
+            add_entry(&table, &calls[*taken]);
+        ++*taken;
+    }
+    if (table.chunks > 0)
+        adamw_chunks<<<(unsigned)table.chunks, BLOCK, 0, run->stream>>>(table);
+    return launched("optimizer kernel");
+}
+
+// ---- Any tensors ------------------------------------------------------------------------------
+
+template <class S>
+__global__ void sgd(const __grid_constant__ tensor_view g, const __grid_constant__ tensor_view p,
+                    const __grid_constant__ tensor_view m, const __grid_constant__ tensor_view copy, int64_t count,
+                    const __grid_constant__ update<S> o)
+{
+    FOR_EACH_ELEMENT (i, count) {
+        int64_t p_at = p.offset(i);
+        S value = load<S>(p.data, p.dtype, p_at);
+        S change = o.scale * load<S>(g.data, g.dtype, g.offset(i)) + o.decay * value;
+        if (m.data) {
+            int64_t m_at = m.offset(i);
+            change += o.momentum * load<S>(m.data, m.dtype, m_at);
+            store<S>(m.data, m.dtype, m_at, change, false);
+        }
+        store<S>(p.data, p.dtype, p_at, value - o.lr * change, false);
+        if (copy.data)
+            store<S>(copy.data, copy.dtype, copy.offset(i), load<S>(p.data, p.dtype, p_at), false);
+    }
+}
+
+static tensor_view output_of(const sl_kernel_call *call, int i)
+{
+    return sl_view_is_none(sl_call_output(call, i)) ? tensor_view() : merged(sl_call_output(call, i), 0);
+}
+
+template <class S> static void run_update(const cuda_run *run, int64_t count)
+{
+    const sl_kernel_call *call = run->call;
+    update<S> numbers = numbers_of<S>(&call->attrs.optim);
+    tensor_view g = merged(sl_call_input(call, 0), 0), p = output_of(call, 0), m = output_of(call, 1);
+    unsigned blocks = element_blocks(count);
+    if (call->op == SL_OP_ADAMW)
+        adamw<S><<<blocks, BLOCK, 0, run->stream>>>(g, p, m, output_of(call, 2), output_of(call, 3), count, numbers);
+    else
+        sgd<S><<<blocks, BLOCK, 0, run->stream>>>(g, p, m, output_of(call, 2), count, numbers);
 }
 
 sl_status cuda_optim(const cuda_run *run)
 {
     int64_t count = sl_meta_count(&run->call->inputs[0].meta);
-    if (count == 0)
-        return SL_OK;
+    int taken = 0;
+    sl_status status = run->call->op == SL_OP_ADAMW ? cuda_adamw_many(run, run->call, 1, &taken) : SL_OK;
+    if (count == 0 || taken > 0 || status != SL_OK)
+        return status;
     if (is_double(run->call))
         run_update<double>(run, count);
     else

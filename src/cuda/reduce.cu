@@ -165,40 +165,122 @@ sl_status cuda_max_grad(const cuda_run *run)
 
 // ---- Sum of squares ---------------------------------------------------------------------------
 
-enum { SQUARE_BLOCKS = SL_GPU_SQUARE_BLOCKS };
+// A tensor in chunks of a fixed size, a block of threads for each; then the chunks' sums, one block for each tensor.
+enum { SQUARE_CHUNK = SL_GPU_SQUARE_CHUNK };
 
 // Threads take eight neighbours at a time, wherever they lie.
-__global__ void __launch_bounds__(BLOCK)
-    square_parts(const __grid_constant__ tensor_view x, int64_t count, bool flat, double *parts)
+template <class Get> __device__ __forceinline__ double chunk_squares(int64_t start, int64_t count, Get get)
 {
     double sum = 0;
-    row_view<double> row(x, 0);
-    FOR_EACH_ELEMENT (group, (count + WIDE - 1) / WIDE) {
+#pragma unroll 4
+    for (int64_t i = start + threadIdx.x * WIDE; i < start + SQUARE_CHUNK; i += BLOCK * WIDE) {
         double v[WIDE] = {};
-        if (flat) {
-            row.get_wide(group * WIDE, count, 0, v);
-        } else {
-#pragma unroll
-            for (int k = 0; k < WIDE; k++) {
-                if (group * WIDE + k < count)
-                    v[k] = load<double>(x.data, x.dtype, x.offset(group * WIDE + k));
-            }
-        }
+        if (i < count)
+            get(i, v);
 #pragma unroll
         for (int k = 0; k < WIDE; k++)
             sum += v[k] * v[k];
     }
-    sum = group_sum<BLOCK, double>(sum);
+    return group_sum<BLOCK, double>(sum);
+}
+
+__device__ __forceinline__ double part_squares(const double *parts, int64_t count)
+{
+    double sum = 0;
+    for (int64_t i = threadIdx.x; i < count; i += BLOCK)
+        sum += parts[i];
+    return group_sum<BLOCK, double>(sum);
+}
+
+// Packed tensors of f32 or bf16, many at once; the table travels with the launch.
+struct square_entry {
+    void *x;
+    int64_t count;
+    double *parts, *sum;
+    int32_t chunk, dtype;
+    bool add;
+};
+
+enum { TABLE_SIZE = 640 };
+
+struct square_table {
+    int32_t count, chunks;
+    square_entry entries[TABLE_SIZE];
+};
+
+__global__ void __launch_bounds__(BLOCK) square_chunks(const __grid_constant__ square_table table)
+{
+    const square_entry &e = table.entries[entry_of_chunk(table.entries, table.count, (int32_t)blockIdx.x)];
+    int64_t chunk = (int32_t)blockIdx.x - e.chunk;
+    row_view<float> row(e.x, 0, e.dtype, 1);
+    double sum = chunk_squares(chunk * SQUARE_CHUNK, e.count, [&](int64_t i, double *out) {
+        float v[WIDE];
+        row.get_wide(i, e.count, 0, v);
+#pragma unroll
+        for (int k = 0; k < WIDE; k++)
+            out[k] = v[k];
+    });
+    if (threadIdx.x == 0)
+        e.parts[chunk] = sum;
+}
+
+__global__ void __launch_bounds__(BLOCK) square_sums(const __grid_constant__ square_table table)
+{
+    const square_entry &e = table.entries[blockIdx.x];
+    double sum = part_squares(e.parts, (e.count + SQUARE_CHUNK - 1) / SQUARE_CHUNK);
+    if (threadIdx.x == 0)
+        *e.sum = e.add ? *e.sum + sum : sum;
+}
+
+static bool fits_table(const sl_kernel_call *call)
+{
+    const sl_meta *x = &call->inputs[0].meta;
+    return call->op == SL_OP_SQUARE_SUM && (x->dtype == SL_F32 || x->dtype == SL_BF16) && sl_meta_is_contiguous(x);
+}
+
+sl_status cuda_square_sum_many(const cuda_run *run, const sl_kernel_call *calls, int count, int *taken)
+{
+    square_table table;
+    table.count = table.chunks = 0;
+    *taken = 0;
+    while (*taken < count && table.count < TABLE_SIZE && fits_table(&calls[*taken])) {
+        const sl_kernel_call *call = &calls[(*taken)++];
+        square_entry *e = &table.entries[table.count++];
+        e->x = call->inputs[0].data;
+        e->count = sl_meta_count(&call->inputs[0].meta);
+        e->parts = (double *)call->scratch;
+        e->sum = (double *)call->outputs[0].data;
+        e->chunk = table.chunks;
+        e->dtype = call->inputs[0].meta.dtype;
+        e->add = sl_call_accumulates(call, 0);
+        table.chunks += (int32_t)((e->count + SQUARE_CHUNK - 1) / SQUARE_CHUNK);
+    }
+    if (table.chunks > 0)
+        square_chunks<<<(unsigned)table.chunks, BLOCK, 0, run->stream>>>(table);
+    if (table.count > 0)
+        square_sums<<<(unsigned)table.count, BLOCK, 0, run->stream>>>(table);
+    return launched("sum of squares");
+}
+
+// Any tensor.
+__global__ void __launch_bounds__(BLOCK)
+    square_parts(const __grid_constant__ tensor_view x, int64_t count, double *parts)
+{
+    double sum = chunk_squares((int64_t)blockIdx.x * SQUARE_CHUNK, count, [&](int64_t i, double *out) {
+#pragma unroll
+        for (int k = 0; k < WIDE; k++) {
+            if (i + k < count)
+                out[k] = load<double>(x.data, x.dtype, x.offset(i + k));
+        }
+    });
     if (threadIdx.x == 0)
         parts[blockIdx.x] = sum;
 }
 
-__global__ void __launch_bounds__(BLOCK) square_total(const double *parts, const __grid_constant__ tensor_view y, bool add)
+__global__ void __launch_bounds__(BLOCK)
+    square_total(const double *parts, int64_t count, const __grid_constant__ tensor_view y, bool add)
 {
-    double sum = 0;
-    for (int i = threadIdx.x; i < SQUARE_BLOCKS; i += BLOCK)
-        sum += parts[i];
-    sum = group_sum<BLOCK, double>(sum);
+    double sum = part_squares(parts, count);
     if (threadIdx.x == 0)
         store<double>(y.data, y.dtype, 0, sum, add);
 }
@@ -208,9 +290,14 @@ sl_status cuda_square_sum(const cuda_run *run)
     const sl_kernel_call *call = run->call;
     const sl_view *x = sl_call_input(call, 0);
     double *parts = (double *)call->scratch;
-    tensor_view view = merged(x, 0);
-    bool flat = view.rank == 1 && view.strides[0] == 1;
-    square_parts<<<SQUARE_BLOCKS, BLOCK, 0, run->stream>>>(view, sl_meta_count(&x->meta), flat, parts);
-    square_total<<<1, BLOCK, 0, run->stream>>>(parts, view_of(sl_call_output(call, 0)), sl_call_accumulates(call, 0));
+    int64_t count = sl_meta_count(&x->meta), chunks = (count + SQUARE_CHUNK - 1) / SQUARE_CHUNK;
+    int taken = 0;
+    sl_status status = cuda_square_sum_many(run, call, 1, &taken);
+    if (taken > 0 || status != SL_OK)
+        return status;
+    if (chunks > 0)
+        square_parts<<<(unsigned)chunks, BLOCK, 0, run->stream>>>(merged(x, 0), count, parts);
+    square_total<<<1, BLOCK, 0, run->stream>>>(parts, chunks, view_of(sl_call_output(call, 0)),
+                                               sl_call_accumulates(call, 0));
     return launched("sum of squares");
 }

@@ -190,7 +190,7 @@ sl_value sl_graph_add_op(sl_graph *graph, sl_op op, const sl_op_attrs *attrs, sl
     const sl_op_attrs none = { 0 };
     sl_meta *metas = NULL;
     sl_op_use use = { .op = op, .attrs = attrs ? attrs : &none, .dtypes = { dtype } };
-    sl_value outputs[SL_OP_OUTPUTS] = { { -1 }, { -1 }, { -1 } };
+    sl_value outputs[SL_OP_OUTPUTS] = { { -1 }, { -1 }, { -1 }, { -1 } };
     if (!sl_graph_accepts(graph, op, inputs, count))
         return outputs[0];
     SL_TRY(SL_NEW_ARRAY(metas, count));

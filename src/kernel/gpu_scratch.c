@@ -105,7 +105,7 @@ size_t sl_gpu_scratch(const sl_kernel_call *call)
     case SL_OP_MEAN:
         return reduction(call);
     case SL_OP_SQUARE_SUM:
-        return SL_GPU_SQUARE_BLOCKS * sizeof(double);
+        return (size_t)((sl_meta_count(&in[0].meta) + SL_GPU_SQUARE_CHUNK - 1) / SL_GPU_SQUARE_CHUNK) * sizeof(double);
     default:
         return 0;
     }

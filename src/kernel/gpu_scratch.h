@@ -10,8 +10,8 @@ extern "C" {
 #endif
 
 enum {
-    SL_GPU_CHUNK_ROWS = 256,    /* rows whose column sums one block of threads adds up */
-    SL_GPU_SQUARE_BLOCKS = 512, /* blocks of threads that share a sum of squares */
+    SL_GPU_CHUNK_ROWS = 256,     /* rows whose column sums one block of threads adds up */
+    SL_GPU_SQUARE_CHUNK = 32768, /* elements whose squares one block of threads adds up */
     SL_GPU_SCRATCH_ALIGNMENT = 256
 };
 #define SL_GPU_PRODUCT_WORKSPACE ((size_t)32 << 20)

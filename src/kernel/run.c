@@ -77,6 +77,21 @@ sl_status sl_kernel_run_checked(sl_stream *stream, const sl_kernel_call *call)
     return status == SL_OK ? table->run(stream, call) : status;
 }
 
+sl_status sl_kernel_run_many(sl_stream *stream, const sl_kernel_call *calls, int count)
+{
+    sl_status status = SL_OK;
+    const sl_kernel_table *table = NULL;
+    SL_TRY(find_table(sl_stream_device(stream), &table));
+    for (int i = 0; i < count; i++)
+        SL_TRY(check_call(&calls[i]));
+    if (table->run_many)
+        return table->run_many(stream, calls, count);
+    for (int i = 0; i < count; i++)
+        SL_TRY(table->run(stream, &calls[i]));
+done:
+    return status;
+}
+
 sl_status sl_kernel_packed_bytes(sl_device *device, const sl_kernel_call *call, size_t *bytes)
 {
     sl_status status = SL_OK;

@@ -8,6 +8,8 @@
 typedef struct SL_NAMED_FIELDS sl_kernel_table {
     sl_device_kind kind;
     sl_status (*run)(sl_stream *stream, const sl_kernel_call *call);
+    /* Optional, as sl_kernel_run_many; NULL: one after the other. */
+    sl_status (*run_many)(sl_stream *stream, const sl_kernel_call *calls, int count);
     sl_status (*scratch)(sl_device *device, const sl_kernel_call *call, size_t *bytes);
     /* Optional, both or none: as sl_kernel_packed_bytes and sl_kernel_pack. */
     size_t (*packed_bytes)(sl_device *device, const sl_kernel_call *call);

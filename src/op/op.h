@@ -70,7 +70,7 @@ enum {
     SL_ATTR_SOFTCAP = 1u << 11
 };
 
-enum { SL_OP_INPUTS = 7, SL_OP_OUTPUTS = 3 }; /* at most, lists apart */
+enum { SL_OP_INPUTS = 7, SL_OP_OUTPUTS = 4 }; /* at most, lists apart */
 
 typedef struct sl_op_info {
     const char *name;

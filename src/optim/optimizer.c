@@ -14,7 +14,10 @@ typedef struct optim_slot {
     char *name;
     sl_view data, grad, counted;
     bool decay;
-    sl_view states[MAX_STATES + 1]; /* and the master; none if there is no such */
+    sl_view states[MAX_STATES + 1];  /* and the master; none if there is no such */
+    sl_view sum;                     /* of the squares */
+    size_t scratch;                  /* where that of the sum begins */
+    sl_view updated[2 + MAX_STATES]; /* what a step writes: the weight, states, the rounded copy of the master */
 } optim_slot;
 
 struct sl_optimizer {
@@ -23,8 +26,9 @@ struct sl_optimizer {
     optim_slot *slots;
     int count;
     double *sums;  /* on the device, one a slot */
-    void *scratch; /* for the sums */
+    char *scratch; /* for the sums, each its own */
     size_t scratch_bytes;
+    sl_kernel_call *calls; /* one a slot, of whatever is being done */
 };
 
 static const struct {
@@ -150,18 +154,6 @@ sl_view sl_optimizer_weight(const sl_optimizer *optimizer, int i)
     return sl_view_is_none(&slot->states[MASTER]) ? slot->data : slot->states[MASTER];
 }
 
-static sl_kernel_call square_sum_call(sl_optimizer *optimizer, const optim_slot *slot, sl_view *sum)
-{
-    *sum = (sl_view){ optimizer->sums + (slot - optimizer->slots), sl_meta_make(SL_F64, 0, NULL) };
-    return (sl_kernel_call){ .op = SL_OP_SQUARE_SUM,
-                             .inputs = &slot->counted,
-                             .input_count = 1,
-                             .outputs = sum,
-                             .output_count = 1,
-                             .scratch = optimizer->scratch,
-                             .scratch_bytes = optimizer->scratch_bytes };
-}
-
 /* Scratch for the sum of a gradient's squares. */
 static sl_status sum_scratch(sl_device *device, const sl_meta *grad_meta, size_t *out)
 {
@@ -169,34 +161,54 @@ static sl_status sum_scratch(sl_device *device, const sl_meta *grad_meta, size_t
     const sl_kernel_call call = {
         .op = SL_OP_SQUARE_SUM, .inputs = &grad, .input_count = 1, .outputs = &sum, .output_count = 1
     };
-    return sl_kernel_scratch(device, &call, out);
+    sl_status status = sl_kernel_scratch(device, &call, out);
+    *out = (*out + SL_DEVICE_ALIGNMENT - 1) / SL_DEVICE_ALIGNMENT * SL_DEVICE_ALIGNMENT;
+    return status;
 }
 
 sl_status sl_optim_device_bytes(const sl_optim_options *options, sl_device *device, const sl_meta *params,
                                 const sl_meta *counted, int count, size_t *out)
 {
     sl_status status = SL_OK;
-    size_t bytes = (size_t)count * sizeof(double), most = 0;
+    size_t bytes = (size_t)count * sizeof(double);
     for (int i = 0; i < count; i++) {
         size_t scratch = 0;
         bytes += sl_optim_state_bytes(options, params[i].dtype, sl_meta_count(&params[i]));
         SL_TRY(sum_scratch(device, &counted[i], &scratch));
-        most = scratch > most ? scratch : most;
+        bytes += scratch;
     }
-    *out = bytes + most;
+    *out = bytes;
 done:
     return status;
 }
 
-/* Takes the memory of all states at once. */
+/* Takes the memory of all states, and of the scratch, at once. */
 static sl_status reserve_states(const sl_optimizer *optimizer, const sl_optim_param *params, int count)
 {
+    sl_status status = SL_OK;
     size_t bytes = (size_t)count * sizeof(double);
-    for (int i = 0; i < count; i++)
-        bytes +=
-            sl_optim_state_bytes(&optimizer->options, params[i].data.meta.dtype, sl_meta_count(&params[i].data.meta));
-    sl_status status = sl_device_reserve(optimizer->device, bytes, SL_OPTIM_BLOCKS(count));
+    for (int i = 0; i < count; i++) {
+        size_t scratch = 0;
+        const sl_meta *data = &params[i].data.meta;
+        bytes += sl_optim_state_bytes(&optimizer->options, data->dtype, sl_meta_count(data));
+        SL_TRY(sum_scratch(optimizer->device, params[i].counted.data ? &params[i].counted.meta : &params[i].grad.meta,
+                           &scratch));
+        bytes += scratch;
+    }
+    SL_TRY(sl_device_reserve(optimizer->device, bytes, SL_OPTIM_BLOCKS(count)));
+done:
     return status == SL_OK ? SL_OK : sl_fail_context(status, "state of the optimizer");
+}
+
+/* AdamW: weight, two states, copy. SGD: weight, momentum or none, copy. */
+static void set_updated(const sl_optim_options *options, optim_slot *slot)
+{
+    int states = kinds[options->kind].states;
+    bool master = !sl_view_is_none(&slot->states[MASTER]);
+    slot->updated[0] = master ? slot->states[MASTER] : slot->data;
+    for (int i = 0; i < states; i++)
+        slot->updated[1 + i] = slot->states[i];
+    slot->updated[1 + states] = master ? slot->data : sl_view_none();
 }
 
 static sl_status add_slot(sl_optimizer *optimizer, sl_stream *stream, const sl_optim_param *param)
@@ -219,8 +231,10 @@ static sl_status add_slot(sl_optimizer *optimizer, sl_stream *stream, const sl_o
     if (has_master(&optimizer->options, slot->data.meta.dtype))
         SL_TRY(add_state(optimizer, stream, slot, MASTER, SL_F32));
     SL_TRY(sum_scratch(optimizer->device, &slot->counted.meta, &scratch));
-    if (scratch > optimizer->scratch_bytes)
-        optimizer->scratch_bytes = scratch;
+    slot->sum = (sl_view){ optimizer->sums + (slot - optimizer->slots), sl_meta_make(SL_F64, 0, NULL) };
+    slot->scratch = optimizer->scratch_bytes;
+    optimizer->scratch_bytes += scratch;
+    set_updated(&optimizer->options, slot);
 done:
     return status;
 }
@@ -239,12 +253,13 @@ sl_status sl_optimizer_create(const sl_optim_options *options, sl_device *device
     optimizer->options = *options;
     optimizer->device = device;
     SL_TRY(SL_NEW_ARRAY(optimizer->slots, count));
+    SL_TRY(SL_NEW_ARRAY(optimizer->calls, count));
     SL_TRY(reserve_states(optimizer, params, count));
     SL_TRY(sl_device_alloc(device, (size_t)count * sizeof(double), (void **)&optimizer->sums));
     SL_TRY(sl_stream_create(device, &stream));
     for (int i = 0; i < count; i++)
         SL_TRY(add_slot(optimizer, stream, &params[i]));
-    SL_TRY(sl_device_alloc(device, optimizer->scratch_bytes, &optimizer->scratch));
+    SL_TRY(sl_device_alloc(device, optimizer->scratch_bytes, (void **)&optimizer->scratch));
     SL_TRY(sl_optimizer_refresh_masters(optimizer, stream));
     SL_TRY(sl_stream_synchronize(stream));
     *out = optimizer;
@@ -266,6 +281,7 @@ void sl_optimizer_destroy(sl_optimizer *optimizer)
     }
     sl_device_free(optimizer->device, optimizer->sums);
     sl_device_free(optimizer->device, optimizer->scratch);
+    sl_free(optimizer->calls);
     sl_free(optimizer->slots);
     sl_free(optimizer);
 }
@@ -273,11 +289,18 @@ void sl_optimizer_destroy(sl_optimizer *optimizer)
 sl_status sl_optimizer_square_sums(sl_optimizer *optimizer, sl_stream *stream, double *sums)
 {
     sl_status status = SL_OK;
-    sl_view sum;
     for (int i = 0; i < optimizer->count; i++) {
-        sl_kernel_call call = square_sum_call(optimizer, &optimizer->slots[i], &sum);
-        SL_TRY(sl_kernel_run(stream, &call));
+        const optim_slot *slot = &optimizer->slots[i];
+        size_t end = i + 1 < optimizer->count ? optimizer->slots[i + 1].scratch : optimizer->scratch_bytes;
+        optimizer->calls[i] = (sl_kernel_call){ .op = SL_OP_SQUARE_SUM,
+                                                .inputs = &slot->counted,
+                                                .input_count = 1,
+                                                .outputs = &slot->sum,
+                                                .output_count = 1,
+                                                .scratch = optimizer->scratch + slot->scratch,
+                                                .scratch_bytes = end - slot->scratch };
     }
+    SL_TRY(sl_kernel_run_many(stream, optimizer->calls, optimizer->count));
     SL_TRY(
         sl_stream_copy(stream, SL_COPY_DEVICE_TO_HOST, sums, optimizer->sums, (size_t)optimizer->count * sizeof *sums));
     SL_TRY(sl_stream_synchronize(stream));
@@ -287,19 +310,17 @@ done:
 
 sl_status sl_optimizer_step(sl_optimizer *optimizer, sl_stream *stream, int64_t number, double lr, double grad_scale)
 {
-    sl_status status = SL_OK;
     const sl_optim_options *o = &optimizer->options;
 
     if (number < 1)
         return sl_fail(SL_ERR_ARGUMENT, "update %" PRId64 "; updates count from 1", number);
     for (int i = 0; i < optimizer->count; i++) {
         const optim_slot *slot = &optimizer->slots[i];
-        const sl_view outputs[1 + MAX_STATES] = { sl_optimizer_weight(optimizer, i), slot->states[0], slot->states[1] };
         sl_kernel_call call = { .op = kinds[o->kind].op,
                                 .inputs = &slot->grad,
                                 .input_count = 1,
-                                .outputs = outputs,
-                                .output_count = 1 + kinds[o->kind].states };
+                                .outputs = slot->updated,
+                                .output_count = 2 + kinds[o->kind].states };
         call.attrs.optim = (sl_optim_attrs){ .lr = lr,
                                              .beta1 = o->beta1,
                                              .beta2 = o->beta2,
@@ -308,11 +329,9 @@ sl_status sl_optimizer_step(sl_optimizer *optimizer, sl_stream *stream, int64_t 
                                              .momentum = o->momentum,
                                              .grad_scale = grad_scale,
                                              .t = number };
-        SL_TRY(sl_kernel_run(stream, &call));
+        optimizer->calls[i] = call;
     }
-    SL_TRY(sl_optimizer_round_masters(optimizer, stream));
-done:
-    return status;
+    return sl_kernel_run_many(stream, optimizer->calls, optimizer->count);
 }
 
 int sl_optimizer_state_count(const sl_optimizer *optimizer)

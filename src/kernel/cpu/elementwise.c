@@ -2,12 +2,14 @@
 #include "kernel/cpu/cpu.h"
 
 #include <math.h>
+#include <string.h>
 
 typedef struct elementwise_job {
     const sl_simd *simd;
     const sl_kernel_call *call;
     uint32_t add;
-    bool has_second; /* the optional last argument is there */
+    bool has_second; /* the optional argument is there */
+    int copy;        /* the argument of the loop that gets the new parameter; 0: none */
     sl_adamw_factors adamw;
     sl_sgd_factors sgd;
 } elementwise_job;
@@ -96,12 +98,15 @@ static void adamw_body(const void *context, float *const *args, int64_t first, i
     const elementwise_job *j = context;
     (void)first;
     j->simd->adamw(&j->adamw, args[0], args[1], args[2], args[3], n);
+    if (j->copy)
+        memcpy(args[j->copy], args[1], (size_t)n * sizeof(float));
 }
 
 static sl_status run_adamw(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     const sl_optim_attrs *o = &call->attrs.optim;
-    elementwise_job j = { .adamw = { .grad_scale = (float)o->grad_scale,
+    elementwise_job j = { .copy = sl_view_is_none(sl_call_output(call, 3)) ? 0 : 4,
+                          .adamw = { .grad_scale = (float)o->grad_scale,
                                      .beta1 = (float)o->beta1,
                                      .beta2 = (float)o->beta2,
                                      .rest1 = (float)(1 - o->beta1),
@@ -119,12 +124,18 @@ static void sgd_body(const void *context, float *const *args, int64_t first, int
     const elementwise_job *j = context;
     (void)first;
     j->simd->sgd(&j->sgd, args[0], args[1], j->has_second ? args[2] : NULL, n);
+    if (j->copy)
+        memcpy(args[j->copy], args[1], (size_t)n * sizeof(float));
 }
 
 static sl_status run_sgd(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     const sl_optim_attrs *o = &call->attrs.optim;
-    elementwise_job j = { .has_second = !sl_view_is_none(sl_call_output(call, 1)),
+    bool momentum = !sl_view_is_none(sl_call_output(call, 1));
+    elementwise_job j = { .has_second = momentum,
+                          .copy = sl_view_is_none(sl_call_output(call, 2)) ? 0
+                                  : momentum                               ? 3
+                                                                           : 2,
                           .sgd = { .grad_scale = (float)o->grad_scale,
                                    .lr = (float)o->lr,
                                    .momentum = (float)o->momentum,
