@@ -194,6 +194,7 @@ int bench_step(int argc, char **argv)
           .min = 1,
           .max = 1 << 16,
           .help = "Parts of the batch that go through the model one after the other." },
+        { .name = "unfused", .flag = &step.unfused, .help = "Plain ops alone, none that are fused for a GPU." },
         { .name = "unpacked",
           .flag = &step.unpacked,
           .help = "Pack weights anew for every microbatch, as if they were not kept packed during a step." },

@@ -37,7 +37,8 @@ static const sl_dtype grad_dtype = SL_F32;
 sl_program_options step_program_options(const step_options *options)
 {
     return (sl_program_options){ .grad_dtype = &grad_dtype,
-                                 .pack_weights = options->microbatches > 1 && !options->unpacked };
+                                 .pack_weights = options->microbatches > 1 && !options->unpacked,
+                                 .fusion = options->unfused ? SL_FUSION_NONE : SL_FUSION_AUTO };
 }
 
 static void bench_run_close(bench_run *run)

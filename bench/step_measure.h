@@ -13,6 +13,7 @@ typedef struct SL_NAMED_FIELDS step_options {
     int microbatches, threads, repeats;
     const char *device; /* as sl_device_open takes it */
     bool profile;       /* measure every instruction as well */
+    bool unfused;       /* plain ops alone */
     bool unpacked;      /* weights are packed anew for every microbatch */
     sl_dtype dtype;     /* of parameters and activations: f32, or bf16 with f32 gradients and master weights */
 } step_options;

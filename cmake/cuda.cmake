@@ -31,7 +31,7 @@ if(SLUICE_BUILD_CUDA)
   file(GLOB SLUICE_CUDA_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cuda/*.c ${PROJECT_SOURCE_DIR}/src/cuda/*.cu)
   # --fmad=false: a formula gives the same bits in every kernel that has it.
   # What the module needs of the library is small and without state: it has its own copy.
-  add_library(sluice_cuda MODULE ${SLUICE_CUDA_SOURCES} ${PROJECT_SOURCE_DIR}/src/kernel/call.c ${PROJECT_SOURCE_DIR}/src/kernel/gpu_scratch.c
+  add_library(sluice_cuda MODULE ${SLUICE_CUDA_SOURCES} ${PROJECT_SOURCE_DIR}/src/kernel/call.c ${PROJECT_SOURCE_DIR}/src/kernel/fused.c ${PROJECT_SOURCE_DIR}/src/kernel/gpu_scratch.c
               ${PROJECT_SOURCE_DIR}/src/tensor/meta.c ${PROJECT_SOURCE_DIR}/src/base/dtype.c)
   target_include_directories(sluice_cuda PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
   find_path(SLUICE_CUDNN_INCLUDE cudnn_graph.h HINTS ${CUDAToolkit_INCLUDE_DIRS})

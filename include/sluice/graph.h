@@ -266,6 +266,13 @@ SL_API void sl_graph_dump_dot(const sl_graph *graph, const sl_partition *partiti
  * with as many threads as the one it was made for. */
 typedef struct sl_stage_program sl_stage_program;
 
+/* Whether fused ops take the place of plain ones (src/graph/fuse.c has the rules); changes no bit. */
+typedef enum sl_fusion {
+    SL_FUSION_AUTO, /* on a GPU */
+    SL_FUSION_NONE,
+    SL_FUSION_ALL
+} sl_fusion;
+
 typedef struct SL_NAMED_FIELDS sl_program_options {
     bool forward_only; /* F alone: nothing is saved, output_grads and input_grads are empty */
     /* Modules whose activations F drops and I or B computes again just before their gradients; W never recomputes.
@@ -278,6 +285,7 @@ typedef struct SL_NAMED_FIELDS sl_program_options {
     /* Products can use parameters that sl_stage_program_pack has packed for them, once for all microbatches that see the
      * same values. Takes packed_bytes of memory, as much as the parameters or twice as much; changes no bit. */
     bool pack_weights;
+    sl_fusion fusion;
 } sl_program_options;
 
 /* A buffer outside the program: contiguous, on a SL_DEVICE_ALIGNMENT boundary if it is large. */

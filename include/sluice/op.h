@@ -83,8 +83,15 @@ extern "C" {
  *   ADAMW            g -> p, m, v, copy?; attrs.optim
  *   SGD              g -> p, m?, copy?; attrs.optim
  *   SQUARE_SUM       x -> y[] f64: sum of squares, in double precision and in a fixed order
+ * Fused: several ops in one pass over memory, with the bits that they give one after the other. Programs for a GPU have
+ * them (sl_program_options.fusion); a graph is made of the plain ones
+ *   ADD_LAYERNORM       a[..,C], b[..,C], w?[C], bias?[C] -> sum, y, mean[..], rstd[..]: ADD, then LAYERNORM of sum
+ *   ADD_RMSNORM         a[..,C], b[..,C], w?[C] -> sum, y, rstd[..]: ADD, then RMSNORM of sum
+ *   LAYERNORM_GRAD      dy, x, w?, mean, rstd -> dx, dw[C], db?[C], total?[C]: both gradients, then SUM_TO of dx
+ *   RMSNORM_GRAD        dy, x, w?, rstd -> dx, dw[C], total?[C]: likewise
+ *   GELU_TANH_GRAD_SUM  x[..,C], dy[..,C] -> dx, total[C]: GELU_TANH_GRAD, then SUM_TO of dx
  */
-#define SL_OP_LIST(X)                                                                                                  \
+#define SL_PLAIN_OP_LIST(X)                                                                                            \
     X(LINEAR, linear)                                                                                                  \
     X(LINEAR_GRAD_X, linear_grad_x)                                                                                    \
     X(LINEAR_GRAD_W, linear_grad_w)                                                                                    \
@@ -138,6 +145,15 @@ extern "C" {
     X(ADAMW, adamw)                                                                                                    \
     X(SGD, sgd)                                                                                                        \
     X(SQUARE_SUM, square_sum)
+
+#define SL_FUSED_OP_LIST(X)                                                                                            \
+    X(ADD_LAYERNORM, add_layernorm)                                                                                    \
+    X(ADD_RMSNORM, add_rmsnorm)                                                                                        \
+    X(LAYERNORM_GRAD, layernorm_grad)                                                                                  \
+    X(RMSNORM_GRAD, rmsnorm_grad)                                                                                      \
+    X(GELU_TANH_GRAD_SUM, gelu_tanh_grad_sum)
+
+#define SL_OP_LIST(X) SL_PLAIN_OP_LIST(X) SL_FUSED_OP_LIST(X)
 
 typedef enum sl_op {
 #define SL_OP_ENUM(name, description) SL_OP_##name,

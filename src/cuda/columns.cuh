@@ -47,22 +47,41 @@ __global__ void __launch_bounds__(32 * TILE_ROWS)
     }
 }
 
-// Output k, element c becomes the sum of all parts times `factor`. An absent output is left out.
+// Output k, element c becomes the sum of all parts times `factor`: each of eight lines of threads adds every eighth
+// chunk, then the lines one after the other. An absent output is left out.
 template <class S, int SUMS>
-__global__ void column_totals(const S *parts, int64_t chunks, int64_t columns, const __grid_constant__ tensor_view first, const __grid_constant__ tensor_view second,
-                              bool add_first, bool add_second, S factor)
+__global__ void __launch_bounds__(32 * TILE_ROWS)
+    column_totals(const S *parts, int64_t chunks, int64_t columns, const __grid_constant__ tensor_view first,
+                  const __grid_constant__ tensor_view second, bool add_first, bool add_second, S factor)
 {
-    FOR_EACH_ELEMENT (i, SUMS * columns) {
-        int k = (int)(i / columns);
-        int64_t c = i - k * columns;
-        const tensor_view &to = k == 0 ? first : second;
-        if (!to.data)
-            continue;
-        S total = 0;
-        for (int64_t chunk = 0; chunk < chunks; chunk++)
+    __shared__ S lines[TILE_ROWS][32];
+    int lane = threadIdx.x % 32, line = threadIdx.x / 32, k = blockIdx.y;
+    int64_t c = (int64_t)blockIdx.x * 32 + lane;
+    const tensor_view &to = k == 0 ? first : second;
+    if (!to.data)
+        return;
+    S total = 0;
+    if (c < columns) {
+#pragma unroll 8
+        for (int64_t chunk = line; chunk < chunks; chunk += TILE_ROWS)
             total += parts[(chunk * SUMS + k) * columns + c];
-        store<S>(to.data, to.dtype, to.offset(c), total * factor, k == 0 ? add_first : add_second);
     }
+    lines[line][lane] = total;
+    __syncthreads();
+    if (line != 0 || c >= columns)
+        return;
+    for (int r = 1; r < TILE_ROWS; r++)
+        total += lines[r][lane];
+    store<S>(to.data, to.dtype, to.offset(c), total * factor, k == 0 ? add_first : add_second);
+}
+
+template <class S, int SUMS>
+static void launch_totals(const cuda_run *run, const S *parts, int64_t rows, int64_t columns, const tensor_view &first,
+                          const tensor_view &second, bool add_first, bool add_second, double factor)
+{
+    dim3 grid((unsigned)((columns + 31) / 32), SUMS);
+    column_totals<S, SUMS><<<grid, 32 * TILE_ROWS, 0, run->stream>>>(parts, column_chunks(rows), columns, first, second,
+                                                                     add_first, add_second, (S)factor);
 }
 
 template <class S, int SUMS, class Source>
@@ -77,8 +96,7 @@ static void launch_columns(const cuda_run *run, const Source &source, int64_t ro
         return;
     if (chunks > 0)
         column_parts<S, SUMS, Source><<<grid, 32 * TILE_ROWS, 0, run->stream>>>(source, rows, columns, parts);
-    column_totals<S, SUMS><<<element_blocks(SUMS * columns), BLOCK, 0, run->stream>>>(
-        parts, chunks, columns, first, second, add_first, add_second, (S)factor);
+    launch_totals<S, SUMS>(run, parts, rows, columns, first, second, add_first, add_second, factor);
 }
 
 #endif

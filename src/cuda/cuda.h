@@ -58,7 +58,8 @@ typedef sl_status (*cuda_kernel)(const cuda_run *run);
 sl_status cuda_elementwise(const cuda_run *run); /* all ops that work element by element, and their gradients */
 sl_status cuda_copy(const cuda_run *run);        /* COPY, CAST, FILL, CONCAT */
 sl_status cuda_dropout(const cuda_run *run);
-sl_status cuda_rope(const cuda_run *run);
+sl_status cuda_rope(const cuda_run *run);        /* any strides and element types */
+sl_status cuda_rope_eights(const cuda_run *run); /* by cuda_rope, if it does not fit */
 sl_status cuda_norm(const cuda_run *run); /* LAYERNORM, RMSNORM */
 sl_status cuda_norm_grad_x(const cuda_run *run);
 sl_status cuda_norm_grad_w(const cuda_run *run);
@@ -71,6 +72,10 @@ sl_status cuda_reduce(const cuda_run *run); /* SUM_TO, SUM, MEAN, MAX */
 sl_status cuda_max_grad(const cuda_run *run);
 sl_status cuda_square_sum(const cuda_run *run);
 sl_status cuda_optim(const cuda_run *run); /* ADAMW, SGD */
+/* Fused ops: *is_done stays false if the call is to be run as what it stands for. */
+sl_status cuda_add_norm(const cuda_run *run, bool *is_done);
+sl_status cuda_norm_grad(const cuda_run *run, bool *is_done);
+sl_status cuda_gelu_grad_sum(const cuda_run *run, bool *is_done);
 /* The first calls of a list, as many as go in one launch; *taken may be 0. run->call is not used. */
 sl_status cuda_adamw_many(const cuda_run *run, const sl_kernel_call *calls, int count, int *taken);
 sl_status cuda_square_sum_many(const cuda_run *run, const sl_kernel_call *calls, int count, int *taken);

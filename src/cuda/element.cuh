@@ -233,6 +233,107 @@ template <class S> struct row_view {
     }
 };
 
+// ---- Packed rows ------------------------------------------------------------------------------
+
+// Eight neighbours at an aligned address, with one access of 16 bytes or two.
+__device__ __forceinline__ void load_eight(const __nv_bfloat16 *from, float out[WIDE])
+{
+    uint4 bits = *(const uint4 *)from;
+    const __nv_bfloat162 *pairs = (const __nv_bfloat162 *)&bits;
+#pragma unroll
+    for (int i = 0; i < WIDE / 2; i++) {
+        float2 two = __bfloat1622float2(pairs[i]);
+        out[2 * i] = two.x;
+        out[2 * i + 1] = two.y;
+    }
+}
+
+__device__ __forceinline__ void store_eight(__nv_bfloat16 *to, const float in[WIDE])
+{
+    uint4 bits;
+    __nv_bfloat162 *pairs = (__nv_bfloat162 *)&bits;
+#pragma unroll
+    for (int i = 0; i < WIDE / 2; i++)
+        pairs[i] = __floats2bfloat162_rn(in[2 * i], in[2 * i + 1]);
+    *(uint4 *)to = bits;
+}
+
+__device__ __forceinline__ void load_eight(const float *from, float out[WIDE])
+{
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+        *(float4 *)(out + 4 * half) = *(const float4 *)(from + 4 * half);
+}
+
+__device__ __forceinline__ void store_eight(float *to, const float in[WIDE])
+{
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+        *(float4 *)(to + 4 * half) = *(const float4 *)(in + 4 * half);
+}
+
+template <class T> struct dtype_of;
+template <> struct dtype_of<float> {
+    static constexpr int value = SL_F32;
+};
+template <> struct dtype_of<__nv_bfloat16> {
+    static constexpr int value = SL_BF16;
+};
+
+// A row_view of a type that is known, packed, aligned and of a multiple of eight elements: no access asks for that.
+template <class T> struct packed_row {
+    static constexpr int dtype = dtype_of<T>::value;
+    T *data;
+    __device__ __forceinline__ packed_row(const tensor_view &view, int64_t row)
+    {
+        data = (T *)view.data + view.offset(row, 1);
+    }
+    __device__ __forceinline__ float get(int64_t i) const { return load<float>(data, dtype, i); }
+    __device__ __forceinline__ void get_wide(int64_t first, int64_t size, float fill, float out[WIDE]) const
+    {
+#pragma unroll
+        for (int k = 0; k < WIDE; k++)
+            out[k] = fill;
+        if (first < size)
+            load_eight(data + first, out);
+    }
+    __device__ __forceinline__ void put_wide(int64_t first, int64_t, const float given[WIDE], bool add) const
+    {
+        float in[WIDE] = {};
+        if (add)
+            load_eight(data + first, in);
+#pragma unroll
+        for (int k = 0; k < WIDE; k++)
+            in[k] = add ? given[k] + in[k] : given[k];
+        store_eight(data + first, in);
+    }
+};
+
+// Whether the rows of a tensor are such; an absent one fits.
+static inline bool is_packed(const sl_view *view, int dtype)
+{
+    const sl_meta *meta = &view->meta;
+    int rank = meta->shape.rank;
+    bool whole = rank > 0 && meta->shape.dims[rank - 1] % WIDE == 0;
+    return sl_view_is_none(view) || (whole && (int)meta->dtype == dtype && ((uintptr_t)view->data & 15) == 0 &&
+                                     sl_meta_is_contiguous(meta));
+}
+
+// The number that is read again after `value` was stored.
+template <class S> __device__ __forceinline__ S as_stored(S value, int dtype)
+{
+    switch (dtype) {
+    case SL_BF16:
+        return (S)__bfloat162float(__float2bfloat16_rn((float)value));
+    case SL_F16:
+        return (S)__half2float(__float2half_rn((float)value));
+    case SL_F32:
+        return (S)(float)value;
+    default:
+        return value;
+    }
+}
+
 // All elements of a packed tensor as one row.
 __device__ __forceinline__ tensor_view flat_view(void *data, int dtype, int64_t count)
 {

@@ -1,5 +1,5 @@
 // Ops that work element by element: functions of one, two and three arguments, with numpy's broadcasting.
-#include "cuda/element.cuh"
+#include "cuda/columns.cuh"
 
 #include "kernel/call.h"
 
@@ -156,6 +156,36 @@ template <int OP, bool QUICK> __global__ void __launch_bounds__(BLOCK) each_eigh
     }
 }
 
+// The ops that steps are made of, on packed bf16: nothing is asked per access, and the loads of two pieces are on their
+// way at once.
+template <int OP, int INPUTS, int OUTPUTS>
+__global__ void __launch_bounds__(BLOCK) each_packed(const __grid_constant__ element_args args)
+{
+    int64_t start = ((int64_t)blockIdx.x * 2 * BLOCK + threadIdx.x) * WIDE;
+    float in[2][3][WIDE] = {}, first[WIDE], second[WIDE];
+#pragma unroll
+    for (int piece = 0; piece < 2; piece++) {
+        int64_t at = start + piece * BLOCK * WIDE;
+#pragma unroll
+        for (int n = 0; n < INPUTS; n++) {
+            if (at < args.count)
+                load_eight((const __nv_bfloat16 *)args.data[n] + at, in[piece][n]);
+        }
+    }
+#pragma unroll
+    for (int piece = 0; piece < 2; piece++) {
+        int64_t at = start + piece * BLOCK * WIDE;
+        if (at >= args.count)
+            return;
+#pragma unroll
+        for (int k = 0; k < WIDE; k++)
+            first[k] = formula<float>(OP, in[piece][0][k], in[piece][1][k], in[piece][2][k], 0, 0, true, &second[k]);
+        store_eight((__nv_bfloat16 *)args.data[INPUTS] + at, first);
+        if (OUTPUTS > 1)
+            store_eight((__nv_bfloat16 *)args.data[INPUTS + 1] + at, second);
+    }
+}
+
 // ---- Calls ------------------------------------------------------------------------------------
 
 static void add_tensor(element_args *args, int n, const sl_view *view, const sl_shape *shape)
@@ -198,11 +228,46 @@ static bool fits_eight(const element_args *args)
     return true;
 }
 
+// Packed bf16 everywhere, a whole number of eights, nothing to add to.
+static bool fits_packed(const element_args *args)
+{
+    bool fits = args->count % WIDE == 0 && !args->add[0] && !args->add[1] && fits_eight(args);
+    for (int n = 0; n < args->input_count + args->output_count; n++)
+        fits = fits && args->dtype[n] == SL_BF16;
+    return fits;
+}
+
+static bool launch_packed(const cuda_run *run, const element_args *args)
+{
+    int64_t blocks = (args->count / WIDE + 2 * BLOCK - 1) / (2 * BLOCK);
+    if (!fits_packed(args) || blocks > INT32_MAX)
+        return false;
+    switch (args->op) {
+#define HOT(op, inputs, outputs)                                                                                       \
+    case op:                                                                                                           \
+        if (args->output_count != (outputs))                                                                           \
+            return false;                                                                                              \
+        each_packed<op, inputs, outputs><<<(unsigned)blocks, BLOCK, 0, run->stream>>>(*args);                          \
+        return true
+        HOT(SL_OP_GELU_TANH, 1, 1);
+        HOT(SL_OP_GELU_TANH_GRAD, 2, 1);
+        HOT(SL_OP_SWIGLU, 2, 1);
+        HOT(SL_OP_SWIGLU_GRAD, 3, 2);
+        HOT(SL_OP_ADD, 2, 1);
+        HOT(SL_OP_MUL, 2, 1);
+#undef HOT
+    default:
+        return false;
+    }
+}
+
 static sl_status launch(const cuda_run *run, element_args *args, bool in_double)
 {
     join_dims(args);
     if (args->count == 0)
         return SL_OK;
+    if (!in_double && launch_packed(run, args))
+        return launched("elementwise kernel");
     if (in_double) {
         each_element<double><<<element_blocks(args->count), BLOCK, 0, run->stream>>>(*args);
     } else if (fits_eight(args)) {
@@ -254,6 +319,63 @@ sl_status cuda_elementwise(const cuda_run *run)
         add_tensor(&args, args.input_count + args.output_count++, &call->outputs[i], shape);
     }
     return launch(run, &args, is_double(call));
+}
+
+// ---- Gradient and its sum over rows -----------------------------------------------------------
+
+// Writes dx where column_parts passes, and adds what was stored.
+template <class Row> struct gelu_grad_columns {
+    tensor_view x, dy, dx;
+    bool adds, quick;
+    __device__ __forceinline__ void add(int64_t row, int64_t column, int64_t columns, float sums[1][WIDE]) const
+    {
+        Row from(x, row), given(dy, row), to(dx, row);
+        float a[WIDE], b[WIDE], old[WIDE] = {}, second;
+        from.get_wide(column, columns, 0, a);
+        given.get_wide(column, columns, 0, b);
+        if (adds)
+            to.get_wide(column, columns, 0, old);
+#pragma unroll
+        for (int k = 0; k < WIDE; k++) {
+            a[k] = quick ? formula<float>(SL_OP_GELU_TANH_GRAD, a[k], b[k], 0, 0, 0, true, &second)
+                         : formula<float>(SL_OP_GELU_TANH_GRAD, a[k], b[k], 0, 0, 0, false, &second);
+            a[k] = as_stored<float>(adds ? a[k] + old[k] : a[k], dx.dtype);
+        }
+        to.put_wide(column, columns, a, false);
+#pragma unroll
+        for (int k = 0; k < WIDE; k++)
+            sums[0][k] += a[k];
+    }
+};
+
+template <class Row> static void launch_gelu_grad(const cuda_run *run, int64_t rows, int64_t size)
+{
+    const sl_kernel_call *call = run->call;
+    const sl_view *x = sl_call_input(call, 0);
+    gelu_grad_columns<Row> source;
+    source.x = merged(x, 1);
+    source.dy = merged(sl_call_input(call, 1), 1);
+    source.dx = merged(sl_call_output(call, 0), 1);
+    source.adds = sl_call_accumulates(call, 0);
+    source.quick = x->meta.dtype == SL_BF16;
+    launch_columns<float, 1>(run, source, rows, size, view_of(sl_call_output(call, 1)), tensor_view(),
+                             sl_call_accumulates(call, 1), false, 1);
+}
+
+sl_status cuda_gelu_grad_sum(const cuda_run *run, bool *is_done)
+{
+    const sl_kernel_call *call = run->call;
+    const sl_view *x = sl_call_input(call, 0);
+    int64_t rows = sl_row_count(&x->meta, 1), size = sl_dim_from_last(&x->meta, 1);
+    *is_done = !is_double(call) && rows > 1 && size >= 32; // as SUM_TO takes sums by columns
+    if (!*is_done)
+        return SL_OK;
+    if (is_packed(x, SL_BF16) && is_packed(sl_call_input(call, 1), SL_BF16) &&
+        is_packed(sl_call_output(call, 0), SL_BF16))
+        launch_gelu_grad<packed_row<__nv_bfloat16>>(run, rows, size);
+    else
+        launch_gelu_grad<row_view<float>>(run, rows, size);
+    return launched("gelu gradient kernel");
 }
 
 // ---- Moving data ------------------------------------------------------------------------------

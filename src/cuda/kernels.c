@@ -1,6 +1,7 @@
 /* The kernels of a GPU by op. */
 #include "cuda/device.h"
 
+#include "kernel/fused.h"
 #include "kernel/gpu_scratch.h"
 
 #include <stdio.h>
@@ -21,7 +22,7 @@ static const cuda_kernel kernels[SL_OP_COUNT] = {
     [SL_OP_ATTENTION] = cuda_attention,
     [SL_OP_ATTENTION_GRAD] = cuda_attention_grad,
     [SL_OP_ATTENTION_CACHED] = cuda_attention_cached,
-    [SL_OP_ROPE] = cuda_rope,
+    [SL_OP_ROPE] = cuda_rope_eights,
     [SL_OP_EMBEDDING] = cuda_embedding,
     [SL_OP_EMBEDDING_GRAD] = cuda_embedding_grad,
     [SL_OP_CROSS_ENTROPY] = cuda_cross_entropy,
@@ -54,12 +55,40 @@ static cuda_run run_of(sl_stream *stream, const sl_kernel_call *call)
     };
 }
 
+typedef sl_status (*cuda_fused_kernel)(const cuda_run *run, bool *is_done);
+
+static const cuda_fused_kernel fused_kernels[SL_OP_COUNT] = {
+    [SL_OP_ADD_LAYERNORM] = cuda_add_norm,
+    [SL_OP_ADD_RMSNORM] = cuda_add_norm,
+    [SL_OP_LAYERNORM_GRAD] = cuda_norm_grad,
+    [SL_OP_RMSNORM_GRAD] = cuda_norm_grad,
+    [SL_OP_GELU_TANH_GRAD_SUM] = cuda_gelu_grad_sum,
+};
+
+static sl_status cuda_run_call(sl_stream *stream, const sl_kernel_call *call);
+
+static sl_status run_fused(sl_stream *stream, const sl_kernel_call *call)
+{
+    sl_status status = SL_OK;
+    sl_fused_part parts[SL_FUSED_PARTS];
+    const cuda_run run = run_of(stream, call);
+    bool is_done = false;
+    SL_TRY(cuda_select((const cuda_device *)stream->device));
+    SL_TRY(fused_kernels[call->op](&run, &is_done));
+    for (int i = 0, count = is_done ? 0 : sl_fused_parts(call, parts); i < count; i++)
+        SL_TRY(cuda_run_call(stream, &parts[i].call));
+done:
+    return status;
+}
+
 static sl_status cuda_run_call(sl_stream *stream, const sl_kernel_call *call)
 {
     sl_status status = SL_OK;
     const cuda_device *device = (const cuda_device *)stream->device;
     const cuda_run run = run_of(stream, call);
     bool is_done = false;
+    if (sl_op_is_fused(call->op))
+        return run_fused(stream, call);
     SL_TRY(cuda_select(device));
     if (call->op == SL_OP_ATTENTION || call->op == SL_OP_ATTENTION_GRAD)
         SL_TRY(cuda_dnn_attention(&run, &is_done));

@@ -7,7 +7,7 @@
 // it is needed (HELD = 0). The order of additions is the same.
 template <int GROUP, class S, int HELD> struct held_row {
     S pieces[HELD > 0 ? HELD : 1][WIDE];
-    __device__ __forceinline__ void fetch(const row_view<S> &row, int64_t size)
+    template <class Row> __device__ __forceinline__ void fetch(const Row &row, int64_t size)
     {
         if constexpr (HELD > 0) {
 #pragma unroll
@@ -16,7 +16,7 @@ template <int GROUP, class S, int HELD> struct held_row {
         }
     }
     // Calls use(first, piece) for each piece; elements past the end are 0.
-    template <class Use> __device__ __forceinline__ void each(const row_view<S> &row, int64_t size, Use use)
+    template <class Row, class Use> __device__ __forceinline__ void each(const Row &row, int64_t size, Use use)
     {
         if constexpr (HELD > 0) {
 #pragma unroll
@@ -34,21 +34,35 @@ template <int GROUP, class S, int HELD> struct held_row {
     }
 };
 
-// centered: the mean is taken off (LAYERNORM).
-template <int GROUP, class S, int HELD>
-__global__ void __launch_bounds__(BLOCK)
-    norm_rows(const __grid_constant__ tensor_view x_view, const __grid_constant__ tensor_view w_view,
-              const __grid_constant__ tensor_view b_view, const __grid_constant__ tensor_view y_view,
-              const __grid_constant__ tensor_view mean_view, const __grid_constant__ tensor_view rstd_view, int64_t rows,
-              int64_t size, double eps, bool centered)
+// centered: the mean is taken off (LAYERNORM). If ADDS, x + other is stored as the sum, and what was stored is
+// normalized; the row must be held. Row: row_view<S> or packed_row.
+template <int GROUP, class S, int HELD, class Row, bool ADDS>
+__device__ __forceinline__ void
+norm_row(const tensor_view &x_view, const tensor_view &other_view, const tensor_view &sum_view,
+         const tensor_view &w_view, const tensor_view &b_view, const tensor_view &y_view, const tensor_view &mean_view,
+         const tensor_view &rstd_view, int64_t rows, int64_t size, double eps, bool centered)
 {
     int64_t row = group_row<GROUP>();
     if (row >= rows)
         return;
-    row_view<S> x(x_view, row), y(y_view, row), w(w_view, 0), b(b_view, 0);
+    Row x(x_view, row), y(y_view, row), w(w_view, 0), b(b_view, 0);
     held_row<GROUP, S, HELD> held;
     S mean = 0, square = 0;
     held.fetch(x, size);
+    if constexpr (ADDS) {
+        Row other(other_view, row), sum(sum_view, row);
+        held_row<GROUP, S, HELD> second;
+        second.fetch(other, size);
+#pragma unroll
+        for (int n = 0; n < HELD; n++) {
+            int64_t first = (n * GROUP + group_lane<GROUP>()) * WIDE;
+#pragma unroll
+            for (int k = 0; k < WIDE; k++)
+                held.pieces[n][k] = as_stored<S>(held.pieces[n][k] + second.pieces[n][k], sum_view.dtype);
+            if (first < size)
+                sum.put_wide(first, size, held.pieces[n], false);
+        }
+    }
     if (centered) {
         held.each(x, size, [&](int64_t, const S *v) {
 #pragma unroll
@@ -87,25 +101,56 @@ __global__ void __launch_bounds__(BLOCK)
     }
 }
 
-// Launches kernel<GROUP, S, HELD> for rows of `size` elements.
-#define LAUNCH_HELD(run, kernel, rows, size, ...)                                                                      \
+template <int GROUP, class S, int HELD, class Row>
+__global__ void __launch_bounds__(BLOCK)
+    norm_rows(const __grid_constant__ tensor_view x, const __grid_constant__ tensor_view w,
+              const __grid_constant__ tensor_view b, const __grid_constant__ tensor_view y,
+              const __grid_constant__ tensor_view mean, const __grid_constant__ tensor_view rstd, int64_t rows,
+              int64_t size, double eps, bool centered)
+{
+    norm_row<GROUP, S, HELD, Row, false>(x, x, x, w, b, y, mean, rstd, rows, size, eps, centered);
+}
+
+template <int GROUP, class S, int HELD, class Row>
+__global__ void __launch_bounds__(BLOCK)
+    add_norm_rows(const __grid_constant__ tensor_view x, const __grid_constant__ tensor_view other,
+                  const __grid_constant__ tensor_view sum, const __grid_constant__ tensor_view w,
+                  const __grid_constant__ tensor_view b, const __grid_constant__ tensor_view y,
+                  const __grid_constant__ tensor_view mean, const __grid_constant__ tensor_view rstd, int64_t rows,
+                  int64_t size, double eps, bool centered)
+{
+    norm_row<GROUP, S, HELD, Row, true>(x, other, sum, w, b, y, mean, rstd, rows, size, eps, centered);
+}
+
+// Launches kernel<GROUP, S, HELD, Row> for rows of `size` elements of float.
+#define LAUNCH_FLOAT(run, kernel, Row, rows, size, ...)                                                                \
+    do {                                                                                                               \
+        unsigned groups_ = row_blocks(rows, size);                                                                     \
+        if ((size) <= 32 * WIDE * 3)                                                                                   \
+            kernel<32, float, 3, Row><<<groups_, BLOCK, 0, (run)->stream>>>(__VA_ARGS__);                              \
+        else if ((size) <= SHORT_ROW)                                                                                  \
+            kernel<32, float, 4, Row><<<groups_, BLOCK, 0, (run)->stream>>>(__VA_ARGS__);                              \
+        else                                                                                                           \
+            kernel<BLOCK, float, 1, Row><<<groups_, BLOCK, 0, (run)->stream>>>(__VA_ARGS__);                           \
+    } while (0)
+
+// The same for all; packed: tensors of bf16 that packed_row takes.
+#define LAUNCH_HELD(run, kernel, packed, rows, size, ...)                                                              \
     do {                                                                                                               \
         unsigned blocks_ = row_blocks(rows, size);                                                                     \
         if (blocks_ == 0)                                                                                              \
             break;                                                                                                     \
         if (is_double((run)->call))                                                                                    \
             if ((size) <= SHORT_ROW)                                                                                   \
-                kernel<32, double, 0><<<blocks_, BLOCK, 0, (run)->stream>>>(__VA_ARGS__);                              \
+                kernel<32, double, 0, row_view<double>><<<blocks_, BLOCK, 0, (run)->stream>>>(__VA_ARGS__);            \
             else                                                                                                       \
-                kernel<BLOCK, double, 0><<<blocks_, BLOCK, 0, (run)->stream>>>(__VA_ARGS__);                           \
-        else if ((size) <= 32 * WIDE * 3)                                                                              \
-            kernel<32, float, 3><<<blocks_, BLOCK, 0, (run)->stream>>>(__VA_ARGS__);                                   \
-        else if ((size) <= SHORT_ROW)                                                                                  \
-            kernel<32, float, 4><<<blocks_, BLOCK, 0, (run)->stream>>>(__VA_ARGS__);                                   \
-        else if ((size) <= BLOCK * WIDE)                                                                               \
-            kernel<BLOCK, float, 1><<<blocks_, BLOCK, 0, (run)->stream>>>(__VA_ARGS__);                                \
+                kernel<BLOCK, double, 0, row_view<double>><<<blocks_, BLOCK, 0, (run)->stream>>>(__VA_ARGS__);         \
+        else if ((size) > BLOCK * WIDE)                                                                                \
+            kernel<BLOCK, float, 0, row_view<float>><<<blocks_, BLOCK, 0, (run)->stream>>>(__VA_ARGS__);               \
+        else if (packed)                                                                                               \
+            LAUNCH_FLOAT(run, kernel, packed_row<__nv_bfloat16>, rows, size, __VA_ARGS__);                             \
         else                                                                                                           \
-            kernel<BLOCK, float, 0><<<blocks_, BLOCK, 0, (run)->stream>>>(__VA_ARGS__);                                \
+            LAUNCH_FLOAT(run, kernel, row_view<float>, rows, size, __VA_ARGS__);                                       \
     } while (0)
 
 sl_status cuda_norm(const cuda_run *run)
@@ -116,14 +161,41 @@ sl_status cuda_norm(const cuda_run *run)
     int64_t rows = sl_row_count(&x->meta, 1), size = sl_dim_from_last(&x->meta, 1);
     tensor_view b = centered ? view_of(sl_call_input(call, 2)) : tensor_view();
     tensor_view mean = centered ? merged(sl_call_output(call, 1), 0) : tensor_view();
-    LAUNCH_HELD(run, norm_rows, rows, size, merged(x, 1), view_of(sl_call_input(call, 1)), b,
+    bool packed = is_packed(x, SL_BF16) && is_packed(sl_call_output(call, 0), SL_BF16) &&
+                  is_packed(sl_call_input(call, 1), SL_BF16) && (!centered || is_packed(sl_call_input(call, 2), SL_BF16));
+    LAUNCH_HELD(run, norm_rows, packed, rows, size, merged(x, 1), view_of(sl_call_input(call, 1)), b,
                 merged(sl_call_output(call, 0), 1), mean, merged(sl_call_output(call, centered ? 2 : 1), 0), rows, size,
                 call->attrs.eps, centered);
     return launched("norm kernel");
 }
 
+sl_status cuda_add_norm(const cuda_run *run, bool *is_done)
+{
+    const sl_kernel_call *call = run->call;
+    const sl_view *x = sl_call_input(call, 0);
+    bool centered = call->op == SL_OP_ADD_LAYERNORM;
+    int64_t rows = sl_row_count(&x->meta, 1), size = sl_dim_from_last(&x->meta, 1);
+    tensor_view a = merged(x, 1), other = merged(sl_call_input(call, 1), 1), sum = merged(sl_call_output(call, 0), 1);
+    tensor_view w = view_of(sl_call_input(call, 2)), b = centered ? view_of(sl_call_input(call, 3)) : tensor_view();
+    tensor_view y = merged(sl_call_output(call, 1), 1), mean = merged(sl_call_output(call, 2), 0);
+    tensor_view rstd = merged(sl_call_output(call, centered ? 3 : 2), 0);
+    bool packed = is_packed(sl_call_output(call, 1), SL_BF16);
+    for (int i = 0; i < call->input_count; i++)
+        packed = packed && is_packed(&call->inputs[i], SL_BF16) && is_packed(sl_call_output(call, 0), SL_BF16);
+    *is_done = !is_double(call) && size <= BLOCK * WIDE;
+    if (!*is_done || row_blocks(rows, size) == 0)
+        return SL_OK;
+    if (packed)
+        LAUNCH_FLOAT(run, add_norm_rows, packed_row<__nv_bfloat16>, rows, size, a, other, sum, w, b, y, mean, rstd, rows,
+                     size, call->attrs.eps, centered);
+    else
+        LAUNCH_FLOAT(run, add_norm_rows, row_view<float>, rows, size, a, other, sum, w, b, y, mean, rstd, rows, size,
+                     call->attrs.eps, centered);
+    return launched("norm kernel");
+}
+
 // mean is absent for RMSNORM.
-template <int GROUP, class S, int HELD>
+template <int GROUP, class S, int HELD, class Row>
 __global__ void __launch_bounds__(BLOCK)
     norm_grad_rows(const __grid_constant__ tensor_view dy_view, const __grid_constant__ tensor_view x_view,
                    const __grid_constant__ tensor_view w_view, const __grid_constant__ tensor_view mean_view,
@@ -133,7 +205,7 @@ __global__ void __launch_bounds__(BLOCK)
     int64_t row = group_row<GROUP>();
     if (row >= rows)
         return;
-    row_view<S> dy(dy_view, row), x(x_view, row), w(w_view, 0), dx(dx_view, row);
+    Row dy(dy_view, row), x(x_view, row), w(w_view, 0), dx(dx_view, row);
     S mean = mean_view.data ? load<S>(mean_view.data, mean_view.dtype, mean_view.offset(row)) : 0;
     S rstd = load<S>(rstd_view.data, rstd_view.dtype, rstd_view.offset(row));
     S sum = 0, dot = 0; // of g = dy * w, and of g with the normalized x
@@ -182,7 +254,9 @@ sl_status cuda_norm_grad_x(const cuda_run *run)
     tensor_view mean = centered ? merged(sl_call_input(call, 3), 0) : tensor_view();
     if (size == 0)
         return SL_OK;
-    LAUNCH_HELD(run, norm_grad_rows, rows, size, merged(sl_call_input(call, 0), 1), merged(x, 1),
+    bool packed = is_packed(sl_call_input(call, 0), SL_BF16) && is_packed(x, SL_BF16) &&
+                  is_packed(sl_call_input(call, 2), SL_BF16) && is_packed(sl_call_output(call, 0), SL_BF16);
+    LAUNCH_HELD(run, norm_grad_rows, packed, rows, size, merged(sl_call_input(call, 0), 1), merged(x, 1),
                 view_of(sl_call_input(call, 2)), mean, merged(sl_call_input(call, centered ? 4 : 3), 0),
                 merged(sl_call_output(call, 0), 1), rows, size, sl_call_accumulates(call, 0));
     return launched("norm gradient kernel");
@@ -190,14 +264,14 @@ sl_status cuda_norm_grad_x(const cuda_run *run)
 
 // ---- Gradients of scale and offset ------------------------------------------------------------
 
-template <class S> struct norm_columns {
+template <class S, class Row> struct norm_columns {
     tensor_view dy, x, mean, rstd;
     __device__ __forceinline__ void add(int64_t row, int64_t column, int64_t columns, S sums[2][WIDE]) const
     {
         S center = mean.data ? load<S>(mean.data, mean.dtype, mean.offset(row)) : 0;
         S scale = load<S>(rstd.data, rstd.dtype, rstd.offset(row)), g[WIDE], v[WIDE];
-        row_view<S>(dy, row).get_wide(column, columns, 0, g);
-        row_view<S>(x, row).get_wide(column, columns, 0, v);
+        Row(dy, row).get_wide(column, columns, 0, g);
+        Row(x, row).get_wide(column, columns, 0, v);
 #pragma unroll
         for (int k = 0; k < WIDE; k++) {
             sums[0][k] += g[k] * (v[k] - center) * scale;
@@ -206,12 +280,12 @@ template <class S> struct norm_columns {
     }
 };
 
-template <class S> static void grad_w(const cuda_run *run)
+template <class S, class Row> static void grad_w(const cuda_run *run)
 {
     const sl_kernel_call *call = run->call;
     const sl_view *x = sl_call_input(call, 1);
     bool centered = call->op == SL_OP_LAYERNORM_GRAD_W;
-    norm_columns<S> source;
+    norm_columns<S, Row> source;
     source.dy = merged(sl_call_input(call, 0), 1);
     source.x = merged(x, 1);
     source.mean = centered ? merged(sl_call_input(call, 2), 0) : tensor_view();
@@ -224,8 +298,250 @@ template <class S> static void grad_w(const cuda_run *run)
 sl_status cuda_norm_grad_w(const cuda_run *run)
 {
     if (is_double(run->call))
-        grad_w<double>(run);
+        grad_w<double, row_view<double>>(run);
+    else if (is_packed(sl_call_input(run->call, 0), SL_BF16) && is_packed(sl_call_input(run->call, 1), SL_BF16))
+        grad_w<float, packed_row<__nv_bfloat16>>(run);
     else
-        grad_w<float>(run);
+        grad_w<float, row_view<float>>(run);
+    return launched("norm gradient kernel");
+}
+
+// ---- All gradients at once --------------------------------------------------------------------
+
+// Packed rows of bf16 that the threads of a warp, or of a block, hold. A block takes the rows of one chunk of the sums over rows, a warp
+// every eighth of them: the order of all additions is that of norm_grad_rows and column_parts. parts are those of dw and
+// db; total_parts (NULL: none) those of the sum of dx, whose terms so far lie in shared memory.
+struct norm_grad_args {
+    const __nv_bfloat16 *dy, *x, *w; // w NULL: 1
+    __nv_bfloat16 *dx;
+    const float *mean, *rstd; // mean NULL: RMSNORM
+    float *parts, *total_parts;
+    int64_t rows;
+    int size;
+    bool add;
+};
+
+struct eight_bf16 {
+    uint4 bits;
+    __device__ __forceinline__ void get(const __nv_bfloat16 *from) { bits = *(const uint4 *)from; }
+    __device__ __forceinline__ void widen(float out[WIDE]) const { load_eight((const __nv_bfloat16 *)&bits, out); }
+};
+
+// What is left of eight elements of dx, given the row's mean of g and of g times the normalized x; returns it as stored.
+__device__ __forceinline__ void put_dx(const norm_grad_args &args, int64_t at, const eight_bf16 &dy, const eight_bf16 &x,
+                                       const eight_bf16 &w, const eight_bf16 &old, float mean, float rstd, float sum,
+                                       float dot, float out[WIDE])
+{
+    float given[WIDE], v[WIDE], factor[WIDE], before[WIDE];
+    dy.widen(given);
+    x.widen(v);
+    w.widen(factor);
+    old.widen(before);
+#pragma unroll
+    for (int k = 0; k < WIDE; k++) {
+        out[k] = rstd * (given[k] * factor[k] - sum - (v[k] - mean) * rstd * dot);
+        out[k] = args.add ? out[k] + before[k] : out[k];
+    }
+    store_eight(args.dx + at, out);
+#pragma unroll
+    for (int k = 0; k < WIDE; k++)
+        out[k] = as_stored<float>(out[k], SL_BF16);
+}
+
+// The terms of eight elements in the sums over the row and over rows.
+__device__ __forceinline__ void add_terms(const eight_bf16 &dy, const eight_bf16 &x, const eight_bf16 &w, float mean,
+                                          float rstd, float *sum, float *dot, float dw[WIDE], float db[WIDE])
+{
+    float given[WIDE], v[WIDE], factor[WIDE];
+    dy.widen(given);
+    x.widen(v);
+    w.widen(factor);
+#pragma unroll
+    for (int k = 0; k < WIDE; k++) {
+        float g = given[k] * factor[k];
+        *sum += g;
+        *dot += g * (v[k] - mean) * rstd;
+        dw[k] += given[k] * (v[k] - mean) * rstd;
+        db[k] += given[k];
+    }
+}
+
+__device__ __forceinline__ eight_bf16 factors(const norm_grad_args &args, int column)
+{
+    eight_bf16 w;
+    if (args.w)
+        w.get(args.w + column);
+    else
+        w.bits = make_uint4(0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u); // ones
+    return w;
+}
+
+// The sums of the eight lines of threads, one after the other, into the parts of sum k of `sums`.
+__device__ __forceinline__ void join_lines(const float *lines, int size, float *parts, int sums, int k)
+{
+    for (int c = threadIdx.x; c < size; c += BLOCK) {
+        float total = lines[c];
+        for (int r = 1; r < TILE_ROWS; r++)
+            total += lines[r * size + c];
+        parts[((int64_t)blockIdx.x * sums + k) * size + c] = total;
+    }
+}
+
+template <int HELD>
+__global__ void __launch_bounds__(BLOCK, 2) norm_grad_chunks(const __grid_constant__ norm_grad_args args)
+{
+    extern __shared__ float lines[]; // [TILE_ROWS][size]
+    int lane = threadIdx.x % 32, line = threadIdx.x / 32, size = args.size;
+    float *own = lines + line * size;
+    int64_t first = (int64_t)blockIdx.x * CHUNK_ROWS, end = first + CHUNK_ROWS < args.rows ? first + CHUNK_ROWS : args.rows;
+    float dw[HELD][WIDE] = {}, db[HELD][WIDE] = {}, out[WIDE];
+    eight_bf16 w[HELD];
+#pragma unroll
+    for (int n = 0; n < HELD; n++) {
+        int c = (n * 32 + lane) * WIDE;
+        w[n] = factors(args, c < size ? c : 0);
+    }
+    for (int c = lane; c < size; c += 32)
+        own[c] = 0;
+    __syncwarp();
+    for (int64_t row = first + line; row < end; row += TILE_ROWS) {
+        eight_bf16 dy[HELD] = {}, x[HELD] = {}, old[HELD] = {};
+#pragma unroll
+        for (int n = 0; n < HELD; n++) {
+            int c = (n * 32 + lane) * WIDE;
+            if (c < size) {
+                dy[n].get(args.dy + row * size + c);
+                x[n].get(args.x + row * size + c);
+                if (args.add)
+                    old[n].get(args.dx + row * size + c);
+            }
+        }
+        float mean = args.mean ? args.mean[row] : 0, rstd = args.rstd[row], sum = 0, dot = 0;
+#pragma unroll
+        for (int n = 0; n < HELD; n++) {
+            if ((n * 32 + lane) * WIDE < size)
+                add_terms(dy[n], x[n], w[n], mean, rstd, &sum, &dot, dw[n], db[n]);
+        }
+        sum = args.mean ? group_sum<32, float>(sum) / (float)size : 0;
+        dot = group_sum<32, float>(dot) / (float)size;
+#pragma unroll
+        for (int n = 0; n < HELD; n++) {
+            int c = (n * 32 + lane) * WIDE;
+            if (c >= size)
+                continue;
+            put_dx(args, row * size + c, dy[n], x[n], w[n], old[n], mean, rstd, sum, dot, out);
+            if (args.total_parts) {
+                float4 *to = (float4 *)(own + c), low = to[0], high = to[1];
+                to[0] = make_float4(low.x + out[0], low.y + out[1], low.z + out[2], low.w + out[3]);
+                to[1] = make_float4(high.x + out[4], high.y + out[5], high.z + out[6], high.w + out[7]);
+            }
+        }
+    }
+    __syncthreads();
+    if (args.total_parts)
+        join_lines(lines, size, args.total_parts, 1, 0);
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        __syncthreads();
+#pragma unroll
+        for (int n = 0; n < HELD; n++) {
+            int c = (n * 32 + lane) * WIDE;
+            if (c < size)
+                store_eight(own + c, k == 0 ? dw[n] : db[n]);
+        }
+        __syncthreads();
+        join_lines(lines, size, args.parts, 2, k);
+    }
+}
+
+// Rows that a whole block holds: the sums over rows are kept apart by lines, row by row in turn. The next row is on its
+// way while this one is worked on.
+__global__ void __launch_bounds__(BLOCK, 2) norm_grad_long(const __grid_constant__ norm_grad_args args)
+{
+    int size = args.size, c = threadIdx.x * WIDE;
+    int64_t first = (int64_t)blockIdx.x * CHUNK_ROWS, end = first + CHUNK_ROWS < args.rows ? first + CHUNK_ROWS : args.rows;
+    bool holds = c < size;
+    float dw[TILE_ROWS][WIDE] = {}, unused[WIDE] = {}, out[WIDE];
+    eight_bf16 w = factors(args, holds ? c : 0), dy = {}, x = {}, old = {};
+    auto fetch = [&](int64_t row) {
+        if (!holds || row >= end)
+            return;
+        dy.get(args.dy + row * size + c);
+        x.get(args.x + row * size + c);
+        if (args.add)
+            old.get(args.dx + row * size + c);
+    };
+    fetch(first);
+    for (int64_t base = first; base < end; base += TILE_ROWS) {
+#pragma unroll
+        for (int line = 0; line < TILE_ROWS; line++) {
+            int64_t row = base + line;
+            if (row >= end)
+                break;
+            eight_bf16 this_dy = dy, this_x = x, this_old = old;
+            float rstd = args.rstd[row], sum = 0, dot = 0;
+            fetch(row + 1);
+            if (holds)
+                add_terms(this_dy, this_x, w, 0, rstd, &sum, &dot, dw[line], unused);
+            dot = group_sum<BLOCK, float>(dot) / (float)size;
+            if (holds)
+                put_dx(args, row * size + c, this_dy, this_x, w, this_old, 0, rstd, 0, dot, out);
+        }
+    }
+#pragma unroll
+    for (int line = 1; line < TILE_ROWS; line++) {
+#pragma unroll
+        for (int k = 0; k < WIDE; k++)
+            dw[0][k] += dw[line][k];
+    }
+    if (holds)
+        store_eight(args.parts + (int64_t)blockIdx.x * 2 * size + c, dw[0]);
+}
+
+static const float *statistic(const sl_view *view)
+{
+    return view->meta.dtype == SL_F32 && sl_meta_is_contiguous(&view->meta) ? (const float *)view->data : NULL;
+}
+
+sl_status cuda_norm_grad(const cuda_run *run, bool *is_done)
+{
+    const sl_kernel_call *call = run->call;
+    const sl_view *x = sl_call_input(call, 1), *dx = sl_call_output(call, 0), *w = sl_call_input(call, 2);
+    bool centered = call->op == SL_OP_LAYERNORM_GRAD;
+    const sl_view *db = centered ? sl_call_output(call, 2) : &sl_absent;
+    const sl_view *total = sl_call_output(call, centered ? 3 : 2);
+    int64_t size = sl_dim_from_last(&x->meta, 1);
+    norm_grad_args args = {};
+    args.rows = sl_row_count(&x->meta, 1);
+    args.size = (int)size;
+    args.dy = (const __nv_bfloat16 *)sl_call_input(call, 0)->data;
+    args.x = (const __nv_bfloat16 *)x->data;
+    args.w = sl_view_is_none(w) ? NULL : (const __nv_bfloat16 *)w->data;
+    args.dx = (__nv_bfloat16 *)dx->data;
+    args.mean = centered ? statistic(sl_call_input(call, 3)) : NULL;
+    args.rstd = statistic(sl_call_input(call, centered ? 4 : 3));
+    args.add = sl_call_accumulates(call, 0);
+    args.parts = (float *)call->scratch;
+    int64_t chunks = column_chunks(args.rows);
+    if (!sl_view_is_none(total))
+        args.total_parts = args.parts + 2 * chunks * size;
+    bool is_short = size <= SHORT_ROW, is_long = !centered && !args.total_parts && size <= BLOCK * WIDE;
+    *is_done = is_packed(sl_call_input(call, 0), SL_BF16) && is_packed(x, SL_BF16) && is_packed(dx, SL_BF16) &&
+               is_packed(w, SL_BF16) && !is_double(call) && args.rstd && (args.mean || !centered) && size > 0 &&
+               args.rows > 0 && (is_short || is_long);
+    if (!*is_done)
+        return SL_OK;
+    size_t shared = (size_t)(TILE_ROWS * size) * sizeof(float);
+    if (size <= 32 * WIDE * 3)
+        norm_grad_chunks<3><<<(unsigned)chunks, BLOCK, shared, run->stream>>>(args);
+    else if (is_short)
+        norm_grad_chunks<4><<<(unsigned)chunks, BLOCK, shared, run->stream>>>(args);
+    else
+        norm_grad_long<<<(unsigned)chunks, BLOCK, 0, run->stream>>>(args);
+    launch_totals<float, 2>(run, args.parts, args.rows, size, view_of(sl_call_output(call, 1)), view_of(db),
+                            sl_call_accumulates(call, 1), sl_call_accumulates(call, 2), 1);
+    if (args.total_parts)
+        launch_totals<float, 1>(run, args.total_parts, args.rows, size, view_of(total), tensor_view(),
+                                sl_call_accumulates(call, centered ? 3 : 2), false, 1);
     return launched("norm gradient kernel");
 }

@@ -65,6 +65,7 @@ struct adamw_entry {
     int32_t chunk;
     uint8_t g_dtype, p_dtype, m_dtype, copy_dtype; // v has that of m
     float keep;                                    // what weight decay leaves
+    bool plain;                                    // aligned f32, the copy bf16
 };
 
 // The table travels with the launch: a kernel may have 32,764 bytes of arguments.
@@ -76,11 +77,36 @@ struct adamw_table {
     adamw_entry entries[TABLE_SIZE];
 };
 
+// Four elements of f32 each; the copy, if there is one, in bf16.
+__device__ __forceinline__ void adamw_four(const adamw_entry &e, const update<float> &o, int64_t at)
+{
+    float4 g = *(const float4 *)((const float *)e.g + at), p = *(const float4 *)((const float *)e.p + at);
+    float4 m = *(const float4 *)((const float *)e.m + at), v = *(const float4 *)((const float *)e.v + at);
+    p.x = adamw_step<float>(o, g.x, p.x, &m.x, &v.x);
+    p.y = adamw_step<float>(o, g.y, p.y, &m.y, &v.y);
+    p.z = adamw_step<float>(o, g.z, p.z, &m.z, &v.z);
+    p.w = adamw_step<float>(o, g.w, p.w, &m.w, &v.w);
+    *(float4 *)((float *)e.m + at) = m;
+    *(float4 *)((float *)e.v + at) = v;
+    *(float4 *)((float *)e.p + at) = p;
+    if (e.copy) {
+        __nv_bfloat162 pairs[2] = { __floats2bfloat162_rn(p.x, p.y), __floats2bfloat162_rn(p.z, p.w) };
+        *(uint2 *)((__nv_bfloat16 *)e.copy + at) = *(uint2 *)pairs;
+    }
+}
+
 __global__ void __launch_bounds__(BLOCK) adamw_chunks(const __grid_constant__ adamw_table table)
 {
     const adamw_entry &e = table.entries[entry_of_chunk(table.entries, table.count, (int32_t)blockIdx.x)];
     update<float> o = table.numbers;
     o.keep = e.keep;
+    int64_t begin = (int64_t)((int32_t)blockIdx.x - e.chunk) * CHUNK;
+    if (e.plain && begin + CHUNK <= e.count) {
+#pragma unroll 2
+        for (int i = threadIdx.x * 4; i < CHUNK; i += BLOCK * 4)
+            adamw_four(e, o, begin + i);
+        return;
+    }
     row_view<float> g(e.g, 0, e.g_dtype, 1), p(e.p, 0, e.p_dtype, 1), m(e.m, 0, e.m_dtype, 1), v(e.v, 0, e.m_dtype, 1);
     row_view<float> copy(e.copy, 0, e.copy_dtype, 1);
     int64_t start = (int64_t)((int32_t)blockIdx.x - e.chunk) * CHUNK + threadIdx.x * WIDE;
@@ -139,6 +165,8 @@ static void add_entry(adamw_table *table, const sl_kernel_call *call)
     e->p_dtype = (uint8_t)p->meta.dtype;
     e->m_dtype = (uint8_t)m->meta.dtype;
     e->copy_dtype = (uint8_t)(e->copy ? copy->meta.dtype : SL_F32);
+    e->plain = e->g_dtype == SL_F32 && e->m_dtype == SL_F32 && (!e->copy || e->copy_dtype == SL_BF16) &&
+               (((uintptr_t)e->g | (uintptr_t)e->p | (uintptr_t)e->m | (uintptr_t)e->v | (uintptr_t)e->copy) & 15) == 0;
     e->keep = (float)(1 - call->attrs.optim.lr * call->attrs.optim.weight_decay);
     table->chunks += (int32_t)((e->count + CHUNK - 1) / CHUNK);
 }

@@ -107,8 +107,27 @@ template <class S> struct plain_columns {
     }
 };
 
+// Packed rows of bf16.
+struct packed_columns {
+    const __nv_bfloat16 *x;
+    __device__ __forceinline__ void add(int64_t row, int64_t column, int64_t columns, float sums[1][WIDE]) const
+    {
+        float v[WIDE];
+        load_eight(x + row * columns + column, v);
+#pragma unroll
+        for (int k = 0; k < WIDE; k++)
+            sums[0][k] += v[k];
+    }
+};
+
 template <class S> static void sum_columns(const cuda_run *run, const grouped &g, const tensor_view &y, double factor)
 {
+    if (is_packed(sl_call_input(run->call, 0), SL_BF16) && g.results % WIDE == 0 && !is_double(run->call)) {
+        packed_columns source = { (const __nv_bfloat16 *)g.data };
+        launch_columns<float, 1>(run, source, g.size, g.results, y, tensor_view(), sl_call_accumulates(run->call, 0),
+                                 false, factor);
+        return;
+    }
     plain_columns<S> source;
     source.x = g;
     launch_columns<S, 1>(run, source, g.size, g.results, y, tensor_view(), sl_call_accumulates(run->call, 0), false,

@@ -26,7 +26,7 @@ template <class S> struct running_sum {
 };
 
 // log(sum(exp(x))) of a row without overflow, in one pass; -inf for an empty row.
-template <int GROUP, class S> __device__ S log_sum_exp(const row_view<S> &x, int64_t size)
+template <int GROUP, class S, class Row> __device__ __forceinline__ S log_sum_exp(const Row &x, int64_t size)
 {
     running_sum<S> own = { (S)-INFINITY, 0 };
     S v[WIDE];
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(BLOCK)
     if (row >= rows)
         return;
     row_view<S> x(x_view, row), y(y_view, row);
-    S lse = log_sum_exp<GROUP, S>(x, size), v[WIDE];
+    S lse = log_sum_exp<GROUP, S, row_view<S>>(x, size), v[WIDE];
     for (int64_t i = (int64_t)group_lane<GROUP>() * WIDE; i < size; i += GROUP * WIDE) {
         x.get_wide(i, size, 0, v);
 #pragma unroll
@@ -111,8 +111,8 @@ sl_status cuda_softmax(const cuda_run *run)
 
 // ---- Cross entropy ----------------------------------------------------------------------------
 
-// lse of each row, and its term of the loss into terms[row].
-template <int GROUP, class S>
+// lse of each row, and its term of the loss into terms[row]. Row: row_view<S> or packed_row.
+template <int GROUP, class S, class Row>
 __global__ void __launch_bounds__(BLOCK, 4)
     loss_rows(const __grid_constant__ tensor_view x_view, const __grid_constant__ tensor_view targets, const __grid_constant__ tensor_view lse_view, double *terms, int64_t rows, int64_t size,
               int64_t ignored, const __grid_constant__ cuda_reporter reporter)
@@ -120,8 +120,8 @@ __global__ void __launch_bounds__(BLOCK, 4)
     int64_t row = group_row<GROUP>();
     if (row >= rows)
         return;
-    row_view<S> x(x_view, row);
-    S lse = log_sum_exp<GROUP, S>(x, size);
+    Row x(x_view, row);
+    S lse = log_sum_exp<GROUP, S, Row>(x, size);
     if (group_lane<GROUP>() != 0)
         return;
     store<S>(lse_view.data, lse_view.dtype, lse_view.offset(row), lse, false);
@@ -154,6 +154,25 @@ __global__ void __launch_bounds__(BLOCK)
         store<double>(loss.data, loss.dtype, 0, counted ? total / (double)counted : 0, false);
 }
 
+// LAUNCH_ROWS for kernels that also take packed rows of bf16.
+#define LAUNCH_LOSS(run, kernel, packed, rows, size, ...)                                                              \
+    do {                                                                                                               \
+        unsigned blocks_ = row_blocks(rows, size);                                                                     \
+        bool double_ = is_double((run)->call), short_ = (size) <= SHORT_ROW;                                           \
+        if (blocks_ == 0)                                                                                              \
+            break;                                                                                                     \
+        if (double_ && short_)                                                                                         \
+            kernel<32, double, row_view<double>><<<blocks_, BLOCK, 0, (run)->stream>>>(__VA_ARGS__);                   \
+        else if (double_)                                                                                              \
+            kernel<BLOCK, double, row_view<double>><<<blocks_, BLOCK, 0, (run)->stream>>>(__VA_ARGS__);                \
+        else if (short_)                                                                                               \
+            kernel<32, float, row_view<float>><<<blocks_, BLOCK, 0, (run)->stream>>>(__VA_ARGS__);                     \
+        else if (packed)                                                                                               \
+            kernel<BLOCK, float, packed_row<__nv_bfloat16>><<<blocks_, BLOCK, 0, (run)->stream>>>(__VA_ARGS__);        \
+        else                                                                                                           \
+            kernel<BLOCK, float, row_view<float>><<<blocks_, BLOCK, 0, (run)->stream>>>(__VA_ARGS__);                  \
+    } while (0)
+
 sl_status cuda_cross_entropy(const cuda_run *run)
 {
     const sl_kernel_call *call = run->call;
@@ -161,7 +180,7 @@ sl_status cuda_cross_entropy(const cuda_run *run)
     int64_t rows = sl_row_count(&x->meta, 1), size = sl_dim_from_last(&x->meta, 1), ignored = call->attrs.ignore_index;
     tensor_view targets = merged(sl_call_input(call, 1), 0);
     double *terms = (double *)call->scratch;
-    LAUNCH_ROWS(run, loss_rows, rows, size, merged(x, 1), targets, merged(sl_call_output(call, 1), 0), terms, rows, size,
+    LAUNCH_LOSS(run, loss_rows, is_packed(x, SL_BF16), rows, size, merged(x, 1), targets, merged(sl_call_output(call, 1), 0), terms, rows, size,
                 ignored, run->reporter);
     mean_loss<<<1, BLOCK, 0, run->stream>>>(terms, targets, view_of(sl_call_output(call, 0)), rows, ignored);
     return launched("cross entropy kernel");
@@ -175,9 +194,9 @@ __global__ void __launch_bounds__(BLOCK) count_rows(const __grid_constant__ tens
 }
 
 // Four pieces are read before any is written: the result may lie on the logits.
-template <int GROUP, class S, bool QUICK>
-__device__ __forceinline__ void write_gradient(const row_view<S> &x, const row_view<S> &dx, int64_t size, S lse, S weight,
-                                               int64_t target, bool add)
+template <int GROUP, class S, bool QUICK, class Row>
+__device__ __forceinline__ void write_gradient(const Row &x, const Row &dx, int64_t size, S lse, S weight, int64_t target,
+                                               bool add)
 {
     const int64_t step = GROUP * WIDE;
     for (int64_t start = (int64_t)group_lane<GROUP>() * WIDE; start < size; start += 4 * step) {
@@ -202,7 +221,7 @@ __device__ __forceinline__ void write_gradient(const row_view<S> &x, const row_v
     }
 }
 
-template <int GROUP, class S>
+template <int GROUP, class S, class Row>
 __global__ void __launch_bounds__(BLOCK, 4)
     loss_grad_rows(const __grid_constant__ tensor_view x_view, const __grid_constant__ tensor_view targets, const __grid_constant__ tensor_view lse_view, const __grid_constant__ tensor_view dloss, const __grid_constant__ tensor_view dx_view,
                    const double *counted, int64_t rows, int64_t size, int64_t ignored, bool add)
@@ -210,14 +229,14 @@ __global__ void __launch_bounds__(BLOCK, 4)
     int64_t row = group_row<GROUP>();
     if (row >= rows)
         return;
-    row_view<S> x(x_view, row), dx(dx_view, row);
+    Row x(x_view, row), dx(dx_view, row);
     S lse = load<S>(lse_view.data, lse_view.dtype, lse_view.offset(row));
     int64_t target = load_index(targets.data, targets.dtype, targets.offset(row));
     S weight = target == ignored ? 0 : (S)(load<double>(dloss.data, dloss.dtype, 0) / *counted);
     if (x.dtype == SL_BF16)
-        write_gradient<GROUP, S, true>(x, dx, size, lse, weight, target, add);
+        write_gradient<GROUP, S, true, Row>(x, dx, size, lse, weight, target, add);
     else
-        write_gradient<GROUP, S, false>(x, dx, size, lse, weight, target, add);
+        write_gradient<GROUP, S, false, Row>(x, dx, size, lse, weight, target, add);
 }
 
 sl_status cuda_cross_entropy_grad(const cuda_run *run)
@@ -230,7 +249,8 @@ sl_status cuda_cross_entropy_grad(const cuda_run *run)
     if (rows == 0 || size == 0)
         return SL_OK;
     count_rows<<<1, BLOCK, 0, run->stream>>>(targets, rows, ignored, counted);
-    LAUNCH_ROWS(run, loss_grad_rows, rows, size, merged(x, 1), targets, merged(sl_call_input(call, 2), 0),
+    bool packed = is_packed(x, SL_BF16) && is_packed(sl_call_output(call, 0), SL_BF16);
+    LAUNCH_LOSS(run, loss_grad_rows, packed, rows, size, merged(x, 1), targets, merged(sl_call_input(call, 2), 0),
                 view_of(sl_call_input(call, 3)), merged(sl_call_output(call, 0), 1), counted, rows, size, ignored,
                 sl_call_accumulates(call, 0));
     return launched("cross entropy gradient kernel");

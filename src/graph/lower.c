@@ -133,6 +133,7 @@ void sl_lowering_clear(sl_lowering *lowering)
     sl_free(lowering->storages);
     sl_free(lowering->forward.items);
     sl_free(lowering->backward.items);
+    sl_free(lowering->whole.items);
     sl_free(lowering->values);
     sl_free(lowering->slots);
     sl_free(lowering->input_grads);

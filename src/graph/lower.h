@@ -86,6 +86,7 @@ typedef struct sl_lowering {
     int storage_count;
     size_t storage_capacity;
     sl_instruction_list forward, backward;
+    sl_instruction_list whole; /* backward as B runs it, if fusion made another of it; else empty */
     sl_lowered_value *values; /* those that the stage holds; the first stands for all others and is absent */
     int value_count;
     int *slots; /* by value id of the graph: its place in values */
@@ -110,6 +111,9 @@ SL_MUST_CHECK sl_status sl_lower_forward(sl_lowering *lowering);
 SL_MUST_CHECK sl_status sl_lower_backward(sl_lowering *lowering);
 /* Makes I compute again what lies in the modules and would otherwise be saved by F. */
 SL_MUST_CHECK sl_status sl_lower_recompute(sl_lowering *lowering, const char *const *modules, int count);
+
+/* Lets fused ops take the place of plain ones (fuse.c has the rules). */
+SL_MUST_CHECK sl_status sl_lower_fuse(sl_lowering *lowering);
 
 /* Of the gradient of a value: that of the value, unless it is a parameter whose gradients have another. */
 sl_dtype sl_lowering_grad_dtype(const sl_lowering *lowering, int value);

@@ -234,6 +234,9 @@ sl_status sl_stage_program_create(const sl_partition *partition, int stage, sl_d
     SL_TRY(sl_lower_stage(&lowering));
     if (options->recompute_count > 0 && !options->forward_only)
         SL_TRY(sl_lower_recompute(&lowering, options->recompute, options->recompute_count));
+    if (options->fusion == SL_FUSION_ALL ||
+        (options->fusion == SL_FUSION_AUTO && sl_device_get_kind(device) == SL_DEVICE_CUDA))
+        SL_TRY(sl_lower_fuse(&lowering));
     SL_TRY(sl_program_plan_make(&lowering, device, &program->plan));
     if (options->pack_weights)
         SL_TRY(sl_program_plan_pack(&lowering, device, &program->plan));

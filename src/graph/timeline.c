@@ -21,6 +21,8 @@ sl_phase sl_program_timeline_phase(const sl_program_timeline *timeline, int step
 static sl_status order_steps(sl_program_timeline *t, bool split)
 {
     const sl_instruction_list *forward = &t->lowering->forward, *backward = &t->lowering->backward;
+    if (!split && t->lowering->whole.count > 0)
+        backward = &t->lowering->whole;
     sl_status status = SL_NEW_ARRAY(t->steps, forward->count + backward->count);
     if (status != SL_OK)
         return status;

@@ -1,6 +1,7 @@
 #include "kernel/gpu_scratch.h"
 
 #include "kernel/call.h"
+#include "kernel/fused.h"
 
 static size_t aligned(size_t bytes)
 {
@@ -80,9 +81,22 @@ static size_t reduction(const sl_kernel_call *call)
     return leading && results >= 32 && size > 1 ? column_sums(size, results) : 0;
 }
 
+/* Scratch of the parts is enough for the whole: they run one after the other, or their sums over rows lie one after the
+ * other. */
+static size_t fused(const sl_kernel_call *call)
+{
+    sl_fused_part parts[SL_FUSED_PARTS];
+    size_t bytes = 0;
+    for (int i = 0, count = sl_fused_parts(call, parts); i < count; i++)
+        bytes += aligned(sl_gpu_scratch(&parts[i].call));
+    return bytes;
+}
+
 size_t sl_gpu_scratch(const sl_kernel_call *call)
 {
     const sl_view *in = call->inputs;
+    if (sl_op_is_fused(call->op))
+        return fused(call);
     switch (call->op) {
     case SL_OP_LINEAR:
     case SL_OP_LINEAR_GRAD_X:

@@ -10,7 +10,7 @@ extern "C" {
 #endif
 
 enum {
-    SL_GPU_CHUNK_ROWS = 256,     /* rows whose column sums one block of threads adds up */
+    SL_GPU_CHUNK_ROWS = 64,      /* rows whose column sums one block of threads adds up */
     SL_GPU_SQUARE_CHUNK = 32768, /* elements whose squares one block of threads adds up */
     SL_GPU_SCRATCH_ALIGNMENT = 256
 };

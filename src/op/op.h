@@ -100,6 +100,11 @@ SL_OP_LIST(SL_OP_DECLARE)
 #undef SL_OP_DECLARE
 
 const sl_op_info *sl_op_get_info(sl_op op); /* NULL for a value out of range */
+/* Whether the op stands for several plain ones (kernel/fused.h says which). */
+static inline bool sl_op_is_fused(sl_op op)
+{
+    return op > SL_OP_SQUARE_SUM;
+}
 const sl_op_arg *sl_op_input_arg(const sl_op_info *info, int input);
 int sl_op_output_count(const sl_op_info *info);
 /* Whether gradients flow from the outputs to this input. */

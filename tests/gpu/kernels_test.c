@@ -2,6 +2,8 @@
  * against the reference in f64; the same bits each time; bad indices are named. */
 #include "gpu/gpu.h"
 
+#include "kernel/fused.h"
+
 static int failures;
 
 /* All that is wrong is printed before the test fails: time on a GPU is dear. */
@@ -109,7 +111,11 @@ static sl_dtype dtype_in(recipe how, const op_case *c, const sl_op_arg *place, s
     case SL_ARG_DATA:
         if (!output || how == ALL_BF16)
             return SL_BF16;
-        return how == MIXED || strstr(sl_op_name(c->op), "grad_w") || c->op == SL_OP_EMBEDDING_GRAD ? SL_F32 : SL_BF16;
+        return how == MIXED || strstr(sl_op_name(c->op), "grad_w") || c->op == SL_OP_EMBEDDING_GRAD ||
+                       (sl_op_is_fused(c->op) && strstr(sl_op_name(c->op), "_grad") &&
+                        place != sl_op_get_info(c->op)->outputs)
+                   ? SL_F32
+                   : SL_BF16;
     case SL_ARG_MOVED:
         return SL_BF16;
     case SL_ARG_ANY:
@@ -161,6 +167,8 @@ static void check_mixed(size_t i, recipe how, bool accumulate)
             continue;
         /* Results are rounded once, to 8 bits; f32 sums of products of bf16 are exact but for their additions. */
         double tolerance = outputs.views[n].meta.dtype == SL_BF16 ? 0x1p-8 : c->tolerance > 0 ? c->tolerance : 2e-6;
+        if (sl_op_is_fused(c->op))
+            tolerance = 0x1p-8; /* of what is rounded between its parts, too; its bits have a test of their own */
         check_close(c, what, n, &outputs.views[n], &wanted.views[n], tolerance);
     }
     free_args(&wanted_in);
@@ -264,6 +272,42 @@ static void results_in_place_have_the_same_bits(void **state)
         }
         free_args(&apart_in);
         free_args(&apart);
+    }
+    assert_int_equal(failures, 0);
+}
+
+/* ---- Fused ops ------------------------------------------------------------------------------- */
+
+static void check_fused(size_t i, recipe how, bool accumulate)
+{
+    const op_case *c = &cases[i];
+    sl_fused_part parts[SL_FUSED_PARTS];
+    seed_case(i);
+    args wide_in = make_args(c->inputs, SL_F64, PACKED), wide = make_args(c->outputs, SL_F64, PACKED);
+    args inputs = converted(c, &wide_in, how, false), whole = converted(c, &wide, how, true);
+    args apart = converted(c, &wide, how, true);
+    assert_int_equal(run_on_gpu(call_of(c, &inputs, &whole, accumulate)), SL_OK);
+    sl_kernel_call call = call_of(c, &inputs, &apart, accumulate);
+    for (int p = 0, count = sl_fused_parts(&call, parts); p < count; p++)
+        assert_int_equal(run_on_gpu(parts[p].call), SL_OK);
+    check_same(i, accumulate ? "by its parts, adding" : "by its parts", &whole, &apart);
+    free_args(&wide_in);
+    free_args(&wide);
+    free_args(&inputs);
+    free_args(&whole);
+    free_args(&apart);
+}
+
+static void fused_ops_have_the_bits_of_their_parts(void **state)
+{
+    (void)state;
+    failures = 0;
+    for (size_t i = 0; i < CASE_COUNT; i++) {
+        for (int how = ALL_BF16; how <= MIXED && sl_op_is_fused(cases[i].op); how++) {
+            check_fused(i, (recipe)how, false);
+            if (sl_op_get_info(cases[i].op)->accumulates)
+                check_fused(i, (recipe)how, true);
+        }
     }
     assert_int_equal(failures, 0);
 }
@@ -531,6 +575,7 @@ int main(void)
         cmocka_unit_test(every_op_in_bf16_and_mixed_types_agrees_with_the_reference),
         cmocka_unit_test(the_same_call_gives_the_same_bits),
         cmocka_unit_test(results_in_place_have_the_same_bits),
+        cmocka_unit_test(fused_ops_have_the_bits_of_their_parts),
         cmocka_unit_test(many_calls_at_once_have_the_bits_of_each_alone),
         cmocka_unit_test(dropout_keeps_what_the_cpu_keeps),
         cmocka_unit_test(casts_give_what_the_cpu_gives),

@@ -4,6 +4,7 @@
 #include "device/cpu.h"
 #include "kernel/cpu/blas.h"
 #include "kernel/cpu/isa.h"
+#include "kernel/fused.h"
 #include "kernel/reference/reference.h"
 #include "kernel/table.h"
 #include "op/op.h"
@@ -227,8 +228,23 @@ static sl_kernel_call with_rng(const sl_kernel_call *call)
     return own;
 }
 
+static sl_status cpu_run(sl_stream *stream, const sl_kernel_call *call);
+
+/* A fused op is run as what it stands for. */
+static sl_status run_parts(sl_stream *stream, const sl_fused_part *parts, int count)
+{
+    sl_status status = SL_OK;
+    for (int i = 0; i < count; i++)
+        SL_TRY(cpu_run(stream, &parts[i].call));
+done:
+    return status;
+}
+
 static sl_status cpu_run(sl_stream *stream, const sl_kernel_call *call)
 {
+    sl_fused_part parts[SL_FUSED_PARTS];
+    if (sl_op_is_fused(call->op))
+        return run_parts(stream, parts, sl_fused_parts(call, parts));
     sl_cpu cpu = cpu_of(sl_stream_device(stream));
     const sl_cpu_kernel *kernel = find(&cpu, call);
     packed_call packed;
@@ -252,14 +268,25 @@ static sl_status cpu_run_call(sl_stream *stream, const sl_kernel_call *call)
     return cpu_run(stream, &own);
 }
 
-static sl_status cpu_scratch(sl_device *device, const sl_kernel_call *call, size_t *bytes)
+static size_t plain_scratch(const sl_cpu *cpu, const sl_kernel_call *call)
 {
-    sl_cpu cpu = cpu_of(device);
-    const sl_cpu_kernel *kernel = find(&cpu, call);
+    const sl_cpu_kernel *kernel = find(cpu, call);
     packed_call packed;
     if (kernel)
         pack_call(kernel, call, &packed);
-    *bytes = kernel ? scratch_of(&cpu, kernel, &packed) : sl_reference_scratch(call);
+    return kernel ? scratch_of(cpu, kernel, &packed) : sl_reference_scratch(call);
+}
+
+static sl_status cpu_scratch(sl_device *device, const sl_kernel_call *call, size_t *bytes)
+{
+    sl_cpu cpu = cpu_of(device);
+    sl_fused_part parts[SL_FUSED_PARTS];
+    size_t most = sl_op_is_fused(call->op) ? 0 : plain_scratch(&cpu, call);
+    for (int i = 0, count = sl_fused_parts(call, parts); i < count; i++) {
+        size_t part = plain_scratch(&cpu, &parts[i].call);
+        most = part > most ? part : most;
+    }
+    *bytes = most;
     return SL_OK;
 }
 
