@@ -60,7 +60,7 @@ sl_status cuda_copy(const cuda_run *run);        /* COPY, CAST, FILL, CONCAT */
 sl_status cuda_dropout(const cuda_run *run);
 sl_status cuda_rope(const cuda_run *run);        /* any strides and element types */
 sl_status cuda_rope_eights(const cuda_run *run); /* by cuda_rope, if it does not fit */
-sl_status cuda_norm(const cuda_run *run); /* LAYERNORM, RMSNORM */
+sl_status cuda_norm(const cuda_run *run);        /* LAYERNORM, RMSNORM */
 sl_status cuda_norm_grad_x(const cuda_run *run);
 sl_status cuda_norm_grad_w(const cuda_run *run);
 sl_status cuda_softmax(const cuda_run *run); /* and its gradient */

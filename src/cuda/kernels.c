@@ -58,10 +58,8 @@ static cuda_run run_of(sl_stream *stream, const sl_kernel_call *call)
 typedef sl_status (*cuda_fused_kernel)(const cuda_run *run, bool *is_done);
 
 static const cuda_fused_kernel fused_kernels[SL_OP_COUNT] = {
-    [SL_OP_ADD_LAYERNORM] = cuda_add_norm,
-    [SL_OP_ADD_RMSNORM] = cuda_add_norm,
-    [SL_OP_LAYERNORM_GRAD] = cuda_norm_grad,
-    [SL_OP_RMSNORM_GRAD] = cuda_norm_grad,
+    [SL_OP_ADD_LAYERNORM] = cuda_add_norm,           [SL_OP_ADD_RMSNORM] = cuda_add_norm,
+    [SL_OP_LAYERNORM_GRAD] = cuda_norm_grad,         [SL_OP_RMSNORM_GRAD] = cuda_norm_grad,
     [SL_OP_GELU_TANH_GRAD_SUM] = cuda_gelu_grad_sum,
 };
 
