@@ -217,7 +217,6 @@ static sl_status add_slot(sl_optimizer *optimizer, sl_stream *stream, const sl_o
     optim_slot *slot = &optimizer->slots[optimizer->count];
     size_t scratch;
 
-    SL_TRY(check_param(param));
     for (int i = 0; i <= MASTER; i++)
         slot->states[i] = sl_view_none();
     SL_TRY(sl_strdup(param->name, &slot->name));
@@ -254,6 +253,8 @@ sl_status sl_optimizer_create(const sl_optim_options *options, sl_device *device
     optimizer->device = device;
     SL_TRY(SL_NEW_ARRAY(optimizer->slots, count));
     SL_TRY(SL_NEW_ARRAY(optimizer->calls, count));
+    for (int i = 0; i < count; i++)
+        SL_TRY(check_param(&params[i]));
     SL_TRY(reserve_states(optimizer, params, count));
     SL_TRY(sl_device_alloc(device, (size_t)count * sizeof(double), (void **)&optimizer->sums));
     SL_TRY(sl_stream_create(device, &stream));
