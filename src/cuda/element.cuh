@@ -472,8 +472,8 @@ __device__ __forceinline__ double reciprocal_root(double x) { return 1 / sqrt(x)
 // Good to 2^-20, which is enough if the data is bf16: several times as fast.
 __device__ __forceinline__ float quick_exponential(float x) { return __expf(x); }
 __device__ __forceinline__ double quick_exponential(double x) { return exp(x); }
-__device__ __forceinline__ float quick_hyperbolic(float x) { return 1 - __fdividef(2, __expf(2 * x) + 1); }
-__device__ __forceinline__ double quick_hyperbolic(double x) { return tanh(x); }
+__device__ __forceinline__ float quick_reciprocal(float x) { return __fdividef(1, x); }
+__device__ __forceinline__ double quick_reciprocal(double x) { return 1 / x; }
 
 static inline sl_status launched(const char *what)
 {

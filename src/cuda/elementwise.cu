@@ -27,15 +27,29 @@ template <class S> __device__ __forceinline__ S sigmoid(S x, bool quick)
     return 1 / (1 + (quick ? quick_exponential(-x) : exponential(-x)));
 }
 
-template <class S> __device__ __forceinline__ S gelu_inner(S x, bool quick)
+template <class S> __device__ __forceinline__ S gelu_inner(S x)
 {
-    S inner = (S)ROOT_2_PI * (x + (S)0.044715 * x * x * x);
-    return quick ? quick_hyperbolic(inner) : hyperbolic(inner);
+    return hyperbolic((S)ROOT_2_PI * (x + (S)0.044715 * x * x * x));
+}
+
+// gelu(x) is x * gate(x): the gate is the sigmoid of twice the inner argument. Good to bf16, and half the work.
+template <class S> __device__ __forceinline__ S gelu_gate(S x)
+{
+    S twice = x * fma((S)(2 * ROOT_2_PI * 0.044715), x * x, (S)(2 * ROOT_2_PI));
+    return quick_reciprocal(1 + quick_exponential(-twice));
+}
+
+template <class S> __device__ __forceinline__ S gelu_gate_slope(S x)
+{
+    S gate = gelu_gate(x), inner = fma((S)(6 * ROOT_2_PI * 0.044715), x * x, (S)(2 * ROOT_2_PI));
+    return fma(x * gate * (1 - gate), inner, gate);
 }
 
 template <class S> __device__ __forceinline__ S gelu_tanh_slope(S x, bool quick)
 {
-    S t = gelu_inner(x, quick);
+    if (quick)
+        return gelu_gate_slope(x);
+    S t = gelu_inner(x);
     return (S)0.5 * (1 + t) + (S)0.5 * x * (1 - t * t) * (S)ROOT_2_PI * (1 + (S)(3 * 0.044715) * x * x);
 }
 
@@ -50,7 +64,7 @@ __device__ __forceinline__ S formula(int op, S a, S b, S c, S alpha, S beta, boo
 {
     switch (op) {
     case SL_OP_GELU_TANH:
-        return (S)0.5 * a * (1 + gelu_inner(a, quick));
+        return quick ? a * gelu_gate(a) : (S)0.5 * a * (1 + gelu_inner(a));
     case SL_OP_GELU_TANH_GRAD:
         return gelu_tanh_slope(a, quick) * b;
     case SL_OP_GELU_ERF:
@@ -157,8 +171,8 @@ template <int OP, bool QUICK> __global__ void __launch_bounds__(BLOCK) each_eigh
 }
 
 // The ops that steps are made of, on packed bf16: nothing is asked per access, and the loads of two pieces are on their
-// way at once.
-template <int OP, int INPUTS, int OUTPUTS>
+// way at once. REPEATS: the last input is as long as the last dim, and comes again for every row.
+template <int OP, int INPUTS, int OUTPUTS, bool REPEATS>
 __global__ void __launch_bounds__(BLOCK) each_packed(const __grid_constant__ element_args args)
 {
     int64_t start = ((int64_t)blockIdx.x * 2 * BLOCK + threadIdx.x) * WIDE;
@@ -168,8 +182,9 @@ __global__ void __launch_bounds__(BLOCK) each_packed(const __grid_constant__ ele
         int64_t at = start + piece * BLOCK * WIDE;
 #pragma unroll
         for (int n = 0; n < INPUTS; n++) {
+            int64_t from = REPEATS && n == INPUTS - 1 ? at - quotient(at, args.dims[1]) * args.dims[1] : at;
             if (at < args.count)
-                load_eight((const __nv_bfloat16 *)args.data[n] + at, in[piece][n]);
+                load_eight((const __nv_bfloat16 *)args.data[n] + from, in[piece][n]);
         }
     }
 #pragma unroll
@@ -228,26 +243,40 @@ static bool fits_eight(const element_args *args)
     return true;
 }
 
-// Packed bf16 everywhere, a whole number of eights, nothing to add to.
-static bool fits_packed(const element_args *args)
+// Packed bf16 everywhere, a whole number of eights, nothing to add to. repeats: but for the last input, which comes again
+// for every row of the others.
+static bool fits_packed(const element_args *args, bool repeats)
 {
-    bool fits = args->count % WIDE == 0 && !args->add[0] && !args->add[1] && fits_eight(args);
-    for (int n = 0; n < args->input_count + args->output_count; n++)
-        fits = fits && args->dtype[n] == SL_BF16;
+    bool fits = args->count % WIDE == 0 && !args->add[0] && !args->add[1];
+    if (repeats)
+        fits = fits && args->rank == 2 && args->dims[1] % WIDE == 0;
+    for (int n = 0; n < args->input_count + args->output_count && fits; n++) {
+        const int64_t *strides = args->strides[n];
+        bool again = repeats && n == args->input_count - 1;
+        bool packed = repeats ? strides[1] == 1 && strides[0] == (again ? 0 : args->dims[1])
+                              : args->rank == 0 || (args->rank == 1 && strides[0] == 1);
+        fits = packed && args->dtype[n] == SL_BF16 && ((uintptr_t)args->data[n] & 15) == 0;
+    }
     return fits;
 }
 
 static bool launch_packed(const cuda_run *run, const element_args *args)
 {
     int64_t blocks = (args->count / WIDE + 2 * BLOCK - 1) / (2 * BLOCK);
-    if (!fits_packed(args) || blocks > INT32_MAX)
+    if (blocks > INT32_MAX)
+        return false;
+    if (args->op == SL_OP_ADD && fits_packed(args, true)) {
+        each_packed<SL_OP_ADD, 2, 1, true><<<(unsigned)blocks, BLOCK, 0, run->stream>>>(*args);
+        return true;
+    }
+    if (!fits_packed(args, false))
         return false;
     switch (args->op) {
 #define HOT(op, inputs, outputs)                                                                                       \
     case op:                                                                                                           \
         if (args->output_count != (outputs))                                                                           \
             return false;                                                                                              \
-        each_packed<op, inputs, outputs><<<(unsigned)blocks, BLOCK, 0, run->stream>>>(*args);                          \
+        each_packed<op, inputs, outputs, false><<<(unsigned)blocks, BLOCK, 0, run->stream>>>(*args);                          \
         return true
         HOT(SL_OP_GELU_TANH, 1, 1);
         HOT(SL_OP_GELU_TANH_GRAD, 2, 1);

@@ -34,6 +34,14 @@ template <int GROUP, class S, int HELD> struct held_row {
     }
 };
 
+// Eight elements as they lie in memory: half the registers.
+struct eight_bf16 {
+    uint4 bits;
+    __device__ __forceinline__ void get(const __nv_bfloat16 *from) { bits = *(const uint4 *)from; }
+    __device__ __forceinline__ void put(const float in[WIDE]) { store_eight((__nv_bfloat16 *)&bits, in); }
+    __device__ __forceinline__ void widen(float out[WIDE]) const { load_eight((const __nv_bfloat16 *)&bits, out); }
+};
+
 // centered: the mean is taken off (LAYERNORM). If ADDS, x + other is stored as the sum, and what was stored is
 // normalized; the row must be held. Row: row_view<S> or packed_row.
 template <int GROUP, class S, int HELD, class Row, bool ADDS>
@@ -169,6 +177,132 @@ sl_status cuda_norm(const cuda_run *run)
     return launched("norm kernel");
 }
 
+// ---- Long rows by single warps ----------------------------------------------------------------
+
+// Rows of more than 1024 elements are held by a block elsewhere, a piece by each warp. Here one warp holds all pieces: it
+// waits for nobody, and its sums have the order of the block's.
+enum { LONG_PIECES = BLOCK / 32 };
+
+__device__ __forceinline__ float sum_pieces(float parts[LONG_PIECES])
+{
+    float total = 0;
+#pragma unroll
+    for (int n = 0; n < LONG_PIECES; n++) {
+        float piece = group_sum<32, float>(parts[n]);
+        total = n == 0 ? piece : total + piece;
+    }
+    return total;
+}
+
+struct add_norm_args {
+    const __nv_bfloat16 *a, *b, *w, *bias; // w, bias NULL: none
+    __nv_bfloat16 *sum, *y;
+    float *mean, *rstd; // mean NULL: RMSNORM
+    int64_t rows;
+    int size;
+    float eps;
+};
+
+__global__ void __launch_bounds__(BLOCK) add_norm_long(const __grid_constant__ add_norm_args args)
+{
+    int lane = threadIdx.x % 32, size = args.size;
+    int64_t row = (int64_t)blockIdx.x * (BLOCK / 32) + threadIdx.x / 32, start = row * size;
+    if (row >= args.rows)
+        return;
+    eight_bf16 x[LONG_PIECES] = {}, other[LONG_PIECES] = {};
+    float parts[LONG_PIECES] = {}, v[WIDE], more[WIDE], mean = 0;
+#pragma unroll
+    for (int n = 0; n < LONG_PIECES; n++) {
+        int c = (n * 32 + lane) * WIDE;
+        if (c < size) {
+            x[n].get(args.a + start + c);
+            other[n].get(args.b + start + c);
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < LONG_PIECES; n++) {
+        int c = (n * 32 + lane) * WIDE;
+        x[n].widen(v);
+        other[n].widen(more);
+#pragma unroll
+        for (int k = 0; k < WIDE; k++)
+            v[k] += more[k];
+        x[n].put(v); // as it is stored
+        if (c < size)
+            *(uint4 *)(args.sum + start + c) = x[n].bits;
+        x[n].widen(v);
+#pragma unroll
+        for (int k = 0; k < WIDE; k++)
+            parts[n] += v[k];
+    }
+    if (args.mean)
+        mean = sum_pieces(parts) / (float)size;
+#pragma unroll
+    for (int n = 0; n < LONG_PIECES; n++) {
+        bool inside = (n * 32 + lane) * WIDE < size;
+        x[n].widen(v);
+        parts[n] = 0;
+#pragma unroll
+        for (int k = 0; k < WIDE; k++)
+            parts[n] += inside ? (v[k] - mean) * (v[k] - mean) : 0;
+    }
+    float rstd = reciprocal_root(sum_pieces(parts) / (float)size + args.eps);
+#pragma unroll
+    for (int n = 0; n < LONG_PIECES; n++) {
+        int c = (n * 32 + lane) * WIDE;
+        float factor[WIDE], offset[WIDE];
+        if (c >= size)
+            continue;
+        x[n].widen(v);
+#pragma unroll
+        for (int k = 0; k < WIDE; k++) {
+            factor[k] = 1;
+            offset[k] = 0;
+        }
+        if (args.w)
+            load_eight(args.w + c, factor);
+        if (args.bias)
+            load_eight(args.bias + c, offset);
+#pragma unroll
+        for (int k = 0; k < WIDE; k++)
+            v[k] = (v[k] - mean) * rstd * factor[k] + offset[k];
+        store_eight(args.y + start + c, v);
+    }
+    if (lane == 0) {
+        if (args.mean)
+            args.mean[row] = mean;
+        args.rstd[row] = rstd;
+    }
+}
+
+static float *statistic(const sl_view *view)
+{
+    return view->meta.dtype == SL_F32 && sl_meta_is_contiguous(&view->meta) ? (float *)view->data : NULL;
+}
+
+static bool launch_add_norm_long(const cuda_run *run, int64_t rows, int64_t size)
+{
+    const sl_kernel_call *call = run->call;
+    bool centered = call->op == SL_OP_ADD_LAYERNORM;
+    const sl_view *w = sl_call_input(call, 2), *bias = centered ? sl_call_input(call, 3) : &sl_absent;
+    add_norm_args args = {};
+    args.a = (const __nv_bfloat16 *)sl_call_input(call, 0)->data;
+    args.b = (const __nv_bfloat16 *)sl_call_input(call, 1)->data;
+    args.w = sl_view_is_none(w) ? NULL : (const __nv_bfloat16 *)w->data;
+    args.bias = sl_view_is_none(bias) ? NULL : (const __nv_bfloat16 *)bias->data;
+    args.sum = (__nv_bfloat16 *)sl_call_output(call, 0)->data;
+    args.y = (__nv_bfloat16 *)sl_call_output(call, 1)->data;
+    args.mean = centered ? statistic(sl_call_output(call, 2)) : NULL;
+    args.rstd = statistic(sl_call_output(call, centered ? 3 : 2));
+    args.rows = rows;
+    args.size = (int)size;
+    args.eps = (float)call->attrs.eps;
+    if (!args.rstd || (centered && !args.mean))
+        return false;
+    add_norm_long<<<(unsigned)((rows + BLOCK / 32 - 1) / (BLOCK / 32)), BLOCK, 0, run->stream>>>(args);
+    return true;
+}
+
 sl_status cuda_add_norm(const cuda_run *run, bool *is_done)
 {
     const sl_kernel_call *call = run->call;
@@ -185,6 +319,8 @@ sl_status cuda_add_norm(const cuda_run *run, bool *is_done)
     *is_done = !is_double(call) && size <= BLOCK * WIDE;
     if (!*is_done || row_blocks(rows, size) == 0)
         return SL_OK;
+    if (packed && size > SHORT_ROW && launch_add_norm_long(run, rows, size))
+        return launched("norm kernel");
     if (packed)
         LAUNCH_FLOAT(run, add_norm_rows, packed_row<__nv_bfloat16>, rows, size, a, other, sum, w, b, y, mean, rstd, rows,
                      size, call->attrs.eps, centered);
@@ -229,7 +365,7 @@ __global__ void __launch_bounds__(BLOCK)
 #pragma unroll
         for (int k = 0; k < WIDE; k++) {
             sum += g[k];
-            dot += g[k] * (v[k] - mean) * rstd;
+            dot = fma(g[k], (v[k] - mean) * rstd, dot);
         }
     });
     sum = mean_view.data ? group_sum<GROUP, S>(sum) / (S)size : 0;
@@ -240,7 +376,7 @@ __global__ void __launch_bounds__(BLOCK)
         scaled(first, given, g);
 #pragma unroll
         for (int k = 0; k < WIDE; k++)
-            g[k] = rstd * (g[k] - sum - (v[k] - mean) * rstd * dot);
+            g[k] = rstd * fma((mean - v[k]) * rstd, dot, g[k] - sum);
         dx.put_wide(first, size, g, add);
     });
 }
@@ -274,7 +410,7 @@ template <class S, class Row> struct norm_columns {
         Row(x, row).get_wide(column, columns, 0, v);
 #pragma unroll
         for (int k = 0; k < WIDE; k++) {
-            sums[0][k] += g[k] * (v[k] - center) * scale;
+            sums[0][k] = fma(g[k], (v[k] - center) * scale, sums[0][k]);
             sums[1][k] += g[k];
         }
     }
@@ -321,12 +457,6 @@ struct norm_grad_args {
     bool add;
 };
 
-struct eight_bf16 {
-    uint4 bits;
-    __device__ __forceinline__ void get(const __nv_bfloat16 *from) { bits = *(const uint4 *)from; }
-    __device__ __forceinline__ void widen(float out[WIDE]) const { load_eight((const __nv_bfloat16 *)&bits, out); }
-};
-
 // What is left of eight elements of dx, given the row's mean of g and of g times the normalized x; returns it as stored.
 __device__ __forceinline__ void put_dx(const norm_grad_args &args, int64_t at, const eight_bf16 &dy, const eight_bf16 &x,
                                        const eight_bf16 &w, const eight_bf16 &old, float mean, float rstd, float sum,
@@ -339,7 +469,7 @@ __device__ __forceinline__ void put_dx(const norm_grad_args &args, int64_t at, c
     old.widen(before);
 #pragma unroll
     for (int k = 0; k < WIDE; k++) {
-        out[k] = rstd * (given[k] * factor[k] - sum - (v[k] - mean) * rstd * dot);
+        out[k] = rstd * fma((mean - v[k]) * rstd, dot, given[k] * factor[k] - sum);
         out[k] = args.add ? out[k] + before[k] : out[k];
     }
     store_eight(args.dx + at, out);
@@ -358,10 +488,10 @@ __device__ __forceinline__ void add_terms(const eight_bf16 &dy, const eight_bf16
     w.widen(factor);
 #pragma unroll
     for (int k = 0; k < WIDE; k++) {
-        float g = given[k] * factor[k];
+        float g = given[k] * factor[k], normalized = (v[k] - mean) * rstd;
         *sum += g;
-        *dot += g * (v[k] - mean) * rstd;
-        dw[k] += given[k] * (v[k] - mean) * rstd;
+        *dot = fma(g, normalized, *dot);
+        dw[k] = fma(given[k], normalized, dw[k]);
         db[k] += given[k];
     }
 }
@@ -454,53 +584,53 @@ __global__ void __launch_bounds__(BLOCK, 2) norm_grad_chunks(const __grid_consta
     }
 }
 
-// Rows that a whole block holds: the sums over rows are kept apart by lines, row by row in turn. The next row is on its
-// way while this one is worked on.
-__global__ void __launch_bounds__(BLOCK, 2) norm_grad_long(const __grid_constant__ norm_grad_args args)
+__global__ void __launch_bounds__(BLOCK, 1) norm_grad_long(const __grid_constant__ norm_grad_args args)
 {
-    int size = args.size, c = threadIdx.x * WIDE;
+    __shared__ float lines[TILE_ROWS][SHORT_ROW];
+    int lane = threadIdx.x % 32, line = threadIdx.x / 32, size = args.size;
     int64_t first = (int64_t)blockIdx.x * CHUNK_ROWS, end = first + CHUNK_ROWS < args.rows ? first + CHUNK_ROWS : args.rows;
-    bool holds = c < size;
-    float dw[TILE_ROWS][WIDE] = {}, unused[WIDE] = {}, out[WIDE];
-    eight_bf16 w = factors(args, holds ? c : 0), dy = {}, x = {}, old = {};
-    auto fetch = [&](int64_t row) {
-        if (!holds || row >= end)
-            return;
-        dy.get(args.dy + row * size + c);
-        x.get(args.x + row * size + c);
-        if (args.add)
-            old.get(args.dx + row * size + c);
-    };
-    fetch(first);
-    for (int64_t base = first; base < end; base += TILE_ROWS) {
+    float dw[LONG_PIECES][WIDE] = {}, unused[WIDE] = {}, out[WIDE];
+    for (int64_t row = first + line; row < end; row += TILE_ROWS) {
+        eight_bf16 dy[LONG_PIECES] = {}, x[LONG_PIECES] = {}, old[LONG_PIECES] = {};
+        float rstd = args.rstd[row], dots[LONG_PIECES] = {}, sum = 0;
 #pragma unroll
-        for (int line = 0; line < TILE_ROWS; line++) {
-            int64_t row = base + line;
-            if (row >= end)
-                break;
-            eight_bf16 this_dy = dy, this_x = x, this_old = old;
-            float rstd = args.rstd[row], sum = 0, dot = 0;
-            fetch(row + 1);
-            if (holds)
-                add_terms(this_dy, this_x, w, 0, rstd, &sum, &dot, dw[line], unused);
-            dot = group_sum<BLOCK, float>(dot) / (float)size;
-            if (holds)
-                put_dx(args, row * size + c, this_dy, this_x, w, this_old, 0, rstd, 0, dot, out);
+        for (int n = 0; n < LONG_PIECES; n++) {
+            int c = (n * 32 + lane) * WIDE;
+            if (c < size) {
+                dy[n].get(args.dy + row * size + c);
+                x[n].get(args.x + row * size + c);
+                if (args.add)
+                    old[n].get(args.dx + row * size + c);
+            }
+        }
+#pragma unroll
+        for (int n = 0; n < LONG_PIECES; n++) {
+            int c = (n * 32 + lane) * WIDE;
+            if (c < size)
+                add_terms(dy[n], x[n], factors(args, c), 0, rstd, &sum, &dots[n], dw[n], unused);
+        }
+        float dot = sum_pieces(dots) / (float)size;
+#pragma unroll
+        for (int n = 0; n < LONG_PIECES; n++) {
+            int c = (n * 32 + lane) * WIDE;
+            if (c < size)
+                put_dx(args, row * size + c, dy[n], x[n], factors(args, c), old[n], 0, rstd, 0, dot, out);
         }
     }
 #pragma unroll
-    for (int line = 1; line < TILE_ROWS; line++) {
+    for (int half = 0; half < 2; half++) { // of the columns
+        __syncthreads();
 #pragma unroll
-        for (int k = 0; k < WIDE; k++)
-            dw[0][k] += dw[line][k];
+        for (int n = 0; n < LONG_PIECES / 2; n++)
+            store_eight(&lines[line][(n * 32 + lane) * WIDE], dw[half * LONG_PIECES / 2 + n]);
+        __syncthreads();
+        for (int c = threadIdx.x; c < SHORT_ROW && half * SHORT_ROW + c < size; c += BLOCK) {
+            float total = lines[0][c];
+            for (int r = 1; r < TILE_ROWS; r++)
+                total += lines[r][c];
+            args.parts[(int64_t)blockIdx.x * 2 * size + half * SHORT_ROW + c] = total;
+        }
     }
-    if (holds)
-        store_eight(args.parts + (int64_t)blockIdx.x * 2 * size + c, dw[0]);
-}
-
-static const float *statistic(const sl_view *view)
-{
-    return view->meta.dtype == SL_F32 && sl_meta_is_contiguous(&view->meta) ? (const float *)view->data : NULL;
 }
 
 sl_status cuda_norm_grad(const cuda_run *run, bool *is_done)
