@@ -7,11 +7,15 @@
 
 #include "base/json.h"
 
+#include <math.h>
+#include <time.h>
+
 static const cli_usage usage = {
     .command = "bench plan",
     .synopsis = "[--large] [--format text|json]",
-    .description = "Measures the planner, in one thread: 64 ranks and 512 microbatches, generated, lowered, checked "
-                   "and simulated; the "
+    .description = "Measures the planner's processor time, in one thread: 64 ranks and 512 microbatches, generated, "
+                   "lowered, checked "
+                   "and simulated (the best of ten); the "
                    "heuristic plan of that size; a V of 16 ranks and 64 microbatches under little memory; and with "
                    "--large 1024 ranks "
                    "and 8192 microbatches, 25 million actions.",
@@ -39,20 +43,26 @@ static sl_plan_problem problem_of(int ranks, int microbatches, sl_placement plac
     return problem;
 }
 
+static double processor_seconds(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
 /* From nothing to a schedule that is proved and timed. */
-static sl_status measure_schedule(const char *name, measured *out)
+static sl_status time_schedule(const char *name, double *seconds)
 {
     sl_status status = SL_OK;
     sl_schedule *compute = NULL, *lowered = NULL;
     sl_timeline *timeline = NULL;
-    double start = sl_now();
+    double start = processor_seconds();
     sl_generate_options options = { .name = name, .ranks = 64, .microbatches = 512 };
     SL_TRY(sl_schedule_generate(&options, &compute));
     SL_TRY(sl_schedule_lower(compute, NULL, &lowered));
     SL_TRY(sl_schedule_check(lowered, NULL, NULL));
     SL_TRY(sl_schedule_simulate(lowered, NULL, NULL, 0, &timeline));
-    out->seconds = sl_now() - start;
-    out->gap = -1;
+    *seconds = fmin(*seconds, processor_seconds() - start);
 done:
     sl_timeline_destroy(timeline);
     sl_schedule_destroy(lowered);
@@ -60,13 +70,26 @@ done:
     return status;
 }
 
+/* The best of several: what disturbs makes nothing faster. */
+static sl_status measure_schedule(const char *name, measured *out)
+{
+    enum { TIMES = 10 };
+    sl_status status = SL_OK;
+    out->seconds = INFINITY;
+    out->gap = -1;
+    for (int n = 0; n < TIMES && status == SL_OK; n++)
+        status = time_schedule(name, &out->seconds);
+    return status;
+}
+
 static sl_status measure_plan(sl_plan_problem problem, double budget, measured *out)
 {
     sl_plan_result *result = NULL;
+    double start = processor_seconds();
     sl_status status = sl_plan_search(&problem, budget, &result);
     if (status != SL_OK)
         return status;
-    out->seconds = sl_plan_result_figures(result)->seconds;
+    out->seconds = processor_seconds() - start;
     out->gap = sl_plan_result_figures(result)->gap_makespan;
     sl_plan_result_destroy(result);
     return SL_OK;
@@ -80,21 +103,23 @@ static sl_status measure(bool large, measured *out, int *count)
     measured all[MEASURED] = {
         { .name = "schedule_1f1b", .what = "1F1B of 64 x 512: generate, lower, check, simulate" },
         { .name = "schedule_zbv", .what = "ZBVZeroBubble of 64 x 512: the same" },
+        { .name = "schedule_interleaved", .what = "Interleaved1F1B of 64 x 512: the same" },
         { .name = "heuristic_p", .what = "heuristic plan of 64 x 512, memory 64" },
         { .name = "heuristic_2p", .what = "heuristic plan of 64 x 512, memory 128" },
         { .name = "v_half", .what = "V of 16 x 64, memory 9" },
         { .name = "v_third", .what = "V of 16 x 64, memory 6" },
         { .name = "large", .what = "heuristic plan of 1024 x 8192, memory 1024" },
     };
-    *count = large ? 7 : 6;
+    *count = large ? 8 : 7;
     SL_TRY(measure_schedule("1F1B", &all[0]));
     SL_TRY(measure_schedule("ZBVZeroBubble", &all[1]));
-    SL_TRY(measure_plan(problem_of(64, 512, SL_PLACEMENT_LOOP, 64), 0, &all[2]));
-    SL_TRY(measure_plan(problem_of(64, 512, SL_PLACEMENT_LOOP, 128), 0, &all[3]));
-    SL_TRY(measure_plan(problem_of(16, 64, SL_PLACEMENT_V, 9), SL_PLAN_BUDGET, &all[4]));
-    SL_TRY(measure_plan(problem_of(16, 64, SL_PLACEMENT_V, 6), SL_PLAN_BUDGET, &all[5]));
+    SL_TRY(measure_schedule("Interleaved1F1B", &all[2]));
+    SL_TRY(measure_plan(problem_of(64, 512, SL_PLACEMENT_LOOP, 64), 0, &all[3]));
+    SL_TRY(measure_plan(problem_of(64, 512, SL_PLACEMENT_LOOP, 128), 0, &all[4]));
+    SL_TRY(measure_plan(problem_of(16, 64, SL_PLACEMENT_V, 9), SL_PLAN_BUDGET, &all[5]));
+    SL_TRY(measure_plan(problem_of(16, 64, SL_PLACEMENT_V, 6), SL_PLAN_BUDGET, &all[6]));
     if (large)
-        SL_TRY(measure_plan(problem_of(1024, 8192, SL_PLACEMENT_LOOP, 1024), 0, &all[6]));
+        SL_TRY(measure_plan(problem_of(1024, 8192, SL_PLACEMENT_LOOP, 1024), 0, &all[7]));
     for (int n = 0; n < *count; n++)
         out[n] = all[n];
 done:

@@ -148,6 +148,8 @@ sl_status sl_check_before_walk(const sl_schedule *schedule, const sl_links *link
     sl_violation found = { .rank = -1, .cell = -1 };
     bool valid = true;
 
+    if (links->neighbors && atomic_load_explicit(schedule->checked, memory_order_relaxed))
+        return SL_OK;
     SL_TRY(check_shape(schedule, &valid, &found));
     if (valid)
         SL_TRY(sl_check_ranks(schedule, links, &valid, &found));
@@ -155,6 +157,8 @@ sl_status sl_check_before_walk(const sl_schedule *schedule, const sl_links *link
         SL_TRY(sl_check_pairs(schedule, links, &valid, &found));
     if (!valid)
         status = refuse(&found, violation);
+    else if (links->neighbors)
+        atomic_store_explicit(schedule->checked, true, memory_order_relaxed);
 done:
     return status;
 }

@@ -23,7 +23,8 @@ SL_MUST_CHECK sl_status sl_check_pairs(const sl_schedule *schedule, const sl_lin
 bool sl_check_progress(const sl_walk *walk, sl_violation *violation);
 
 /* The parts put together, for those who walk themselves: shape, ranks and pairs before the walk, progress after it. Both
- * return SL_ERR_SCHEDULE as sl_schedule_check() does; violation may be NULL. */
+ * return SL_ERR_SCHEDULE as sl_schedule_check() does; violation may be NULL. A schedule that passed the first once with
+ * edges between neighbors remembers that. */
 SL_MUST_CHECK sl_status sl_check_before_walk(const sl_schedule *schedule, const sl_links *links,
                                              sl_violation *violation);
 SL_MUST_CHECK sl_status sl_check_after_walk(const sl_walk *walk, sl_violation *violation);

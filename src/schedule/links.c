@@ -100,7 +100,7 @@ sl_status sl_links_create(const sl_schedule *schedule, const sl_edge *edges, int
 {
     sl_status status = SL_OK;
     sl_edge *neighbours = NULL;
-    sl_links links = { 0 };
+    sl_links links = { .neighbors = !edges };
 
     if (!edges) {
         SL_TRY(make_neighbours(schedule->stages, &neighbours));

@@ -13,6 +13,7 @@ typedef struct sl_link_table {
 
 typedef struct sl_links {
     int edge_count;
+    bool neighbors;          /* each stage feeds the next, and no other */
     sl_link_table in;        /* from earlier stages on other ranks: messages */
     sl_link_table out;       /* to later stages on other ranks: messages */
     sl_link_table local_in;  /* from earlier stages on the same rank */

@@ -105,6 +105,7 @@ sl_status sl_schedule_tighten(sl_schedule *schedule, bool sends)
 {
     sl_status status = SL_OK;
     moving self = { .schedule = schedule, .step = sends ? -1 : 1 };
+    atomic_store_explicit(schedule->checked, false, memory_order_relaxed);
     SL_TRY(SL_NEW_ARRAY(self.pending, (int64_t)schedule->stages * schedule->microbatches));
     for (int rank = 0; rank < schedule->ranks; rank++)
         SL_TRY(tighten_list(&self, &schedule->lists[rank]));

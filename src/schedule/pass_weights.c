@@ -1,6 +1,8 @@
 /* The passes about a stage's weights as a whole: REDUCE_GRAD, and UNSHARD with RESHARD. */
 #include "schedule/schedule.h"
 
+#include <string.h>
+
 #define NEVER SIZE_MAX
 
 static sl_status refuse_kind(const sl_schedule *in, sl_kind kind)
@@ -17,22 +19,80 @@ static bool makes_weight_gradient(sl_action part)
     return part.kind == SL_KIND_W || part.kind == SL_KIND_B;
 }
 
-/* user: size_t a stage, scratch for the place of its last W or B on this rank. */
+/* Which stages a rank has met, and how many it has in all. */
+typedef struct stage_marks {
+    int *met;     /* (stages) the key of the pass that has met it */
+    int *on_rank; /* (ranks) */
+    int left;     /* that this pass has not met */
+    int key;      /* of this pass over a rank */
+} stage_marks;
+
+static void destroy_marks(stage_marks *self)
+{
+    sl_free(self->met);
+    sl_free(self->on_rank);
+}
+
+static sl_status create_marks(const sl_schedule *in, stage_marks *self)
+{
+    sl_status status = SL_OK;
+    SL_TRY(SL_NEW_ARRAY(self->met, in->stages));
+    SL_TRY(SL_NEW_ARRAY(self->on_rank, in->ranks));
+    for (int stage = 0; stage < in->stages; stage++) {
+        if (in->rank_of[stage] >= 0)
+            self->on_rank[in->rank_of[stage]]++;
+    }
+done:
+    return status;
+}
+
+/* The rank has met none yet. */
+static void start_marks(stage_marks *self, int rank)
+{
+    self->left = self->on_rank[rank];
+    self->key++;
+}
+
+/* Whether the stage is met for the first time. */
+static bool mark_stage(stage_marks *self, int stage)
+{
+    if (self->met[stage] == self->key)
+        return false;
+    self->met[stage] = self->key;
+    self->left--;
+    return true;
+}
+
+/* out has room for as many actions as the rank has. */
+static void copy_list(const sl_action_list *list, sl_action_list *out)
+{
+    out->count = list->count;
+    memcpy(out->actions, list->actions, list->count * sizeof *out->actions);
+}
+
+static sl_status insert_at(sl_action_list *list, size_t at, sl_kind kind, int stage)
+{
+    sl_status status = sl_action_list_add(list, kind, stage, -1);
+    if (status == SL_OK && at + 1 < list->count) {
+        sl_action added = list->actions[list->count - 1];
+        memmove(&list->actions[at + 1], &list->actions[at], (list->count - 1 - at) * sizeof added);
+        list->actions[at] = added;
+    }
+    return status;
+}
+
+/* After the last W or B of each stage: these are near the end of the list. */
 static sl_status reduce_rank(const sl_schedule *in, int rank, void *user, sl_action_list *out)
 {
     sl_status status = SL_OK;
-    const sl_action_list *list = &in->lists[rank];
-    size_t *last = user;
+    stage_marks *marks = user;
     sl_action parts[2];
-    for (size_t i = 0; i < list->count; i++) {
-        for (int p = 0, count = sl_parts(list->actions[i], parts); p < count; p++)
-            last[parts[p].stage] = makes_weight_gradient(parts[p]) ? i : last[parts[p].stage];
-    }
-    for (size_t i = 0; i < list->count; i++) {
-        SL_TRY(sl_action_list_push(out, list->actions[i]));
-        for (int p = 0, count = sl_parts(list->actions[i], parts); p < count; p++) {
-            if (makes_weight_gradient(parts[p]) && last[parts[p].stage] == i)
-                SL_TRY(sl_action_list_add(out, SL_KIND_REDUCE_GRAD, parts[p].stage, -1));
+    start_marks(marks, rank);
+    copy_list(&in->lists[rank], out);
+    for (size_t i = in->lists[rank].count; i-- > 0 && marks->left > 0;) {
+        for (int p = sl_parts(out->actions[i], parts) - 1; p >= 0; p--) {
+            if (makes_weight_gradient(parts[p]) && mark_stage(marks, parts[p].stage))
+                SL_TRY(insert_at(out, i + 1, SL_KIND_REDUCE_GRAD, parts[p].stage));
         }
     }
 done:
@@ -42,12 +102,12 @@ done:
 sl_status sl_schedule_add_reduce_grad(const sl_schedule *in, sl_schedule **out)
 {
     sl_status status = SL_OK;
-    size_t *last = NULL;
+    stage_marks marks = { 0 };
     SL_TRY(refuse_kind(in, SL_KIND_REDUCE_GRAD));
-    SL_TRY(SL_NEW_ARRAY(last, in->stages));
-    SL_TRY(sl_schedule_map(in, reduce_rank, last, out));
+    SL_TRY(create_marks(in, &marks));
+    SL_TRY(sl_schedule_map(in, reduce_rank, &marks, out));
 done:
-    sl_free(last);
+    destroy_marks(&marks);
     return status;
 }
 
@@ -61,6 +121,7 @@ typedef struct unshard {
     int *heap;        /* (stages) */
     int heap_count;
     sl_action_list *out;
+    stage_marks marks;
 } unshard;
 
 static bool heap_before(const unshard *self, int a, int b)
@@ -164,6 +225,32 @@ done:
     return status;
 }
 
+/* All stages of the rank may be active at once: each is unsharded at the start and resharded after its last use. */
+static sl_status unshard_once(const sl_schedule *in, int rank, stage_marks *marks, sl_action_list *out)
+{
+    sl_status status = SL_OK;
+    const sl_action_list *list = &in->lists[rank];
+    sl_action parts[2];
+    size_t unsharded = 0;
+    copy_list(list, out);
+    start_marks(marks, rank);
+    for (size_t i = list->count; i-- > 0 && marks->left > 0;) {
+        for (int p = sl_parts(list->actions[i], parts) - 1; p >= 0; p--) {
+            if (mark_stage(marks, parts[p].stage))
+                SL_TRY(insert_at(out, i + 1, SL_KIND_RESHARD, parts[p].stage));
+        }
+    }
+    start_marks(marks, rank);
+    for (size_t i = 0; i < list->count && marks->left > 0; i++) {
+        for (int p = 0, count = sl_parts(list->actions[i], parts); p < count; p++) {
+            if (mark_stage(marks, parts[p].stage))
+                SL_TRY(insert_at(out, unsharded++, SL_KIND_UNSHARD, parts[p].stage));
+        }
+    }
+done:
+    return status;
+}
+
 static sl_status unshard_rank(const sl_schedule *in, int rank, void *user, sl_action_list *out)
 {
     sl_status status = SL_OK;
@@ -172,6 +259,8 @@ static sl_status unshard_rank(const sl_schedule *in, int rank, void *user, sl_ac
     bool overlaps = sl_schedule_has_kind(in, SL_KIND_OVERLAP_F_B);
     size_t *later[2] = { NULL, NULL };
 
+    if (self->marks.on_rank[rank] <= self->max_active)
+        return unshard_once(in, rank, &self->marks, out);
     SL_TRY(SL_NEW_ARRAY(later[0], list->count));
     SL_TRY(SL_NEW_ARRAY(later[1], overlaps ? list->count : 1));
     self->heap_count = 0;
@@ -196,12 +285,14 @@ sl_status sl_schedule_add_unshard(const sl_schedule *in, int max_active, sl_sche
         self.max_active = 2;
     SL_TRY(refuse_kind(in, SL_KIND_UNSHARD));
     SL_TRY(refuse_kind(in, SL_KIND_RESHARD));
+    SL_TRY(create_marks(in, &self.marks));
     SL_TRY(SL_NEW_ARRAY(self.next_use, in->stages));
     SL_TRY(SL_NEW_ARRAY(self.heap, in->stages));
     for (int stage = 0; stage < in->stages; stage++)
         self.next_use[stage] = NEVER; /* and so it is again after each rank: its last uses leave it */
     SL_TRY(sl_schedule_map(in, unshard_rank, &self, out));
 done:
+    destroy_marks(&self.marks);
     sl_free(self.next_use);
     sl_free(self.heap);
     return status;

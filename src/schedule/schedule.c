@@ -29,6 +29,7 @@ void sl_schedule_destroy(sl_schedule *schedule)
         return;
     lists_free(schedule->lists, schedule->ranks);
     sl_free(schedule->rank_of);
+    sl_free(schedule->checked);
     sl_free(schedule);
 }
 
@@ -163,6 +164,7 @@ sl_status sl_schedule_builder_finish(sl_schedule_builder *builder, sl_schedule *
     int *rank_of = NULL;
 
     SL_TRY(SL_NEW(schedule));
+    SL_TRY(SL_NEW(schedule->checked));
     SL_TRY(SL_NEW_ARRAY(fresh, builder->ranks));
     schedule->ranks = builder->ranks;
     schedule->lists = builder->lists;

@@ -6,6 +6,8 @@
 
 #include "base/alloc.h"
 
+#include <stdatomic.h>
+
 typedef struct sl_action_list {
     sl_action *actions;
     size_t count;
@@ -20,6 +22,7 @@ struct sl_schedule {
     uint32_t kinds;        /* bit k: some action is of kind k */
     sl_action_list *lists; /* (ranks) */
     int *rank_of;          /* (stages) -1: nowhere */
+    atomic_bool *checked;  /* its structure was found valid with edges between neighbors; the one thing that changes */
 };
 
 struct sl_schedule_builder {

@@ -156,18 +156,20 @@ static bool can_run_compute(sl_walk *walk, int rank, sl_action action)
     return true;
 }
 
-bool sl_walk_can_run(sl_walk *walk, int rank)
+static inline bool can_run(sl_walk *walk, int rank, sl_action action)
 {
-    sl_action action = walk->schedule->lists[rank].actions[walk->walkers[rank].at];
     if (walk->messages)
         return !sl_action_is_message(action) || can_run_message(walk, rank, action);
     return can_run_compute(walk, rank, action);
 }
 
-void sl_walk_ran(sl_walk *walk, int rank)
+bool sl_walk_can_run(sl_walk *walk, int rank)
 {
-    sl_walker *walker = &walk->walkers[rank];
-    sl_action action = walk->schedule->lists[rank].actions[walker->at];
+    return can_run(walk, rank, walk->schedule->lists[rank].actions[walk->walkers[rank].at]);
+}
+
+static inline void note_run(sl_walk *walk, sl_walker *walker, sl_action action)
+{
     walker->at++;
     walker->link = 0;
     walker->part = 0;
@@ -184,6 +186,12 @@ void sl_walk_ran(sl_walk *walk, int rank)
     }
 }
 
+void sl_walk_ran(sl_walk *walk, int rank)
+{
+    sl_walker *walker = &walk->walkers[rank];
+    note_run(walk, walker, walk->schedule->lists[rank].actions[walker->at]);
+}
+
 int sl_walk_next(sl_walk *walk)
 {
     return walk->ready_count > 0 ? walk->ready[--walk->ready_count] : -1;
@@ -197,10 +205,12 @@ bool sl_walk_is_over(const sl_walk *walk, int rank)
 void sl_walk_run(sl_walk *walk, sl_walk_visit visit, void *user)
 {
     for (int rank; (rank = sl_walk_next(walk)) >= 0;) {
-        while (!sl_walk_is_over(walk, rank) && sl_walk_can_run(walk, rank)) {
+        sl_walker *walker = &walk->walkers[rank];
+        const sl_action_list *list = &walk->schedule->lists[rank];
+        while (walker->at < (int64_t)list->count && can_run(walk, rank, list->actions[walker->at])) {
             if (visit)
-                visit(user, rank, walk->walkers[rank].at);
-            sl_walk_ran(walk, rank);
+                visit(user, rank, walker->at);
+            note_run(walk, walker, list->actions[walker->at]);
         }
     }
 }

@@ -4,7 +4,7 @@
 
 run 0 "$SLUICE" bench plan --format json
 silent
-for key in schedule_1f1b_s schedule_zbv_s heuristic_p_s heuristic_2p_s v_half_s v_third_s peak_rss; do
+for key in schedule_1f1b_s schedule_zbv_s schedule_interleaved_s heuristic_p_s heuristic_2p_s v_half_s v_third_s peak_rss; do
     "$SLUICE_SUPPORT/json_get" $key <"$out" >/dev/null || fail "no $key"
 done
 json_is heuristic_p_gap 0

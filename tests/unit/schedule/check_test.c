@@ -190,6 +190,25 @@ static void follows_the_edges_it_is_given(void **state)
                      "no stage on another rank needs what it sends");
 }
 
+/* A schedule that has passed remembers it: for the edges between neighbors alone. */
+static void checks_anew_for_other_edges(void **state)
+{
+    (void)state;
+    static const sl_edge none[1], skip[] = { { 0, 1 }, { 1, 2 }, { 0, 2 } };
+    const sl_check_options apart = { .edges = none, .edge_count = 0 }, skipping = { .edges = skip, .edge_count = 3 };
+    sl_schedule *schedule = parse("0F0,0SEND_F0\n1RECV_F0,1F0,1SEND_F0\n2RECV_F0,2F0\n");
+    for (int time = 0; time < 2; time++) {
+        assert_int_equal(sl_schedule_check(schedule, NULL, NULL), SL_OK);
+        assert_int_equal(sl_schedule_check(schedule, &apart, NULL), SL_ERR_SCHEDULE);
+        assert_int_equal(sl_schedule_check(schedule, &skipping, NULL), SL_OK);
+    }
+    sl_schedule_destroy(schedule);
+    schedule = parse("0F0,0B0\n1F0\n");
+    for (int time = 0; time < 2; time++)
+        assert_int_equal(sl_schedule_check(schedule, NULL, NULL), SL_ERR_SCHEDULE);
+    sl_schedule_destroy(schedule);
+}
+
 static void refuses_what_is_no_edge(void **state)
 {
     (void)state;
@@ -277,6 +296,7 @@ int main(void)
         cmocka_unit_test(holds_weights_to_their_rules),
         cmocka_unit_test(knows_the_capacity_of_links),
         cmocka_unit_test(follows_the_edges_it_is_given),
+        cmocka_unit_test(checks_anew_for_other_edges),
         cmocka_unit_test(refuses_what_is_no_edge),
         cmocka_unit_test(reports_a_rank_without_actions),
         cmocka_unit_test(counts_slots),
