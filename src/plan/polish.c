@@ -2,16 +2,14 @@
  * that differ from the middle. */
 #include "plan/polish.h"
 
+#include <math.h>
 #include <string.h>
 
 typedef struct polish {
     sl_player player;
     sl_order *best;
-    sl_operation *best_steps; /* (ranks, length) the best so far */
-    double *best_fill;        /* (ranks) */
-    double best_cost;
     sl_critical critical;
-    double cost; /* of the accepted steps */
+    double cost, best_cost; /* of the accepted steps, and the least so far */
     int64_t until;
     double bound;
     uint64_t random;
@@ -136,67 +134,33 @@ static void move(polish *self)
     if (kind < 0.15) {
         int rank = (int)(draw(self) * self->player.instance->ranks);
         set_fill(self, rank, fills[(int)(draw(self) * 5)]);
-    } else if (kind < 0.55) {
+    } else if (kind < 0.6) {
         move_microbatch(self);
     } else {
         move_step(self);
     }
-    while (draw(self) < 0.3)
+    while (draw(self) < 0.15)
         move_step(self);
 }
 
-static void keep_best(polish *self)
-{
-    const sl_player *player = &self->player;
-    size_t ranks = (size_t)player->instance->ranks;
-    self->best_cost = self->cost;
-    memcpy(self->best_steps, player->accepted.steps, (size_t)player->length * ranks * sizeof *self->best_steps);
-    memcpy(self->best_fill, player->accepted.fill, ranks * sizeof *self->best_fill);
-}
-
-static void go_to_best(polish *self)
-{
-    sl_player *player = &self->player;
-    size_t ranks = (size_t)player->instance->ranks;
-    memcpy(player->now.steps, self->best_steps, (size_t)player->length * ranks * sizeof *self->best_steps);
-    memcpy(player->now.fill, self->best_fill, ranks * sizeof *self->best_fill);
-    for (int rank = 0; rank < player->instance->ranks; rank++)
-        sl_player_change(player, rank, 0);
-    self->cost = INFINITY;
-    (void)try_steps(self);
-}
-
-/* If no move helps any more, the search goes on from the best order and allows orders that are a little worse, less and
- * less. */
+/* Annealing: an order may be worse than the one before by a random amount, less and less. */
 static void run(polish *self)
 {
-    enum { PATIENCE = 5000 }; /* moves in a row that find nothing better */
-    int stuck = 0;
-    double allowance = 0;
-    keep_best(self);
+    static const double WARMTH = 2e-4; /* of the cost: what is allowed at the start, on the mean */
+    self->best_cost = self->cost;
     while (self->player.placed < self->until && self->best->value > self->bound * (1 + 1e-12)) {
-        double cost = self->cost, allowed = self->best_cost * (1 + allowance);
+        double cost = self->cost, left = 1 - (double)self->player.placed / (double)self->until;
         move(self);
-        self->cost = allowed > cost ? allowed : cost;
+        self->cost = cost - WARMTH * left * self->best_cost * log(1 - draw(self));
         if (!try_steps(self))
             self->cost = cost;
-        allowance *= 1 - 4.0 / PATIENCE;
-        if (self->cost < self->best_cost * (1 - 1e-9)) {
-            keep_best(self);
-            stuck = 0;
-        } else if (++stuck >= PATIENCE) {
-            go_to_best(self);
-            allowance = 0.003;
-            stuck = 0;
-        }
+        self->best_cost = fmin(self->best_cost, self->cost);
     }
 }
 
 static void release(polish *self)
 {
     sl_player_destroy(&self->player);
-    sl_free(self->best_steps);
-    sl_free(self->best_fill);
     sl_free(self->critical.steps);
 }
 
@@ -207,8 +171,6 @@ static sl_status reserve(polish *self, const sl_instance *instance)
     self->player.weight_of_end = 0.05 / instance->ranks;
     int64_t steps = (int64_t)self->player.length * instance->ranks;
     self->critical.capacity = (int)steps;
-    SL_TRY(SL_NEW_ARRAY(self->best_steps, steps));
-    SL_TRY(SL_NEW_ARRAY(self->best_fill, instance->ranks));
     SL_TRY(SL_NEW_ARRAY(self->critical.steps, steps));
 done:
     return status;
@@ -225,7 +187,8 @@ sl_status sl_polish(const sl_instance *instance, int64_t effort, double bound, s
             self.player.now.steps[count++] = best->operations[n];
     }
     choose_fill(&self);
-    run(&self);
+    if (isfinite(self.cost)) /* the order fits into memory */
+        run(&self);
 done:
     release(&self);
     return status;

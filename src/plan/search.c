@@ -61,28 +61,59 @@ static bool is_tight(const sl_instance *instance)
     return instance->limit < held * instance->ranks - instance->slack;
 }
 
-/* Waves, then the local search from the best of them; for a while also from the best order of the heuristics, if that is
- * about as good. With little memory good waves are rare, and more of the effort goes into finding one. */
+/* The order of ZBVZeroBubble, which is best on a V for equal costs without delays, and so near the best for others. W
+ * follow their I; the local search puts them elsewhere. */
+static sl_status take_zbv(const sl_instance *instance, sl_order *out)
+{
+    sl_status status = SL_OK;
+    sl_schedule *schedule = NULL;
+    const sl_generate_options options = { .name = "ZBVZeroBubble",
+                                          .ranks = instance->ranks,
+                                          .microbatches = instance->microbatches };
+    SL_TRY(sl_schedule_generate(&options, &schedule));
+    for (int rank = 0; rank < instance->ranks; rank++) {
+        int64_t count = 0;
+        const sl_action *actions = sl_schedule_actions(schedule, rank, &count);
+        sl_operation *at = out->operations + rank * out->length;
+        for (int64_t n = 0; n < count; n++) {
+            int chunk = actions[n].stage == sl_instance_stage(instance, rank, 1);
+            if (actions[n].kind == SL_KIND_F) {
+                *at++ = sl_operation_make(chunk, SL_OPERATION_F);
+            } else if (actions[n].kind == SL_KIND_I) {
+                *at++ = sl_operation_make(chunk, SL_OPERATION_I);
+                *at++ = sl_operation_make(chunk, SL_OPERATION_W);
+            }
+        }
+    }
+done:
+    sl_schedule_destroy(schedule);
+    return status;
+}
+
+/* Waves, then the local search from the best order there is; on a V with memory for a microbatch of every rank more of it
+ * from ZBVZeroBubble. With little memory good waves are rare, and more of the effort goes into finding one. */
 static sl_status search(const sl_instance *instance, int64_t effort, double bound, sl_order *best)
 {
     sl_status status = SL_OK;
-    sl_order wave = { 0 };
-    bool tight = is_tight(instance);
-    int64_t part = effort / 20, left = (tight ? 8 : 12) * part;
-    SL_TRY(sl_order_create(instance, &wave));
-    SL_TRY(sl_wave_search(instance, 19 * part - left, bound, tight, &wave));
-    if (wave.value > bound * (1 + 1e-12) && wave.value < INFINITY && best->value < wave.value * 1.01) {
-        left -= 6 * part;
-        SL_TRY(sl_polish(instance, 3 * part, bound, best));
-        if (best->value > bound * (1 + 1e-12))
-            SL_TRY(sl_polish(instance, 3 * part, bound, &wave));
+    sl_order other = { 0 };
+    bool tight = is_tight(instance), zbv = instance->placement == SL_PLACEMENT_V && !tight;
+    int64_t part = effort / 20, polish = (tight ? 8 : 12) * part;
+    SL_TRY(sl_order_create(instance, &other));
+    SL_TRY(sl_wave_search(instance, 19 * part - polish, bound, tight, &other));
+    if (other.value < best->value)
+        copy_order(instance, &other, best);
+    if (best->value > bound * (1 + 1e-12) && zbv) {
+        other.value = INFINITY;
+        SL_TRY(take_zbv(instance, &other));
+        SL_TRY(sl_polish(instance, 9 * part, bound, &other));
+        polish -= 9 * part;
+        if (other.value < best->value)
+            copy_order(instance, &other, best);
     }
-    if (wave.value < best->value)
-        copy_order(instance, &wave, best);
     if (best->value > bound * (1 + 1e-12))
-        SL_TRY(sl_polish(instance, left, bound, best));
+        SL_TRY(sl_polish(instance, polish, bound, best));
 done:
-    sl_order_destroy(&wave);
+    sl_order_destroy(&other);
     return status;
 }
 

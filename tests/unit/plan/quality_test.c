@@ -69,8 +69,14 @@ static void linear_plans_of_equal_stages_are_optimal(void **state)
     assert_int_equal(rows, 96);
 }
 
-/* With the memory of p or 2p microbatches: within 1% of the bound, within 3% if there are only p microbatches. The plan
- * for 16 ranks, 32 microbatches and memory 16 is 1.7% over it. */
+/* Seconds of the search: the full test takes its time, most of it for the one instance that needs it. */
+static double budget_of(const sl_plan_problem *problem)
+{
+    bool hard = problem->ranks == 16 && problem->microbatches == 32 && problem->memory == 16;
+    return !full ? SL_PLAN_BUDGET : hard ? 30 : 3;
+}
+
+/* With the memory of p or 2p microbatches: within 1% of the bound, within 3% if there are only p microbatches. */
 static void v_plans_with_memory_are_near_the_bound(void **state)
 {
     (void)state;
@@ -82,15 +88,14 @@ static void v_plans_with_memory_are_near_the_bound(void **state)
         if (!grid_is(&row, "zbv-auto") || (!full && (ranks > 8 || microbatches > 2 * ranks)))
             continue;
         sl_plan_figures figures;
-        double gap = plan(&row.problem, full ? 3 : SL_PLAN_BUDGET, &figures);
-        bool hard = ranks == 16 && microbatches == 32 && row.problem.memory == 16;
-        if (gap > (microbatches == ranks ? 0.03 : hard ? 0.02 : 0.01) || figures.makespan > row.makespan + 1e-9)
+        double gap = plan(&row.problem, budget_of(&row.problem), &figures);
+        if (gap > (microbatches == ranks ? 0.03 : 0.01) || figures.makespan > row.makespan + 1e-9)
             fail_row(&row, &figures);
     }
     fclose(file);
 }
 
-/* With less memory: no worse than the other planner, but for 0.2% with 16 ranks, 128 microbatches and memory 9. */
+/* With less memory: no worse than the other planners. */
 static void v_plans_with_little_memory_are_no_worse_than_others(void **state)
 {
     (void)state;
@@ -102,9 +107,8 @@ static void v_plans_with_little_memory_are_no_worse_than_others(void **state)
         if (!theirs || (!full && (row.problem.ranks > 8 || row.problem.microbatches > 2 * row.problem.ranks)))
             continue;
         sl_plan_figures figures;
-        plan(&row.problem, full ? 3 : SL_PLAN_BUDGET, &figures);
-        bool hard = row.problem.ranks == 16 && row.problem.microbatches == 128 && row.problem.memory == 9;
-        if (figures.makespan > row.makespan * (hard ? 1.002 : 1 + 1e-9))
+        plan(&row.problem, budget_of(&row.problem), &figures);
+        if (figures.makespan > row.makespan * (1 + 1e-9))
             fail_row(&row, &figures);
     }
     fclose(file);
@@ -118,7 +122,7 @@ static double draw(void)
     return (double)(seed >> 11) * 0x1p-53;
 }
 
-/* One stage a rank, each cost 10 to 50% off: 0.5% over the bound on the mean; 2% in all but a few of a hundred. */
+/* One stage a rank, each cost 10 to 50% off: 0.5% over the bound on the mean, 2% at most but for one of 200. */
 static void linear_plans_of_uneven_stages_are_near_the_bound(void **state)
 {
     (void)state;
@@ -141,7 +145,7 @@ static void linear_plans_of_uneven_stages_are_near_the_bound(void **state)
         problem.costs.latency = 1;
         problem.memory = n % 2 ? ranks : 2 * ranks;
         sl_plan_figures figures;
-        double gap = plan(&problem, SL_PLAN_BUDGET, &figures);
+        double gap = plan(&problem, full ? 3 : SL_PLAN_BUDGET, &figures);
         sum += gap;
         worst = gap > worst ? gap : worst;
         count++;
@@ -153,8 +157,8 @@ static void linear_plans_of_uneven_stages_are_near_the_bound(void **state)
     print_message("uneven: mean %.3f%%, worst %.3f%% over the bound, %d of %d above 2%%\n", 100 * sum / count,
                   100 * worst, above, count);
     assert_true(sum / count <= 0.005);
-    assert_true(worst <= 0.04);
-    assert_true(above <= 0.05 * count);
+    assert_true(worst <= 0.026);
+    assert_true(above <= count / 200);
 }
 
 int main(int argc, char **argv)
