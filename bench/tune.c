@@ -17,8 +17,9 @@ static const cli_usage usage = {
         "For three models, on 2 and on 4 ranks: predicts the time of a step of configurations from the fastest to the "
         "slowest, as 'sluice plan -c --measure' does, trains a few steps with each, and compares. error is the "
         "largest distance between prediction and measurement, tau Kendall's rank correlation of the two (1: the same "
-        "order), chosen how much slower the one that the tuner would choose is than the best one measured. The median "
-        "of the steps counts. The machine must be idle.",
+        "order), chosen how much slower the one that the tuner would choose is than the best one measured. All "
+        "configurations are trained one after the other, several times; the least of the medians counts. The whole "
+        "takes some minutes, and the machine must be idle.",
     .examples = "sluice bench tune --format json\n"
                 "sluice bench tune --model 0 --ranks 2 --configurations 6",
 };
@@ -60,37 +61,51 @@ static void put_case(sl_json *json, const tune_case *one)
     sl_json_end(json, '}');
 }
 
-static sl_status run_cases(int only_model, int only_ranks, int configurations, int steps, int format)
+/* The three figures of every case beside each other. */
+static void print_summary(const tune_case *cases, int count)
+{
+    printf("%-44s %5s %14s %9s %6s %7s\n", "model", "ranks", "configurations", "error", "tau", "chosen");
+    for (int i = 0; i < count; i++)
+        printf("%-44s %5d %14d %8.1f%% %6.2f %6.1f%%\n", cases[i].model, cases[i].ranks, cases[i].count,
+               100 * cases[i].error, cases[i].tau, 100 * cases[i].chosen);
+}
+
+static sl_status run_cases(int only_model, int only_ranks, const tune_effort *effort, int format)
 {
     sl_status status = SL_OK;
     sl_json json = { .file = stdout };
-    tune_case *one = NULL;
-    SL_TRY(SL_NEW(one));
+    tune_case *cases = NULL;
+    int count = 0;
+    SL_TRY(SL_NEW_ARRAY(cases, 2 * TUNE_MODELS));
     if (format == FORMAT_JSON)
         sl_json_begin(&json, '[');
     for (int model = 0; model < TUNE_MODELS; model++) {
         for (int ranks = 2; ranks <= 4; ranks += 2) {
             if ((only_model >= 0 && model != only_model) || (only_ranks > 0 && ranks != only_ranks))
                 continue;
-            SL_TRY(tune_measure(model, ranks, configurations, steps, one));
+            SL_TRY(tune_measure(model, ranks, effort, &cases[count]));
             if (format == FORMAT_JSON)
-                put_case(&json, one);
+                put_case(&json, &cases[count]);
             else
-                print_text(one);
+                print_text(&cases[count]);
+            count++;
         }
     }
     if (format == FORMAT_JSON) {
         sl_json_end(&json, ']');
         putchar('\n');
+    } else {
+        print_summary(cases, count);
     }
 done:
-    sl_free(one);
+    sl_free(cases);
     return status;
 }
 
 int bench_tune(int argc, char **argv)
 {
-    int model = -1, ranks = 0, configurations = 12, steps = 9, format = FORMAT_TEXT, code;
+    int model = -1, ranks = 0, format = FORMAT_TEXT, code;
+    tune_effort effort = { .configurations = 12, .rounds = 3, .steps = 9 };
     const cli_option options[] = {
         { .name = "model",
           .value = "N",
@@ -101,13 +116,19 @@ int bench_tune(int argc, char **argv)
         { .name = "ranks", .value = "P", .integer = &ranks, .min = 2, .max = 4, .help = "2 or 4 ranks alone." },
         { .name = "configurations",
           .value = "K",
-          .integer = &configurations,
+          .integer = &effort.configurations,
           .min = 2,
           .max = TUNE_ROWS,
           .help = "How many of each; 12 by default." },
+        { .name = "rounds",
+          .value = "N",
+          .integer = &effort.rounds,
+          .min = 1,
+          .max = 100,
+          .help = "How often each is trained; 3 by default." },
         { .name = "steps",
           .value = "S",
-          .integer = &steps,
+          .integer = &effort.steps,
           .min = 2,
           .max = 1000,
           .help = "Steps of each; 9 by default. The first does not count." },
@@ -117,5 +138,5 @@ int bench_tune(int argc, char **argv)
     if (!options_parse(&usage, options, &argc, argv, &code))
         return code;
     sl_log_set_level(SL_LOG_ERROR);
-    return run_cases(model, ranks, configurations, steps, format) == SL_OK ? EXIT_OK : failure(usage.command);
+    return run_cases(model, ranks, &effort, format) == SL_OK ? EXIT_OK : failure(usage.command);
 }

@@ -154,22 +154,29 @@ done:
     return status;
 }
 
-static sl_status measure_row(case_folder *folder, sl_tune *tune, int index, int ranks, tune_row *row)
+static void describe_row(const sl_tune *tune, int index, tune_row *row)
 {
-    sl_status status = SL_OK;
-    const char *lines[SL_TUNE_LINES];
-    int count = 0, before = folder->count;
-    sl_launch_result result;
-    shared_run *run = mmap(NULL, sizeof *run, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     sl_tune_choice choice = sl_tune_get(tune, index);
-    if (run == MAP_FAILED)
-        return sl_fail(SL_ERR_MEMORY, "no memory for the results");
-    *run = (shared_run){ .folder = folder };
     snprintf(row->text, sizeof row->text, "%d x %d, %d a rank, %s, %" PRId64 " x %" PRId64 "%s%s%s%s", choice.pp,
              choice.dp, choice.stages_per_rank, choice.schedule, choice.microbatches, choice.rows,
              choice.dp > 1 ? ", shard " : "", choice.dp > 1 ? choice.shard : "",
              *choice.recompute ? ", recompute " : "", choice.recompute);
     row->predicted = choice.seconds;
+    row->measured = INFINITY;
+}
+
+/* Trains a few steps; the least median of all times counts: what disturbs makes nothing faster. */
+static sl_status measure_row(case_folder *folder, sl_tune *tune, int index, int ranks, tune_row *row)
+{
+    sl_status status = SL_OK;
+    const char *lines[SL_TUNE_LINES];
+    int count = 0, before = folder->count;
+    double median = 0;
+    sl_launch_result result;
+    shared_run *run = mmap(NULL, sizeof *run, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (run == MAP_FAILED)
+        return sl_fail(SL_ERR_MEMORY, "no memory for the results");
+    *run = (shared_run){ .folder = folder };
     SL_TRY(sl_schedule_save_csv(sl_tune_schedule(tune, index), folder->schedule));
     SL_TRY(sl_tune_overrides(tune, index, folder->schedule, lines, &count));
     memcpy(folder->lines + before, lines, (size_t)count * sizeof *lines);
@@ -177,7 +184,8 @@ static sl_status measure_row(case_folder *folder, sl_tune *tune, int index, int 
     SL_TRY(sl_launch(&(sl_launch_options){ .ranks = ranks, .run = train_rank, .user = run }, &result));
     if (result.exit_code != 0)
         SL_TRY(sl_fail(SL_ERR_PEER, "%s: %s", row->text, *run->error ? run->error : result.report));
-    SL_TRY(read_median(folder, &row->measured));
+    SL_TRY(read_median(folder, &median));
+    row->measured = fmin(row->measured, median);
     remove_run(folder);
 done:
     folder->count = before;
@@ -208,24 +216,28 @@ static void compare_rows(tune_case *out)
     out->chosen = out->rows[0].measured / least - 1;
 }
 
-sl_status tune_measure(int model, int ranks, int configurations, int steps, tune_case *out)
+sl_status tune_measure(int model, int ranks, const tune_effort *effort, tune_case *out)
 {
     sl_status status = SL_OK;
     case_folder folder = { .count = 0 };
     sl_tune *tune = NULL;
     *out = (tune_case){ .model = models[model].name, .ranks = ranks };
-    SL_TRY(open_folder(model, steps, &folder));
+    SL_TRY(open_folder(model, effort->steps, &folder));
     const sl_tune_options options = { .overrides = folder.lines,
                                       .override_count = folder.count,
                                       .ranks = ranks,
                                       .measure = true,
-                                      .top = configurations,
+                                      .top = effort->configurations,
                                       .spread = true,
                                       .budget_seconds = 0.1 };
     SL_TRY(sl_tune_create(&options, &tune));
     out->count = sl_tune_count(tune);
     for (int i = 0; i < out->count; i++)
-        SL_TRY(measure_row(&folder, tune, i, ranks, &out->rows[i]));
+        describe_row(tune, i, &out->rows[i]);
+    for (int round = 0; round < effort->rounds; round++) { /* so that a bad moment does not meet one of them alone */
+        for (int i = 0; i < out->count; i++)
+            SL_TRY(measure_row(&folder, tune, i, ranks, &out->rows[i]));
+    }
     compare_rows(out);
 done:
     sl_tune_destroy(tune);

@@ -20,6 +20,11 @@ typedef struct tune_case {
     double chosen;            /* measured time of the first over the least measured, - 1 */
 } tune_case;
 
-SL_MUST_CHECK sl_status tune_measure(int model, int ranks, int configurations, int steps, tune_case *out);
+/* How much is measured: configurations of each case, how often each is trained, and how many steps. */
+typedef struct tune_effort {
+    int configurations, rounds, steps;
+} tune_effort;
+
+SL_MUST_CHECK sl_status tune_measure(int model, int ranks, const tune_effort *effort, tune_case *out);
 
 #endif
