@@ -5,6 +5,17 @@
 
 #include <math.h>
 
+double sl_tune_snapshot_memory(const tune_setting *setting, const tune_stages *stages, const tune_candidate *candidate,
+                               int rank)
+{
+    double bytes = 0;
+    for (int chunk = 0; chunk < candidate->chunks; chunk++) {
+        int s = sl_placement_stage(candidate->placement, candidate->pp, rank, chunk);
+        bytes += stages->params[s] + stages->elements[s] * setting->state_bytes;
+    }
+    return bytes / (candidate->shard != SL_SHARD_NONE ? candidate->dp : 1);
+}
+
 double sl_tune_fixed_memory(const tune_setting *setting, const tune_stages *stages, const tune_candidate *candidate,
                             int rank)
 {
@@ -20,7 +31,7 @@ double sl_tune_fixed_memory(const tune_setting *setting, const tune_stages *stag
         most_grads = fmax(most_grads, stages->grads[s]);
     }
     double state = elements * setting->state_bytes / (shares ? dp : 1);
-    double snapshot = (params + elements * setting->state_bytes) / (shares ? dp : 1);
+    double snapshot = setting->own_memory ? 0 : sl_tune_snapshot_memory(setting, stages, candidate, rank);
     double parts = full ? (params + grads) / dp : 0;
     if (full && candidate->unsharded > 0)
         params = fmin(params, candidate->unsharded * most_params);

@@ -117,6 +117,7 @@ sl_status sl_tune_make_stages(sl_tune *tune, const tune_candidate *candidate, tu
     made.grads = made.params + made.count;
     made.elements = made.grads + made.count;
     SL_TRY(cut_model(tune, candidate, costs, made.cuts));
+    double block_scratch = 0; /* of the units of a block so far: computed again, they are all there at once */
     for (int u = 0, s = 0; u < model->unit_count; u++) {
         const tune_cost *cost = &costs->kinds[model->units[u].kind];
         bool starts = s + 1 < made.count && made.cuts[s] == u;
@@ -126,6 +127,9 @@ sl_status sl_tune_make_stages(sl_tune *tune, const tune_candidate *candidate, tu
             made.hops[s++] = sl_tune_hop(&tune->cluster, candidate->dp, from, to, cost->input);
         }
         tune_cost own = *cost;
+        block_scratch = cost->scratch + (model->units[u].inner && !starts ? block_scratch : 0);
+        if (candidate->recompute == 1)
+            own.scratch = block_scratch;
         if (candidate->recompute == 1 && model->units[u].inner && !starts) { /* the block's input alone is held */
             double *held = own.until_w >= own.input ? &own.until_w : &own.until_i;
             *held = fmax(0, *held - own.input);

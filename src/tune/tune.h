@@ -108,6 +108,7 @@ typedef struct tune_setting {
     const sl_cluster *cluster;
     double state_bytes, update_seconds; /* of one element of a parameter */
     double tied_bytes;
+    bool own_memory; /* devices have memory of their own: what checkpoints copy lies in the machine's */
 } tune_setting;
 SL_MUST_CHECK sl_status sl_tune_time(const tune_setting *setting, const tune_stages *stages,
                                      const sl_schedule *schedule, tune_candidate *candidate);
@@ -121,6 +122,9 @@ double sl_tune_bound(const tune_setting *setting, const tune_stages *stages, con
 /* Bytes that a rank of the candidate needs before any activation; an estimate. */
 double sl_tune_fixed_memory(const tune_setting *setting, const tune_stages *stages, const tune_candidate *candidate,
                             int rank);
+/* Of them, the copy that a checkpoint is written from. */
+double sl_tune_snapshot_memory(const tune_setting *setting, const tune_stages *stages, const tune_candidate *candidate,
+                               int rank);
 /* The fullest rank and its memory with the schedule that was run in time; an estimate. If replicas share everything, as
  * many stages are gathered at once as fit, unless the candidate says how many. */
 SL_MUST_CHECK sl_status sl_tune_find_memory(const tune_setting *setting, const tune_stages *stages,

@@ -16,8 +16,8 @@ enum { SEARCHES = 4 };
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
 /* The memory of the fullest rank as the pure compile has it. */
-static sl_status compile_memory(const sl_tune *tune, tune_candidate *candidate, const char *const *lines,
-                                int line_count, const sl_schedule *schedule)
+static sl_status compile_memory(const sl_tune *tune, const tune_stages *stages, tune_candidate *candidate,
+                                const char *const *lines, int line_count, const sl_schedule *schedule)
 {
     sl_status status = SL_OK;
     sl_train_config *config = NULL;
@@ -25,18 +25,22 @@ static sl_status compile_memory(const sl_tune *tune, tune_candidate *candidate, 
     const char **all = NULL;
     char limit[48], number[32];
     int count = tune->override_count;
+    double beside = 0; /* what train counts though it is not in the devices' memory */
+    for (int r = 0; r < candidate->pp && tune->setting.own_memory; r++)
+        beside = fmax(beside, sl_tune_snapshot_memory(&tune->setting, stages, candidate, r));
     SL_TRY(SL_NEW_ARRAY(all, count + line_count + 1));
     memcpy(all, tune->overrides, (size_t)count * sizeof *all);
     memcpy(all + count, lines, (size_t)line_count * sizeof *all);
     snprintf(limit, sizeof limit, "parallel.memory_gb=%s",
-             sl_double_text(tune->cluster.memory / 1e9, number, sizeof number));
+             sl_double_text((tune->cluster.memory + beside) / 1e9, number, sizeof number));
     all[count + line_count] = limit;
     SL_TRY(sl_train_config_load(tune->path, all, count + line_count + 1, &config));
     SL_TRY(sl_plan_create_shape(config, NULL, schedule, &plan));
     candidate->unsharded = plan->unsharded;
     candidate->memory = 0;
     for (int r = 0; r < candidate->pp; r++) {
-        double total = (double)sl_train_plan_memory(plan, r * candidate->dp).total;
+        sl_plan_memory memory = sl_train_plan_memory(plan, r * candidate->dp);
+        double total = (double)memory.total - (tune->setting.own_memory ? (double)memory.checkpoint : 0);
         if (total > candidate->memory) {
             candidate->memory = total;
             candidate->fullest = r;
@@ -71,7 +75,7 @@ static sl_status take_schedule(sl_tune *tune, const tune_stages *stages, sl_sche
     tune_candidate compiled = entry->candidate;
     entry->candidate.unsharded = 0;                                      /* as many as fit */
     SL_TRY(sl_tune_entry_overrides(tune, entry, "1F1B", lines, &count)); /* the schedule itself is given */
-    status = compile_memory(tune, &compiled, lines, count, schedule);
+    status = compile_memory(tune, stages, &compiled, lines, count, schedule);
     *fits = status == SL_OK && compiled.memory <= tune->cluster.memory;
     if (status == SL_ERR_ARGUMENT || status == SL_ERR_SCHEDULE || status == SL_ERR_UNSUPPORTED)
         status = SL_OK; /* train refuses it */
@@ -84,6 +88,14 @@ done:
 }
 
 /* ---- Entries --------------------------------------------------------------------------------- */
+
+/* What the schedule took too much, its activations have to give back. */
+static double less_room(const sl_tune *tune, const tune_stages *stages, const tune_candidate *candidate)
+{
+    double all = tune->cluster.memory - sl_tune_fixed_memory(&tune->setting, stages, candidate, candidate->fullest);
+    double left = candidate->room * all - 1.02 * (candidate->memory - tune->cluster.memory);
+    return fmin(0.97 * candidate->room, fmax(left / all, 0.3 * candidate->room));
+}
 
 /* A searched schedule that takes more memory than was estimated is searched again with less. */
 static sl_status verify_one(sl_tune *tune, const tune_candidate *candidate, tune_entry *out, bool *fits)
@@ -104,7 +116,8 @@ static sl_status verify_one(sl_tune *tune, const tune_candidate *candidate, tune
         }
         SL_TRY(status);
         SL_TRY(take_schedule(tune, &stages, entry.schedule, &entry, fits));
-        entry.candidate.room *= *fits ? 1 : 0.97 * fmin(1, tune->cluster.memory / entry.candidate.memory);
+        if (!*fits)
+            entry.candidate.room = less_room(tune, &stages, &entry.candidate);
     }
     if (*fits) {
         *out = entry;

@@ -67,7 +67,7 @@ memory=$("$SLUICE_SUPPORT/json_get" choices.0.memory <"$out")
 awk -v memory="$memory" 'BEGIN { exit !(memory > 0 && memory <= 80e9) }' || fail "$memory bytes do not fit"
 run 1 "$SLUICE" plan --auto --cluster large.yaml $llama --batch.size=64 --ranks 2
 complains "nothing fits: the least that any configuration on 2 ranks needs is about"
-complains "16 of them would be enough"
+complains "8 of them would be enough"
 
 # Mistakes.
 refuses() {

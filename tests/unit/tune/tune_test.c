@@ -206,8 +206,9 @@ static double memory_of_file(const char *path, const sl_tune_choice *choice)
     assert_int_equal(config->batch.microbatches, choice->microbatches);
     assert_int_equal(sl_train_plan_stages(plan), choice->pp * choice->stages_per_rank);
     double most = 0;
-    for (int r = 0; r < choice->pp; r++) {
-        most = fmax(most, (double)sl_train_plan_memory(plan, r * choice->dp).total);
+    for (int r = 0; r < choice->pp; r++) { /* checkpoints are copied to the machines' memory, not to the devices' */
+        sl_plan_memory memory = sl_train_plan_memory(plan, r * choice->dp);
+        most = fmax(most, (double)(memory.total - memory.checkpoint));
     }
     sl_train_plan_destroy(plan);
     sl_train_config_destroy(config);
