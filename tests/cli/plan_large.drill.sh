@@ -53,7 +53,7 @@ feasible 70B 256 115
 feasible 70B 1024 31
 feasible 70B 4096 14
 feasible 70B 16384 8
-feasible 405B 256 20000
+feasible 405B 256 1200
 feasible 405B 1024 260
 feasible 405B 4096 80
 feasible 405B 16384 70
