@@ -1,6 +1,8 @@
 /* Tuning: cuts, shared processors, clusters, and choices that train takes as they are. */
 #include "tune/tune.h"
 
+#include "base/alloc.h"
+
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -288,6 +290,40 @@ static void measured_costs_are_those_of_the_units_here(void **state)
     sl_tune_destroy(tune);
 }
 
+/* Whatever fails while layers are measured, in whichever thread, is an error, and the costs stay as they were. */
+static void failures_while_measuring_leave_the_costs_as_they_were(void **state)
+{
+    (void)state;
+    sl_tune *tune = NULL;
+    tune_costs costs;
+    int failures = 0;
+    write_text();
+    const sl_tune_options options = {
+        .overrides = base, .override_count = BASE, .cluster = &two_machines, .top = 1, .budget_seconds = 0.01
+    };
+    assert_int_equal(sl_tune_create(&options, &tune), SL_OK);
+    assert_int_equal(sl_tune_count_costs(&tune->model, &tune->cluster, 1, 0, &costs), SL_OK);
+    const tune_cost before = costs.kinds[0];
+    char *device = tune->plan->device, nowhere[] = "nowhere";
+    tune->plan->device = nowhere;
+    assert_int_not_equal(sl_tune_measure_costs(&tune->model, 2, &costs), SL_OK);
+    assert_non_null(strstr(sl_error_message(), "nowhere"));
+    tune->plan->device = device;
+    for (int64_t n = 0;; n += 1 + n / 8) {
+        sl_alloc_fail_after(n);
+        sl_status status = sl_tune_measure_costs(&tune->model, 2, &costs);
+        sl_alloc_fail_after(-1);
+        if (status == SL_OK)
+            break;
+        assert_int_equal(status, SL_ERR_MEMORY);
+        assert_true(!costs.measured && costs.kinds[0].f == before.f && costs.kinds[0].b == before.b);
+        failures++;
+    }
+    assert_true(failures > 20);
+    assert_true(costs.measured && costs.kinds[0].f > 0);
+    sl_tune_destroy(tune);
+}
+
 /* A plan's values win over the file's, and the command line over both; mistakes name the file that they are in. */
 static void a_plan_stands_between_the_file_and_the_overrides(void **state)
 {
@@ -326,6 +362,7 @@ int main(void)
         cmocka_unit_test(every_choice_is_a_file_that_train_takes_and_has_the_memory_it_names),
         cmocka_unit_test(little_memory_is_kept_and_too_little_says_what_would_do),
         cmocka_unit_test(measured_costs_are_those_of_the_units_here),
+        cmocka_unit_test(failures_while_measuring_leave_the_costs_as_they_were),
         cmocka_unit_test(a_plan_stands_between_the_file_and_the_overrides),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
