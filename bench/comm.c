@@ -27,8 +27,11 @@ static const cli_usage usage = {
         "another core.\n"
         "memcpy_gb_per_s is the sender's memcpy of as many bytes into four slots of its own, in turn with the rounds "
         "of gb_per_s. Up to a few MiB that is the speed of the caches; the one at the top of the JSON is that of the "
-        "largest size, the speed of memory. All are the best of several rounds.",
-    .examples = "sluice bench comm --format json",
+        "largest size, the speed of memory. All are the best of several rounds.\n"
+        "With --device the messages go through device memory, handed over by streams: half a round trip, a stream one "
+        "way that is copied in and out, and as many plain copies.",
+    .examples = "sluice bench comm --format json\n"
+                "sluice bench comm --device cuda --ranks-as threads",
 };
 
 /* ---- Starting the ranks ---------------------------------------------------------------------- */
@@ -197,8 +200,9 @@ static void print_text(const struct results *results)
 int bench_comm(int argc, char **argv)
 {
     int rounds = 10, format = 0, code;
+    int ranks_as = RANKS_AS_PROCESSES;
     bool worker = false;
-    const char *mpirun = "mpirun";
+    const char *mpirun = "mpirun", *device = NULL;
     struct results results = { .has_mpi = false };
     const cli_option options[] = {
         { .name = "rounds",
@@ -211,6 +215,11 @@ int bench_comm(int argc, char **argv)
           .value = "COMMAND",
           .text = &mpirun,
           .help = "Starts the ranks of the mpi cases (default mpirun); empty leaves them out." },
+        { .name = "device",
+          .value = "DEVICE",
+          .text = &device,
+          .help = "A GPU (cuda, cuda:INDEX): messages through its memory, in place of those above." },
+        RANKS_AS_OPTION_ROW(ranks_as),
         FORMAT_OPTION_ROW(format),
         { .name = "worker", .flag = &worker, .help = "Be one of the two ranks under mpirun." },
         { .name = NULL },
@@ -219,6 +228,12 @@ int bench_comm(int argc, char **argv)
         return code;
     if (worker)
         return be_worker(rounds);
+    if (!device && ranks_as == RANKS_AS_THREADS)
+        return usage_error("bench comm", "--ranks-as threads is for a --device");
+    if (device) {
+        sl_status status = comm_measure_links(device, ranks_as, rounds, format == FORMAT_JSON);
+        return status == SL_OK ? EXIT_OK : failure("bench comm");
+    }
     if (measure(mpirun, rounds, &results) != SL_OK)
         return failure("bench comm");
     format == FORMAT_JSON ? print_json(&results) : print_text(&results);

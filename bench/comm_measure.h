@@ -20,4 +20,7 @@ struct comm_figures {
 sl_status comm_measure_ranks(int rounds, struct comm_figures *out);
 void comm_keep_better(const struct comm_figures *fresh, struct comm_figures *best);
 
+/* Messages through device links, printed: comm_device.c. */
+sl_status comm_measure_links(const char *device, int ranks_as, int rounds, bool as_json);
+
 #endif

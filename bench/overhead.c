@@ -2,6 +2,7 @@
 #include "bench.h"
 #include "tools/sluice/command.h"
 #include "tools/sluice/options.h"
+#include "tools/sluice/ranks.h"
 
 #include "base/alloc.h"
 #include "base/json.h"
@@ -45,6 +46,7 @@ typedef struct bench_case {
 /* What the forked ranks work on; in memory that all share. */
 typedef struct overhead {
     const char *device;
+    int ranks_as; /* RANKS_AS_... */
     int microbatches, steps, rounds;
     sl_launch_bind bind;
     bench_case current;
@@ -169,15 +171,14 @@ done:
     return status;
 }
 
-static sl_status run_rank(overhead *shared)
+static sl_status run_rank(overhead *shared, sl_group *group)
 {
     sl_status status = SL_OK;
-    overhead_rank state = { 0 };
+    overhead_rank state = { .group = group };
     sl_generate_options options = { .name = shared->current.schedule,
                                     .ranks = shared->current.ranks,
                                     .microbatches = shared->microbatches,
                                     .stages_per_rank = shared->current.stages_per_rank };
-    SL_TRY(sl_group_open(NULL, &state.group));
     SL_TRY(sl_device_open(shared->device, NULL, &state.device));
     SL_TRY(sl_schedule_generate(&options, &state.schedule));
     for (int traced = 0; traced < 2; traced++)
@@ -193,14 +194,28 @@ done:
     }
     sl_schedule_destroy(state.schedule);
     sl_device_close(state.device);
-    sl_group_close(state.group);
     return status;
 }
 
+static int thread_main(void *user, sl_group *group)
+{
+    sl_status status = run_rank(user, group);
+    return status == SL_OK ? EXIT_OK : ranks_failure("bench overhead", group, sl_group_fail(group, status));
+}
+
+/* One rank, or all of them. */
 static int rank_main(void *user, int rank)
 {
+    overhead *shared = user;
+    sl_group *group = NULL;
     (void)rank;
-    return run_rank(user) == SL_OK ? EXIT_OK : EXIT_FAILED;
+    if (shared->ranks_as == RANKS_AS_THREADS)
+        return ranks_run_threads("bench overhead", shared->current.ranks, 0, thread_main, shared);
+    if (sl_group_open(NULL, &group) != SL_OK)
+        return EXIT_FAILED;
+    sl_status status = run_rank(shared, group);
+    sl_group_close(group);
+    return status == SL_OK ? EXIT_OK : EXIT_FAILED;
 }
 
 /* ---- All cases ------------------------------------------------------------------------------- */
@@ -208,7 +223,10 @@ static int rank_main(void *user, int rank)
 static sl_status measure(overhead *shared, bench_case *each)
 {
     sl_status status = SL_OK;
-    sl_launch_options launch = { .ranks = each->ranks, .run = rank_main, .user = shared, .bind = shared->bind };
+    sl_launch_options launch = { .ranks = shared->ranks_as == RANKS_AS_THREADS ? 1 : each->ranks,
+                                 .run = rank_main,
+                                 .user = shared,
+                                 .bind = shared->bind };
     sl_launch_result result;
     shared->current = *each;
     SL_TRY(sl_launch(&launch, &result));
@@ -324,11 +342,12 @@ static void print_text(const bench_case *cases, int count, const bench_case *wor
 
 int bench_overhead(int argc, char **argv)
 {
-    int ranks = 4, microbatches = 32, steps = 10, rounds = 100, bind = SL_BIND_NONE, format = 0, code;
+    int ranks = 4, microbatches = 32, steps = 10, rounds = 100, bind = SL_BIND_NONE, format = 0, ranks_as = 0, code;
     const char *device = "cpu";
     const cli_option options[] = {
         DEVICE_OPTION_ROW(device),
         { .name = "ranks", .value = "P", .integer = &ranks, .min = 1, .max = 64, .help = "Number of ranks; 4." },
+        RANKS_AS_OPTION_ROW(ranks_as),
         { .name = "microbatches",
           .value = "M",
           .integer = &microbatches,
@@ -363,7 +382,12 @@ int bench_overhead(int argc, char **argv)
         return failure("bench overhead");
     }
     *shared = (overhead){
-        .device = device, .microbatches = microbatches, .steps = steps, .rounds = rounds, .bind = (sl_launch_bind)bind
+        .device = device,
+        .ranks_as = ranks_as,
+        .microbatches = microbatches,
+        .steps = steps,
+        .rounds = rounds,
+        .bind = (sl_launch_bind)bind,
     };
     sl_status status = measure_all(shared, cases, count, &working);
     if (status == SL_OK && format == FORMAT_JSON)

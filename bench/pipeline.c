@@ -3,6 +3,7 @@
 #include "pipeline_measure.h"
 #include "tools/sluice/command.h"
 #include "tools/sluice/options.h"
+#include "tools/sluice/ranks.h"
 
 #include "base/json.h"
 
@@ -105,6 +106,7 @@ int bench_pipeline(int argc, char **argv)
         DTYPE_OPTION_ROW(dtype),
         { .name = "schedule", .value = "NAME", .text = &only, .help = "This schedule alone." },
         { .name = "ranks", .value = "P", .integer = &run.ranks, .min = 1, .max = 64, .help = "Number of ranks; 2." },
+        RANKS_AS_OPTION_ROW(run.ranks_as),
         { .name = "stages-per-rank",
           .value = "S",
           .integer = &run.stages_per_rank,

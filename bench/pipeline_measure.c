@@ -1,5 +1,6 @@
 /* One case of `sluice bench pipeline`: ranks that train, the mean costs of their stages, the simulation from those. */
 #include "pipeline_measure.h"
+#include "tools/sluice/ranks.h"
 
 #include "base/alloc.h"
 
@@ -7,7 +8,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-enum { MAX_LOCAL_STAGES = 16, WARM_STEPS = 2 };
+enum { MAX_LOCAL_STAGES = 16, WARM_STEPS = 4 }; /* on a GPU the first steps load, try and capture */
 
 /* In memory that the forked ranks share. */
 typedef struct shared_case {
@@ -36,7 +37,6 @@ static void rank_state_free(pipeline_rank *state)
     sl_partition_destroy(state->partition);
     sl_schedule_destroy(state->schedule);
     sl_device_close(state->device);
-    sl_group_close(state->group);
     sl_free(state->tokens);
 }
 
@@ -124,7 +124,6 @@ static sl_status set_up(const shared_case *shared, pipeline_rank *state)
                                      .microbatches = options->microbatches,
                                      .stages_per_rank = shared->result.stages_per_rank };
     sl_device_options threads = { .threads = shared->result.threads };
-    SL_TRY(sl_group_open(NULL, &state->group));
     SL_TRY(sl_device_open(options->device, &threads, &state->device));
     SL_TRY(sl_schedule_generate(&generate, &state->schedule));
     int stages = sl_schedule_stages(state->schedule);
@@ -214,10 +213,10 @@ static double busy_seconds(const pipeline_rank *state, const sl_stage_cost *stag
     return busy;
 }
 
-static sl_status run_rank(shared_case *shared)
+static sl_status run_rank(shared_case *shared, sl_group *group)
 {
     sl_status status = SL_OK;
-    pipeline_rank state = { 0 };
+    pipeline_rank state = { .group = group };
     sl_stage_cost *costs = NULL;
     double warm = 0, seconds = 0, predicted = 0, bubble = 0;
     SL_TRY(set_up(shared, &state));
@@ -246,10 +245,25 @@ done:
     return status;
 }
 
+static int thread_main(void *user, sl_group *group)
+{
+    sl_status status = run_rank(user, group);
+    return status == SL_OK ? 0 : ranks_failure("bench pipeline", group, sl_group_fail(group, status));
+}
+
+/* One rank, or all of them. */
 static int rank_main(void *user, int rank)
 {
+    shared_case *shared = user;
+    sl_group *group = NULL;
     (void)rank;
-    return run_rank(user) == SL_OK ? 0 : 1;
+    if (shared->options.ranks_as == RANKS_AS_THREADS)
+        return ranks_run_threads("bench pipeline", shared->result.ranks, 0, thread_main, shared);
+    if (sl_group_open(NULL, &group) != SL_OK)
+        return 1;
+    sl_status status = run_rank(shared, group);
+    sl_group_close(group);
+    return status == SL_OK ? 0 : 1;
 }
 
 sl_status pipeline_measure(const pipeline_options *options, pipeline_case *each)
@@ -260,7 +274,9 @@ sl_status pipeline_measure(const pipeline_options *options, pipeline_case *each)
     if (shared == MAP_FAILED)
         return sl_fail(SL_ERR_MEMORY, "no memory for the results");
     *shared = (shared_case){ .options = *options, .result = *each };
-    sl_launch_options launch = { .ranks = each->ranks, .run = rank_main, .user = shared };
+    sl_launch_options launch = { .ranks = options->ranks_as == RANKS_AS_THREADS ? 1 : each->ranks,
+                                 .run = rank_main,
+                                 .user = shared };
     SL_TRY(sl_launch(&launch, &result));
     if (result.exit_code != 0)
         SL_TRY(sl_fail(SL_ERR_PEER, "%s on %d ranks: %s", each->schedule, each->ranks,

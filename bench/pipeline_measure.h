@@ -10,6 +10,7 @@ typedef struct SL_NAMED_FIELDS pipeline_options {
     int ranks, microbatches, steps;
     int stages_per_rank; /* 0: the schedule's default */
     const char *device;
+    int ranks_as; /* RANKS_AS_... */
     sl_dtype dtype;
 } pipeline_options;
 

@@ -34,6 +34,18 @@ json_is cases.0.schedule Interleaved1F1B # GPipe and 1F1B have one stage a rank
 json_is cases.0.ranks 1
 json_is cases.0.stages 2
 
+# Ranks as threads of one process.
+run 0 "$SLUICE" bench overhead --ranks 2 --microbatches 4 --steps 2 --rounds 1 --ranks-as threads --format json
+json_is cases.0.ranks 2
+run 0 "$SLUICE" bench pipeline --schedule 1f1b --embd 16 --layers 2 --heads 2 --seq 8 --vocab 32 --steps 1 --ranks-as threads
+silent
+run 1 "$SLUICE" bench overhead --ranks 2 --rounds 1 --device nonsense --ranks-as threads
+complains 'nonsense'
+run 1 "$SLUICE" bench comm --device cpu --rounds 1 --ranks-as threads
+complains 'device cpu has no links'
+run 2 "$SLUICE" bench comm --ranks-as threads
+complains '--ranks-as threads is for a --device'
+
 run 2 "$SLUICE" bench pipeline --microbatches 3
 complains "3 microbatches do not divide a batch of 8"
 run 2 "$SLUICE" bench pipeline --schedule 1F1B --stages-per-rank 2

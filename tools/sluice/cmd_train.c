@@ -41,8 +41,6 @@ static const cli_usage usage = {
 
 enum { OWN_OPTIONS = 14 };
 
-enum { AS_PROCESSES, AS_THREADS }; /* --ranks-as */
-
 /* The command line as it was read. */
 typedef struct train_arguments {
     const char *config, *save_grads, *device;
@@ -83,12 +81,7 @@ static void fill_options(train_arguments *arguments, cli_option *options)
           .max = SL_MAX_RANKS,
           .help = "Ranks to start; parallel.pp x parallel.dp by default. Where parallel.pp is not given it is N / "
                   "parallel.dp." },
-        { .name = "ranks-as",
-          .value = "WHAT",
-          .words = "processes|threads",
-          .choice = &arguments->ranks_as,
-          .help = "What the ranks are: processes (the default) or threads of this one process, which share a GPU "
-                  "without taking turns. A fault of one thread ends all." },
+        RANKS_AS_OPTION_ROW(arguments->ranks_as),
         { .name = "device",
           .value = "DEVICE",
           .text = &arguments->device,
@@ -244,7 +237,7 @@ static int run_here(rank_job *job)
     sl_group *group = NULL;
     int code = EXIT_OK, ranks = sl_train_plan_ranks(job->plan);
     double hang_timeout = job->arguments->hang_timeout;
-    if (job->arguments->ranks_as == AS_THREADS && ranks > 1) {
+    if (job->arguments->ranks_as == RANKS_AS_THREADS && ranks > 1) {
         catch_signals();
         code = ranks_run_threads(NAME, ranks, hang_timeout, run_rank, job);
     } else {
@@ -354,7 +347,7 @@ static int run(const train_arguments *arguments, const sl_train_config *config, 
 {
     sl_train_plan *plan = NULL;
     /* One rank of many warns, and of those that are to be started the first. */
-    bool several = config->parallel.pp * config->parallel.dp > 1 && arguments->ranks_as == AS_PROCESSES;
+    bool several = config->parallel.pp * config->parallel.dp > 1 && arguments->ranks_as == RANKS_AS_PROCESSES;
     bool starts = !arguments->dry_run && !ranks_started() && (several || arguments->restarts > 0);
     if (starts || ranks_own() > 0)
         sl_log_set_level(SL_LOG_ERROR);
@@ -362,7 +355,7 @@ static int run(const train_arguments *arguments, const sl_train_config *config, 
         return refuse(sl_fail(
             SL_ERR_ARGUMENT,
             "--restarts: these ranks were not started by this command; who started them has to start them again"));
-    if (arguments->min_ranks > 0 && arguments->ranks_as == AS_THREADS)
+    if (arguments->min_ranks > 0 && arguments->ranks_as == RANKS_AS_THREADS)
         return refuse(sl_fail(SL_ERR_ARGUMENT, "--min-ranks: ranks as threads are lost together, not one by one"));
     if (!arguments->dry_run && is_gpu_model(arguments->device))
         return refuse(
@@ -383,7 +376,7 @@ static int run(const train_arguments *arguments, const sl_train_config *config, 
         code = refuse(status);
     } else if (starts) {
         sl_train_plan_destroy(plan);
-        return start_ranks(arguments, arguments->ranks_as == AS_THREADS ? 1 : ranks, argc, argv);
+        return start_ranks(arguments, arguments->ranks_as == RANKS_AS_THREADS ? 1 : ranks, argc, argv);
     } else {
         code = run_here(&(rank_job){ .plan = plan, .config = config, .arguments = arguments });
     }
@@ -407,7 +400,7 @@ static int load_config(train_arguments *arguments, sl_train_config **out)
         return refuse(status);
     *out = config;
     int64_t dp = config->parallel.dp;
-    bool threads = arguments->ranks_as == AS_THREADS, started = ranks_started() && !threads;
+    bool threads = arguments->ranks_as == RANKS_AS_THREADS, started = ranks_started() && !threads;
     if (threads && ranks_size() > 1) {
         sl_train_config_destroy(config);
         *out = NULL;

@@ -31,6 +31,15 @@ typedef struct ranks_again {
     const void *user;
 } ranks_again;
 
+/* The row of a command that can do both. */
+enum { RANKS_AS_PROCESSES, RANKS_AS_THREADS };
+#define RANKS_AS_OPTION_ROW(target)                                                                                    \
+    {                                                                                                                  \
+        .name = "ranks-as", .value = "WHAT", .words = "processes|threads", .choice = &(target),                        \
+        .help = "What the ranks are: processes (the default) or threads of this one process, which share a GPU "       \
+                "without taking turns. A fault of one thread ends all."                                                \
+    }
+
 /* Plays all ranks in this process, a thread each: `run` gets the group of its rank and returns its exit code. Returns that
  * of the rank that failed first, after one report, or that of rank 0. hang_timeout as in sl_group_options. A launcher
  * that started this process hears of a failure. */
