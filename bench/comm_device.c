@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+enum { GATE = 2, CHANNELS = 3 }; /* of the channels */
 enum { SIZES = 5, SLOTS = 4, MESSAGES = 65, WARM_MESSAGES = 4 };
 
 static const size_t sizes[SIZES] = { 8, 1 << 20, 4 << 20, 12 << 20, 64 << 20 };
@@ -28,7 +29,7 @@ typedef struct link_job {
     char error[512];
 } link_job;
 
-/* What a rank has: channel 0 goes from rank 0 to rank 1, channel 1 back. */
+/* What a rank has: channel 0 goes from rank 0 to rank 1, channel 1 back, and the gate too. */
 typedef struct link_rank {
     sl_group *group;
     int rank;
@@ -47,6 +48,7 @@ static sl_status open_rank(const link_job *job, link_rank *at)
     const sl_channel_spec specs[] = {
         { .id = 0, .src = 0, .dst = 1, .capacity = SLOTS, .max_bytes = sizes[SIZES - 1] },
         { .id = 1, .src = 1, .dst = 0, .capacity = SLOTS, .max_bytes = sizes[SIZES - 1] },
+        { .id = GATE, .src = 1, .dst = 0, .capacity = 1, .max_bytes = 8 },
     };
     SL_TRY(sl_device_open(job->device, NULL, &at->device));
     SL_TRY(sl_stream_create(at->device, &at->stream));
@@ -55,8 +57,8 @@ static sl_status open_rank(const link_job *job, link_rank *at)
     SL_TRY(sl_device_alloc(at->device, sizes[SIZES - 1], &at->copy));
     SL_TRY(sl_stream_memset(at->stream, at->data, at->rank, sizes[SIZES - 1]));
     SL_TRY(sl_stream_synchronize(at->stream));
-    SL_TRY(sl_device_links_open(at->group, at->device, specs, 2, MESSAGES, &at->links));
-    if (sl_device_links_count(at->links) < 2)
+    SL_TRY(sl_device_links_open(at->group, at->device, specs, CHANNELS, MESSAGES, &at->links));
+    if (sl_device_links_count(at->links) < CHANNELS)
         status =
             sl_fail(SL_ERR_UNSUPPORTED, "device %s has no links: %s", job->device, sl_device_links_reason(at->links));
 done:
@@ -127,17 +129,17 @@ static sl_status run_gated(link_rank *at, traffic way, int count, size_t bytes, 
     void *slot = NULL;
     SL_TRY(sl_device_links_begin(at->links, ++at->step, false, at->stream));
     if (at->rank == 1)
-        SL_TRY(sl_device_links_reserve(at->links, 1, &gate, at->gate, &slot));
+        SL_TRY(sl_device_links_reserve(at->links, GATE, &gate, at->gate, &slot));
     else
-        SL_TRY(sl_device_links_receive(at->links, 1, &gate, at->stream, &slot));
+        SL_TRY(sl_device_links_receive(at->links, GATE, &gate, at->stream, &slot));
     if (at->rank == 0)
-        SL_TRY(sl_device_links_release(at->links, 1, slot, at->stream));
+        SL_TRY(sl_device_links_release(at->links, GATE, slot, at->stream));
     SL_TRY(give_messages(at, way, count, bytes));
     SL_TRY(sl_device_links_fetch(at->links, at->stream));
     SL_TRY(sl_group_barrier(at->group));
     times[0] = sl_now();
     if (at->rank == 1)
-        SL_TRY(sl_device_links_commit(at->links, 1, slot, at->gate));
+        SL_TRY(sl_device_links_commit(at->links, GATE, slot, at->gate));
     SL_TRY(sl_device_links_wait(at->links, at->stream));
     times[1] = sl_now();
     SL_TRY(sl_device_links_wait(at->links, at->gate));

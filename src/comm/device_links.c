@@ -7,7 +7,6 @@
 
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -45,6 +44,8 @@ struct sl_device_links {
     uint32_t *seen;    /* one word, on the host */
     sl_word_use *ones; /* (words) writes 1 to each */
     sl_event *reached; /* by the stream that is waited for */
+    sl_event *paces[SL_LINK_AHEAD];
+    int64_t paced; /* calls of the step */
     int64_t step;
     bool polled;
     char reason[256];
@@ -93,7 +94,7 @@ static const char *find_obstacle(const rank_offer *offers, int ranks, int a, int
     if (a == b)
         return "a rank sends to itself";
     if (offers[a].limit == 0 || offers[b].limit == 0)
-        return "a device shares no memory, or SLUICE_DEVICE_LINKS is 0";
+        return "a device shares no memory (SLUICE_DEVICE_LINKS)";
     if (offers[a].kind != offers[b].kind)
         return "the devices are of different kinds";
     if (offers[a].machine == 0 || offers[a].machine != offers[b].machine)
@@ -109,9 +110,8 @@ static sl_status choose(sl_device_links *links)
     sl_status status = SL_OK;
     int ranks = sl_group_size(links->group);
     rank_offer *offers = NULL, own = { .machine = find_machine(), .process = getpid() };
-    const char *wanted = getenv("SLUICE_DEVICE_LINKS");
     own.kind = (int32_t)sl_device_get_kind(links->device);
-    own.limit = wanted && strcmp(wanted, "0") == 0 ? 0 : sl_device_share_limit(links->device);
+    own.limit = sl_device_share_limit(links->device);
     SL_TRY(SL_NEW_ARRAY(offers, ranks));
     SL_TRY(sl_group_all_gather(links->group, &own, sizeof own, offers));
     for (int i = 0; i < links->count; i++) {
@@ -199,6 +199,8 @@ static sl_status take_block(sl_device_links *links, size_t bytes, sl_device_hand
         return SL_OK;
     SL_TRY(sl_stream_create(links->device, &links->side));
     SL_TRY(sl_event_create(links->device, &links->reached));
+    for (int i = 0; i < SL_LINK_AHEAD; i++)
+        SL_TRY(sl_event_create(links->device, &links->paces[i]));
     SL_TRY(sl_device_alloc_host(links->device, (links->records + 1) * sizeof(uint32_t), (void **)&links->fetched));
     links->seen = links->fetched + links->records;
     SL_TRY(sl_device_share(links->device, bytes, handle, (void **)&links->block));
@@ -313,6 +315,8 @@ void sl_device_links_close(sl_device_links *links)
         return;
     sl_stream_destroy(links->side);
     sl_event_destroy(links->reached);
+    for (int i = 0; i < SL_LINK_AHEAD; i++)
+        sl_event_destroy(links->paces[i]);
     for (int r = 0; links->attached && r < sl_group_size(links->group); r++)
         sl_device_detach(links->device, links->attached[r]);
     sl_device_unshare(links->device, links->block);
@@ -424,6 +428,7 @@ sl_status sl_device_links_begin(sl_device_links *links, int64_t step, bool polle
     sl_status status = SL_OK;
     links->step = step;
     links->polled = polled;
+    links->paced = 0;
     for (int i = 0; i < links->count; i++) {
         device_link *link = &links->list[i];
         const sl_word_use use = { .kind = SL_WORD_WRITE, .word = link->record, .value = (uint32_t)step };
@@ -524,23 +529,47 @@ done:
     return status;
 }
 
+/* Until the event is reached; fails if a rank has failed. */
+static sl_status poll_event(sl_device_links *links, sl_event *event)
+{
+    sl_status status = SL_OK;
+    bool done = false;
+    double since = sl_now();
+    count_waiting(links, 1);
+    SL_TRY(sl_event_query(event, &done));
+    while (!done) {
+        SL_TRY(sl_group_progress(links->group));
+        sleep_briefly(since);
+        SL_TRY(sl_event_query(event, &done));
+    }
+done:
+    count_waiting(links, -1);
+    return status;
+}
+
+sl_status sl_device_links_pace(sl_device_links *links, sl_stream *stream, int ahead)
+{
+    sl_status status = SL_OK;
+    if (links->polled || !links->reached)
+        return SL_OK;
+    if (links->paced >= ahead)
+        SL_TRY(poll_event(links, links->paces[(links->paced - ahead) % SL_LINK_AHEAD]));
+    SL_TRY(sl_event_record(links->paces[links->paced % SL_LINK_AHEAD], stream));
+    links->paced++;
+done:
+    return status;
+}
+
 sl_status sl_device_links_wait(sl_device_links *links, sl_stream *stream)
 {
     sl_status status = SL_OK;
-    bool done = links->reached == NULL;
-    double since = sl_now();
-    count_waiting(links, 1);
-    if (!done)
+    if (links->reached) {
         SL_TRY(sl_event_record(links->reached, stream));
-    while (!done) {
-        SL_TRY(sl_event_query(links->reached, &done));
-        SL_TRY(sl_group_progress(links->group));
-        if (!done)
-            sleep_briefly(since);
+        SL_TRY(poll_event(links, links->reached));
     }
+    SL_TRY(sl_group_check(links->group)); /* what has arrived may be what a failed rank let through */
     SL_TRY(sl_stream_synchronize(stream));
 done:
-    count_waiting(links, -1);
     return status;
 }
 

@@ -13,8 +13,8 @@
 typedef struct sl_device_links sl_device_links; /* one rank's ends of all links of a pipeline */
 
 /* Collective over group, which lives longer. All ranks give the same specs; messages is how many of a channel a step has
- * at most. Channels whose ends cannot reach each other's memory do not become links, and so does none if a rank's device
- * shares nothing or SLUICE_DEVICE_LINKS is 0. */
+ * at most. Channels whose ends cannot reach each other's memory do not become links, and none does if a rank's device
+ * shares nothing (sl_device_share_limit). */
 SL_MUST_CHECK sl_status sl_device_links_open(sl_group *group, sl_device *device, const sl_channel_spec *specs,
                                              int count, int messages, sl_device_links **out);
 /* No stream of this rank uses them any more. NULL is fine. */
@@ -39,6 +39,12 @@ SL_MUST_CHECK sl_status sl_device_links_commit(sl_device_links *links, int i, co
 SL_MUST_CHECK sl_status sl_device_links_receive(sl_device_links *links, int i, const sl_message *expected,
                                                 sl_stream *stream, void **slot);
 SL_MUST_CHECK sl_status sl_device_links_release(sl_device_links *links, int i, const void *slot, sl_stream *stream);
+
+/* Between the actions of a step that is not polled: waits until the stream of kernels has come to where it was `ahead`
+ * calls ago, at most SL_LINK_AHEAD. What a device can keep for later is limited, and who gives it more is held up inside a
+ * call that may hold up the other ranks of the process. */
+enum { SL_LINK_AHEAD = 4 };
+SL_MUST_CHECK sl_status sl_device_links_pace(sl_device_links *links, sl_stream *stream, int ahead);
 
 /* The end of a step: fetches the tags in the order of the stream that received; once it has been waited for, check
  * compares them and waits until all ranks have come so far. */

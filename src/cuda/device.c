@@ -226,6 +226,7 @@ const sl_device_backend cuda_backend = {
     .event_query = cuda_event_query,
     .event_elapsed = cuda_event_elapsed,
     .share_limit = SHARE_LIMIT,
+    .shares_unasked = false, /* four ranks on one GPU have been seen to hold each other up */
     .share = cuda_share,
     .unshare = cuda_unshare,
     .attach = cuda_attach,

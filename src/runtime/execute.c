@@ -273,6 +273,15 @@ static sl_status run_action(sl_runtime *runtime, sl_action action)
     return status;
 }
 
+/* A phase that is launched as a graph is one piece of work for the device, else it is one a kernel. */
+static sl_status pace(sl_runtime *runtime)
+{
+    const sl_captures *captures = &runtime->lanes.captures;
+    if (!runtime->links || captures->capturing)
+        return SL_OK;
+    return sl_device_links_pace(runtime->links, runtime->stream, captures->current ? SL_LINK_AHEAD : 2);
+}
+
 /* Between actions posted collectives go on, unless the mover sees to them. */
 static sl_status progress(sl_runtime *runtime)
 {
@@ -301,6 +310,8 @@ sl_status sl_runtime_execute(sl_runtime *runtime, const sl_program *program)
         if (runtime->watchdog)
             sl_watchdog_note(runtime->watchdog, each);
         status = progress(runtime);
+        if (status == SL_OK)
+            status = pace(runtime);
         if (status == SL_OK)
             status = run_action(runtime, each->action);
         if (status != SL_OK)

@@ -53,6 +53,7 @@ static const sl_device_backend test_backend = {
     .event_query = test_event_query,
     .event_elapsed = test_event_elapsed,
     .share_limit = 64,
+    .shares_unasked = true,
     .share = test_share,
     .unshare = test_leave,
     .attach = test_attach,

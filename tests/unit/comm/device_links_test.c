@@ -283,7 +283,7 @@ static sl_status count_links(link_ring *ring, int rank)
     sl_status status = place_open(ring, rank, &at);
     if (status == SL_OK && (sl_device_links_count(at.links) > 0 || sl_device_links_has(at.links, 0)))
         status = sl_fail(SL_ERR_INTERNAL, "there are links");
-    if (status == SL_OK && !strstr(sl_device_links_reason(at.links), "SLUICE_DEVICE_LINKS is 0"))
+    if (status == SL_OK && !strstr(sl_device_links_reason(at.links), "SLUICE_DEVICE_LINKS"))
         status = sl_fail(SL_ERR_INTERNAL, "another reason: %s", sl_device_links_reason(at.links));
     place_close(&at);
     return status;
