@@ -6,6 +6,7 @@
 #include "device/share.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -348,10 +349,13 @@ const char *sl_device_links_reason(const sl_device_links *links)
 
 /* ---- A step ---------------------------------------------------------------------------------- */
 
+/* Busily for a moment, but others may have the core. */
 static void sleep_briefly(double since)
 {
     double passed = sl_now() - since;
-    if (passed > 2e-3)
+    if (passed < 2e-4)
+        sched_yield();
+    else
         nanosleep(&(struct timespec){ .tv_nsec = passed > 0.1 ? 200000 : 20000 }, NULL);
 }
 
