@@ -31,12 +31,10 @@ static void run_tiles(const sl_tile *tile)
     _Alignas(64) float c[LARGEST * LARGEST];
     memset(a, 0, sizeof a);
     memset(b, 0, sizeof b);
-    if (tile->begin)
-        tile->begin();
+    sl_tile_begin(tile);
     for (int i = 0; i < TILES; i++)
-        tile->multiply(TILE_K, a, b, c, LARGEST, false);
-    if (tile->end)
-        tile->end();
+        tile->multiply(TILE_K, a, b, c, LARGEST, false, NULL);
+    sl_tile_end(tile);
 }
 
 static void run_part(void *context, int part, int parts)

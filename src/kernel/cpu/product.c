@@ -13,9 +13,8 @@
  * that of B is shared by the threads. */
 enum { BLOCK_COLUMNS = 2304, BLOCK_ROWS = 240, LARGEST_TILE = 32 * 32 };
 
-/* Panels of B that a thread takes at once. If a block is multiplied in runs they take turns: the sums of their tiles stay
- * in the second-level cache. */
-enum { GROUP_PANELS = 8, GROUP_PANELS_WITHOUT_RUNS = 4 };
+/* Panels of B that a thread takes at once. */
+enum { GROUP_PANELS = 4 };
 
 static int64_t round_up(int64_t value, int64_t unit)
 {
@@ -42,27 +41,14 @@ typedef struct cursor {
 typedef struct sizes {
     int64_t columns, rows;          /* of a block */
     size_t b_bytes, a_bytes;        /* of a packed block */
-    size_t group_bytes, part_bytes; /* of a thread: the sums of a group; all it needs */
+    size_t part_bytes;              /* all that a thread needs */
     size_t sums_bytes, total_bytes; /* all of C's block in f32, if it needs that; everything for some threads */
 } sizes;
-
-/* Runs of l of about the same length, as tiles read them. */
-static int64_t run_length(const sl_tile *tile, int64_t k)
-{
-    int64_t runs = tile->run_k ? (k + tile->run_k - 1) / tile->run_k : 1;
-    return round_up((k + runs - 1) / runs, tile->depth);
-}
 
 /* C is not f32 and there is more than one block along k: sums must not be rounded in between. */
 static bool needs_sums(const sl_gemm *g, const sl_tile *tile)
 {
     return g->c_dtype != SL_F32 && g->k > tile->block_k;
-}
-
-/* The same for the runs of one block: only the tiles of a group have sums at once. */
-static bool needs_group_sums(const sl_gemm *g, const sl_tile *tile)
-{
-    return g->c_dtype != SL_F32 && g->k <= tile->block_k && run_length(tile, g->k) < g->k;
 }
 
 static sizes sizes_of(const sl_gemm *g, const sl_tile *tile, int parts)
@@ -73,8 +59,7 @@ static sizes sizes_of(const sl_gemm *g, const sl_tile *tile, int parts)
     s.b_bytes = (size_t)round_up(s.columns * k * tile->size, 64);
     s.a_bytes = (size_t)round_up(s.rows * k * tile->size, 64);
     s.sums_bytes = needs_sums(g, tile) ? (size_t)round_up(round_up(g->m, tile->rows) * s.columns * 4, 64) : 0;
-    s.group_bytes = needs_group_sums(g, tile) ? (size_t)(s.rows * GROUP_PANELS * tile->columns) * sizeof(float) : 0;
-    s.part_bytes = sizeof(cursor) + s.a_bytes + s.group_bytes;
+    s.part_bytes = sizeof(cursor) + s.a_bytes;
     s.total_bytes = s.b_bytes + s.sums_bytes + (size_t)parts * s.part_bytes;
     return s;
 }
@@ -123,24 +108,17 @@ typedef struct product {
     const sl_tile *tile;
     sizes sizes;
     grid grid;
-    int group;               /* panels of B of a unit */
     const char *b;           /* the block of B, packed */
     atomic_int *next_panel;  /* of the block of B: not packed yet, nor taken */
-    char *parts;             /* part_bytes of each thread: cursor, block of A, sums of a group */
+    char *parts;             /* part_bytes of each thread: cursor, block of A */
     float *sums;             /* NULL if C takes the sums itself */
     int64_t column, columns; /* the block of B: columns of C ... */
     int64_t l, k;            /* ... and the run along the sum */
 } product;
 
-/* Of so many l of a panel. */
-static int64_t run_bytes(const product *p, int width, int64_t k)
-{
-    return width * round_up(k, p->tile->depth) * p->tile->size;
-}
-
 static int64_t panel_bytes(const product *p, int width)
 {
-    return run_bytes(p, width, p->k);
+    return width * round_up(p->k, p->tile->depth) * p->tile->size;
 }
 
 static sl_factor factor_at(const sl_factor *factor, int64_t i, int64_t l)
@@ -192,60 +170,43 @@ static void finish(const product *p, const float *sums, int64_t sums_row, int64_
     p->simd->put_tile(&result);
 }
 
-/* A run of l within the block, and where its sums go on: row 0 and column 0 of the group; NULL: in C. */
-typedef struct k_run {
-    int64_t start, k;
-    float *sums;
-    int64_t sums_row;
-} k_run;
-
-/* One tile of C at (row, column) gets the products of this run along k; sums is where the tile's are, if the run has any. */
-static void multiply_tile(const product *p, const k_run *r, const char *a, const char *b, int64_t row, int64_t column,
-                          float *sums)
+/* One tile of C at `row` and column b_column of the block gets the products of this block. */
+static void multiply_tile(const product *p, const char *a, const char *b, int64_t row, int64_t b_column,
+                          const char *ahead)
 {
     const sl_gemm *g = p->g;
     const sl_tile *tile = p->tile;
-    bool first = p->l + r->start == 0, last = p->l + r->start + r->k == g->k;
-    a += run_bytes(p, tile->rows, r->start);
-    b += run_bytes(p, tile->columns, r->start);
-    if (r->sums) {
-        tile->multiply(r->k, a, b, sums, r->sums_row, !first);
-        if (last)
-            finish(p, sums, r->sums_row, row, column, true);
-        return;
-    }
+    int64_t column = p->column + b_column;
+    bool first = p->l == 0, last = p->l + p->k == g->k;
     bool whole = row + tile->rows <= g->m && column + tile->columns <= g->n;
-    if (whole && g->c_dtype == SL_F32 && !(first && g->bias)) {
-        tile->multiply(r->k, a, b, (float *)g->c + row * g->c_row + column, g->c_row, g->add || !first);
-        return;
+    if (p->sums) {
+        float *sums = p->sums + row * p->sizes.columns + b_column;
+        tile->multiply(p->k, a, b, sums, p->sizes.columns, !first, ahead);
+        if (last)
+            finish(p, sums, p->sizes.columns, row, column, true);
+    } else if (whole && g->c_dtype == SL_F32 && !(first && g->bias)) {
+        float *c = (float *)g->c + row * g->c_row + column;
+        tile->multiply(p->k, a, b, c, g->c_row, g->add || !first, ahead);
+    } else {
+        _Alignas(64) float own[LARGEST_TILE];
+        tile->multiply(p->k, a, b, own, tile->columns, false, ahead);
+        finish(p, own, tile->columns, row, column, first);
     }
-    _Alignas(64) float own[LARGEST_TILE];
-    tile->multiply(r->k, a, b, own, tile->columns, false);
-    finish(p, own, tile->columns, row, column, first);
 }
 
-/* Rows row..row+rows of C, which are packed in the thread's part, against panels begin..end of B, a run along k after the
- * other. */
-static void multiply_group(const product *p, int64_t row, int64_t rows, int64_t begin, int64_t end, const char *part)
+/* Rows row..row+rows of C, which are packed at a, against panels begin..end of B. Meanwhile the panel of B behind each
+ * comes closer. */
+static void multiply_group(const product *p, int64_t row, int64_t rows, int64_t begin, int64_t end, const char *a)
 {
     const sl_tile *tile = p->tile;
-    int64_t length = run_length(tile, p->k);
-    k_run r = { .sums = NULL };
-    if (p->sums) {
-        r.sums = p->sums + row * p->sizes.columns + begin * tile->columns;
-        r.sums_row = p->sizes.columns;
-    } else if (p->sizes.group_bytes) {
-        r.sums = (float *)(uintptr_t)(part + p->sizes.a_bytes);
-        r.sums_row = (int64_t)GROUP_PANELS * tile->columns;
-    }
-    for (; r.start < p->k; r.start += r.k) {
-        r.k = least(length, p->k - r.start);
-        for (int64_t b = begin; b < end; b++) {
-            for (int64_t a = 0; a * tile->rows < rows; a++) {
-                float *sums = r.sums ? r.sums + a * tile->rows * r.sums_row + (b - begin) * tile->columns : NULL;
-                multiply_tile(p, &r, part + a * panel_bytes(p, tile->rows), p->b + b * panel_bytes(p, tile->columns),
-                              row + a * tile->rows, p->column + b * tile->columns, sums);
-            }
+    int64_t a_bytes = panel_bytes(p, tile->rows), b_bytes = panel_bytes(p, tile->columns);
+    int64_t piece = 16 * p->k, panels = divide_up(p->columns, tile->columns);
+    for (int64_t i = begin; i < end; i++) {
+        const char *b = p->b + i * b_bytes;
+        for (int64_t n = 0; n * tile->rows < rows; n++) {
+            bool fetch = i + 1 < panels && (n + 1) * piece <= b_bytes;
+            multiply_tile(p, a + n * a_bytes, b, row + n * tile->rows, i * tile->columns,
+                          fetch ? b + b_bytes + n * piece : NULL);
         }
     }
 }
@@ -271,7 +232,7 @@ static share share_of(const product *p, int part)
     s.first = first;
     s.end = least(first + count, b_panels);
     if (s.rows > 0 && s.end > s.first) {
-        s.groups = (int)divide_up(s.end - s.first, p->group);
+        s.groups = (int)divide_up(s.end - s.first, GROUP_PANELS);
         s.units = s.groups * (int)divide_up(s.rows, p->sizes.rows);
     }
     return s;
@@ -298,11 +259,11 @@ static void multiply_share(const product *p, int part, char *a, int64_t *packed)
         if (unit >= s.units)
             return;
         int64_t row = s.row + unit / s.groups * p->sizes.rows, rows = least(s.row + s.rows - row, p->sizes.rows);
-        int64_t begin = s.first + (int64_t)(unit % s.groups) * p->group;
+        int64_t begin = s.first + (int64_t)(unit % s.groups) * GROUP_PANELS;
         if (*packed != row)
             pack_a(p, row, rows, a);
         *packed = row;
-        multiply_group(p, row, rows, begin, least(begin + p->group, s.end), a);
+        multiply_group(p, row, rows, begin, least(begin + GROUP_PANELS, s.end), a);
     }
 }
 
@@ -374,7 +335,6 @@ static void run(sl_pool *pool, int parts, const sl_simd *simd, const sl_gemm *g,
     char *sums = (char *)scratch + p.sizes.b_bytes;
     p.grid =
         choose_grid(divide_up(g->m, tile->rows), p.sizes.columns / tile->columns, p.sizes.rows / tile->rows, parts);
-    p.group = tile->run_k ? GROUP_PANELS : GROUP_PANELS_WITHOUT_RUNS;
     p.sums = p.sizes.sums_bytes ? (float *)(void *)sums : NULL;
     p.parts = sums + p.sizes.sums_bytes;
     p.b = g->packed_b ? g->packed_b : scratch;

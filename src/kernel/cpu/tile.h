@@ -21,14 +21,12 @@ typedef struct SL_NAMED_FIELDS sl_tile {
     int rows, columns; /* of C */
     int depth;
     int64_t block_k; /* longest run of l that is packed at once */
-    /* Longest run of l that is multiplied at once; shorter than a block if panels of it shall stay in the first-level
-     * cache. Only for a tile whose sums go on from what C holds, so that runs change no sum. 0: as block_k. */
-    int64_t run_k;
     /* One panel with the first `filled` of its rows (columns) and k elements of each. */
     void (*pack_a)(const sl_factor *from, int64_t filled, int64_t k, void *to);
     void (*pack_b)(const sl_factor *from, int64_t filled, int64_t k, void *to);
-    /* C = A B or C += A B for one panel of each; c has room for a whole tile. */
-    void (*multiply)(int64_t k, const void *a, const void *b, float *c, int64_t c_row, bool add);
+    /* C = A B or C += A B for one panel of each; c has room for a whole tile. ahead: memory that is read soon, of which the
+     * tile may fetch 16 k bytes into the second-level cache meanwhile; NULL: none. */
+    void (*multiply)(int64_t k, const void *a, const void *b, float *c, int64_t c_row, bool add, const void *ahead);
     /* Optional: before and after a thread's multiplications. */
     void (*begin)(void);
     void (*end)(void);
@@ -59,7 +57,7 @@ typedef struct sl_tile_result {
 } sl_tile_result;
 
 #if defined(__x86_64__)
-/* For bf16 operands. The panels of B are the same: pairs of l, 32 columns of each. */
+/* For bf16 operands. */
 extern const sl_tile sl_tile_dot; /* AVX512-BF16 */
 extern const sl_tile sl_tile_amx;
 /* Asks the kernel for the tile registers and multiplies something with them. False if the machine, the operating system

@@ -19,11 +19,6 @@ enum { SIDE = 16, ROWS = 2 * SIDE, COLUMNS = 2 * SIDE, DEPTH = 32, TILE = SIDE *
 
 /* ---- Panels ---------------------------------------------------------------------------------- */
 
-static int64_t padded(int64_t k)
-{
-    return (k + DEPTH - 1) / DEPTH * DEPTH;
-}
-
 static const uint16_t *element_at(const sl_factor *from, int64_t i, int64_t l)
 {
     return (const uint16_t *)from->data + i * from->row + l * from->column;
@@ -79,9 +74,17 @@ static void pack_a(const sl_factor *from, int64_t filled, int64_t k, void *panel
     }
 }
 
-static void pack_b(const sl_factor *from, int64_t filled, int64_t k, void *to)
+/* [k / 32][2][16 pairs of l][16 columns][2]: a tile register is contiguous. */
+static void pack_b(const sl_factor *from, int64_t filled, int64_t k, void *panel)
 {
-    sl_tile_pack_pairs(from, filled, k, padded(k), COLUMNS, to);
+    uint16_t *to = panel;
+    for (int64_t l = 0; l < k; l += DEPTH) {
+        for (int64_t i = 0; i < COLUMNS; i += SIDE, to += TILE) {
+            sl_factor part = { .dtype = from->dtype, .row = from->row, .column = from->column };
+            part.data = i < filled ? element_at(from, i, l) : from->data;
+            sl_tile_pack_pairs(&part, i < filled ? filled - i : 0, k - l < DEPTH ? k - l : DEPTH, DEPTH, SIDE, to);
+        }
+    }
 }
 
 /* ---- Multiplication -------------------------------------------------------------------------- */
@@ -113,11 +116,15 @@ static __attribute__((noinline)) void end(void)
     _tile_release();
 }
 
+/* Panels come from the second-level cache. Those of A shall not drive B, which the next tiles read again, out of the
+ * first. */
 static __attribute__((noinline)) void multiply(int64_t k, const void *panel_a, const void *panel_b, float *c,
-                                               int64_t c_row, bool add)
+                                               int64_t c_row, bool add, const void *ahead)
 {
+    enum { LINE = 64, LINES = DEPTH / 4 }; /* fetched in each step */
     const uint16_t *a = panel_a, *b = panel_b;
-    const long b_row = (long)COLUMNS * 2 * (long)sizeof *b, row = (long)c_row * (long)sizeof *c;
+    const char *line = ahead;
+    const long tile_row = DEPTH * (long)sizeof *a, row = (long)c_row * (long)sizeof *c;
     float *below = c + SIDE * c_row;
     __asm__ volatile("" ::: "memory"); /* nor do the loads say that they read memory: what was written is there now */
     if (add) {
@@ -132,12 +139,14 @@ static __attribute__((noinline)) void multiply(int64_t k, const void *panel_a, c
         _tile_zero(3);
     }
     for (int64_t l = 0; l < k; l += DEPTH, a += BOTH, b += BOTH) {
-        _tile_loadd(4, a, DEPTH * sizeof *a);
-        _tile_loadd(6, b, b_row);
+        for (int i = 0; line && i < LINES; i++, line += LINE)
+            _mm_prefetch(line, _MM_HINT_T1);
+        _tile_stream_loadd(4, a, tile_row);
+        _tile_loadd(6, b, tile_row);
         _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(7, b + COLUMNS, b_row);
+        _tile_loadd(7, b + TILE, tile_row);
         _tile_dpbf16ps(1, 4, 7);
-        _tile_loadd(5, a + TILE, DEPTH * sizeof *a);
+        _tile_stream_loadd(5, a + TILE, tile_row);
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
     }
@@ -154,7 +163,6 @@ const sl_tile sl_tile_amx = {
     .columns = COLUMNS,
     .depth = DEPTH,
     .block_k = 1536,
-    .run_k = 384, /* panels of 24 KB */
     .pack_a = pack_a,
     .pack_b = pack_b,
     .multiply = multiply,
@@ -208,7 +216,7 @@ static bool gives_right_results(void)
     for (int i = 0; i < BOTH; i++)
         a[i] = b[i] = one;
     begin();
-    multiply(DEPTH, a, b, c, COLUMNS, false);
+    multiply(DEPTH, a, b, c, COLUMNS, false, NULL);
     end();
     for (int i = 0; i < ROWS * COLUMNS; i++) {
         if (c[i] != DEPTH)

@@ -92,8 +92,10 @@ static void pack_b(const sl_factor *from, int64_t filled, int64_t k, void *to)
 
 /* ---- Multiplication -------------------------------------------------------------------------- */
 
-static void multiply(int64_t k, const void *panel_a, const void *panel_b, float *c, int64_t c_row, bool add)
+static void multiply(int64_t k, const void *panel_a, const void *panel_b, float *c, int64_t c_row, bool add,
+                     const void *ahead)
 {
+    (void)ahead; /* processors that are fast with this instruction fetch well by themselves */
     const int *a = panel_a, *b = panel_b;
     vf sum[ROWS][2];
 #pragma GCC unroll 16

@@ -92,13 +92,8 @@ static void simd_pack_b(const sl_factor *from, int64_t filled, int64_t k, void *
 }
 
 /* a: k groups of ROWS elements, b: k groups of 2 * VW. */
-static void simd_multiply(int64_t k, const void *panel_a, const void *panel_b, float *c, int64_t c_row, bool add)
+V_INLINE void multiply_steps(int64_t k, const float *a, const float *b, vf sum[ROWS][2])
 {
-    const float *a = panel_a, *b = panel_b;
-    vf sum[ROWS][2];
-#pragma GCC unroll 16
-    for (int i = 0; i < ROWS; i++)
-        sum[i][0] = sum[i][1] = v_set(0.0f);
     for (int64_t l = 0; l < k; l++, a += ROWS, b += 2 * VW) {
         vf b0 = v_load(b), b1 = v_load(b + VW);
 #pragma GCC unroll 16
@@ -108,6 +103,25 @@ static void simd_multiply(int64_t k, const void *panel_a, const void *panel_b, f
             sum[i][1] = v_fma(element, b1, sum[i][1]);
         }
     }
+}
+
+static void simd_multiply(int64_t k, const void *panel_a, const void *panel_b, float *c, int64_t c_row, bool add,
+                          const void *ahead)
+{
+    enum { STEPS = 8, LINE = 64 }; /* two lines are fetched every few steps */
+    const float *a = panel_a, *b = panel_b;
+    const char *line = ahead;
+    vf sum[ROWS][2];
+#pragma GCC unroll 16
+    for (int i = 0; i < ROWS; i++)
+        sum[i][0] = sum[i][1] = v_set(0.0f);
+    int64_t l = 0;
+    for (; line && l + STEPS <= k; l += STEPS, line += 2 * LINE) {
+        __builtin_prefetch(line, 0, 2);
+        __builtin_prefetch(line + LINE, 0, 2);
+        multiply_steps(STEPS, a + l * ROWS, b + l * 2 * VW, sum);
+    }
+    multiply_steps(k - l, a + l * ROWS, b + l * 2 * VW, sum);
 #pragma GCC unroll 16
     for (int i = 0; i < ROWS; i++) {
         v_emit(c + i * c_row, sum[i][0], add);
