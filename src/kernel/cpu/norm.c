@@ -195,7 +195,7 @@ static sl_status run_norm_grad_w(const sl_cpu *cpu, const sl_kernel_call *call)
     norm_job j = gradient_job(cpu, call, 2, call->op == SL_OP_LAYERNORM_GRAD_W);
     j.dw = vector_of(sl_call_output(call, 0));
     j.db = vector_of(sl_call_output(call, 1));
-    sl_cpu_split(cpu, j.size, SL_GRAIN / (j.rows + 1) + 64, grad_w_range, &j);
+    sl_cpu_split(cpu, j.size, SL_GRAIN / (j.rows + 1) + 32, grad_w_range, &j);
     return SL_OK;
 }
 

@@ -193,7 +193,7 @@ static sl_status run_reduce(const sl_cpu *cpu, const sl_kernel_call *call)
     if (j.p.inner == 1)
         sl_cpu_split(cpu, j.p.outer_count, SL_GRAIN / (j.p.reduced + 1) + 1, runs_range, &j);
     else
-        sl_cpu_split(cpu, j.p.inner, SL_GRAIN / (j.p.reduced * j.p.outer_count + 1) + 64, columns_range, &j);
+        sl_cpu_split(cpu, j.p.inner, SL_GRAIN / (j.p.reduced * j.p.outer_count + 1) + 32, columns_range, &j);
     return SL_OK;
 }
 
