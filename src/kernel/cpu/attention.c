@@ -168,20 +168,21 @@ static void attend_block(const sl_attention *j, const heads *x, int64_t first, i
     }
 }
 
-/* A part takes whole key/value heads: their keys are packed once for the query heads that share them. */
+/* A thread takes whole key/value heads: their keys are packed once for the query heads that share them. */
 static void attend_part(void *context, int part, int parts)
 {
     const sl_attention *j = context;
-    int64_t start, length, group = j->h_size / j->kv_size;
+    int64_t group = j->h_size / j->kv_size;
+    sl_head_index head;
     char *scratch = sl_scratch_part(j->scratch, part, j->part_bytes);
     float *keys = sl_attention_take(&scratch, j->packed_bytes);
     float *k_wide = sl_attention_take(&scratch, sl_wide_head_bytes(j->k, j->k->meta.shape.dims[1]));
     float *v_wide = sl_attention_take(&scratch, sl_wide_head_bytes(j->v, j->k->meta.shape.dims[1]));
     float *q_wide = sl_attention_take(&scratch, sl_wide_head_bytes(j->q, j->t_size));
     float *o_wide = sl_attention_take(&scratch, sl_wide_head_bytes(j->o, j->t_size));
-    sl_chunk_range(j->batch * j->kv_size, parts, part, &start, &length);
-    for (int64_t item = start; item < start + length; item++) {
-        int64_t b = item / j->kv_size, g = item % j->kv_size;
+    (void)parts;
+    while (sl_attention_take_head(j, &head)) {
+        int64_t b = head.b, g = head.g;
         sl_head k = sl_head_read(j->simd, j->k, b, g, j->keys, k_wide);
         heads x = { .v = sl_head_read(j->simd, j->v, b, g, j->keys, v_wide), .keys = keys, .b = b };
         sl_pack_head(j->simd, &k, j->keys, j->d_size, j->scale, keys);
@@ -201,6 +202,14 @@ int sl_attention_parts(const sl_cpu *cpu, const sl_kernel_call *call)
     int64_t items = call->inputs[0].meta.shape.dims[0] * call->inputs[1].meta.shape.dims[2];
     int threads = sl_pool_threads(cpu->pool);
     return items < 1 ? 1 : (int)sl_least(items, threads);
+}
+
+void sl_attention_run(const sl_cpu *cpu, const sl_kernel_call *call, sl_attention *j, sl_pool_task task)
+{
+    atomic_llong next_head = 0;
+    j->next_head = &next_head;
+    sl_pool_run(cpu->pool, sl_attention_parts(cpu, call), task, j);
+    j->next_head = NULL;
 }
 
 sl_attention sl_attention_start(const sl_cpu *cpu, const sl_kernel_call *call, const sl_view *k, const sl_view *v,
@@ -245,7 +254,7 @@ static sl_status run_attention(const sl_cpu *cpu, const sl_kernel_call *call)
     j.o = sl_call_output(call, 0);
     j.lse = sl_rows_of(sl_call_output(call, 1), 0);
     j.part_bytes = part_bytes(call, j.k, j.v);
-    sl_pool_run(cpu->pool, sl_attention_parts(cpu, call), attend_part, &j);
+    sl_attention_run(cpu, call, &j, attend_part);
     return SL_OK;
 }
 
@@ -278,16 +287,17 @@ static void append(const sl_view *rows, const sl_view *cache, int64_t position)
 static void attend_few_part(void *context, int part, int parts)
 {
     const sl_attention *j = context;
-    int64_t start, length, group = j->h_size / j->kv_size;
+    int64_t group = j->h_size / j->kv_size;
+    sl_head_index head;
     char *scratch = sl_scratch_part(j->scratch, part, j->part_bytes);
     float *scores = sl_attention_take(&scratch, j->packed_bytes);
     float *k_wide = sl_attention_take(&scratch, sl_wide_head_bytes(j->k, j->k->meta.shape.dims[1]));
     float *v_wide = sl_attention_take(&scratch, sl_wide_head_bytes(j->v, j->k->meta.shape.dims[1]));
     float *q_wide = sl_attention_take(&scratch, sl_wide_head_bytes(j->q, j->t_size));
     float *o_wide = sl_attention_take(&scratch, sl_wide_head_bytes(j->o, j->t_size));
-    sl_chunk_range(j->batch * j->kv_size, parts, part, &start, &length);
-    for (int64_t item = start; item < start + length; item++) {
-        int64_t b = item / j->kv_size, g = item % j->kv_size;
+    (void)parts;
+    while (sl_attention_take_head(j, &head)) {
+        int64_t b = head.b, g = head.g;
         sl_head k = sl_head_read(j->simd, j->k, b, g, j->keys, k_wide);
         sl_head v = sl_head_read(j->simd, j->v, b, g, j->keys, v_wide);
         for (int64_t h = g * group; h < (g + 1) * group; h++) {
@@ -325,7 +335,7 @@ static sl_status run_attention_cached(const sl_cpu *cpu, const sl_kernel_call *c
     j.before = position;
     j.keys = position + j.t_size;
     j.part_bytes = part_bytes(call, cache_k, cache_v);
-    sl_pool_run(cpu->pool, sl_attention_parts(cpu, call), j.t_size < FEW ? attend_few_part : attend_part, &j);
+    sl_attention_run(cpu, call, &j, j.t_size < FEW ? attend_few_part : attend_part);
     return SL_OK;
 }
 

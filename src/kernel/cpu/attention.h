@@ -4,6 +4,8 @@
 
 #include "kernel/cpu/cpu.h"
 
+#include <stdatomic.h>
+
 /* Queries and keys are taken in blocks whose scores fit the first-level cache. */
 enum { SL_QUERIES = 24, SL_KEYS = 128, SL_KEY_VECTOR = 16 };
 
@@ -76,6 +78,7 @@ typedef struct sl_attention {
     float softcap; /* scores become softcap * tanh(score / softcap); 0: they stay */
     bool drops;    /* some of the weights, by the stream */
     sl_dropout_stream stream;
+    atomic_llong *next_head; /* key/value head of the batch that nobody has taken */
     void *scratch;
     size_t part_bytes;   /* scratch of one thread */
     size_t packed_bytes; /* of one packed head, of which the scratch begins with one or two */
@@ -93,8 +96,25 @@ static inline float *sl_attention_take(char **scratch, size_t bytes)
 /* All that q and the keys say; the other tensors are the caller's to add. positions: none, or as in sl_attention. */
 sl_attention sl_attention_start(const sl_cpu *cpu, const sl_kernel_call *call, const sl_view *k, const sl_view *v,
                                 const sl_view *positions);
-/* Into how many parts the key/value heads of the batch are cut: at most one a thread. */
+/* How many threads share out the key/value heads of the batch. */
 int sl_attention_parts(const sl_cpu *cpu, const sl_kernel_call *call);
+/* Each thread takes one head after the other, as long as there are some. */
+void sl_attention_run(const sl_cpu *cpu, const sl_kernel_call *call, sl_attention *j, sl_pool_task task);
+
+/* A key/value head of the batch: g of sequence b. */
+typedef struct sl_head_index {
+    int64_t b, g;
+} sl_head_index;
+
+/* False if none is left. */
+static inline bool sl_attention_take_head(const sl_attention *j, sl_head_index *head)
+{
+    int64_t i = atomic_fetch_add_explicit(j->next_head, 1, memory_order_relaxed);
+    if (i >= j->batch * j->kv_size)
+        return false;
+    *head = (sl_head_index){ .b = i / j->kv_size, .g = i % j->kv_size };
+    return true;
+}
 
 /* Keys that query t sees, of the n from `key` on. */
 static inline int64_t sl_attention_seen(const sl_attention *j, int64_t t, int64_t key, int64_t n)

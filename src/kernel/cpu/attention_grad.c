@@ -140,15 +140,16 @@ static grad_memory take_memory(const sl_attention *j, char *scratch)
     return m;
 }
 
-/* A part takes whole key/value heads, so that dk and dv are summed by one thread, in the order of the query heads. */
+/* A thread takes whole key/value heads, so that dk and dv are summed by one thread, in the order of the query heads. */
 static void grad_part(void *context, int part, int parts)
 {
     const sl_attention *j = context;
-    int64_t start, length, group = j->h_size / j->kv_size;
+    int64_t group = j->h_size / j->kv_size;
+    sl_head_index head;
     grad_memory m = take_memory(j, sl_scratch_part(j->scratch, part, j->part_bytes));
-    sl_chunk_range(j->batch * j->kv_size, parts, part, &start, &length);
-    for (int64_t item = start; item < start + length; item++) {
-        int64_t b = item / j->kv_size, g = item % j->kv_size;
+    (void)parts;
+    while (sl_attention_take_head(j, &head)) {
+        int64_t b = head.b, g = head.g;
         sl_head v = sl_head_read(j->simd, j->v, b, g, j->keys, m.v);
         grad_heads x = { .k = sl_head_read(j->simd, j->k, b, g, j->keys, m.k),
                          .dk = sl_head_begin_write(j->simd, j->dk, b, g, j->keys, j->add & 2, m.dk),
@@ -196,7 +197,7 @@ static sl_attention start(const sl_cpu *cpu, const sl_kernel_call *call)
 static sl_status run_attention_grad(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     sl_attention j = start(cpu, call);
-    sl_pool_run(cpu->pool, sl_attention_parts(cpu, call), grad_part, &j);
+    sl_attention_run(cpu, call, &j, grad_part);
     return SL_OK;
 }
 
