@@ -100,8 +100,8 @@ const config_key sl_config_keys[] = {
     INT(parallel, threads, 1, 1024, "1", "threads per rank"),
     REAL(parallel, memory_gb, 0, 1e6, "0", "memory a rank may use; 0: its share of the machine's"),
     TEXT(parallel, offload, "auto",
-         "activations that lie idle for long go to the host (GPU): none, auto (if it does not fit else), or at most so "
-         "much of its memory, such as 40GB"),
+         "activations that lie idle for long go to the host (GPU): none, auto (if it does not fit otherwise), or at "
+         "most so much of its memory, such as 40GB"),
 
     WORD(precision, dtype, "f32|bf16|f16", "f32", "type of weights, activations and messages between stages"),
     WORD(precision, master, "f32|none", "f32",

@@ -299,7 +299,7 @@ done:
     return status;
 }
 
-/* As parallel.offload says. A run that does not fit else (auto) keeps as little on the host as makes it fit: a share of
+/* As parallel.offload says. A run that does not fit otherwise (auto) keeps as little on the host as makes it fit: a share of
  * all that would lie idle. */
 static sl_status choose_offload(sl_train_plan *plan, sl_device *device, const sl_stage_desc *descs)
 {

@@ -9,12 +9,12 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- Regions --------------------------------------------------------------------------------- */
 
-enum { UNIT = SL_REGION_ALIGNMENT, UNITS = 64, BLOCKS = 24 };
+enum { UNITS = 64, BLOCKS = 24 };
+#define UNIT ((size_t)SL_REGION_ALIGNMENT)
 
 static char *const start = (char *)(uintptr_t)(1 << 20); /* never touched */
 
@@ -62,14 +62,14 @@ static void any_order_of_blocks_leaves_no_overlap_and_no_loss(void **state)
     sl_region *region = new_region();
     char owner[UNITS] = { 0 }, *blocks[BLOCKS] = { NULL };
     size_t sizes[BLOCKS] = { 0 }, bytes = 0, used = 0;
-    srand(7);
+    uint64_t random = 7;
     for (int round = 0; round < 20000; round++) {
-        int n = rand() % BLOCKS;
-        size_t units = 1 + (size_t)rand() % 9;
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        size_t n = (random >> 33) % BLOCKS, units = 1 + (random >> 50) % 9;
         if (blocks[n]) {
             assert_true(sl_region_give(region, blocks[n], &bytes));
             assert_int_equal(bytes, sizes[n] * UNIT);
-            memset(owner + (blocks[n] - start) / UNIT, 0, sizes[n]);
+            memset(owner + (size_t)(blocks[n] - start) / UNIT, 0, sizes[n]);
             used -= sizes[n];
             blocks[n] = NULL;
         } else if ((blocks[n] = taken(region, units * UNIT))) {
@@ -93,14 +93,14 @@ static void any_order_of_blocks_leaves_no_overlap_and_no_loss(void **state)
 /* ---- Devices --------------------------------------------------------------------------------- */
 
 /* The cpu, as a device whose memory is taken in advance; it has a megabyte and counts what is taken. */
-enum { MEGABYTE = 1 << 20 };
+static const size_t megabyte = 1 << 20;
 static sl_device_backend backend;
 static int calls;
 static size_t held;
 
 static sl_status small_alloc(sl_device *device, size_t bytes, void **out)
 {
-    if (held + bytes > MEGABYTE)
+    if (held + bytes > megabyte)
         return sl_fail(SL_ERR_MEMORY, "out of memory: %zu bytes were asked for", bytes);
     sl_status status = sl_device_cpu.alloc(device, bytes, out);
     if (status == SL_OK) {
@@ -174,7 +174,7 @@ static void what_does_not_fit_is_refused_before_a_block_is_taken(void **state)
     (void)state;
     sl_device *device = open_small();
     void *block = NULL;
-    assert_int_equal(sl_device_reserve(device, 2 * MEGABYTE, 1), SL_ERR_MEMORY);
+    assert_int_equal(sl_device_reserve(device, 2 * megabyte, 1), SL_ERR_MEMORY);
     assert_non_null(strstr(sl_error_message(), "device small: out of memory: 2097408 bytes were asked for"));
     assert_int_equal(calls, 0);
     assert_int_equal(sl_device_get_memory(device).in_use, 0);
