@@ -80,6 +80,16 @@ prints 'documents kept apart; token 0 ends one'
 run 2 own --data.text=text.txt
 complains 'data.documents=true: text has no tokens that end a document: make a token file with sluice tokenize --end'
 
+# The planner measures layers with documents.
+cat >run.yaml <<'YAML'
+model: {n_layer: 1, n_embd: 16, n_head: 2}
+data: {text: text.txt, documents: true, boundary: 10}
+batch: {size: 4, seq: 32}
+run: {steps: 2, out: planned}
+YAML
+run 0 "$SLUICE" plan -c run.yaml --auto --ranks 1 --measure -o plan.yaml
+run 0 "$SLUICE" train -c run.yaml --plan plan.yaml
+
 # Mistakes.
 run 2 train x --data.documents=true
 complains 'data.documents=true: which token ends a document is not known'
