@@ -19,18 +19,27 @@ static bool makes_weight_gradient(sl_action part)
     return part.kind == SL_KIND_W || part.kind == SL_KIND_B;
 }
 
+/* An action for a whole stage that comes before the action at this place of a list. */
+typedef struct insertion {
+    size_t at;
+    int stage;
+} insertion;
+
 /* Which stages a rank has met, and how many it has in all. */
 typedef struct stage_marks {
-    int *met;     /* (stages) the key of the pass that has met it */
-    int *on_rank; /* (ranks) */
-    int left;     /* that this pass has not met */
-    int key;      /* of this pass over a rank */
+    int *met;              /* (stages) the key of the pass that has met it */
+    int *on_rank;          /* (ranks) */
+    insertion *insertions; /* (stages) what this pass inserts, the last place first */
+    int insertion_count;
+    int left; /* that this pass has not met */
+    int key;  /* of this pass over a rank */
 } stage_marks;
 
 static void destroy_marks(stage_marks *self)
 {
     sl_free(self->met);
     sl_free(self->on_rank);
+    sl_free(self->insertions);
 }
 
 static sl_status create_marks(const sl_schedule *in, stage_marks *self)
@@ -38,6 +47,7 @@ static sl_status create_marks(const sl_schedule *in, stage_marks *self)
     sl_status status = SL_OK;
     SL_TRY(SL_NEW_ARRAY(self->met, in->stages));
     SL_TRY(SL_NEW_ARRAY(self->on_rank, in->ranks));
+    SL_TRY(SL_NEW_ARRAY(self->insertions, in->stages));
     for (int stage = 0; stage < in->stages; stage++) {
         if (in->rank_of[stage] >= 0)
             self->on_rank[in->rank_of[stage]]++;
@@ -50,6 +60,7 @@ done:
 static void start_marks(stage_marks *self, int rank)
 {
     self->left = self->on_rank[rank];
+    self->insertion_count = 0;
     self->key++;
 }
 
@@ -63,40 +74,46 @@ static bool mark_stage(stage_marks *self, int stage)
     return true;
 }
 
-/* out has room for as many actions as the rank has. */
-static void copy_list(const sl_action_list *list, sl_action_list *out)
+/* For a pass from the last action to the first: at most one a stage. */
+static void insert_before(stage_marks *self, size_t at, int stage)
 {
-    out->count = list->count;
-    memcpy(out->actions, list->actions, list->count * sizeof *out->actions);
+    self->insertions[self->insertion_count++] = (insertion){ at, stage };
 }
 
-static sl_status insert_at(sl_action_list *list, size_t at, sl_kind kind, int stage)
+/* Appends the list with the insertions, which are of this kind, in one go. */
+static sl_status add_with_insertions(const sl_action_list *list, const stage_marks *marks, sl_kind kind,
+                                     sl_action_list *out)
 {
-    sl_status status = sl_action_list_add(list, kind, stage, -1);
-    if (status == SL_OK && at + 1 < list->count) {
-        sl_action added = list->actions[list->count - 1];
-        memmove(&list->actions[at + 1], &list->actions[at], (list->count - 1 - at) * sizeof added);
-        list->actions[at] = added;
+    sl_status status = SL_OK;
+    size_t copied = 0;
+    SL_TRY(sl_action_list_reserve(out, out->count + list->count + (size_t)marks->insertion_count));
+    for (int i = marks->insertion_count; i >= 0; i--) {
+        size_t end = i > 0 ? marks->insertions[i - 1].at : list->count;
+        if (end > copied) /* an empty list has no memory */
+            memcpy(&out->actions[out->count], &list->actions[copied], (end - copied) * sizeof *out->actions);
+        out->count += end - copied;
+        copied = end;
+        if (i > 0)
+            SL_TRY(sl_action_list_add(out, kind, marks->insertions[i - 1].stage, -1));
     }
+done:
     return status;
 }
 
 /* After the last W or B of each stage: these are near the end of the list. */
 static sl_status reduce_rank(const sl_schedule *in, int rank, void *user, sl_action_list *out)
 {
-    sl_status status = SL_OK;
+    const sl_action_list *list = &in->lists[rank];
     stage_marks *marks = user;
     sl_action parts[2];
     start_marks(marks, rank);
-    copy_list(&in->lists[rank], out);
-    for (size_t i = in->lists[rank].count; i-- > 0 && marks->left > 0;) {
-        for (int p = sl_parts(out->actions[i], parts) - 1; p >= 0; p--) {
+    for (size_t i = list->count; i-- > 0 && marks->left > 0;) {
+        for (int p = sl_parts(list->actions[i], parts) - 1; p >= 0; p--) {
             if (makes_weight_gradient(parts[p]) && mark_stage(marks, parts[p].stage))
-                SL_TRY(insert_at(out, i + 1, SL_KIND_REDUCE_GRAD, parts[p].stage));
+                insert_before(marks, i + 1, parts[p].stage);
         }
     }
-done:
-    return status;
+    return add_with_insertions(list, marks, SL_KIND_REDUCE_GRAD, out);
 }
 
 sl_status sl_schedule_add_reduce_grad(const sl_schedule *in, sl_schedule **out)
@@ -231,22 +248,21 @@ static sl_status unshard_once(const sl_schedule *in, int rank, stage_marks *mark
     sl_status status = SL_OK;
     const sl_action_list *list = &in->lists[rank];
     sl_action parts[2];
-    size_t unsharded = 0;
-    copy_list(list, out);
-    start_marks(marks, rank);
-    for (size_t i = list->count; i-- > 0 && marks->left > 0;) {
-        for (int p = sl_parts(list->actions[i], parts) - 1; p >= 0; p--) {
-            if (mark_stage(marks, parts[p].stage))
-                SL_TRY(insert_at(out, i + 1, SL_KIND_RESHARD, parts[p].stage));
-        }
-    }
     start_marks(marks, rank);
     for (size_t i = 0; i < list->count && marks->left > 0; i++) {
         for (int p = 0, count = sl_parts(list->actions[i], parts); p < count; p++) {
             if (mark_stage(marks, parts[p].stage))
-                SL_TRY(insert_at(out, unsharded++, SL_KIND_UNSHARD, parts[p].stage));
+                SL_TRY(sl_action_list_add(out, SL_KIND_UNSHARD, parts[p].stage, -1));
         }
     }
+    start_marks(marks, rank);
+    for (size_t i = list->count; i-- > 0 && marks->left > 0;) {
+        for (int p = sl_parts(list->actions[i], parts) - 1; p >= 0; p--) {
+            if (mark_stage(marks, parts[p].stage))
+                insert_before(marks, i + 1, parts[p].stage);
+        }
+    }
+    SL_TRY(add_with_insertions(list, marks, SL_KIND_RESHARD, out));
 done:
     return status;
 }

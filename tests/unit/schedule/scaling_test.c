@@ -123,7 +123,7 @@ static void is_not_quadratic_in_ranks(void **state)
 static void is_not_quadratic_in_stages(void **state)
 {
     (void)state;
-    assert_growth((size){ "InterleavedZeroBubble", 2, 8, 1000, 1 }, (size){ "InterleavedZeroBubble", 2, 8, 16000, 1 },
+    assert_growth((size){ "InterleavedZeroBubble", 2, 8, 2000, 1 }, (size){ "InterleavedZeroBubble", 2, 8, 32000, 1 },
                   64);
 }
 
