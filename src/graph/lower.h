@@ -87,7 +87,7 @@ typedef struct sl_lowering {
     size_t storage_capacity;
     sl_instruction_list forward, backward;
     sl_instruction_list whole; /* backward as B runs it, if fusion made another of it; else empty */
-    sl_lowered_value *values; /* those that the stage holds; the first stands for all others and is absent */
+    sl_lowered_value *values;  /* those that the stage holds; the first stands for all others and is absent */
     int value_count;
     int *slots; /* by value id of the graph: its place in values */
     /* Storages of the ports. */
