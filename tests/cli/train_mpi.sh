@@ -40,6 +40,9 @@ run 0 mpirun -n 2 "$SLUICE" "${arguments[@]}" --dry-run
 [ "$(grep -c '^schedule  1F1B, 2 stages on 2 ranks' "$out")" -eq 1 ] || fail "not one plan for the ranks there are"
 run 2 mpirun -n 3 "$SLUICE" "${arguments[@]}" --parallel.pp=2 --run.out=bad
 complains '3 ranks were started, wanted are 2'
+# mpirun ends all ranks with the first: rank 0 gets to say why, however late it comes.
+run 2 mpirun -n 3 bash -c '[ "$OMPI_COMM_WORLD_RANK" -gt 0 ] || sleep 0.7; exec "$@"' late "$SLUICE" "${arguments[@]}" --parallel.pp=2 --run.out=bad
+complains '3 ranks were started, wanted are 2'
 run 2 mpirun -n 2 "$SLUICE" "${arguments[@]}" -n 4 --run.out=bad
 complains '2 ranks were started, wanted are 4'
 [ ! -e bad ] || fail "the folder was made"

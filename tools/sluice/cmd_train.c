@@ -256,6 +256,7 @@ static int refuse(sl_status status)
 {
     if (ranks_own() == 0)
         return refusal(NAME, status);
+    sleep(3); /* who started the ranks ends all with the first one: let that be rank 0, which says why */
     return status == SL_ERR_ARGUMENT ? EXIT_USAGE : EXIT_FAILED;
 }
 
