@@ -67,7 +67,7 @@ sl_status cuda_use_words(sl_stream *stream, const sl_word_use *uses, int count);
 /* Captures: capture.c. */
 sl_status cuda_capture_begin(sl_stream *stream);
 sl_status cuda_capture_end(sl_stream *stream, sl_capture **out);
-sl_status cuda_capture_launch(sl_capture *capture);
-void cuda_capture_destroy(sl_capture *capture);
+sl_status cuda_capture_launch(sl_capture *head);
+void cuda_capture_destroy(sl_capture *head);
 
 #endif

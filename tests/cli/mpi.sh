@@ -8,10 +8,13 @@ for flavour in openmpi mpich; do
     run 0 env -u SLUICE_PLUGIN_PATH "mpirun.$flavour" -n 2 "$SLUICE" bench comm --worker --rounds 1
     [ "$(wc -l <"$out")" -eq 10 ] || fail "$flavour: rank 0 reports ten sizes"
     cp "$SLUICE" "$scratch/alone" # no plugin beside it
-    code=0
-    env -u SLUICE_PLUGIN_PATH "mpirun.$flavour" -n 2 "$scratch/alone" bench comm --worker --rounds 1 >"$out" 2>"$err" || code=$?
-    [ "$code" -ne 0 ] || fail "$flavour: without its plugin it must fail"
-    cat "$out" >>"$err"
+    for turn in 1 2 3 4 5; do # now and then mpirun loses all that ranks wrote just before they ended
+        code=0
+        env -u SLUICE_PLUGIN_PATH "mpirun.$flavour" -n 2 "$scratch/alone" bench comm --worker --rounds 1 >"$out" 2>"$err" || code=$?
+        [ "$code" -ne 0 ] || fail "$flavour: without its plugin it must fail"
+        cat "$out" >>"$err"
+        [ ! -s "$err" ] || break
+    done
     complains "libsluice_mpi_$flavour.so is neither in SLUICE_PLUGIN_PATH nor beside the program"
 done
 [ "$tried" -eq 1 ] || exit 77
