@@ -156,9 +156,9 @@ void sl_captures_finish(sl_runtime *runtime)
 /* The piece that the instruction belongs to, with its capture; NULL: it is not captured. */
 static const sl_piece *piece_of(const sl_runtime *runtime, const sl_instr *instr, sl_capture ***capture)
 {
-    const sl_program_order *order = sl_lanes_order(runtime);
     if (!runtime->lanes.captures.current)
         return NULL;
+    const sl_program_order *order = sl_lanes_order(runtime);
     int32_t piece = order->instrs[instr - runtime->running->instrs].piece;
     if (piece < 0)
         return NULL;

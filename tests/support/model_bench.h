@@ -4,6 +4,7 @@
 
 #include "support/runner/runner.h"
 #include "support/scratch.h"
+#include "support/status.h"
 
 #include <sluice/nn.h>
 
@@ -19,12 +20,6 @@
 enum { BATCH = 8, SEQ = 32, MOST_STAGES = 4 };
 
 static const char *const reference_names[] = { "gpt2-tiny", "llama-tiny" };
-
-static inline void ok(sl_status status)
-{
-    if (status != SL_OK)
-        fail_msg("%s", sl_error_message());
-}
 
 static inline const char *reference_path(const char *model, const char *file)
 {
@@ -86,6 +81,19 @@ static inline void tear_down(bench *b)
     sl_param_list_destroy(b->params);
 }
 
+/* The weights of a reference model into the parameters of all stages. */
+static inline void read_weights(const bench *b, const sl_model *model, const char *name)
+{
+    sl_model_weights *weights = NULL;
+    ok(sl_model_weights_open(model, reference_path(name, ""), &weights));
+    for (int i = 0; i < sl_param_list_count(b->params); i++) {
+        sl_view view = param_of(b, i);
+        ok(sl_model_weights_read(weights, sl_param_list_at(b->params, i)->name, 0, sl_meta_count(&view.meta),
+                                 view.data));
+    }
+    sl_model_weights_close(weights);
+}
+
 /* A reference model with its weights, in 1 to 4 stages: cut before layers and, in four, inside one, too. */
 static inline void open_reference(bench *b, const char *name, sl_model_mode mode, int stages,
                                   const sl_model_shape *shape, bool split_backward)
@@ -95,7 +103,6 @@ static inline void open_reference(bench *b, const char *name, sl_model_mode mode
         { "model.layers.2", "model.layers.1", "model.layers.3.mlp" },
     };
     sl_model model;
-    sl_model_weights *weights = NULL;
     sl_split_point points[MOST_STAGES];
     ok(sl_model_load_config(reference_path(name, ""), &model));
     for (int i = 0; i + 1 < stages; i++)
@@ -104,13 +111,7 @@ static inline void open_reference(bench *b, const char *name, sl_model_mode mode
                            .points = points,
                            .point_count = stages - 1 };
     set_up(b, &model, mode, shape, &spec, split_backward);
-    ok(sl_model_weights_open(&model, reference_path(name, ""), &weights));
-    for (int i = 0; i < sl_param_list_count(b->params); i++) {
-        sl_view view = param_of(b, i);
-        ok(sl_model_weights_read(weights, sl_param_list_at(b->params, i)->name, 0, sl_meta_count(&view.meta),
-                                 view.data));
-    }
-    sl_model_weights_close(weights);
+    read_weights(b, &model, name);
 }
 
 static inline void set_input(const bench *b, const char *name, const void *data, size_t bytes)

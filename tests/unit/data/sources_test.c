@@ -1,5 +1,6 @@
 /* Several files, folders, patterns and numpy's arrays as one sequence of tokens, and rows that are mixed by weight. */
 #include "support/scratch.h"
+#include "support/status.h"
 
 #include <sluice/data.h>
 
@@ -13,19 +14,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static void ok(sl_status status)
-{
-    if (status != SL_OK)
-        fail_msg("%s", sl_error_message());
-}
-
-static void says(sl_status status, const char *text)
-{
-    assert_int_not_equal(status, SL_OK);
-    if (!strstr(sl_error_message(), text))
-        fail_msg("expected '%s', the message is: %s", text, sl_error_message());
-}
 
 /* Tokens first, first + 1, ... */
 static void save_counting(const char *path, sl_token_format format, int32_t first, int64_t count)

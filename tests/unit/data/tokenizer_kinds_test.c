@@ -1,6 +1,7 @@
 /* Tokenizers of every kind against what Hugging Face's and SentencePiece's own libraries give (tests/interop makes such
  * files), and threads that change nothing. */
 #include "support/scratch.h"
+#include "support/status.h"
 
 #include <sluice/data.h>
 
@@ -12,12 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
-
-static void ok(sl_status status)
-{
-    if (status != SL_OK)
-        fail_msg("%s", sl_error_message());
-}
 
 static sl_tokenizer *open_kind(const char *name)
 {

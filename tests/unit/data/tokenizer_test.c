@@ -2,6 +2,7 @@
 #include "base/alloc.h"
 #include "data/tokenizer/bpe.h"
 #include "support/scratch.h"
+#include "support/status.h"
 
 #include <sluice/data.h>
 
@@ -13,19 +14,6 @@
 #include <string.h>
 #include <time.h>
 #include <sys/stat.h>
-
-static void ok(sl_status status)
-{
-    if (status != SL_OK)
-        fail_msg("%s", sl_error_message());
-}
-
-static void says(sl_status status, const char *text)
-{
-    assert_int_not_equal(status, SL_OK);
-    if (!strstr(sl_error_message(), text))
-        fail_msg("expected '%s', the message is: %s", text, sl_error_message());
-}
 
 static const sl_encode_options with_special = { .special = true };
 

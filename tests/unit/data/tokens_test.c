@@ -1,5 +1,6 @@
 /* Token files and the order in which a run reads them. */
 #include "support/scratch.h"
+#include "support/status.h"
 
 #include <sluice/data.h>
 
@@ -16,13 +17,6 @@ static sl_tokens *open_tokens(const char *path, sl_token_format format)
     if (sl_tokens_open(path, format, &tokens) != SL_OK)
         fail_msg("%s", sl_error_message());
     return tokens;
-}
-
-static void says(sl_status status, const char *text)
-{
-    assert_int_not_equal(status, SL_OK);
-    if (!strstr(sl_error_message(), text))
-        fail_msg("expected '%s', the message is: %s", text, sl_error_message());
 }
 
 static void every_format_reads_back_what_was_saved(void **state)

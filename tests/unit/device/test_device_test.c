@@ -1,6 +1,7 @@
 /* The tests' own device behaves like a GPU, and what is wrong on a GPU fails there. What must fail runs in a process of
  * its own. */
 #include "support/device/test_device.h"
+#include "support/status.h"
 
 #include <sluice/kernel.h>
 
@@ -24,12 +25,6 @@ typedef struct bench {
     float *a, *b; /* on the device, COUNT each */
     float host[COUNT];
 } bench;
-
-static void ok(sl_status status)
-{
-    if (status != SL_OK)
-        fail_msg("%s", sl_error_message());
-}
 
 static void set_up(bench *made)
 {

@@ -36,17 +36,10 @@ static batch make_batch(int64_t vocab)
 static void open_family(bench *b, const char *name, sl_model_mode mode, int stages, const sl_model_shape *shape)
 {
     sl_model model;
-    sl_model_weights *weights = NULL;
     const sl_split_spec spec = { .kind = SL_SPLIT_EQUAL, .stages = stages };
     ok(sl_model_load_config(reference_path(name, ""), &model));
     set_up(b, &model, mode, shape, &spec, stages % 2 == 0);
-    ok(sl_model_weights_open(&model, reference_path(name, ""), &weights));
-    for (int i = 0; i < sl_param_list_count(b->params); i++) {
-        sl_view view = param_of(b, i);
-        ok(sl_model_weights_read(weights, sl_param_list_at(b->params, i)->name, 0, sl_meta_count(&view.meta),
-                                 view.data));
-    }
-    sl_model_weights_close(weights);
+    read_weights(b, &model, name);
 }
 
 /* A document by itself, in a row of its own. The angles of phi3's longrope depend on the length of the row: it stays the

@@ -31,17 +31,10 @@ static reference open_file(const char *name)
 static void open_family(bench *b, const char *name, sl_model_mode mode, int stages, int64_t seq, bool split_backward)
 {
     sl_model model;
-    sl_model_weights *weights = NULL;
     const sl_split_spec spec = { .kind = SL_SPLIT_EQUAL, .stages = stages };
     ok(sl_model_load_config(reference_path(name, ""), &model));
     set_up(b, &model, mode, &(sl_model_shape){ .batch = ROWS, .seq = seq, .cache = LENGTH }, &spec, split_backward);
-    ok(sl_model_weights_open(&model, reference_path(name, ""), &weights));
-    for (int i = 0; i < sl_param_list_count(b->params); i++) {
-        sl_view view = param_of(b, i);
-        ok(sl_model_weights_read(weights, sl_param_list_at(b->params, i)->name, 0, sl_meta_count(&view.meta),
-                                 view.data));
-    }
-    sl_model_weights_close(weights);
+    read_weights(b, &model, name);
 }
 
 static float *read_entry(const reference *r, const char *name, int64_t *count)

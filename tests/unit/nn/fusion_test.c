@@ -3,6 +3,7 @@
 #include "nn/family.h"
 #include "support/runner/runner.h"
 #include "support/scratch.h"
+#include "support/status.h"
 #include "support/tensors.h"
 
 #include <sluice/nn.h>
@@ -14,12 +15,6 @@
 #include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
-
-static void ok(sl_status status)
-{
-    if (status != SL_OK)
-        fail_msg("%s", sl_error_message());
-}
 
 /* One way to run a model. */
 typedef struct SL_NAMED_FIELDS variant {

@@ -1,4 +1,5 @@
 /* Trees as arguments: what becomes of their leaves, how they are cut, and stages that take and give them. */
+#include "support/status.h"
 #include "unit/runtime/toy.h"
 
 #include <setjmp.h>
@@ -8,19 +9,6 @@
 #include <cmocka.h>
 
 enum { SAMPLES = 7, PARTS = 3 };
-
-static void ok(sl_status status)
-{
-    if (status != SL_OK)
-        fail_msg("%s", sl_error_message());
-}
-
-static void says(sl_status status, const char *text)
-{
-    assert_int_not_equal(status, SL_OK);
-    if (!strstr(sl_error_message(), text))
-        fail_msg("expected '%s', the message is: %s", text, sl_error_message());
-}
 
 /* { mask: [ [7, 3], [3] ], step: 5, tag: "t", thing: pointer, x: [7, 3] }; memory NULL: of one microbatch of 2 rows */
 static sl_status make_batch(float *x, float *mask, float *shared, void *thing, sl_tree **out)

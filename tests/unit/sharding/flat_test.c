@@ -2,6 +2,7 @@
 #include <sluice/shard.h>
 
 #include "support/layouts.h"
+#include "support/status.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,19 +16,6 @@
 enum { MOST_RANKS = 24 };
 
 static const sl_tensor_properties f32 = { .dtype = SL_F32 };
-
-static void ok(sl_status status)
-{
-    if (status != SL_OK)
-        fail_msg("%s", sl_error_message());
-}
-
-static void says(sl_status status, const char *text)
-{
-    assert_int_not_equal(status, SL_OK);
-    if (!strstr(sl_error_message(), text))
-        fail_msg("expected '%s', the message is: %s", text, sl_error_message());
-}
 
 static sl_sharding flat(sl_shape size, int ranks, int group)
 {

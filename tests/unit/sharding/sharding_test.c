@@ -3,6 +3,7 @@
 
 #include "support/layouts.h"
 #include "support/sanitized.h"
+#include "support/status.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,19 +17,6 @@
 
 static int random_layouts = 2000;
 static const sl_tensor_properties f32 = { .dtype = SL_F32 };
-
-static void ok(sl_status status)
-{
-    if (status != SL_OK)
-        fail_msg("%s", sl_error_message());
-}
-
-static void says(sl_status status, const char *text)
-{
-    assert_int_not_equal(status, SL_OK);
-    if (!strstr(sl_error_message(), text))
-        fail_msg("expected '%s', the message is: %s", text, sl_error_message());
-}
 
 static sl_shard_place place(int rank)
 {

@@ -1,6 +1,8 @@
 /* Trees: building, paths, flat and back, comparison. */
 #include <sluice/tensor.h>
 
+#include "support/status.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,19 +13,6 @@
 #include <string.h>
 
 static float memory[16];
-
-static void ok(sl_status status)
-{
-    if (status != SL_OK)
-        fail_msg("%s", sl_error_message());
-}
-
-static void says(sl_status status, const char *text)
-{
-    assert_int_not_equal(status, SL_OK);
-    if (!strstr(sl_error_message(), text))
-        fail_msg("expected '%s', the message is: %s", text, sl_error_message());
-}
 
 static sl_leaf tensor(int64_t rows)
 {
