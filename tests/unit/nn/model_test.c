@@ -206,6 +206,24 @@ static void initial_weights_depend_on_seed_name_and_place_alone(void **state)
     assert_true(whole[0] == 1 && whole[1] == 1);
 }
 
+static void threads_change_no_bit_of_initial_weights(void **state)
+{
+    (void)state;
+    enum { COUNT = 1000003, FIRST = 5, PIECE = 4099 }; /* enough for ten threads; a piece is drawn by one */
+    float *whole = malloc(COUNT * sizeof *whole), piece[PIECE];
+    assert_non_null(whole);
+    for (int kind = 0; kind < 2; kind++) {
+        const sl_param_info param = { .name = "w", .init = { kind ? SL_INIT_UNIFORM : SL_INIT_NORMAL, 0.02 } };
+        sl_param_init(&param, 7, FIRST, COUNT, whole);
+        for (int64_t first = 0; first < COUNT; first += PIECE) {
+            int64_t count = first + PIECE < COUNT ? PIECE : COUNT - first;
+            sl_param_init(&param, 7, FIRST + first, count, piece);
+            assert_memory_equal(whole + first, piece, (size_t)count * sizeof *piece);
+        }
+    }
+    free(whole);
+}
+
 static void gpt2_scales_what_feeds_the_residual_stream(void **state)
 {
     (void)state;
@@ -430,6 +448,7 @@ int main(void)
         cmocka_unit_test(split_points_may_leave_the_root_out),
         cmocka_unit_test(impossible_shapes_are_refused),
         cmocka_unit_test(initial_weights_depend_on_seed_name_and_place_alone),
+        cmocka_unit_test(threads_change_no_bit_of_initial_weights),
         cmocka_unit_test(gpt2_scales_what_feeds_the_residual_stream),
         cmocka_unit_test(rotary_angles_follow_their_definition),
         cmocka_unit_test(a_saved_folder_reads_back_bit_equal),
