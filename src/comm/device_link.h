@@ -1,0 +1,83 @@
+/* Device links from the inside: what all kinds of a link have in common, and what a kind provides. */
+#ifndef SL_COMM_DEVICE_LINK_H
+#define SL_COMM_DEVICE_LINK_H
+
+#include "comm/device_links.h"
+
+typedef struct sl_device_link_kind sl_device_link_kind;
+
+/* One channel, seen from one rank. */
+typedef struct sl_device_link {
+    sl_channel_spec spec;
+    const sl_device_link_kind *kind; /* the same on all ranks; NULL: it is no link */
+    bool sends, receives;            /* which end this rank has; neither: none */
+    size_t stride;                   /* bytes from slot to slot */
+    char *slots;                     /* for streams of this rank's device; NULL: this rank has no end */
+    uint32_t *tags;                  /* (messages) of the step so far, as this end says they are */
+    int32_t *number;                 /* (capacity) message of the step that is in the slot */
+    int next;                        /* message of the step */
+} sl_device_link;
+
+struct sl_device_links {
+    sl_group *group;
+    sl_device *device;
+    sl_device_link *list;
+    int count, linked;
+    int messages;      /* of a step, at most */
+    sl_stream *side;   /* for what must not wait behind a step; NULL, as the events: this rank has no end */
+    sl_event *reached; /* by the stream that is waited for */
+    sl_event *paces[SL_LINK_AHEAD];
+    int64_t paced; /* calls of the step */
+    int64_t step;
+    bool polled;
+    char reason[256]; /* why a channel is no link */
+
+    struct shared_links *shared; /* of the kind of that name; NULL: this rank has none */
+};
+
+/* What a rank says of itself; plain data. */
+typedef struct sl_rank_offer {
+    uint64_t machine; /* 0: it does not know */
+    int64_t process;
+    int32_t kind;  /* of its device */
+    int32_t limit; /* see sl_device_share_limit */
+} sl_rank_offer;
+
+/* Each kind is one const table, listed in device_links.c. All of a step happens in the order of the stream that is given;
+ * no call but open waits for another rank unless the step is polled. A slot is given by its number. */
+struct SL_NAMED_FIELDS sl_device_link_kind {
+    /* NULL if ranks a and b may try; else why not. All ranks find the same. */
+    const char *(*find_obstacle)(const sl_rank_offer *offers, int ranks, int a, int b);
+    /* Collective: makes those links of the list that have this kind. One that cannot be made loses its kind, on all ranks.
+     * If this rank has an end of it, its slots are set. */
+    sl_status (*open)(sl_device_links *links);
+    /* Also after an open that failed. No stream of this rank uses the links any more. */
+    void (*close)(sl_device_links *links);
+
+    sl_status (*begin)(sl_device_links *links, sl_stream *out);
+    sl_status (*reserve)(sl_device_links *links, sl_device_link *link, int slot, sl_stream *stream);
+    sl_status (*commit)(sl_device_links *links, sl_device_link *link, int slot, sl_stream *stream);
+    sl_status (*receive)(sl_device_links *links, sl_device_link *link, int slot, sl_stream *stream);
+    sl_status (*release)(sl_device_links *links, sl_device_link *link, int slot, sl_stream *stream);
+    /* The end of a step: fetches what the senders say of it. */
+    sl_status (*fetch)(sl_device_links *links, sl_stream *in);
+    /* After the streams have been waited for: the step as the sender of the link numbers it, then the tag of each message
+     * of it. Borrowed until the next step. */
+    sl_status (*get_record)(sl_device_links *links, const sl_device_link *link, const uint32_t **out);
+    /* The run has failed: what streams of this rank wait for now comes, whatever the other ranks do. Called again and
+     * again until the streams are done; false: it cannot be done. */
+    bool (*let_through)(sl_device_links *links);
+};
+
+extern const sl_device_link_kind sl_device_link_shared;
+
+/* The stream and the events of a rank that has an end; as often as one likes. */
+SL_MUST_CHECK sl_status sl_device_links_prepare(sl_device_links *links);
+/* Keeps the first reason alone. */
+void sl_device_links_set_reason(sl_device_links *links, const char *text);
+/* Whether a thread of this rank waits for another rank is what tells a wait from an action that does not come back. */
+void sl_device_links_count_waiting(sl_device_links *links, int more);
+/* Busily for a moment, but others may have the core. since: when the wait began. */
+void sl_device_links_pause(double since);
+
+#endif
