@@ -126,6 +126,9 @@ int bench_pipeline(int argc, char **argv)
         { .name = "layers", .value = "N", .wide = &run.layers, .min = 1, .max = 1024, .help = "Layers; 8." },
         { .name = "heads", .value = "N", .wide = &run.heads, .min = 1, .max = 1024, .help = "Heads; 8." },
         { .name = "vocab", .value = "N", .wide = &run.vocab, .min = 2, .max = 1 << 20, .help = "Vocabulary; 8192." },
+        { .name = "untied",
+          .flag = &run.untied,
+          .help = "A head of its own, so that no gradient is summed between the first rank and the last." },
         FORMAT_OPTION_ROW(format),
         { .name = NULL },
     };

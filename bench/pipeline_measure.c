@@ -52,6 +52,7 @@ sl_status pipeline_cut_model(const pipeline_options *options, int stages, sl_par
     model.gpt2.n_embd = options->embd;
     model.gpt2.n_layer = options->layers;
     model.gpt2.n_head = options->heads;
+    model.gpt2.tie_word_embeddings = !options->untied;
     model.gpt2.embd_pdrop = model.gpt2.resid_pdrop = model.gpt2.attn_pdrop = 0;
     sl_model_shape shape = { .batch = options->batch / options->microbatches,
                              .seq = options->seq,

@@ -9,6 +9,7 @@ typedef struct SL_NAMED_FIELDS pipeline_options {
     int64_t batch, seq, embd, layers, heads, vocab;
     int ranks, microbatches, steps;
     int stages_per_rank; /* 0: the schedule's default */
+    bool untied;         /* embedding and head are two parameters */
     const char *device;
     int ranks_as; /* RANKS_AS_... */
     sl_dtype dtype;

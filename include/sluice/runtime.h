@@ -84,6 +84,9 @@ typedef struct SL_NAMED_FIELDS sl_stage_options {
      * differ in size. */
     sl_status (*infer)(void *user, const sl_meta *inputs, int input_count, sl_meta *outputs, int output_count);
     void *user;
+    /* The callbacks do nothing but give work to the call's stream, and the same work in every step. A GPU then captures it
+     * and does it again without calling them: each is called in the first two steps alone. */
+    bool replays;
 } sl_stage_options;
 
 SL_API SL_MUST_CHECK sl_status sl_stage_create(const sl_stage_options *options, sl_stage **out);

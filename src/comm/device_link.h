@@ -46,6 +46,7 @@ typedef struct sl_rank_offer {
 /* Each kind is one const table, listed in device_links.c. All of a step happens in the order of the stream that is given;
  * no call but open waits for another rank unless the step is polled. A slot is given by its number. */
 struct SL_NAMED_FIELDS sl_device_link_kind {
+    bool can_capture; /* the calls on messages may be captured and launched again in other steps */
     /* NULL if ranks a and b may try; else why not. All ranks find the same. */
     const char *(*find_obstacle)(const sl_rank_offer *offers, int ranks, int a, int b);
     /* Collective: makes those links of the list that have this kind. One that cannot be made loses its kind, on all ranks.

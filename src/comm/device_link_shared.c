@@ -338,6 +338,7 @@ static bool let_through(sl_device_links *links)
 }
 
 const sl_device_link_kind sl_device_link_shared = {
+    .can_capture = true,
     .find_obstacle = find_obstacle,
     .open = open_links,
     .close = close_links,

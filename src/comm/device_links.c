@@ -158,6 +158,15 @@ bool sl_device_links_has(const sl_device_links *links, int i)
     return links && i < links->count && links->list[i].kind;
 }
 
+bool sl_device_links_can_capture(const sl_device_links *links)
+{
+    for (int i = 0; i < links->count; i++) {
+        if (!links->list[i].kind || !links->list[i].kind->can_capture)
+            return false;
+    }
+    return true;
+}
+
 int sl_device_links_count(const sl_device_links *links)
 {
     return links->linked;
@@ -278,6 +287,12 @@ sl_status sl_device_links_release(sl_device_links *links, int i, const void *slo
 {
     sl_device_link *link = &links->list[i];
     return link->kind->release(links, link, slot_of(link, slot), stream);
+}
+
+sl_status sl_device_links_repeat(sl_device_links *links, int i, const sl_message *message)
+{
+    int slot = 0;
+    return next_slot(links, &links->list[i], message, &slot);
 }
 
 /* ---- The end of a step ----------------------------------------------------------------------- */

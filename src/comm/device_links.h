@@ -22,6 +22,8 @@ void sl_device_links_close(sl_device_links *links);
 
 /* Whether channel i of the specs is a link; the same on all ranks. */
 bool sl_device_links_has(const sl_device_links *links, int i);
+/* Whether all are, and what they do with messages can be captured and launched again in later steps. */
+bool sl_device_links_can_capture(const sl_device_links *links);
 /* How many are, and why the others are not ("" if all are). */
 int sl_device_links_count(const sl_device_links *links);
 const char *sl_device_links_reason(const sl_device_links *links);
@@ -39,6 +41,8 @@ SL_MUST_CHECK sl_status sl_device_links_commit(sl_device_links *links, int i, co
 SL_MUST_CHECK sl_status sl_device_links_receive(sl_device_links *links, int i, const sl_message *expected,
                                                 sl_stream *stream, void **slot);
 SL_MUST_CHECK sl_status sl_device_links_release(sl_device_links *links, int i, const void *slot, sl_stream *stream);
+/* A captured receive or reserve was launched again: counts its message, so that the end of the step finds its tag. */
+SL_MUST_CHECK sl_status sl_device_links_repeat(sl_device_links *links, int i, const sl_message *message);
 
 /* Between the actions of a step that is not polled: waits until the stream of kernels has come to where it was `ahead`
  * calls ago, at most SL_LINK_AHEAD. What a device can keep for later is limited, and who gives it more is held up inside a

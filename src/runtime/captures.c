@@ -9,14 +9,14 @@
 /* ---- Pieces ---------------------------------------------------------------------------------- */
 
 /* Whether the host only gives the instruction's work to the stream of kernels, and the same work in every step. */
-static bool is_capturable(const sl_runtime *runtime, const sl_instr *instr)
+static bool is_capturable(const sl_runtime *runtime, const sl_instr *instr, bool holds_messages)
 {
     if (instr->code == SL_CODE_ADD)
         return true;
     if (instr->code != SL_CODE_RUN)
-        return false;
+        return holds_messages && sl_runtime_is_link_message(runtime, instr);
     const sl_stage *stage = runtime->stages[runtime->wiring->stages[instr->stage].local];
-    return stage->table->can_capture && !stage->weight_runner && stage->state_count == 0;
+    return stage->can_capture && !stage->weight_runner && stage->state_count == 0;
 }
 
 static bool waits(const sl_instr_order *order)
@@ -43,11 +43,14 @@ static sl_status find_pieces(const sl_runtime *runtime, const sl_program *progra
     bool apart = runtime->trace.capacity > 0 || runtime->wiring->shard != SL_SHARD_NONE;
     sl_piece *open = NULL;
     SL_TRY(SL_NEW_ARRAY(order->pieces, program->instr_count));
+    if (runtime->links && delivers) /* what this rank asks for, the others do not know: there is no time to capture */
+        return SL_OK;
+    order->holds_messages = runtime->links && !apart && sl_device_links_can_capture(runtime->links);
     for (int64_t i = 0; i < program->instr_count; i++) {
         sl_instr_order *each = &order->instrs[i];
         if (is_nothing(&program->instrs[i], delivers))
             continue;
-        if (!is_capturable(runtime, &program->instrs[i])) {
+        if (!is_capturable(runtime, &program->instrs[i], order->holds_messages)) {
             open = NULL;
             continue;
         }
@@ -132,14 +135,16 @@ static bool has_custom_action(const sl_runtime *runtime)
 void sl_captures_begin(sl_runtime *runtime)
 {
     sl_captures *captures = &runtime->lanes.captures;
-    captures->current = NULL;
-    if (runtime->host || captures->off || has_custom_action(runtime))
-        return;
     sl_captured_kind kind = runtime->context.keep_grads ? SL_CAPTURED_KEEPING : SL_CAPTURED_STEP;
     if (runtime->running == &runtime->eval)
         kind = SL_CAPTURED_EVAL;
+    captures->current = NULL;
+    captures->step = captures->steps[kind]++;
+    if (runtime->host || captures->off || has_custom_action(runtime))
+        return;
     sl_captured *captured = &captures->kinds[runtime->lanes.delivers][kind];
-    if (captured->steps++ > 0)
+    bool is_first = captured->steps++ == 0;
+    if (sl_lanes_order(runtime)->holds_messages ? captured->is_ready || captures->step == 1 : !is_first)
         captures->current = captured;
 }
 
@@ -190,7 +195,8 @@ sl_status sl_captures_leave(sl_runtime *runtime, const sl_instr *instr)
         return SL_OK;
     runtime->lanes.captures.capturing = NULL;
     SL_TRY(sl_stream_end_capture(runtime->stream, capture));
-    SL_TRY(sl_capture_launch(*capture));
+    if (!runtime->lanes.captures.ahead)
+        SL_TRY(sl_capture_launch(*capture));
 done:
     return status;
 }

@@ -1,8 +1,12 @@
 /* What of a step the device does without the host: pieces of a program, runs of instructions on the stream of kernels
  * that wait for no other stream and need nothing of the host in between. A program's first step gives their work to the
  * stream call by call, so that the device has seen every kernel and shape; the second captures each piece, and from then
- * on each is launched as one. On one rank without messages the whole program is one piece. What changes from step to step
- * lies in memory of the device that is written when a step begins. */
+ * on each is launched as one. On one rank without messages the whole program is one piece, and on several ranks if all
+ * messages are those of links. What changes from step to step lies in memory of the device that is written when a step
+ * begins.
+ *
+ * Pieces that hold messages are captured before the second step begins, and all ranks wait for each other before they
+ * launch any: making a graph may wait for the device, where no stream may then wait for another rank. */
 #ifndef SL_RUNTIME_CAPTURES_H
 #define SL_RUNTIME_CAPTURES_H
 
@@ -16,6 +20,7 @@ typedef struct sl_piece {
 typedef struct sl_captured {
     sl_capture **pieces; /* NULL each until it is captured */
     int64_t steps;       /* begun */
+    bool is_ready;       /* all are captured, ahead of the step */
 } sl_captured;
 
 typedef enum sl_captured_kind {
@@ -28,8 +33,11 @@ typedef enum sl_captured_kind {
 typedef struct sl_captures {
     bool off;
     sl_captured kinds[2][SL_CAPTURED_COUNT]; /* the second for steps that deliver */
+    int64_t steps[SL_CAPTURED_COUNT];        /* begun, the same on all ranks */
+    int64_t step;                            /* of the running one's kind, from 0 */
     sl_captured *current;                    /* of the running step; NULL: nothing of it is captured or launched */
     sl_stream *capturing;                    /* the stream whose capture has begun; else NULL */
+    bool ahead;                              /* pieces are captured now and launched later */
 } sl_captures;
 
 /* Finds the pieces, once the order of the instructions is known. */

@@ -16,32 +16,10 @@ static sl_message message_of(const sl_runtime *runtime, const sl_instr *instr)
                          .shape = instr->meta->shape };
 }
 
-/* The host goes on: the stream that copies the message waits for it. The trace has when it came, as the stream saw it. */
-static sl_status receive_in_stream(sl_runtime *runtime, const sl_instr *instr, const sl_message *message)
-{
-    sl_status status = SL_OK;
-    sl_stream *stream = runtime->lanes.streams[SL_LANE_IN];
-    sl_trace_event event = {
-        .step = runtime->context.step, .microbatch = instr->microbatch, .kind = SL_TRACE_RECEIVE, .route = instr->index
-    };
-    bool marked = runtime->trace.mark_capacity > 0;
-    if (marked)
-        SL_TRY(sl_trace_mark(&runtime->trace, stream, &event.start));
-    SL_TRY(sl_device_links_receive(runtime->links, instr->index, message, stream, instr->cell));
-    if (marked)
-        SL_TRY(sl_trace_add_marked(&runtime->trace, stream, event));
-done:
-    return status;
-}
-
 static sl_status wait_for(sl_runtime *runtime, const sl_instr *instr, bool receive)
 {
     sl_channel *channel = runtime->channels[instr->index];
     sl_message message = message_of(runtime, instr);
-    if (sl_device_links_has(runtime->links, instr->index))
-        return receive ? receive_in_stream(runtime, instr, &message)
-                       : sl_device_links_reserve(runtime->links, instr->index, &message,
-                                                 runtime->lanes.streams[SL_LANE_OUT], instr->cell);
     uint64_t start = runtime->trace.capacity ? sl_trace_start(&runtime->trace) : 0;
     sl_status status = receive ? sl_channel_receive(channel, &message, NULL, instr->cell)
                                : sl_channel_reserve(channel, &message, instr->cell);
@@ -54,29 +32,73 @@ static sl_status wait_for(sl_runtime *runtime, const sl_instr *instr, bool recei
     return status;
 }
 
-/* Between a message, which is host memory unless its route is a link, and the device, in the order of the lane. */
+/* Between a message in host memory and the device, in the order of the lane. */
 static sl_status copy_message(sl_runtime *runtime, const sl_instr *instr, sl_lane lane)
 {
     sl_copy_kind kind = lane == SL_LANE_IN ? SL_COPY_HOST_TO_DEVICE : SL_COPY_DEVICE_TO_HOST;
-    if (sl_device_links_has(runtime->links, instr->index))
-        kind = SL_COPY_DEVICE_TO_DEVICE;
     return sl_stream_copy(runtime->lanes.streams[lane], kind, *instr->cell, *instr->from, sl_meta_bytes(instr->meta));
 }
 
-static sl_status release(sl_runtime *runtime, const sl_instr *instr)
+/* ---- Messages of links -----------------------------------------------------------------------
+ * The host goes on: the stream of kernels waits for them. */
+
+/* The trace has when it came, as the stream saw it. */
+static sl_status receive_in_stream(sl_runtime *runtime, const sl_instr *instr)
 {
-    sl_stream *stream = runtime->lanes.streams[SL_LANE_IN];
-    if (sl_device_links_has(runtime->links, instr->index))
-        return sl_device_links_release(runtime->links, instr->index, *instr->cell, stream);
-    return sl_channel_release_after(runtime->channels[instr->index], *instr->cell, stream);
+    sl_status status = SL_OK;
+    sl_message message = message_of(runtime, instr);
+    sl_trace_event event = {
+        .step = runtime->context.step, .microbatch = instr->microbatch, .kind = SL_TRACE_RECEIVE, .route = instr->index
+    };
+    bool marked = runtime->trace.mark_capacity > 0;
+    if (marked)
+        SL_TRY(sl_trace_mark(&runtime->trace, runtime->stream, &event.start));
+    SL_TRY(sl_device_links_receive(runtime->links, instr->index, &message, runtime->stream, instr->cell));
+    if (marked)
+        SL_TRY(sl_trace_add_marked(&runtime->trace, runtime->stream, event));
+done:
+    return status;
 }
 
-static sl_status commit(sl_runtime *runtime, const sl_instr *instr)
+static sl_status give_message(sl_runtime *runtime, const sl_instr *instr)
 {
-    sl_stream *stream = runtime->lanes.streams[SL_LANE_OUT];
-    if (sl_device_links_has(runtime->links, instr->index))
-        return sl_device_links_commit(runtime->links, instr->index, *instr->cell, stream);
-    return sl_channel_commit_after(runtime->channels[instr->index], *instr->cell, stream);
+    sl_device_links *links = runtime->links;
+    switch ((sl_code)instr->code) {
+    case SL_CODE_RECEIVE:
+        return receive_in_stream(runtime, instr);
+    case SL_CODE_RESERVE: {
+        sl_message message = message_of(runtime, instr);
+        return sl_device_links_reserve(links, instr->index, &message, runtime->stream, instr->cell);
+    }
+    case SL_CODE_RELEASE:
+        return sl_device_links_release(links, instr->index, *instr->cell, runtime->stream);
+    case SL_CODE_COMMIT:
+        return sl_device_links_commit(links, instr->index, *instr->cell, runtime->stream);
+    default:
+        return sl_stream_copy(runtime->stream, SL_COPY_DEVICE_TO_DEVICE, *instr->cell, *instr->from,
+                              sl_meta_bytes(instr->meta));
+    }
+}
+
+/* A launch has given it to the stream. */
+static sl_status repeat_message(sl_runtime *runtime, const sl_instr *instr)
+{
+    if (instr->code != SL_CODE_RECEIVE && instr->code != SL_CODE_RESERVE)
+        return SL_OK;
+    sl_message message = message_of(runtime, instr);
+    return sl_device_links_repeat(runtime->links, instr->index, &message);
+}
+
+static sl_status run_link_message(sl_runtime *runtime, const sl_instr *instr)
+{
+    sl_status status = SL_OK;
+    bool is_done = false;
+    sl_trace_break(&runtime->trace);
+    SL_TRY(sl_captures_enter(runtime, instr, &is_done));
+    SL_TRY(is_done ? repeat_message(runtime, instr) : give_message(runtime, instr));
+    SL_TRY(sl_captures_leave(runtime, instr));
+done:
+    return status;
 }
 
 /* A region of a microbatch between the device and the host. */
@@ -171,9 +193,11 @@ static sl_status run_between(sl_runtime *runtime, const sl_instr *instr)
     sl_trace_break(&runtime->trace);
     switch ((sl_code)instr->code) {
     case SL_CODE_RELEASE:
-        return release(runtime, instr);
+        return sl_channel_release_after(runtime->channels[instr->index], *instr->cell,
+                                        runtime->lanes.streams[SL_LANE_IN]);
     case SL_CODE_COMMIT:
-        return commit(runtime, instr);
+        return sl_channel_commit_after(runtime->channels[instr->index], *instr->cell,
+                                       runtime->lanes.streams[SL_LANE_OUT]);
     case SL_CODE_TO_MESSAGE:
         return copy_message(runtime, instr, SL_LANE_OUT);
     case SL_CODE_FROM_MESSAGE:
@@ -195,6 +219,8 @@ static sl_status run_between(sl_runtime *runtime, const sl_instr *instr)
 
 static sl_status run_instr(sl_runtime *runtime, const sl_instr *instr)
 {
+    if (runtime->links && sl_runtime_is_link_message(runtime, instr))
+        return run_link_message(runtime, instr);
     switch ((sl_code)instr->code) {
     case SL_CODE_RECEIVE:
         return wait_for(runtime, instr, true);
@@ -273,14 +299,70 @@ static sl_status run_action(sl_runtime *runtime, sl_action action)
     return status;
 }
 
+/* ---- Steps with links ------------------------------------------------------------------------ */
+
+/* Whether the running step is launched with its messages. */
+static bool launches_messages(const sl_runtime *runtime)
+{
+    return runtime->lanes.captures.current && sl_lanes_order(runtime)->holds_messages;
+}
+
+/* Captures all pieces of the program; nothing is launched yet. */
+static sl_status capture_ahead(sl_runtime *runtime)
+{
+    sl_status status = SL_OK;
+    sl_captures *captures = &runtime->lanes.captures;
+    const sl_program_order *order = sl_lanes_order(runtime);
+    captures->ahead = true;
+    for (int64_t i = 0; i < runtime->running->instr_count; i++) {
+        if (order->instrs[i].piece >= 0)
+            SL_TRY(run_instr(runtime, &runtime->running->instrs[i]));
+    }
+    SL_TRY(sl_stream_synchronize(runtime->stream)); /* the device has them */
+    captures->current->is_ready = true;
+done:
+    captures->ahead = false;
+    return status;
+}
+
+/* A callback may do anything that waits for the device, and a copy of a message in host memory does. */
+static bool may_wait_inside(const sl_runtime *runtime)
+{
+    bool may = runtime->lanes.delivers || sl_device_links_count(runtime->links) < runtime->pipeline->routes.edge_routes;
+    for (int k = 0; k < runtime->stage_count; k++)
+        may = may || !runtime->stages[k]->can_capture;
+    return may;
+}
+
+/* The first steps of a kind load kernels and try algorithms: no stream is held up by words meanwhile. */
+static sl_status begin_links(sl_runtime *runtime)
+{
+    enum { POLLED_STEPS = 3 };
+    sl_status status = SL_OK;
+    int64_t label = sl_runtime_step_label(runtime), step = runtime->lanes.captures.step;
+    bool launches = launches_messages(runtime);
+    bool polled = !launches && (step < POLLED_STEPS || may_wait_inside(runtime));
+    if (step == 1 && launches) {
+        SL_TRY(sl_device_links_begin(runtime->links, label, false, runtime->stream));
+        SL_TRY(capture_ahead(runtime));
+    }
+    if (step == 1) /* all ranks come here, whether they capture or not */
+        SL_TRY(sl_group_barrier(runtime->group));
+    SL_TRY(sl_device_links_begin(runtime->links, label, polled, runtime->stream));
+done:
+    return status;
+}
+
 /* A phase that is launched as a graph is one piece of work for the device, else it is one a kernel. */
 static sl_status pace(sl_runtime *runtime)
 {
     const sl_captures *captures = &runtime->lanes.captures;
-    if (!runtime->links || captures->capturing)
+    if (!runtime->links || captures->capturing || launches_messages(runtime))
         return SL_OK;
     return sl_device_links_pace(runtime->links, runtime->stream, captures->current ? SL_LINK_AHEAD : 2);
 }
+
+/* ---- The whole program ----------------------------------------------------------------------- */
 
 /* Between actions posted collectives go on, unless the mover sees to them. */
 static sl_status progress(sl_runtime *runtime)
@@ -302,6 +384,10 @@ sl_status sl_runtime_execute(sl_runtime *runtime, const sl_program *program)
     runtime->running = program;
     sl_captures_begin(runtime);
     sl_trace_break(&runtime->trace);
+    if (runtime->links)
+        status = begin_links(runtime);
+    if (status != SL_OK)
+        status = sl_runtime_fail(runtime, status, -1, (sl_action){ .microbatch = -1 });
     for (int64_t i = 0; i < program->action_count && status == SL_OK; i++) {
         const sl_program_action *each = &program->actions[i];
         runtime->current = i;

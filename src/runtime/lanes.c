@@ -111,8 +111,12 @@ static void touch_frame(finder *find, const sl_instr *instr)
     touch(find, find->grads[local], true);
 }
 
-static sl_lane lane_of(const sl_instr *instr)
+/* Messages of links go with the kernels, in the order of the program: that order is the one that was proved to come to its
+ * end, and a stream that waits for another rank holds up nothing but what follows. */
+static sl_lane lane_of(const sl_runtime *runtime, const sl_instr *instr)
 {
+    if (sl_runtime_is_link_message(runtime, instr))
+        return SL_LANE_COMPUTE;
     switch ((sl_code)instr->code) {
     case SL_CODE_FROM_MESSAGE:
     case SL_CODE_RELEASE:
@@ -209,8 +213,9 @@ static sl_status order_program(sl_runtime *runtime, const sl_program *program, c
     for (find.at = 0; find.at < plan->instr_count; find.at++) {
         const sl_instr *instr = &program->instrs[find.at];
         out->deliveries[find.at] = (sl_delivery){ .runtime = runtime, .instr = instr };
-        out->instrs[find.at] =
-            (sl_instr_order){ .lane = (uint8_t)lane_of(instr), .waits = { -1, -1, -1 }, .event = -1, .piece = -1 };
+        out->instrs[find.at] = (sl_instr_order){
+            .lane = (uint8_t)lane_of(runtime, instr), .waits = { -1, -1, -1 }, .event = -1, .piece = -1
+        };
         for (int lane = 0; lane < SL_LANE_COUNT; lane++)
             find.needed[lane] = -1;
         touch_blocks(&find, instr);
@@ -400,7 +405,7 @@ sl_status sl_lanes_finish(sl_runtime *runtime, const sl_program *program)
     sl_status status = SL_OK;
     sl_lanes *lanes = &runtime->lanes;
     if (runtime->links)
-        SL_TRY(sl_device_links_fetch(runtime->links, lanes->streams[SL_LANE_IN]));
+        SL_TRY(sl_device_links_fetch(runtime->links, runtime->stream));
     for (int lane = 0; lane < (runtime->host ? 1 : SL_LANE_COUNT); lane++)
         SL_TRY(runtime->links ? sl_device_links_wait(runtime->links, lanes->streams[lane])
                               : sl_stream_synchronize(lanes->streams[lane]));

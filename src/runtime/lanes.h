@@ -30,6 +30,7 @@ typedef struct sl_program_order {
     sl_delivery *deliveries; /* one an instruction */
     sl_piece *pieces;        /* see captures.h */
     int piece_count;
+    bool holds_messages; /* the pieces do: links give all messages to the stream of kernels */
 } sl_program_order;
 
 typedef struct sl_lanes {

@@ -211,7 +211,6 @@ static sl_status build_local(sl_runtime *runtime, const sl_runtime_options *opti
 {
     sl_status status = SL_OK;
     SL_TRY(sl_runtime_allocate(runtime, options));
-    SL_TRY(sl_lanes_create(runtime));
     SL_TRY(sl_ties_create(runtime));
 done:
     return status;
@@ -240,6 +239,7 @@ static sl_status build(sl_runtime *runtime, const sl_runtime_options *options)
     SL_TRY(sl_weights_split_groups(runtime));
     SL_TRY(sl_gather_outcomes(runtime->group, "rank", build_local(runtime, &own)));
     SL_TRY(open_channels(runtime));
+    SL_TRY(sl_gather_outcomes(runtime->group, "rank", sl_lanes_create(runtime)));
     if (runtime->host && runtime->replicas && sl_group_size(runtime->replicas) > 1 &&
         sl_mover_is_wanted(options->helper, runtime->replicas, runtime->device))
         SL_TRY(sl_mover_start(runtime->replicas, &runtime->mover));

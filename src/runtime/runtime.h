@@ -54,7 +54,6 @@ struct sl_runtime {
     sl_channel **channels;   /* one a route; NULL if this rank has no end, or it is a link */
     sl_device_links *links;  /* routes through memory of the device, by the same numbers; NULL: there are none */
     char messages_text[320]; /* where messages lie, and why */
-    int link_steps[2][2];    /* steps of each kind so far: evaluation or training, keeping gradients */
     sl_program train, eval;
     sl_lanes lanes;
     sl_blocks blocks;
@@ -112,6 +111,21 @@ SL_MUST_CHECK sl_status sl_runtime_bind_input_grads(sl_runtime *runtime, const s
 /* Appends "'name'" to a list of names, as far as there is room. */
 void sl_runtime_list_name(char *list, size_t size, const char *name);
 sl_status sl_runtime_fail_unknown_arg(const sl_wiring *wiring, const char *name);
+/* Whether the instruction is about a message that streams hand over. */
+static inline bool sl_runtime_is_link_message(const sl_runtime *runtime, const sl_instr *instr)
+{
+    switch ((sl_code)instr->code) {
+    case SL_CODE_RECEIVE:
+    case SL_CODE_FROM_MESSAGE:
+    case SL_CODE_RELEASE:
+    case SL_CODE_RESERVE:
+    case SL_CODE_TO_MESSAGE:
+    case SL_CODE_COMMIT:
+        return sl_device_links_has(runtime->links, instr->index);
+    default:
+        return false;
+    }
+}
 /* Runs all actions of the program. A failure has been told to all ranks when it returns. */
 SL_MUST_CHECK sl_status sl_runtime_execute(sl_runtime *runtime, const sl_program *program);
 /* Zeroes the gradients of the k-th of this rank's stages. */

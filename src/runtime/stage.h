@@ -66,7 +66,6 @@ typedef struct SL_NAMED_FIELDS sl_stage_table {
     void (*destroy)(sl_stage *stage);
     bool writes_all_grads; /* of inputs that have one, also where nobody wants it */
     bool starts_grads;     /* overwrites the gradients of parameters where a step begins: they need not be zeroed */
-    bool can_capture;      /* a phase gives the stream the same work in every step */
 } sl_stage_table;
 
 struct sl_stage {
@@ -79,6 +78,7 @@ struct sl_stage {
     int weight_count;
     bool can_split; /* I and W can run apart */
     bool can_train;
+    bool can_capture; /* a phase gives the stream the same work in every step */
 
     /* Bytes of the regions of one microbatch and of what a call needs, the largest over sizes. */
     size_t saved_i_bytes, saved_w_bytes, kept_bytes, scratch_bytes;

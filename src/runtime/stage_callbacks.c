@@ -255,6 +255,7 @@ sl_status sl_stage_create(const sl_stage_options *options, sl_stage **out)
                         .user = options->user };
     SL_TRY(SL_NEW_ARRAY(own->metas, options->input_count + options->output_count));
     stage->size_count = 1;
+    stage->can_capture = options->replays;
     stage->can_split = options->backward_input != NULL;
     stage->can_train = options->backward || options->backward_input;
     stage->saved_w_bytes = options->saved_bytes;

@@ -75,7 +75,6 @@ static const sl_stage_table programs_table = {
     .destroy = programs_destroy,
     .writes_all_grads = true,
     .starts_grads = true,
-    .can_capture = true,
 };
 
 static size_t larger(size_t a, size_t b)
@@ -188,6 +187,7 @@ static sl_status build(const sl_partition *const *partitions, int count, int ind
     stage->table = &programs_table;
     stage->own = own;
     stage->size_count = count;
+    stage->can_capture = true;
     stage->can_train = stage->can_split = !(options && options->forward_only);
     for (int size = 0; size < count; size++)
         SL_TRY(take_program(stage, sl_stage_program_info(own->program[size]), size));

@@ -245,6 +245,8 @@ static sl_status finish(sl_runtime *runtime, const sl_program *program, bool tra
 {
     sl_status status = SL_OK;
     uint64_t start = runtime->trace.capacity ? sl_trace_start(&runtime->trace) : 0;
+    if (runtime->links) /* what follows may hold the host up inside of a copy: no stream waits for a rank any more */
+        SL_TRY(sl_device_links_wait(runtime->links, runtime->stream));
     SL_TRY(sl_weights_settle(runtime)); /* all stages have run: nothing is left to wait for */
     if (training && !runtime->store->grads_partial)
         SL_TRY(sl_ties_sum(runtime, sl_runtime_step_label(runtime)));
@@ -262,19 +264,6 @@ static sl_status finish(sl_runtime *runtime, const sl_program *program, bool tra
             (sl_trace_event){ .start = start, .step = runtime->context.step, .microbatch = -1, .kind = SL_TRACE_END });
 done:
     return status;
-}
-
-/* The first steps of a kind load kernels, try algorithms and capture: no stream is held up by words meanwhile. */
-static sl_status begin_links(sl_runtime *runtime, bool training)
-{
-    enum { POLLED_STEPS = 3 };
-    if (!runtime->links)
-        return SL_OK;
-    int *steps = &runtime->link_steps[training][runtime->context.keep_grads];
-    bool polled = *steps < POLLED_STEPS;
-    *steps += polled;
-    return sl_device_links_begin(runtime->links, sl_runtime_step_label(runtime), polled,
-                                 runtime->lanes.streams[SL_LANE_OUT]);
 }
 
 /* The status, with its message, once no stream works any more. */
@@ -304,8 +293,6 @@ static sl_status run_step(sl_runtime *runtime, const sl_program *program, const 
         return settle(runtime, outcome);
     if (status == SL_OK)
         status = begin(runtime, step, training);
-    if (status == SL_OK)
-        status = begin_links(runtime, training);
     if (status == SL_OK)
         status = sl_runtime_execute(runtime, program);
     if (status == SL_OK)

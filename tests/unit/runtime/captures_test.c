@@ -25,6 +25,64 @@ static void a_rank_without_messages_launches_its_whole_step_at_once(void **state
     }
 }
 
+/* Their messages go through links: the whole step of each rank is one launch, whatever the schedule. */
+static void ranks_with_links_launch_their_whole_step_at_once(void **state)
+{
+    (void)state;
+    static const gpt_case cases[] = { { .schedule = "1F1B", .ranks = 2 },
+                                      { .schedule = "1F1B", .ranks = 4 },
+                                      { .schedule = "Interleaved1F1B", .ranks = 2, .stages_per_rank = 2 },
+                                      { .schedule = "ZBVZeroBubble", .ranks = 2 },
+                                      { .schedule = "DualPipeV", .ranks = 2, .dtype = SL_BF16 } };
+    gpt_run run;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int64_t before = test_device_launches();
+        expect_equal_bits("test", &cases[i], &run);
+        assert_int_equal(test_device_launches() - before, cases[i].ranks * ((STEPS - 3 - 1) + (3 - 1) + (STEPS - 1)));
+    }
+}
+
+static sl_status count_call(void *user, const sl_stage_call *call)
+{
+    (void)call;
+    ++*(int *)user;
+    return SL_OK;
+}
+
+static void a_stage_that_replays_is_called_in_the_first_two_steps_alone(void **state)
+{
+    (void)state;
+    int calls[2] = { 0, 0 };
+    for (int replays = 0; replays < 2; replays++) {
+        sl_group *group = NULL;
+        sl_device *device = NULL;
+        sl_schedule *schedule = NULL;
+        sl_stage *stage = NULL;
+        sl_runtime *runtime = NULL;
+        expect_ok(sl_group_open_threads(1, NULL, &group));
+        expect_ok(sl_device_open("test", NULL, &device));
+        expect_ok(sl_schedule_generate(
+            &(sl_generate_options){ .name = "GPipe", .ranks = 1, .microbatches = MICROBATCHES }, &schedule));
+        expect_ok(sl_stage_create(
+            &(sl_stage_options){
+                .forward = count_call, .backward = count_call, .user = &calls[replays], .replays = replays == 1 },
+            &stage));
+        const sl_runtime_options options = {
+            .group = group, .device = device, .schedule = schedule, .stages = &stage, .stage_count = 1
+        };
+        expect_ok(sl_runtime_create(&options, &runtime));
+        for (int step = 0; step < STEPS; step++)
+            expect_ok(sl_runtime_step(runtime, &(sl_step){ .number = step }, NULL));
+        sl_runtime_destroy(runtime);
+        sl_stage_destroy(stage);
+        sl_schedule_destroy(schedule);
+        sl_device_close(device);
+        sl_group_close(group);
+    }
+    assert_int_equal(calls[0], STEPS * MICROBATCHES * 2);
+    assert_int_equal(calls[1], 2 * MICROBATCHES * 2);
+}
+
 static void a_traced_step_launches_phase_by_phase(void **state)
 {
     (void)state;
@@ -57,6 +115,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_schedule_gives_the_bits_of_a_run_without_captures),
         cmocka_unit_test(a_rank_without_messages_launches_its_whole_step_at_once),
+        cmocka_unit_test(ranks_with_links_launch_their_whole_step_at_once),
+        cmocka_unit_test(a_stage_that_replays_is_called_in_the_first_two_steps_alone),
         cmocka_unit_test(a_traced_step_launches_phase_by_phase),
         cmocka_unit_test(a_wrong_switch_is_refused),
     };
