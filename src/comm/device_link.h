@@ -30,6 +30,8 @@ struct sl_device_links {
     int64_t paced; /* calls of the step */
     int64_t step;
     bool polled;
+    bool (*is_held_up)(void *user); /* NULL: by another rank, if at all */
+    void *watch_user;
     char reason[256]; /* why a channel is no link */
 
     struct shared_links *shared; /* of the kind of that name; NULL: this rank has none */
@@ -65,6 +67,9 @@ struct SL_NAMED_FIELDS sl_device_link_kind {
     /* After the streams have been waited for: the step as the sender of the link numbers it, then the tag of each message
      * of it. Borrowed until the next step. */
     sl_status (*get_record)(sl_device_links *links, const sl_device_link *link, const uint32_t **out);
+    /* Of the running step, as sl_device_links_count_sent and sl_device_links_has_room. */
+    sl_status (*count_sent)(sl_device_links *links, const sl_device_link *link, int *out);
+    sl_status (*has_room)(sl_device_links *links, const sl_device_link *link, int slot, bool *out);
     /* The run has failed: what streams of this rank wait for now comes, whatever the other ranks do. Called again and
      * again until the streams are done; false: it cannot be done. */
     bool (*let_through)(sl_device_links *links);

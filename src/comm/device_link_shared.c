@@ -24,6 +24,7 @@ struct shared_links {
     size_t records;    /* of them, at its beginning */
     uint32_t *fetched; /* (records) on the host */
     uint32_t *seen;    /* one word, on the host */
+    uint32_t *looked;  /* a link's record, on the host */
     sl_word_use *ones; /* (words) writes 1 to each */
 };
 
@@ -129,8 +130,11 @@ static sl_status take_block(sl_device_links *links, size_t bytes, sl_device_hand
     if (bytes == 0)
         return SL_OK;
     SL_TRY(sl_device_links_prepare(links));
-    SL_TRY(sl_device_alloc_host(links->device, (shared->records + 1) * sizeof(uint32_t), (void **)&shared->fetched));
+    size_t looked = 1 + (size_t)links->messages;
+    SL_TRY(sl_device_alloc_host(links->device, (shared->records + 1 + looked) * sizeof(uint32_t),
+                                (void **)&shared->fetched));
     shared->seen = shared->fetched + shared->records;
+    shared->looked = shared->seen + 1;
     SL_TRY(sl_device_share(links->device, bytes, handle, (void **)&shared->block));
     SL_TRY(SL_NEW_ARRAY(shared->ones, (int64_t)shared->words));
     for (size_t w = 0; w < shared->words; w++)
@@ -329,6 +333,34 @@ static sl_status get_record(sl_device_links *links, const sl_device_link *link, 
     return SL_OK;
 }
 
+static sl_status count_sent(sl_device_links *links, const sl_device_link *link, int *out)
+{
+    sl_status status = SL_OK;
+    uint32_t *looked = links->shared->looked;
+    int count = 0;
+    SL_TRY(sl_stream_copy(links->side, SL_COPY_DEVICE_TO_HOST, looked, end_of(links, link)->record,
+                          (1 + (size_t)links->messages) * sizeof *looked));
+    SL_TRY(sl_stream_synchronize(links->side));
+    if (looked[0] != (uint32_t)links->step) /* the receiver has cleared it, or the sender has not begun */
+        count = link->sends ? links->messages : 0;
+    while (count < links->messages && looked[1 + count])
+        count++;
+    *out = count;
+done:
+    return status;
+}
+
+static sl_status has_room(sl_device_links *links, const sl_device_link *link, int slot, bool *out)
+{
+    sl_status status = SL_OK;
+    uint32_t *seen = links->shared->seen;
+    SL_TRY(sl_stream_copy(links->side, SL_COPY_DEVICE_TO_HOST, seen, &end_of(links, link)->free[slot], sizeof *seen));
+    SL_TRY(sl_stream_synchronize(links->side));
+    *out = *seen == 1;
+done:
+    return status;
+}
+
 static bool let_through(sl_device_links *links)
 {
     const struct shared_links *shared = links->shared;
@@ -349,5 +381,7 @@ const sl_device_link_kind sl_device_link_shared = {
     .release = release,
     .fetch = fetch,
     .get_record = get_record,
+    .count_sent = count_sent,
+    .has_room = has_room,
     .let_through = let_through,
 };

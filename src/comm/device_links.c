@@ -16,6 +16,9 @@
 static const sl_device_link_kind *const kinds[] = { &sl_device_link_shared };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
+/* Between two looks at what holds a stream up. */
+#define LOOK_SECONDS 0.1
+
 /* ---- Who can reach whom ---------------------------------------------------------------------- */
 
 static uint64_t hash_bytes(const void *data, size_t bytes)
@@ -342,21 +345,49 @@ done:
     return status;
 }
 
+sl_status sl_device_links_count_sent(sl_device_links *links, int i, int *out)
+{
+    const sl_device_link *link = &links->list[i];
+    if (link->kind && (link->sends || link->receives))
+        return link->kind->count_sent(links, link, out);
+    *out = 0;
+    return SL_OK;
+}
+
+sl_status sl_device_links_has_room(sl_device_links *links, int i, int number, bool *out)
+{
+    const sl_device_link *link = &links->list[i];
+    return link->kind->has_room(links, link, number % link->spec.capacity, out);
+}
+
+void sl_device_links_set_watch(sl_device_links *links, bool (*is_held_up)(void *user), void *user)
+{
+    links->is_held_up = is_held_up;
+    links->watch_user = user;
+}
+
 /* Until the event is reached; fails if a rank has failed. */
 static sl_status poll_event(sl_device_links *links, sl_event *event)
 {
     sl_status status = SL_OK;
     bool done = false;
-    double since = sl_now();
-    sl_device_links_count_waiting(links, 1);
+    double since = sl_now(), looked = since;
+    int waiting = 1;
+    sl_device_links_count_waiting(links, waiting);
     SL_TRY(sl_event_query(event, &done));
     while (!done) {
         SL_TRY(sl_group_progress(links->group));
         sl_device_links_pause(since);
+        if (links->is_held_up && sl_now() - looked > LOOK_SECONDS) {
+            int now = links->is_held_up(links->watch_user);
+            sl_device_links_count_waiting(links, now - waiting);
+            waiting = now;
+            looked = sl_now();
+        }
         SL_TRY(sl_event_query(event, &done));
     }
 done:
-    sl_device_links_count_waiting(links, -1);
+    sl_device_links_count_waiting(links, -waiting);
     return status;
 }
 

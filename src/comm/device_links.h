@@ -55,6 +55,15 @@ SL_MUST_CHECK sl_status sl_device_links_pace(sl_device_links *links, sl_stream *
 SL_MUST_CHECK sl_status sl_device_links_fetch(sl_device_links *links, sl_stream *in);
 SL_MUST_CHECK sl_status sl_device_links_check(sl_device_links *links);
 
+/* Of the running step: how many messages of channel i the sender's stream has sent, as one of its ends sees it now. To the
+ * sender all have been if the receiver is done with the step. 0 for a channel of others. */
+SL_MUST_CHECK sl_status sl_device_links_count_sent(sl_device_links *links, int i, int *out);
+/* Of channel i, which this rank sends on: whether the slot of the step's message `number` is free now. */
+SL_MUST_CHECK sl_status sl_device_links_has_room(sl_device_links *links, int i, int number, bool *out);
+/* While the host waits for a stream it asks now and then whether that waits for another rank. If not, the time counts as
+ * that of an action (sl_group_is_waiting). */
+void sl_device_links_set_watch(sl_device_links *links, bool (*is_held_up)(void *user), void *user);
+
 /* Waits for the stream, as far as the run goes on: fails if a rank has failed. */
 SL_MUST_CHECK sl_status sl_device_links_wait(sl_device_links *links, sl_stream *stream);
 /* If the run has failed: lets the streams of this rank run through to their end, past words that nobody will write. */

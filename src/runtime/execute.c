@@ -377,11 +377,25 @@ static sl_status progress(sl_runtime *runtime)
     return status;
 }
 
+/* What the rank is at; the number of the step takes `at` characters of its note. */
+static void note(sl_runtime *runtime, int at, const sl_program_action *action)
+{
+    static const char whole[] = "on its way, given to the device at once";
+    if (launches_messages(runtime))
+        memcpy(runtime->note + at, whole, sizeof whole); /* progress.c knows more if it takes long */
+    else
+        memcpy(runtime->note + at, action->text, sizeof action->text);
+    sl_group_note(runtime->group, runtime->note);
+    if (runtime->watchdog)
+        sl_watchdog_note(runtime->watchdog, action);
+}
+
 sl_status sl_runtime_execute(sl_runtime *runtime, const sl_program *program)
 {
     sl_status status = SL_OK;
     int at = snprintf(runtime->note, sizeof runtime->note, "step %lld ", (long long)sl_runtime_step_label(runtime));
-    runtime->running = program;
+    runtime->running = runtime->lanes.given = program;
+    runtime->lanes.seen_at = NULL;
     sl_captures_begin(runtime);
     sl_trace_break(&runtime->trace);
     if (runtime->links)
@@ -391,10 +405,7 @@ sl_status sl_runtime_execute(sl_runtime *runtime, const sl_program *program)
     for (int64_t i = 0; i < program->action_count && status == SL_OK; i++) {
         const sl_program_action *each = &program->actions[i];
         runtime->current = i;
-        memcpy(runtime->note + at, each->text, sizeof each->text);
-        sl_group_note(runtime->group, runtime->note);
-        if (runtime->watchdog)
-            sl_watchdog_note(runtime->watchdog, each);
+        note(runtime, at, each);
         status = progress(runtime);
         if (status == SL_OK)
             status = pace(runtime);

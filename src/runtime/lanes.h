@@ -41,6 +41,8 @@ typedef struct sl_lanes {
     int event_count;
     sl_program_order train[2], eval[2]; /* the second for steps that deliver outputs or gradients of the batch */
     bool delivers;                      /* the running step does */
+    const sl_program *given;            /* to the streams; what they were last seen at (progress.c) */
+    const sl_program_action *seen_at;
     sl_captures captures;
 
     /* Host memory that copies go through. */

@@ -197,6 +197,8 @@ static sl_status open_channels(sl_runtime *runtime)
     for (int k = 0; k < count; k++)
         runtime->channels[others[k].id] = opened[k];
     sl_ties_take_channels(runtime);
+    if (runtime->links)
+        sl_device_links_set_watch(runtime->links, sl_progress_is_held_up, runtime);
 done:
     sl_free(opened);
     sl_free(others);

@@ -128,6 +128,9 @@ static inline bool sl_runtime_is_link_message(const sl_runtime *runtime, const s
 }
 /* Runs all actions of the program. A failure has been told to all ranks when it returns. */
 SL_MUST_CHECK sl_status sl_runtime_execute(sl_runtime *runtime, const sl_program *program);
+/* While the host waits for a step with links (user: the runtime): notes the action that its streams are at, and whether
+ * they wait for another rank there. */
+bool sl_progress_is_held_up(void *user);
 /* Zeroes the gradients of the k-th of this rank's stages. */
 SL_MUST_CHECK sl_status sl_runtime_zero_stage(sl_runtime *runtime, int k);
 /* OUTPUT and INPUT_GRAD: to whoever asked. */

@@ -298,7 +298,11 @@ static sl_status run_step(sl_runtime *runtime, const sl_program *program, const 
     if (status == SL_OK)
         status = finish(runtime, program, training, &own);
     if (status != SL_OK)
-        return settle(runtime, sl_runtime_fail(runtime, status, -1, none));
+        status = settle(runtime, sl_runtime_fail(runtime, status, -1, none));
+    if (runtime->watchdog)
+        sl_watchdog_note(runtime->watchdog, NULL);
+    if (status != SL_OK)
+        return status;
     if (result)
         *result = own;
     return SL_OK;

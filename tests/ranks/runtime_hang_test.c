@@ -1,5 +1,7 @@
-/* A callback that never returns: the run ends, and everybody is told the rank, the action and its stack. A rank that
- * waits for a slow one is not blamed. */
+/* A callback that never returns, or a kernel of a step that a device was given as a whole: the run ends, and everybody is
+ * told the rank, the action and its stack. A rank that waits for a slow one is not blamed. */
+#include "support/device/test_device.h"
+
 #include <sluice/runtime.h>
 
 #include <setjmp.h>
@@ -19,8 +21,10 @@ enum { RANKS = 3 };
 /* In memory that all processes share. */
 static struct scene {
     int ranks;
-    bool hangs;  /* rank 1 (0 if there is one rank) does not return from its F of microbatch 2 of step 3 */
-    int slow_us; /* that rank 1 needs for every action */
+    bool hangs;     /* rank 1 (0 if there is one rank) does not return from its F of microbatch 2 of step 3 */
+    int slow_us;    /* that rank 1 needs for every action */
+    bool on_device; /* the stages launch kernels, and their steps are captured */
+    int launches;   /* of the kernel that will hang: once a step */
     double hung_at;
     sl_status status[RANKS];
     char message[RANKS][2048];
@@ -61,6 +65,35 @@ static sl_status backward(void *user, const sl_stage_call *call)
     return SL_OK;
 }
 
+/* A kernel of microbatch args[1] at stage args[0]. */
+static void run_kernel(const void *args)
+{
+    const int *of = args;
+    if (of[0] != 1)
+        return;
+    if (shared->slow_us)
+        usleep((useconds_t)shared->slow_us);
+    if (of[1] != 2 || !shared->hangs || ++shared->launches < 3)
+        return;
+    shared->hung_at = sl_now();
+    for (;;)
+        pause();
+}
+
+static sl_status launch_forward(void *user, const sl_stage_call *call)
+{
+    const int of[] = { call->stage, call->microbatch };
+    (void)user;
+    return test_device_launch(call->stream, run_kernel, of, sizeof of);
+}
+
+static sl_status launch_nothing(void *user, const sl_stage_call *call)
+{
+    (void)user;
+    (void)call;
+    return SL_OK;
+}
+
 static sl_status create_stage(int index, int count, sl_stage **out)
 {
     char input[16], output[16];
@@ -74,8 +107,9 @@ static sl_status create_stage(int index, int count, sl_stage **out)
                                  .input_count = index > 0,
                                  .outputs = &made,
                                  .output_count = 1,
-                                 .forward = forward,
-                                 .backward = backward };
+                                 .forward = shared->on_device ? launch_forward : forward,
+                                 .backward = shared->on_device ? launch_nothing : backward,
+                                 .replays = shared->on_device };
     return sl_stage_create(&options, out);
 }
 
@@ -89,14 +123,16 @@ static sl_status run_rank(int rank, const sl_group_options *group_options)
     sl_runtime *runtime = NULL;
     sl_generate_options options = { .name = "1F1B", .ranks = shared->ranks, .microbatches = 4 };
     SL_TRY(sl_group_open(group_options, &group));
-    SL_TRY(sl_device_open("cpu", NULL, &device));
+    if (shared->on_device)
+        test_device_install();
+    SL_TRY(sl_device_open(shared->on_device ? "test" : "cpu", NULL, &device));
     SL_TRY(sl_schedule_generate(&options, &schedule));
     SL_TRY(create_stage(rank, shared->ranks, &stage));
     sl_runtime_options what = {
         .group = group, .device = device, .schedule = schedule, .stages = &stage, .stage_count = 1
     };
     SL_TRY(sl_runtime_create(&what, &runtime));
-    for (int step = 0; step < 4; step++)
+    for (int step = 0; step < (shared->on_device ? 3 : 4); step++)
         SL_TRY(sl_runtime_step(runtime, &(sl_step){ .number = step }, NULL));
 done:
     shared->at[rank] = sl_now();
@@ -202,12 +238,40 @@ static void a_rank_that_waits_or_works_on_is_not_blamed(void **state)
         fail_msg("%s", result.report);
 }
 
+static void a_kernel_that_never_ends_in_a_captured_step_is_named(void **state)
+{
+    (void)state;
+    static const char place[] = "rank 1 has been in one action for more than 0.5 s: pipeline rank 1, cell ";
+    const sl_launch_options launch = { .ranks = RANKS, .run = rank_main, .hang_timeout = 0.5 };
+    sl_launch_result result;
+    set_scene(RANKS, true, 0);
+    shared->on_device = true;
+    assert_int_equal(sl_launch(&launch, &result), SL_OK);
+    assert_int_equal(result.exit_code, SL_EXIT_AGAIN);
+    assert_int_equal(result.rank, 1);
+    if (strncmp(result.report, place, strlen(place)) != 0 ||
+        !strstr(result.report, "1F2 (stage 1, microbatch 2, step 3)"))
+        fail_msg("the report is '%s'", result.report);
+    for (int r = 0; r < RANKS; r += 2) {
+        assert_int_equal(shared->status[r], SL_ERR_PEER);
+        if (!strstr(shared->message[r], place))
+            fail_msg("rank %d: %s", r, shared->message[r]);
+        assert_true(shared->at[r] - shared->hung_at < 3);
+    }
+    set_scene(RANKS, false, 200000); /* a rank that works on is not blamed */
+    shared->on_device = true;
+    assert_int_equal(sl_launch(&launch, &result), SL_OK);
+    if (result.exit_code != 0)
+        fail_msg("%s", result.report);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_callback_that_never_returns_ends_the_run),
         cmocka_unit_test(a_single_process_ends_itself_and_says_why),
         cmocka_unit_test(a_rank_that_waits_or_works_on_is_not_blamed),
+        cmocka_unit_test(a_kernel_that_never_ends_in_a_captured_step_is_named),
     };
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     return cmocka_run_group_tests(tests, NULL, NULL);
