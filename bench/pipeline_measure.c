@@ -1,4 +1,4 @@
-/* One case of `sluice bench pipeline`: ranks that train, the mean costs of their stages, the simulation from those. */
+/* One case of `sluice bench pipeline`: ranks that train, and the mean costs of their stages. */
 #include "pipeline_measure.h"
 #include "tools/sluice/ranks.h"
 
@@ -6,14 +6,18 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
-enum { MAX_LOCAL_STAGES = 16, WARM_STEPS = 4 }; /* on a GPU the first steps load, try and capture */
+enum { MAX_LOCAL_STAGES = 64, WARM_STEPS = 4 }; /* on a GPU the first steps load, try and capture */
 
 /* In memory that the forked ranks share. */
 typedef struct shared_case {
     pipeline_options options;
     pipeline_case result;
+    bool traced; /* to learn the costs */
+    pipeline_costs costs;
+    char devices[PIPELINE_MAX_RANKS][32]; /* names */
     char error[512];
 } shared_case;
 
@@ -26,11 +30,14 @@ typedef struct pipeline_rank {
     sl_stage *stages[MAX_LOCAL_STAGES];
     int stage_count;
     sl_runtime *runtime;
-    int32_t *tokens; /* (batch, seq) and as many targets */
+    sl_optimizer *optimizer;
+    double optimizer_seconds; /* of all steps so far, if they are traced */
+    int32_t *tokens;          /* (batch, seq) and as many targets */
 } pipeline_rank;
 
 static void rank_state_free(pipeline_rank *state)
 {
+    sl_optimizer_destroy(state->optimizer);
     sl_runtime_destroy(state->runtime);
     for (int i = 0; i < state->stage_count; i++)
         sl_stage_destroy(state->stages[i]);
@@ -101,20 +108,48 @@ done:
     return status;
 }
 
-static sl_status make_runtime(const pipeline_options *options, pipeline_rank *state, bool traced)
+/* AdamW on all parameters of the rank; those that two of its stages share, once. */
+static sl_status create_optimizer(pipeline_rank *state)
 {
+    static const sl_optim_options adamw = {
+        .kind = SL_OPTIM_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .master_weights = true
+    };
+    sl_status status = SL_OK;
+    int count = 0, kept = 0;
+    const sl_param *params = sl_runtime_params(state->runtime, &count);
+    sl_optim_param *updated = NULL;
+    SL_TRY(SL_NEW_ARRAY(updated, count));
+    for (int i = 0; i < count; i++) {
+        bool is_new = true;
+        for (int k = 0; k < kept; k++)
+            is_new = is_new && updated[k].data.data != params[i].data.data;
+        if (is_new)
+            updated[kept++] = (sl_optim_param){ .name = params[i].name,
+                                                .data = params[i].data,
+                                                .grad = params[i].grad,
+                                                .decay = params[i].shape.rank >= 2 };
+    }
+    SL_TRY(sl_optimizer_create(&adamw, state->device, updated, kept, &state->optimizer));
+done:
+    sl_free(updated);
+    return status;
+}
+
+static sl_status create_runtime(const shared_case *shared, pipeline_rank *state)
+{
+    const pipeline_options *options = &shared->options;
     sl_runtime_options runtime = {
         .group = state->group,
         .device = state->device,
         .schedule = state->schedule,
         .stages = state->stages,
         .stage_count = state->stage_count,
-        .trace_events = traced ? options->steps * options->microbatches * state->stage_count * 16 : 0,
+        .trace_events = shared->traced ? options->steps * options->microbatches * state->stage_count * 16 : 0,
     };
     return sl_runtime_create(&runtime, &state->runtime);
 }
 
-static sl_status set_up(const shared_case *shared, pipeline_rank *state)
+static sl_status set_up(shared_case *shared, pipeline_rank *state)
 {
     sl_status status = SL_OK;
     const pipeline_options *options = &shared->options;
@@ -125,19 +160,22 @@ static sl_status set_up(const shared_case *shared, pipeline_rank *state)
                                      .microbatches = options->microbatches,
                                      .stages_per_rank = shared->result.stages_per_rank };
     sl_device_options threads = { .threads = shared->result.threads };
+    int rank = sl_group_rank(state->group);
     SL_TRY(sl_device_open(options->device, &threads, &state->device));
+    snprintf(shared->devices[rank], sizeof shared->devices[rank], "%s", sl_device_name(state->device));
     SL_TRY(sl_schedule_generate(&generate, &state->schedule));
     int stages = sl_schedule_stages(state->schedule);
     SL_TRY(pipeline_cut_model(options, stages, &state->partition));
     for (int s = 0; s < stages && state->stage_count < MAX_LOCAL_STAGES; s++) {
-        if (sl_schedule_rank_of(state->schedule, s) != sl_group_rank(state->group))
+        if (sl_schedule_rank_of(state->schedule, s) != rank)
             continue;
         SL_TRY(sl_stage_build((const sl_partition *const[]){ state->partition }, 1, s, state->device, &program,
                               &state->stages[state->stage_count]));
         state->stage_count++;
     }
-    SL_TRY(make_runtime(options, state, true));
+    SL_TRY(create_runtime(shared, state));
     SL_TRY(init_weights(state->runtime));
+    SL_TRY(create_optimizer(state));
     SL_TRY(pipeline_fill_batch(options, &state->tokens));
 done:
     return status;
@@ -145,103 +183,83 @@ done:
 
 /* ---- Running --------------------------------------------------------------------------------- */
 
-static sl_status run_steps(const pipeline_options *options, pipeline_rank *state, int steps, double *seconds)
+/* A traced step waits for the optimizer, to time it. */
+static sl_status run_step(const shared_case *shared, pipeline_rank *state, const sl_arg args[2], int number)
 {
     sl_status status = SL_OK;
+    sl_stream *stream = sl_runtime_stream(state->runtime);
+    SL_TRY(sl_runtime_step(state->runtime, &(sl_step){ .args = args, .arg_count = 2, .number = number }, NULL));
+    double start = sl_now();
+    SL_TRY(sl_optimizer_step(state->optimizer, stream, number + 1, 1e-4, 1));
+    if (shared->traced)
+        SL_TRY(sl_stream_synchronize(stream));
+    state->optimizer_seconds += sl_now() - start;
+done:
+    return status;
+}
+
+static sl_status run_steps(const shared_case *shared, pipeline_rank *state, int first, int count, double *seconds)
+{
+    sl_status status = SL_OK;
+    const pipeline_options *options = &shared->options;
     int64_t dims[] = { options->batch, options->seq };
     sl_meta meta = sl_meta_make(SL_I32, 2, dims);
     sl_arg args[2] = { { "tokens", { state->tokens, meta } },
                        { "targets", { state->tokens + options->batch * options->seq, meta } } };
     SL_TRY(sl_group_barrier(state->group));
     double start = sl_now();
-    for (int i = 0; i < steps; i++)
-        SL_TRY(sl_runtime_step(state->runtime, &(sl_step){ .args = args, .arg_count = 2, .number = i }, NULL));
+    for (int i = 0; i < count; i++)
+        SL_TRY(run_step(shared, state, args, first + i));
+    SL_TRY(sl_stream_synchronize(sl_runtime_stream(state->runtime)));
     SL_TRY(sl_group_barrier(state->group));
-    *seconds = (sl_now() - start) / steps;
+    *seconds = (sl_now() - start) / count;
 done:
     return status;
 }
 
-/* On a device that works by itself a trace parts what it would do at once: the time that counts is taken without. */
-static sl_status time_untraced(const pipeline_options *options, pipeline_rank *state, double *seconds)
+static sl_status learn_costs(shared_case *shared, pipeline_rank *state)
 {
     sl_status status = SL_OK;
-    double warm = 0;
-    sl_runtime_destroy(state->runtime);
-    state->runtime = NULL;
-    SL_TRY(make_runtime(options, state, false));
-    SL_TRY(run_steps(options, state, WARM_STEPS, &warm));
-    SL_TRY(run_steps(options, state, options->steps, seconds));
-done:
-    return status;
-}
-
-/* Time of a step if every phase took its mean time and messages took none. */
-static sl_status predict(const pipeline_rank *state, const sl_stage_cost *stages, double *seconds, double *bubble)
-{
-    sl_status status = SL_OK;
-    sl_timeline *timeline = NULL;
-    sl_costs costs;
-    sl_costs_init(&costs);
-    costs.stages = stages;
-    SL_TRY(sl_schedule_simulate(state->schedule, &costs, NULL, 0, &timeline));
-    *seconds = sl_timeline_makespan(timeline);
-    *bubble = sl_timeline_bubble(timeline, -1);
-done:
-    sl_timeline_destroy(timeline);
-    return status;
-}
-
-/* Seconds of all ranks together in which phases ran, in one step. */
-static double busy_seconds(const pipeline_rank *state, const sl_stage_cost *stages)
-{
-    double busy = 0;
-    for (int r = 0; r < sl_schedule_ranks(state->schedule); r++) {
-        int64_t count = 0;
-        const sl_action *actions = sl_schedule_actions(state->schedule, r, &count);
-        for (int64_t i = 0; i < count; i++) {
-            sl_action parts[2];
-            int n = sl_action_parts(actions[i], parts);
-            for (int k = 0; k < n; k++) {
-                const sl_stage_cost *cost = &stages[parts[k].stage];
-                busy += parts[k].kind == SL_KIND_F   ? cost->f
-                        : parts[k].kind == SL_KIND_I ? cost->i
-                        : parts[k].kind == SL_KIND_W ? cost->w
-                                                     : cost->b;
-            }
-        }
+    double optimizer = state->optimizer_seconds / shared->options.steps;
+    sl_stage_cost *costs = NULL;
+    int stages = sl_schedule_stages(state->schedule);
+    SL_TRY(SL_NEW_ARRAY(costs, stages));
+    SL_TRY(sl_runtime_measure_costs(state->runtime, costs));
+    SL_TRY(sl_group_all_reduce(state->group, &optimizer, 1, SL_F64, SL_REDUCE_MAX));
+    if (sl_group_rank(state->group) == 0) {
+        shared->costs.optimizer = optimizer;
+        for (int s = 0; s < stages && s < PIPELINE_MAX_STAGES; s++)
+            shared->costs.stages[s] = costs[s];
     }
-    return busy;
+done:
+    sl_free(costs);
+    return status;
 }
 
 static sl_status run_rank(shared_case *shared, sl_group *group)
 {
     sl_status status = SL_OK;
     pipeline_rank state = { .group = group };
-    sl_stage_cost *costs = NULL;
-    double warm = 0, seconds = 0, predicted = 0, bubble = 0;
+    double seconds = 0;
     SL_TRY(set_up(shared, &state));
-    SL_TRY(SL_NEW_ARRAY(costs, sl_schedule_stages(state.schedule)));
-    SL_TRY(run_steps(&shared->options, &state, WARM_STEPS, &warm));
-    sl_runtime_clear_trace(state.runtime);
-    SL_TRY(run_steps(&shared->options, &state, shared->options.steps, &seconds));
-    SL_TRY(sl_runtime_measure_costs(state.runtime, costs));
-    SL_TRY(predict(&state, costs, &predicted, &bubble));
-    if (!sl_device_is_host(state.device))
-        SL_TRY(time_untraced(&shared->options, &state, &seconds));
-    if (sl_group_rank(state.group) == 0) {
-        double tokens = (double)(shared->options.batch * shared->options.seq);
+    SL_TRY(run_steps(shared, &state, 0, WARM_STEPS, &seconds));
+    if (shared->traced)
+        sl_runtime_clear_trace(state.runtime);
+    state.optimizer_seconds = 0;
+    SL_TRY(run_steps(shared, &state, WARM_STEPS, shared->options.steps, &seconds));
+    if (shared->traced)
+        SL_TRY(learn_costs(shared, &state));
+    if (sl_group_rank(group) == 0) {
         pipeline_case *result = &shared->result;
         result->stages = sl_schedule_stages(state.schedule);
-        result->tokens_per_s = tokens / seconds;
-        result->predicted_tokens_per_s = tokens / predicted;
-        result->bubble = 1 - busy_seconds(&state, costs) / seconds / result->ranks;
-        result->predicted_bubble = bubble;
+        result->tokens_per_s = (double)(shared->options.batch * shared->options.seq) / seconds;
+        result->is_host = sl_device_is_host(state.device);
+        sl_kernel_describe(state.device, result->device, sizeof result->device);
+        snprintf(result->messages, sizeof result->messages, "%s", sl_runtime_messages(state.runtime));
     }
 done:
     if (status != SL_OK)
         snprintf(shared->error, sizeof shared->error, "%s", sl_error_message());
-    sl_free(costs);
     rank_state_free(&state);
     return status;
 }
@@ -267,14 +285,28 @@ static int rank_main(void *user, int rank)
     return status == SL_OK ? 0 : 1;
 }
 
-sl_status pipeline_measure(const pipeline_options *options, pipeline_case *each)
+static int count_devices(const shared_case *shared)
+{
+    int count = 0;
+    for (int r = 0; r < shared->result.ranks; r++) {
+        bool is_new = true;
+        for (int other = 0; other < r; other++)
+            is_new = is_new && strcmp(shared->devices[r], shared->devices[other]) != 0;
+        count += is_new;
+    }
+    return count;
+}
+
+sl_status pipeline_measure(const pipeline_options *options, pipeline_case *each, pipeline_costs *costs)
 {
     sl_status status = SL_OK;
     sl_launch_result result;
     shared_case *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED)
         return sl_fail(SL_ERR_MEMORY, "no memory for the results");
-    *shared = (shared_case){ .options = *options, .result = *each };
+    shared->options = *options;
+    shared->result = *each;
+    shared->traced = costs != NULL;
     sl_launch_options launch = { .ranks = options->ranks_as == RANKS_AS_THREADS ? 1 : each->ranks,
                                  .run = rank_main,
                                  .user = shared };
@@ -283,6 +315,9 @@ sl_status pipeline_measure(const pipeline_options *options, pipeline_case *each)
         SL_TRY(sl_fail(SL_ERR_PEER, "%s on %d ranks: %s", each->schedule, each->ranks,
                        *shared->error ? shared->error : result.report));
     *each = shared->result;
+    each->devices = each->is_host ? each->ranks : count_devices(shared);
+    if (costs)
+        *costs = shared->costs;
 done:
     munmap(shared, sizeof *shared);
     return status;

@@ -3,7 +3,10 @@
 #define SLUICE_BENCH_PIPELINE_MEASURE_H
 
 #include <sluice/nn.h>
+#include <sluice/optim.h>
 #include <sluice/runtime.h>
+
+enum { PIPELINE_MAX_RANKS = 64, PIPELINE_MAX_STAGES = 256 };
 
 typedef struct SL_NAMED_FIELDS pipeline_options {
     int64_t batch, seq, embd, layers, heads, vocab;
@@ -15,6 +18,12 @@ typedef struct SL_NAMED_FIELDS pipeline_options {
     sl_dtype dtype;
 } pipeline_options;
 
+/* Seconds of the stages' phases, and of the optimizer on the rank that needs most. */
+typedef struct pipeline_costs {
+    sl_stage_cost stages[PIPELINE_MAX_STAGES];
+    double optimizer;
+} pipeline_costs;
+
 /* One case and what came of it. */
 typedef struct pipeline_case {
     char schedule[32];
@@ -22,14 +31,22 @@ typedef struct pipeline_case {
     int stages_per_rank; /* 0: the schedule's default */
     int threads;         /* of each rank */
     int stages;
+    bool is_host; /* the ranks run on processors */
+    int devices;  /* that they run on: fewer than ranks if they share GPUs */
     double tokens_per_s;
-    double predicted_tokens_per_s;
-    double bubble;           /* measured: share of the ranks' time in which no phase runs */
-    double predicted_bubble; /* of the simulation */
+    double predicted_tokens_per_s; /* 0: not predicted */
+    double bubble;                 /* measured: share of the devices' time in which nothing of the step runs */
+    double predicted_bubble;       /* of the simulation */
+    char device[256];              /* what it is */
+    char messages[320];            /* where they lie, and why */
 } pipeline_case;
 
-/* Runs the case on local ranks that it starts; fills in the figures. */
-sl_status pipeline_measure(const pipeline_options *options, pipeline_case *each);
+/* Runs the case on local ranks that it starts; fills in the figures but those that are predicted. costs: NULL, or the
+ * steps are traced to learn them. */
+sl_status pipeline_measure(const pipeline_options *options, pipeline_case *each, pipeline_costs *costs);
+/* The same, and the prediction from measured costs (pipeline_predict.c). Those of processors are measured as the ranks
+ * run. Ranks may share a GPU, which makes each phase slower: its costs are those of all stages on one rank. */
+sl_status pipeline_measure_and_predict(const pipeline_options *options, pipeline_case *each);
 
 /* The model as it is trained, cut into stages, and a batch: tokens, then targets. The caller frees both. */
 sl_status pipeline_cut_model(const pipeline_options *options, int stages, sl_partition **out);

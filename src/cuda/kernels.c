@@ -134,9 +134,11 @@ static char *cuda_describe(sl_device *head, char *text, size_t size)
 {
     const cuda_device *device = (const cuda_device *)head;
     char blas[32], dnn[32];
-    snprintf(text, size, "%s: %s, %d multiprocessors, %.1f GiB, %s, %s", head->name, device->properties.name,
+    int mps = 0;
+    (void)cudaDeviceGetAttribute(&mps, cudaDevAttrMpsEnabled, device->index);
+    snprintf(text, size, "%s: %s, %d multiprocessors, %.1f GiB, %s, %s%s", head->name, device->properties.name,
              device->properties.multiProcessorCount, (double)device->properties.totalGlobalMem / (1 << 30),
-             cuda_blas_version(blas, sizeof blas), cuda_dnn_version(device->dnn, dnn, sizeof dnn));
+             cuda_blas_version(blas, sizeof blas), cuda_dnn_version(device->dnn, dnn, sizeof dnn), mps ? ", MPS" : "");
     return text;
 }
 

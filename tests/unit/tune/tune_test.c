@@ -122,6 +122,33 @@ static void ranks_that_share_cores_take_at_least_the_work_over_the_cores(void **
     }
 }
 
+/* Ranks that share one GPU: at each moment one of them can go on, so the GPU is never idle and all work adds up. */
+static void ranks_on_one_device_take_the_sum_of_their_work(void **state)
+{
+    (void)state;
+    enum { RANKS = 4, MICROBATCHES = 8, STAGES = 2 * RANKS };
+    for (int n = 0; sl_generator_name(n); n++) {
+        sl_schedule *schedule = NULL;
+        sl_stage_cost costs[STAGES];
+        double hops[STAGES] = { 0 }, ends[RANKS], last = 0, work = 0;
+        const sl_generate_options options = { .name = sl_generator_name(n),
+                                              .ranks = RANKS,
+                                              .microbatches = MICROBATCHES };
+        assert_int_equal(sl_schedule_generate(&options, &schedule), SL_OK);
+        const tune_stages stages = { .count = sl_schedule_stages(schedule), .costs = costs, .hops = hops };
+        for (int s = 0; s < stages.count; s++) {
+            costs[s] = (sl_stage_cost){ .f = 1 + s, .i = 2, .w = 1.5, .b = 3.5 };
+            work += MICROBATCHES * (costs[s].f + (sl_schedule_has_backward(schedule) ? costs[s].b : 0));
+        }
+        assert_int_equal(sl_tune_share_cores(schedule, &stages, 1, 1, ends), SL_OK);
+        for (int r = 0; r < RANKS; r++)
+            last = fmax(last, ends[r]);
+        if (fabs(last - work) > 1e-9 * work)
+            fail_msg("%s: %g instead of %g", sl_generator_name(n), last, work);
+        sl_schedule_destroy(schedule);
+    }
+}
+
 /* ---- Clusters -------------------------------------------------------------------------------- */
 
 static const char cluster_text[] = "machines: 2\ndevices: 8\nmemory: 80GB\nflops: 4e14\nbandwidth: 3e12\n"
@@ -358,6 +385,7 @@ int main(void)
         cmocka_unit_test(the_costliest_stage_is_as_cheap_as_any_cut_allows),
         cmocka_unit_test(a_stage_that_would_not_fit_is_smaller_if_that_costs_no_time),
         cmocka_unit_test(ranks_that_share_cores_take_at_least_the_work_over_the_cores),
+        cmocka_unit_test(ranks_on_one_device_take_the_sum_of_their_work),
         cmocka_unit_test(a_cluster_is_read_and_mistakes_name_their_place),
         cmocka_unit_test(every_choice_is_a_file_that_train_takes_and_has_the_memory_it_names),
         cmocka_unit_test(little_memory_is_kept_and_too_little_says_what_would_do),
