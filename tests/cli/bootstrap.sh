@@ -43,6 +43,26 @@ bootstrap 1 build
 complains "could not be installed"
 grep -qE '^ +apt-get install -y --no-install-recommends .*\bcmake\b' "$err" || fail "a failed installation prints no apt line"
 
+# The tests of a GPU from a build folder of another machine: nothing is installed, and without a GPU they are skipped.
+mkdir -p "$scratch/tree/tests" "$scratch/build/tests"
+cp "$SLUICE_SOURCE/bootstrap" "$scratch/tree"
+cp -r "$SLUICE_SOURCE/tests/gpu" "$scratch/tree/tests"
+ln -s "$SLUICE_SOURCE/tests/cli" "$SLUICE_SOURCE/tests/data" "$scratch/tree/tests"
+ln -s "$SLUICE" "$scratch/build/sluice"
+for code in 0 77 1; do
+    printf '#!/bin/sh\necho "why"\nexit %s\n' $code >"$scratch/build/tests/gpu_code${code}_test"
+    chmod +x "$scratch/build/tests/gpu_code${code}_test"
+done
+run 1 env SLUICE_PLUGIN_PATH=/nowhere CUDA_VISIBLE_DEVICES= "$scratch/tree/bootstrap" gpu-test "$scratch/build"
+grep -qE '^gpu_code0_test +passed' "$out" || fail "a test that passes is not reported"
+grep -qE '^gpu_code77_test +skipped: why' "$out" || fail "a skipped test is not reported with its reason"
+grep -qE '^gpu_code1_test +FAILED' "$out" || fail "a test that fails is not reported"
+[ "$(grep -cE '^(links|kill|oracle|train)\.sh +skipped: sluice eval: ' "$out")" -eq 4 ] || fail "the scripts are not skipped without a GPU"
+rm "$scratch/build/tests/gpu_code1_test"
+run 0 env CUDA_VISIBLE_DEVICES= "$scratch/tree/bootstrap" gpu-test "$scratch/build"
+run 1 "$scratch/tree/bootstrap" gpu-test "$scratch/tree"
+complains "is no build folder"
+
 for wrong in "" frobnicate --help; do
     bootstrap 2 $wrong
     complains "usage: ./bootstrap"

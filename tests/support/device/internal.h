@@ -4,7 +4,6 @@
 
 #include "support/device/test_device.h"
 
-#include "comm/nccl.h"
 #include "device/backend.h"
 #include "kernel/table.h"
 
@@ -143,9 +142,5 @@ void test_capture_destroy(sl_capture *head);
 /* ---- kernel.c -------------------------------------------------------------------------------- */
 
 extern const sl_kernel_table test_kernels;
-
-/* ---- nccl.c ---------------------------------------------------------------------------------- */
-
-extern const sl_nccl test_nccl;
 
 #endif

@@ -1,0 +1,347 @@
+/* Ranks on one GPU of which one dies, stops, leaves or finds an error at a random moment of a step, while streams of the
+ * others wait for its messages: everybody ends in time and says who and where, and nothing is left.
+ *
+ * SLUICE_GPU_POSITIONS: how many moments of each kind; 6 by default. SLUICE_GPU_DEVICE names another device, such as cpu. */
+#include "unit/runtime/captures.h"
+
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { SKIPPED = 77 };
+#define HANG_TIMEOUT 1.5
+#define LIMIT 1.0 /* seconds from the event to the last end; a stopped rank has the hang timeout before */
+
+typedef enum mishap {
+    EVENT_KILL,  /* SIGKILL */
+    EVENT_STOP,  /* SIGSTOP */
+    EVENT_TOKEN, /* a token past the vocabulary: a kernel finds it */
+    EVENT_LEAVE, /* the rank closes its group */
+} mishap;
+static const char *const event_names[] = { "kill", "stop", "token past the vocabulary", "rank that leaves" };
+
+/* In memory that all ranks share. */
+static struct scene {
+    const char *device;
+    mishap event;
+    int ranks, victim;
+    bool threads;
+    int at_step;
+    int delay_us;    /* from the start of that step, if the event comes from outside of it */
+    double happened; /* when */
+    double ended[MOST_RANKS];
+    sl_status status[MOST_RANKS];
+    char message[MOST_RANKS][1024];
+    size_t left_in_use[MOST_RANKS]; /* device memory after all was destroyed */
+} * scene;
+
+static const char *const names[] = { "1F1B", "ZBVZeroBubble", "Interleaved1F1B", "GPipe" };
+
+/* ---- One rank -------------------------------------------------------------------------------- */
+
+/* Signals the process a moment after the step has begun. */
+static void *signal_later(void *unused)
+{
+    (void)unused;
+    usleep((useconds_t)scene->delay_us);
+    scene->happened = sl_now();
+    kill(getpid(), scene->event == EVENT_KILL ? SIGKILL : SIGSTOP);
+    return NULL;
+}
+
+static sl_status run_step(gpt_rank *rank, int number, bool is_victim)
+{
+    sl_status status = SL_OK;
+    int32_t tokens[BATCH * SEQ], targets[BATCH * SEQ];
+    const sl_meta meta = sl_meta_make(SL_I32, 2, (int64_t[]){ BATCH, SEQ });
+    const sl_arg args[] = { { .name = "tokens", .view = { tokens, meta } },
+                            { .name = "targets", .view = { targets, meta } } };
+    bool now = number == scene->at_step;
+    pthread_t later;
+    for (int i = 0; i < BATCH * SEQ; i++) {
+        tokens[i] = (i * 7 + number * 5) % VOCABULARY;
+        targets[i] = (tokens[i] + 3) % VOCABULARY;
+    }
+    if (now && scene->event == EVENT_TOKEN)
+        tokens[scene->delay_us % (BATCH * SEQ)] = VOCABULARY + 7;
+    if (now && is_victim && scene->event <= EVENT_STOP && pthread_create(&later, NULL, signal_later, NULL) != 0)
+        abort();
+    if (now && is_victim && scene->event > EVENT_STOP)
+        scene->happened = sl_now();
+    if (now && is_victim && scene->event == EVENT_LEAVE)
+        return sl_fail(SL_ERR_IO, "the data is gone");
+    const sl_step step = { .args = args, .arg_count = 2, .number = number, .seed = 1 };
+    SL_TRY(sl_runtime_step(rank->runtime, &step, NULL));
+    SL_TRY(sl_optimizer_step(rank->optimizer, sl_runtime_stream(rank->runtime), number + 1, 0.01, 1));
+done:
+    return status;
+}
+
+static void run_rank_of_scene(sl_group *group)
+{
+    sl_status status = SL_OK;
+    gpt_run run = { .device = scene->device };
+    gpt_rank rank = { .run = &run, .group = group };
+    int me = sl_group_rank(group);
+    sl_device *device = NULL;
+    SL_TRY(sl_device_open(scene->device, NULL, &device));
+    const sl_generate_options schedule = { .name = names[scene->at_step % 4],
+                                           .ranks = scene->ranks,
+                                           .microbatches = MICROBATCHES };
+    SL_TRY(sl_schedule_generate(&schedule, &run.schedule));
+    run.partition = cut_gpt(sl_schedule_stages(run.schedule), SL_F32);
+    SL_TRY(open_rank(&rank));
+    SL_TRY(start_params(&rank));
+    for (int number = 0; number < 100000; number++)
+        SL_TRY(run_step(&rank, number, me == scene->victim));
+done:
+    scene->status[me] = status;
+    snprintf(scene->message[me], sizeof scene->message[me], "%s", status == SL_OK ? "" : sl_error_message());
+    if (status != SL_OK)
+        sl_group_fail(group, status);
+    sl_optimizer_destroy(rank.optimizer);
+    sl_runtime_destroy(rank.runtime);
+    for (int s = 0; s < rank.stage_count; s++)
+        sl_stage_destroy(rank.stages[s]);
+    scene->left_in_use[me] = rank.device ? sl_device_get_memory(rank.device).in_use : 0;
+    sl_device_close(rank.device);
+    sl_device_close(device);
+    sl_partition_destroy(run.partition);
+    sl_schedule_destroy(run.schedule);
+    sl_group_close(group);
+    scene->ended[me] = sl_now();
+}
+
+static void *thread_main(void *group)
+{
+    run_rank_of_scene(group);
+    return NULL;
+}
+
+static int process_main(void *user, int rank)
+{
+    sl_group *group = NULL;
+    (void)user;
+    (void)rank;
+    if (sl_group_open(NULL, &group) != SL_OK)
+        return 1;
+    run_rank_of_scene(group);
+    return 1;
+}
+
+/* ---- All ranks ------------------------------------------------------------------------------- */
+
+static void set_scene(mishap event, bool threads, int number)
+{
+    const char *device = scene->device;
+    memset(scene, 0, sizeof *scene);
+    *scene = (struct scene){ .device = device, .event = event, .threads = threads };
+    scene->ranks = number % 2 ? 2 : 4;
+    scene->victim = event == EVENT_TOKEN ? 0 : rand() % scene->ranks;
+    scene->at_step = 5 + rand() % 12; /* whole steps are graphs by then */
+    scene->delay_us = rand() % 3000;
+}
+
+static const char *describe(char *text, size_t size)
+{
+    snprintf(text, size, "%s of rank %d of %d %s in step %d after %d us", event_names[scene->event], scene->victim,
+             scene->ranks, scene->threads ? "threads" : "processes", scene->at_step, scene->delay_us);
+    return text;
+}
+
+/* Every rank that can say something says the same. */
+static void expect_messages(const char *first, const char *second)
+{
+    char text[128];
+    for (int r = 0; r < scene->ranks; r++) {
+        bool is_gone = r == scene->victim && scene->event <= EVENT_STOP;
+        if (is_gone)
+            continue;
+        if (scene->status[r] == SL_OK || !strstr(scene->message[r], first) || !strstr(scene->message[r], second))
+            fail_msg("%s: rank %d says '%s'", describe(text, sizeof text), r, scene->message[r]);
+    }
+}
+
+/* Runs the scene as threads of one process. Returns the seconds from the event to the last end. */
+static double run_threads(void)
+{
+    sl_group *groups[MOST_RANKS] = { NULL };
+    pthread_t threads[MOST_RANKS];
+    double last = 0;
+    if (sl_group_open_threads(scene->ranks, NULL, groups) != SL_OK)
+        abort();
+    for (int r = 0; r < scene->ranks; r++) {
+        if (pthread_create(&threads[r], NULL, thread_main, groups[r]) != 0)
+            abort();
+    }
+    for (int r = 0; r < scene->ranks; r++) {
+        pthread_join(threads[r], NULL);
+        last = fmax(last, scene->ended[r]);
+    }
+    return last - scene->happened;
+}
+
+/* What the process of the threads found. */
+typedef struct thread_report {
+    double worst;
+    char failure[512];
+} thread_report;
+static thread_report *report; /* shared, too */
+
+static double run_processes(void)
+{
+    sl_launch_result result;
+    const sl_launch_options launch = { .ranks = scene->ranks, .run = process_main, .hang_timeout = HANG_TIMEOUT };
+    char text[128];
+    assert_int_equal(sl_launch(&launch, &result), SL_OK);
+    double seconds = sl_now() - scene->happened;
+    if (result.exit_code == 0 || scene->happened == 0)
+        fail_msg("%s: exit code %d: %s", describe(text, sizeof text), result.exit_code, result.report);
+    char wanted[64];
+    snprintf(wanted, sizeof wanted, scene->event == EVENT_KILL ? "rank %d was killed by signal 9" : "rank %d",
+             scene->victim);
+    if (!strstr(result.report, wanted))
+        fail_msg("%s: the report is '%s'", describe(text, sizeof text), result.report);
+    return seconds;
+}
+
+static int positions(void)
+{
+    const char *text = getenv("SLUICE_GPU_POSITIONS");
+    return text ? atoi(text) : 6;
+}
+
+static void check_time(double seconds, double *worst)
+{
+    char text[128];
+    double limit = LIMIT + (scene->event == EVENT_STOP ? HANG_TIMEOUT : 0);
+    if (seconds > limit)
+        fail_msg("%s: %.2f s to the end", describe(text, sizeof text), seconds);
+    *worst = fmax(*worst, seconds);
+}
+
+static void run_event(mishap event)
+{
+    double worst = 0;
+    for (int i = 0; i < positions(); i++) {
+        set_scene(event, false, i);
+        check_time(run_processes(), &worst);
+        char who[64];
+        snprintf(who, sizeof who, event == EVENT_KILL ? "rank %d was killed by signal 9" : "rank %d", scene->victim);
+        if (event == EVENT_KILL)
+            expect_messages(who, "last doing: step ");
+        else if (event == EVENT_STOP)
+            expect_messages("gave no sign of life for 1.5 s", "last doing: ");
+        else
+            expect_messages(event == EVENT_TOKEN ? "embedding: id 55 at element" : "the data is gone", "");
+    }
+    print_message("%s: %d times among processes, %.3f s to the end at most\n", event_names[event], positions(), worst);
+}
+
+static void a_rank_that_is_killed_ends_all(void **state)
+{
+    (void)state;
+    run_event(EVENT_KILL);
+}
+
+static void a_rank_that_is_stopped_ends_all(void **state)
+{
+    (void)state;
+    run_event(EVENT_STOP);
+}
+
+static void what_a_kernel_finds_ends_all(void **state)
+{
+    (void)state;
+    run_event(EVENT_TOKEN);
+}
+
+static void a_rank_that_leaves_ends_all(void **state)
+{
+    (void)state;
+    run_event(EVENT_LEAVE);
+}
+
+/* All positions of the threads in one process, one after another: what the last one left would be in the way of the next. */
+static int threads_main(void *user, int rank)
+{
+    (void)user;
+    (void)rank;
+    for (int i = 0; i < 2 * positions(); i++) {
+        char text[128];
+        set_scene(i / 2 % 2 ? EVENT_TOKEN : EVENT_LEAVE, true, i);
+        double seconds = run_threads();
+        report->worst = fmax(report->worst, seconds);
+        const char *wanted = scene->event == EVENT_TOKEN ? "embedding: id 55 at element" : "the data is gone";
+        for (int r = 0; r < scene->ranks; r++) {
+            if (scene->status[r] != SL_OK && strstr(scene->message[r], wanted) && scene->left_in_use[r] == 0)
+                continue;
+            snprintf(report->failure, sizeof report->failure, "%s: rank %d leaves %zu bytes and says '%.300s'",
+                     describe(text, sizeof text), r, scene->left_in_use[r], scene->message[r]);
+            return 1;
+        }
+        if (seconds > LIMIT) {
+            snprintf(report->failure, sizeof report->failure, "%s: %.2f s to the end", describe(text, sizeof text),
+                     seconds);
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static void a_thread_that_fails_ends_all_and_leaves_nothing(void **state)
+{
+    (void)state;
+    sl_launch_result result;
+    const sl_launch_options launch = { .ranks = 1, .run = threads_main };
+    memset(report, 0, sizeof *report);
+    assert_int_equal(sl_launch(&launch, &result), SL_OK);
+    if (result.exit_code != 0)
+        fail_msg("%s", report->failure[0] ? report->failure : result.report);
+    print_message("failures of threads: %d times, %.3f s to the end at most\n", 2 * positions(), report->worst);
+}
+
+/* Opened in a fork: a process that has opened a GPU cannot fork ranks that use it. */
+static int open_device(void *user, int rank)
+{
+    sl_device *device = NULL;
+    (void)user;
+    (void)rank;
+    if (sl_device_open(scene->device, NULL, &device) != SL_OK) {
+        printf("skipped: %s\n", sl_error_message());
+        return SKIPPED;
+    }
+    sl_device_close(device);
+    return 0;
+}
+
+static void *share(size_t bytes)
+{
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        abort();
+    return memory;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_thread_that_fails_ends_all_and_leaves_nothing),
+        cmocka_unit_test(a_rank_that_is_killed_ends_all),
+        cmocka_unit_test(a_rank_that_leaves_ends_all),
+        cmocka_unit_test(what_a_kernel_finds_ends_all),
+        cmocka_unit_test(a_rank_that_is_stopped_ends_all),
+    };
+    sl_launch_result result;
+    const sl_launch_options check = { .ranks = 1, .run = open_device };
+    scene = share(sizeof *scene);
+    report = share(sizeof *report);
+    scene->device = getenv("SLUICE_GPU_DEVICE") ? getenv("SLUICE_GPU_DEVICE") : "cuda";
+    if (sl_launch(&check, &result) != SL_OK || result.exit_code == SKIPPED)
+        return SKIPPED;
+    srand((unsigned)getpid());
+    setenv("SLUICE_DEVICE_LINKS", "1", 1);
+    return cmocka_run_group_tests_name("gpu/failure", tests, NULL, NULL);
+}
