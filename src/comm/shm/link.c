@@ -103,8 +103,10 @@ sl_status sl_shm_open_threads(int size, const sl_group_options *options, sl_link
     }
 done:
     if (status != SL_OK) {
-        for (int i = 0; i < made; i++)
+        for (int i = 0; i < made; i++) {
             sl_shm_link_close(out[i]);
+            out[i] = NULL;
+        }
     }
     sl_shm_unref(shm);
     return status;
