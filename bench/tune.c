@@ -26,10 +26,11 @@ static const cli_usage usage = {
 
 static void print_text(const tune_case *one)
 {
-    printf("%s, %d ranks\n", one->model, one->ranks);
+    printf("%s, %d ranks: work + waiting + exchange + update\n", one->model, one->ranks);
     for (int i = 0; i < one->count; i++) {
         const tune_row *row = &one->rows[i];
-        printf("  %-60s predicted %8.2f ms  measured %8.2f ms  %+6.1f%%\n", row->text, 1e3 * row->predicted,
+        printf("  %-78s %7.2f + %6.2f + %5.2f + %5.2f = %7.2f ms  measured %7.2f ms  %+6.1f%%\n", row->text,
+               1e3 * row->work, 1e3 * row->idle, 1e3 * row->exchange, 1e3 * row->update, 1e3 * row->predicted,
                1e3 * row->measured, 100 * (row->predicted / row->measured - 1));
     }
     printf("  error %.1f%% (mean %.1f%%), tau %.2f, chosen %.1f%% over the best\n\n", 100 * one->error,
@@ -53,6 +54,10 @@ static void put_case(sl_json *json, const tune_case *one)
         sl_json_newline(json);
         sl_json_begin(json, '{');
         sl_json_put_string(json, "configuration", one->rows[i].text);
+        sl_json_put_double(json, "work_s", one->rows[i].work);
+        sl_json_put_double(json, "idle_s", one->rows[i].idle);
+        sl_json_put_double(json, "exchange_s", one->rows[i].exchange);
+        sl_json_put_double(json, "update_s", one->rows[i].update);
         sl_json_put_double(json, "predicted_s", one->rows[i].predicted);
         sl_json_put_double(json, "measured_s", one->rows[i].measured);
         sl_json_end(json, '}');

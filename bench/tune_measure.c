@@ -20,13 +20,13 @@ static const struct {
     const char *keys[KEYS];
 } models[TUNE_MODELS] = {
     { "gpt2, 4 layers of 128",
-      { "model.family=gpt2", "model.n_layer=4", "model.n_embd=128", "model.n_head=4", "batch.seq=128", "batch.size=16",
+      { "model.family=gpt2", "model.n_layer=4", "model.n_embd=128", "model.n_head=4", "batch.seq=128", "batch.size=8",
         "model.vocab=256" } },
     { "llama, 6 layers of 192",
-      { "model.family=llama", "model.n_layer=6", "model.n_embd=192", "model.n_head=6", "batch.seq=64", "batch.size=16",
+      { "model.family=llama", "model.n_layer=6", "model.n_embd=192", "model.n_head=6", "batch.seq=64", "batch.size=8",
         "model.vocab=256" } },
     { "gpt2, 2 layers of 256, vocabulary of 4096",
-      { "model.family=gpt2", "model.n_layer=2", "model.n_embd=256", "model.n_head=4", "batch.seq=64", "batch.size=16",
+      { "model.family=gpt2", "model.n_layer=2", "model.n_embd=256", "model.n_head=4", "batch.seq=64", "batch.size=8",
         "model.vocab=4096" } },
 };
 
@@ -162,6 +162,10 @@ static void describe_row(const sl_tune *tune, int index, tune_row *row)
              choice.dp > 1 ? ", shard " : "", choice.dp > 1 ? choice.shard : "",
              *choice.recompute ? ", recompute " : "", choice.recompute);
     row->predicted = choice.seconds;
+    row->work = choice.work;
+    row->idle = choice.idle;
+    row->exchange = choice.exchange;
+    row->update = choice.update;
     row->measured = INFINITY;
 }
 

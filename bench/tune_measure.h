@@ -8,7 +8,8 @@ enum { TUNE_MODELS = 3, TUNE_ROWS = 64 };
 
 typedef struct tune_row {
     char text[160];
-    double predicted, measured; /* seconds of a step */
+    double predicted, measured;          /* seconds of a step */
+    double work, idle, exchange, update; /* parts of the prediction, as in sl_tune_choice */
 } tune_row;
 
 typedef struct tune_case {

@@ -1,12 +1,12 @@
 /* Clusters: read from YAML, or this machine as measured. */
-#include <sluice/tune.h>
+#include "tune/tune.h"
 
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/units.h"
-#include "train/plan.h"
 
 #include <math.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -177,12 +177,18 @@ done:
 
 /* ---- This machine ---------------------------------------------------------------------------- */
 
+double sl_tune_cores(void)
+{
+    cpu_set_t own;
+    return sched_getaffinity(0, sizeof own, &own) == 0 ? CPU_COUNT(&own) : (double)sysconf(_SC_NPROCESSORS_ONLN);
+}
+
 sl_status sl_cluster_measure(const sl_train_config *config, int ranks, sl_cluster *out)
 {
     sl_status status = SL_OK;
     sl_device *device = NULL;
     sl_machine_rates rates = { 0 };
-    double threads = (double)config->parallel.threads, cores = (double)sysconf(_SC_NPROCESSORS_ONLN);
+    double threads = (double)config->parallel.threads, cores = sl_tune_cores();
     SL_TRY(sl_device_open("cpu", &(sl_device_options){ .threads = (int)threads }, &device));
     SL_TRY(sl_plan_measure_rates(device, (sl_dtype)config->precision.dtype, config->batch.seq, config->model.n_embd,
                                  &rates));

@@ -6,8 +6,8 @@
 
 #include <math.h>
 
-sl_status sl_tune_build_unit(const tune_model *model, const sl_graph *graph, int unit, int recompute, sl_device *device,
-                             sl_stage_program **program)
+sl_status sl_tune_build_unit(const tune_model *model, const sl_graph *graph, int unit, const tune_costs *costs,
+                             sl_device *device, sl_stage_program **program)
 {
     sl_status status = SL_OK;
     sl_partition *partition = NULL;
@@ -20,9 +20,10 @@ sl_status sl_tune_build_unit(const tune_model *model, const sl_graph *graph, int
                                  .nodes = cuts,
                                  .node_count = count };
     const sl_dtype grad_dtype = (sl_dtype)model->config->precision.grad;
-    const sl_program_options options = { .recompute = &model->recompute[recompute],
-                                         .recompute_count = recompute > 0 ? 1 : 0,
-                                         .grad_dtype = &grad_dtype };
+    const sl_program_options options = { .recompute = &model->recompute[costs->recompute],
+                                         .recompute_count = costs->recompute > 0 ? 1 : 0,
+                                         .grad_dtype = &grad_dtype,
+                                         .pack_weights = costs->packs };
     SL_TRY(sl_graph_partition(graph, &spec, &partition));
     SL_TRY(sl_stage_program_create(partition, stage, device, &options, program));
 done:
@@ -69,29 +70,26 @@ static tune_cost cost_of(const sl_stage_program *program, const sl_cluster *clus
     return cost;
 }
 
-sl_status sl_tune_count_costs(const tune_model *model, const sl_cluster *cluster, int64_t rows, int recompute,
-                              tune_costs *out)
+sl_status sl_tune_count_costs(const tune_model *model, const sl_cluster *cluster, tune_costs *costs)
 {
     sl_status status = SL_OK;
     sl_graph *graph = NULL;
     sl_device *device = NULL;
     sl_stage_program *program = NULL;
     const sl_device_options options = { .threads = (int)model->config->parallel.threads };
-    const sl_model_shape shape = { .batch = rows,
+    const sl_model_shape shape = { .batch = costs->rows,
                                    .seq = model->config->batch.seq,
                                    .dtype = (sl_dtype)model->config->precision.dtype,
                                    .documents = model->config->data.documents };
-    tune_costs costs = { .rows = rows, .recompute = recompute };
     SL_TRY(sl_device_open(model->plan->device, &options, &device));
     SL_TRY(sl_model_build(&model->plan->graph_model, SL_MODE_TRAIN, &shape, &graph));
-    SL_TRY(SL_ARENA_ARRAY(model->arena, costs.kinds, model->kind_count));
+    SL_TRY(SL_ARENA_ARRAY(model->arena, costs->kinds, model->kind_count));
     for (int kind = 0; kind < model->kind_count; kind++) {
-        SL_TRY(sl_tune_build_unit(model, graph, model->samples[kind], recompute, device, &program));
-        costs.kinds[kind] = cost_of(program, cluster);
+        SL_TRY(sl_tune_build_unit(model, graph, model->samples[kind], costs, device, &program));
+        costs->kinds[kind] = cost_of(program, cluster);
         sl_stage_program_destroy(program);
         program = NULL;
     }
-    *out = costs;
 done:
     sl_stage_program_destroy(program);
     sl_graph_destroy(graph);

@@ -11,14 +11,17 @@
 #include <string.h>
 #include <time.h>
 
-enum { LEAST_PASSES = 2, MOST_PASSES = 8, SAME_KIND = 2 };
-static const double PASS_SECONDS = 0.1; /* that are enough beyond the least number of passes */
+enum { LEAST_PASSES = 1, MOST_PASSES = 8, SAME_KIND = 2 };
+/* What is timed of a unit: its phases, and packing its weights for them. */
+enum { TIMED_PACK_F = SL_PHASE_COUNT, TIMED_PACK_I, TIMED_COUNT };
+static const double PASS_SECONDS = 0.03; /* that are enough beyond the least number of passes */
 
 /* The programs that are measured. */
 typedef struct chain {
     sl_stage_program **programs;
     int *kinds;
     int count, kind_count;
+    bool packs;  /* weights are packed once for several microbatches, and the gradients of these add up */
     int threads; /* of a device */
     const char *device;
     pthread_mutex_t gate; /* held until all threads are there */
@@ -45,8 +48,8 @@ typedef struct chain_copy {
     int block_count;
     size_t block_capacity;
     unit_memory *units;
-    double *samples; /* (kind, phase, pass) */
-    int *counts;     /* (kind, phase) */
+    double *samples; /* (kind, what is timed, pass) */
+    int *counts;     /* (kind, what is timed) */
     sl_status status;
     char message[512];
 } chain_copy;
@@ -115,7 +118,7 @@ static sl_status take_unit(chain_copy *copy, const sl_stage_program *program, un
     sl_status status = SL_OK;
     const sl_program_info *info = sl_stage_program_info(program);
     size_t scratch = 0;
-    void *saved_i, *saved_w, *kept, *memory, *constants, *host = NULL;
+    void *saved_i, *saved_w, *kept, *memory, *packed = NULL, *constants, *host = NULL;
     for (int p = 0; p < SL_PHASE_COUNT; p++)
         scratch = info->scratch_bytes[p] > scratch ? info->scratch_bytes[p] : scratch;
     SL_TRY(take_ports(copy, info->params, info->param_count, false, (void ***)&unit->params));
@@ -129,6 +132,8 @@ static sl_status take_unit(chain_copy *copy, const sl_stage_program *program, un
     SL_TRY(take_block(copy, info->saved_w_bytes, 0, &saved_w));
     SL_TRY(take_block(copy, info->kept_bytes, 0, &kept));
     SL_TRY(take_block(copy, scratch, 0, &memory));
+    if (info->packed_bytes > 0)
+        SL_TRY(take_block(copy, info->packed_bytes, 0, &packed));
     SL_TRY(take_block(copy, info->constant_bytes, 0, &constants));
     SL_TRY(sl_alloc(1, info->constant_bytes, &host));
     sl_stage_program_constants(program, host);
@@ -136,6 +141,7 @@ static sl_status take_unit(chain_copy *copy, const sl_stage_program *program, un
     SL_TRY(sl_stream_synchronize(copy->stream));
     unit->bindings = (sl_bindings){ .params = unit->params,
                                     .grads = unit->grads,
+                                    .overwrite_grads = !copy->chain->packs,
                                     .inputs = unit->inputs,
                                     .outputs = unit->outputs,
                                     .output_grads = unit->output_grads,
@@ -145,6 +151,7 @@ static sl_status take_unit(chain_copy *copy, const sl_stage_program *program, un
                                     .saved_w = saved_w,
                                     .kept = kept,
                                     .scratch = memory,
+                                    .packed = packed,
                                     .rng = { .seed = 1, .training = true } };
 done:
     sl_free(host);
@@ -186,6 +193,13 @@ static double work_clock(const chain *all)
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
+static void add_sample(chain_copy *copy, int unit, int timed, double seconds)
+{
+    int cell = copy->chain->kinds[unit] * TIMED_COUNT + timed;
+    if (copy->counts[cell] < MOST_SAMPLES)
+        copy->samples[cell * MOST_SAMPLES + copy->counts[cell]++] = seconds;
+}
+
 static sl_status time_phase(chain_copy *copy, int unit, sl_phase phase, bool counts)
 {
     sl_status status = SL_OK;
@@ -193,9 +207,24 @@ static sl_status time_phase(chain_copy *copy, int unit, sl_phase phase, bool cou
     double start = work_clock(all);
     SL_TRY(sl_stage_program_run(all->programs[unit], phase, copy->stream, &copy->units[unit].bindings));
     SL_TRY(sl_stream_synchronize(copy->stream));
-    int cell = all->kinds[unit] * SL_PHASE_COUNT + (int)phase;
-    if (counts && copy->counts[cell] < MOST_SAMPLES)
-        copy->samples[cell * MOST_SAMPLES + copy->counts[cell]++] = work_clock(all) - start;
+    if (counts)
+        add_sample(copy, unit, (int)phase, work_clock(all) - start);
+done:
+    return status;
+}
+
+/* As a step's first microbatch does before its F, and before its I or B. */
+static sl_status time_packing(chain_copy *copy, int unit, sl_phase phase, bool counts)
+{
+    sl_status status = SL_OK;
+    const chain *all = copy->chain;
+    if (!copy->units[unit].bindings.packed)
+        return SL_OK;
+    double start = work_clock(all);
+    SL_TRY(sl_stage_program_pack(all->programs[unit], phase, copy->stream, &copy->units[unit].bindings));
+    SL_TRY(sl_stream_synchronize(copy->stream));
+    if (counts)
+        add_sample(copy, unit, phase == SL_PHASE_F ? TIMED_PACK_F : TIMED_PACK_I, work_clock(all) - start);
 done:
     return status;
 }
@@ -205,10 +234,14 @@ static sl_status run_pass(chain_copy *copy, bool counts)
 {
     sl_status status = SL_OK;
     int count = copy->chain->count;
-    for (int u = 0; u < count; u++)
+    for (int u = 0; u < count; u++) {
+        SL_TRY(time_packing(copy, u, SL_PHASE_F, counts));
         SL_TRY(time_phase(copy, u, SL_PHASE_F, counts));
-    for (int u = count - 1; u >= 0; u--)
+    }
+    for (int u = count - 1; u >= 0; u--) {
+        SL_TRY(time_packing(copy, u, SL_PHASE_I, counts));
         SL_TRY(time_phase(copy, u, SL_PHASE_B, counts));
+    }
     for (int u = 0; u < count; u++)
         SL_TRY(time_phase(copy, u, SL_PHASE_F, counts));
     for (int u = count - 1; u >= 0; u--) {
@@ -255,13 +288,14 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* The lower quartile over passes, units of the kind and copies: what disturbs makes nothing faster. */
-static sl_status take_quartiles(const chain_copy *copies, int copy_count, tune_costs *costs)
+/* The median over passes, units of the kind and copies, since a step takes what is usual. Measured at several moments the
+ * least counts: what disturbs one makes nothing faster. */
+static sl_status take_medians(const chain_copy *copies, int copy_count, tune_costs *costs)
 {
     sl_status status = SL_OK;
     double *values = NULL;
     SL_TRY(SL_NEW_ARRAY(values, copy_count * MOST_SAMPLES));
-    for (int cell = 0; cell < copies[0].chain->kind_count * SL_PHASE_COUNT; cell++) {
+    for (int cell = 0; cell < copies[0].chain->kind_count * TIMED_COUNT; cell++) {
         int count = 0;
         for (int c = 0; c < copy_count; c++) {
             memcpy(values + count, copies[c].samples + (ptrdiff_t)cell * MOST_SAMPLES,
@@ -271,9 +305,9 @@ static sl_status take_quartiles(const chain_copy *copies, int copy_count, tune_c
         if (count == 0)
             continue;
         qsort(values, (size_t)count, sizeof *values, by_value);
-        tune_cost *cost = &costs->kinds[cell / SL_PHASE_COUNT];
-        double *fields[SL_PHASE_COUNT] = { &cost->f, &cost->i, &cost->w, &cost->b };
-        double *field = fields[cell % SL_PHASE_COUNT], value = values[count / 4];
+        tune_cost *cost = &costs->kinds[cell / TIMED_COUNT];
+        double *fields[TIMED_COUNT] = { &cost->f, &cost->i, &cost->w, &cost->b, &cost->pack_f, &cost->pack_i };
+        double *field = fields[cell % TIMED_COUNT], value = values[count / 2];
         *field = costs->measured ? fmin(*field, value) : value;
     }
     costs->measured = true;
@@ -287,7 +321,7 @@ static sl_status run_copies(chain *all, int copy_count, tune_costs *costs)
     sl_status status = SL_OK;
     chain_copy *copies = NULL;
     pthread_t *threads = NULL;
-    int started = 0, cells = all->kind_count * SL_PHASE_COUNT;
+    int started = 0, cells = all->kind_count * TIMED_COUNT;
     SL_TRY(SL_NEW_ARRAY(copies, copy_count));
     SL_TRY(SL_NEW_ARRAY(threads, copy_count));
     for (int c = 0; c < copy_count; c++) {
@@ -307,7 +341,7 @@ static sl_status run_copies(chain *all, int copy_count, tune_costs *costs)
         if (copies[c].status != SL_OK)
             SL_TRY(sl_fail(copies[c].status, "measuring a layer: %s", copies[c].message));
     }
-    SL_TRY(take_quartiles(copies, copy_count, costs));
+    SL_TRY(take_medians(copies, copy_count, costs));
 done:
     for (int c = 0; copies && c < copy_count; c++) {
         sl_free(copies[c].samples);
@@ -337,7 +371,7 @@ static sl_status build_chain(const tune_model *model, const tune_costs *costs, s
         int kind = model->units[u].kind;
         if (seen[kind]++ >= SAME_KIND)
             continue;
-        SL_TRY(sl_tune_build_unit(model, graph, u, costs->recompute, device, &all->programs[all->count]));
+        SL_TRY(sl_tune_build_unit(model, graph, u, costs, device, &all->programs[all->count]));
         all->kinds[all->count++] = kind;
     }
 done:
@@ -351,6 +385,7 @@ sl_status sl_tune_measure_costs(const tune_model *model, int copies, tune_costs 
     sl_status status = SL_OK;
     sl_device *device = NULL;
     chain all = { .kind_count = model->kind_count,
+                  .packs = costs->packs,
                   .threads = (int)model->config->parallel.threads,
                   .device = model->plan->device,
                   .gate = PTHREAD_MUTEX_INITIALIZER };

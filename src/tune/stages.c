@@ -6,12 +6,11 @@
 
 #include <math.h>
 #include <string.h>
-#include <unistd.h>
 
 /* As many copies as ranks will work at once. */
 static sl_status measure_costs(const sl_tune *tune, tune_costs *costs)
 {
-    double cores = (double)sysconf(_SC_NPROCESSORS_ONLN) / (double)tune->config->parallel.threads;
+    double cores = sl_tune_cores() / (double)tune->config->parallel.threads;
     return sl_tune_measure_costs(&tune->model, (int)fmax(1, fmin(tune->ranks, cores)), costs);
 }
 
@@ -24,17 +23,20 @@ sl_status sl_tune_measure_again(sl_tune *tune)
 }
 
 /* Those of this size and choice: known, or computed now. */
-static sl_status find_costs(sl_tune *tune, int64_t rows, int recompute, const tune_costs **out)
+static sl_status find_costs(sl_tune *tune, const tune_candidate *candidate, const tune_costs **out)
 {
     sl_status status = SL_OK;
-    tune_costs costs;
+    tune_costs costs = { .rows = candidate->rows,
+                         .recompute = candidate->recompute,
+                         .packs = tune->measure && candidate->microbatches > 1 };
     for (int i = 0; i < tune->cost_count; i++) {
-        if (tune->costs[i].rows == rows && tune->costs[i].recompute == recompute) {
-            *out = &tune->costs[i];
+        const tune_costs *known = &tune->costs[i];
+        if (known->rows == costs.rows && known->recompute == costs.recompute && known->packs == costs.packs) {
+            *out = known;
             return SL_OK;
         }
     }
-    SL_TRY(sl_tune_count_costs(&tune->model, &tune->cluster, rows, recompute, &costs));
+    SL_TRY(sl_tune_count_costs(&tune->model, &tune->cluster, &costs));
     if (tune->measure)
         SL_TRY(measure_costs(tune, &costs));
     SL_TRY(SL_GROW(tune->costs, &tune->cost_capacity, tune->cost_count + 1));
@@ -107,7 +109,7 @@ sl_status sl_tune_make_stages(sl_tune *tune, const tune_candidate *candidate, tu
     const tune_model *model = &tune->model;
     const tune_costs *costs = NULL;
     tune_stages made = { .count = candidate->pp * candidate->chunks };
-    SL_TRY(find_costs(tune, candidate->rows, candidate->recompute, &costs));
+    SL_TRY(find_costs(tune, candidate, &costs));
     SL_TRY(SL_NEW_ARRAY(made.cuts, made.count));
     SL_TRY(SL_NEW_ARRAY(made.costs, made.count));
     SL_TRY(SL_NEW_ARRAY(made.hops, (int64_t)6 * made.count));
@@ -127,6 +129,9 @@ sl_status sl_tune_make_stages(sl_tune *tune, const tune_candidate *candidate, tu
             made.hops[s++] = sl_tune_hop(&tune->cluster, candidate->dp, from, to, cost->input);
         }
         tune_cost own = *cost;
+        own.f += cost->pack_f / (double)candidate->microbatches;
+        own.i += cost->pack_i / (double)candidate->microbatches;
+        own.b += cost->pack_i / (double)candidate->microbatches;
         block_scratch = cost->scratch + (model->units[u].inner && !starts ? block_scratch : 0);
         if (candidate->recompute == 1)
             own.scratch = block_scratch;

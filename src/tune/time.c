@@ -26,22 +26,49 @@ double sl_tune_hop(const sl_cluster *cluster, int dp, int from, int to, double b
     return link->latency + (link->bandwidth > 0 ? bytes / link->bandwidth : 0);
 }
 
+typedef enum tune_collective { TUNE_ALL_REDUCE, TUNE_REDUCE_SCATTER, TUNE_ALL_GATHER } tune_collective;
+
 /* A reduce-scatter or an all-gather of so many bytes in a ring of the replicas of one stage. */
 static double half_ring(const sl_cluster *cluster, const tune_candidate *candidate, double bytes)
 {
     double dp = candidate->dp;
     bool near = (int64_t)candidate->pp * candidate->dp <= cluster->devices || cluster->devices % candidate->dp == 0;
     const sl_cluster_link *link = near ? &cluster->inside : &cluster->between;
-    if (candidate->dp == 1)
-        return 0;
     return (dp - 1) * link->latency + (link->bandwidth > 0 ? (dp - 1) / dp * bytes / link->bandwidth : 0);
 }
 
-/* Gradients are summed; weights are gathered once a step if each replica keeps or updates a part of them. */
-static double exchange_seconds(const sl_cluster *cluster, const tune_candidate *candidate, double grads, double params)
+/* Of the replicas of one stage: as measured, or in a ring. */
+static double collective_seconds(const tune_setting *setting, const tune_candidate *candidate, tune_collective which,
+                                 double bytes)
 {
-    return half_ring(cluster, candidate, grads) +
-           half_ring(cluster, candidate, candidate->shard == SL_SHARD_NONE ? grads : params);
+    const tune_machine *machine = &setting->machine;
+    if (candidate->dp == 1)
+        return 0;
+    for (int i = 0; i < machine->exchange_count; i++) {
+        const tune_exchange *each = &machine->exchanges[i];
+        if (each->dp == candidate->dp)
+            return bytes * (which == TUNE_ALL_REDUCE       ? each->all_reduce
+                            : which == TUNE_REDUCE_SCATTER ? each->reduce_scatter
+                                                           : each->all_gather);
+    }
+    return (which == TUNE_ALL_REDUCE ? 2 : 1) * half_ring(setting->cluster, candidate, bytes);
+}
+
+/* Gradients are summed; weights are gathered once a step if each replica keeps or updates a part of them. */
+static double exchange_seconds(const tune_setting *setting, const tune_candidate *candidate, double grads,
+                               double params)
+{
+    if (candidate->shard == SL_SHARD_NONE)
+        return collective_seconds(setting, candidate, TUNE_ALL_REDUCE, grads);
+    return collective_seconds(setting, candidate, TUNE_REDUCE_SCATTER, grads) +
+           collective_seconds(setting, candidate, TUNE_ALL_GATHER, params);
+}
+
+/* Small collectives of a step: the ranks of a pipeline, and those of replicas, agree that it begins and share the loss;
+ * all share the norm and what they have to say at its end. */
+static double rounds_seconds(const tune_setting *setting, const tune_candidate *candidate)
+{
+    return setting->machine.round * (2 + 2 * (candidate->pp > 1) + 2 * (candidate->dp > 1));
 }
 
 static int rank_of(const tune_candidate *candidate, int stage)
@@ -61,27 +88,57 @@ static bool shares_cores(const sl_cluster *cluster, const tune_candidate *candid
 
 /* ---- Time ------------------------------------------------------------------------------------ */
 
-/* When each rank has done its part of the pipeline and of the exchange. With processors of its own a rank exchanges the
- * gradients of a stage while it works on others; one that shares them does it afterwards. */
+/* When the rank's last backward of the stage ends. */
+static double end_of_stage(const sl_timeline *timeline, int rank, int stage)
+{
+    int64_t count = 0;
+    const sl_action *actions = sl_schedule_actions(sl_timeline_schedule(timeline), rank, &count);
+    const sl_span *spans = sl_timeline_spans(timeline, rank);
+    for (int64_t i = count - 1; i >= 0; i--) {
+        sl_action parts[2];
+        for (int p = sl_action_parts(actions[i], parts) - 1; p >= 0; p--) {
+            if (parts[p].stage == stage && parts[p].kind != SL_KIND_F)
+                return spans[i].end;
+        }
+    }
+    return 0;
+}
+
+/* Seconds from `time` on in which the rank waits. */
+static double idle_after(const sl_timeline *timeline, int rank, double time)
+{
+    int64_t count = 0;
+    const sl_span *spans = sl_timeline_spans(timeline, rank);
+    double idle = 0;
+    sl_schedule_actions(sl_timeline_schedule(timeline), rank, &count);
+    for (int64_t i = 1; i < count; i++)
+        idle += fmax(0, spans[i].start - fmax(time, spans[i - 1].end));
+    return idle;
+}
+
+/* Whether something else than the rank's processor exchanges: the device, or a core that no rank needs. */
+static bool exchanges_beside(const sl_cluster *cluster, const tune_candidate *candidate)
+{
+    return cluster->shared_cores == 0 || cluster->shared_cores > (double)candidate->pp * candidate->dp;
+}
+
+/* When each rank has done its part of the pipeline and of the exchange. The gradients of a stage are exchanged while its
+ * rank works on others; a rank that does it itself does it while it waits for others, and the rest at the end. */
 static void end_of_ranks(const tune_setting *setting, const tune_stages *stages, const sl_timeline *timeline,
                          const tune_candidate *candidate, double *ends)
 {
-    const sl_schedule *schedule = sl_timeline_schedule(timeline);
+    bool beside = exchanges_beside(setting->cluster, candidate);
     for (int r = 0; r < candidate->pp; r++) {
         int64_t count = 0;
-        const sl_action *actions = sl_schedule_actions(schedule, r, &count);
-        const sl_span *spans = sl_timeline_spans(timeline, r);
-        double compute = count > 0 ? spans[count - 1].end : 0, link = 0;
+        sl_schedule_actions(sl_timeline_schedule(timeline), r, &count);
+        double compute = count > 0 ? sl_timeline_spans(timeline, r)[count - 1].end : 0, link = 0;
         for (int chunk = 0; chunk < candidate->chunks; chunk++) {
             int stage = sl_placement_stage(candidate->placement, candidate->pp, r, candidate->chunks - 1 - chunk);
-            double end = 0;
-            for (int64_t i = count - 1; i >= 0 && end == 0; i--) {
-                sl_action parts[2];
-                for (int p = sl_action_parts(actions[i], parts) - 1; p >= 0; p--)
-                    end = parts[p].stage == stage && parts[p].kind != SL_KIND_F ? fmax(end, spans[i].end) : end;
-            }
-            link = fmax(link, end) +
-                   exchange_seconds(setting->cluster, candidate, stages->grads[stage], stages->params[stage]);
+            double end = fmax(link, end_of_stage(timeline, r, stage));
+            double seconds = exchange_seconds(setting, candidate, stages->grads[stage], stages->params[stage]);
+            if (!beside && end < compute)
+                seconds += fmax(0, compute - end - idle_after(timeline, r, end));
+            link = end + seconds;
         }
         ends[r] = fmax(compute, link);
     }
@@ -99,12 +156,15 @@ static double largest(const double *values, int count)
 static void sum_ranks(const tune_setting *setting, const tune_stages *stages, const tune_candidate *candidate,
                       double *work, double *update)
 {
+    double each = setting->update_seconds / (candidate->shard == SL_SHARD_NONE ? 1 : (double)candidate->dp);
+    int first = rank_of(candidate, 0);
     for (int s = 0; s < stages->count; s++) {
         int rank = rank_of(candidate, s);
         work[rank] += work_of(&stages->costs[s]) * (double)candidate->microbatches;
-        update[rank] += stages->elements[s] * setting->update_seconds /
-                        (candidate->shard == SL_SHARD_NONE ? 1 : (double)candidate->dp);
+        update[rank] += stages->elements[s] * each;
     }
+    if (first == rank_of(candidate, stages->count - 1)) /* tied weights on one rank are updated once */
+        update[first] -= setting->tied_elements * each;
 }
 
 /* Seconds that the slowest rank needs, or all together if they share the processors. */
@@ -130,8 +190,8 @@ static sl_status gather_seconds(const tune_setting *setting, const tune_stages *
     SL_TRY(SL_NEW_ARRAY(each, stages->count));
     for (int s = 0; s < stages->count; s++) {
         each[s] = costs->stages[s];
-        each[s].unshard = half_ring(setting->cluster, candidate, stages->params[s]);
-        each[s].reduce_grad = half_ring(setting->cluster, candidate, stages->grads[s]);
+        each[s].unshard = collective_seconds(setting, candidate, TUNE_ALL_GATHER, stages->params[s]);
+        each[s].reduce_grad = collective_seconds(setting, candidate, TUNE_REDUCE_SCATTER, stages->grads[s]);
     }
     all.stages = each;
     SL_TRY(sl_schedule_add_unshard(schedule, candidate->unsharded, &gathered));
@@ -196,8 +256,7 @@ sl_status sl_tune_time(const tune_setting *setting, const tune_stages *stages, c
         SL_TRY(sl_tune_share_cores(schedule, stages, candidate->dp, setting->cluster->shared_cores, ends));
         pipeline = largest(ends, candidate->pp);
         for (int s = 0; s < stages->count; s++)
-            work[rank_of(candidate, s)] +=
-                exchange_seconds(setting->cluster, candidate, stages->grads[s], stages->params[s]);
+            work[rank_of(candidate, s)] += exchange_seconds(setting, candidate, stages->grads[s], stages->params[s]);
         exchanged = pipeline + span_of(setting, candidate, work);
         for (int r = 0; r < candidate->pp; r++)
             work[r] = 0;
@@ -209,7 +268,8 @@ sl_status sl_tune_time(const tune_setting *setting, const tune_stages *stages, c
     sum_ranks(setting, stages, candidate, work, update);
     candidate->work = fmin(span_of(setting, candidate, work), pipeline);
     candidate->idle = pipeline - candidate->work;
-    candidate->exchange = exchanged - pipeline + tied_seconds(setting, candidate, stages);
+    candidate->exchange =
+        exchanged - pipeline + tied_seconds(setting, candidate, stages) + rounds_seconds(setting, candidate);
     candidate->update = span_of(setting, candidate, update);
     candidate->seconds = candidate->work + candidate->idle + candidate->exchange + candidate->update;
 done:

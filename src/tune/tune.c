@@ -94,7 +94,22 @@ static void set_rates(sl_tune *tune, bool own_memory)
         const sl_param_info *param = sl_param_list_at(tune->plan->params, place);
         const sl_meta meta = sl_meta_contiguous(param->dtype, &param->shape);
         tune->setting.tied_bytes = (double)sl_meta_bytes(&meta);
+        tune->setting.tied_elements = (double)sl_meta_count(&meta);
     }
+}
+
+/* What ranks of this machine cost each other; measured again, the less stays. */
+static sl_status measure_machine(sl_tune *tune)
+{
+    sl_status status = SL_OK;
+    tune_machine *machine = &tune->setting.machine;
+    SL_TRY(sl_tune_measure_machine(&tune->model, tune->ranks, tune->cluster.shared_cores, machine));
+    if (machine->update > 0) {
+        tune->setting.update_seconds = machine->update;
+        tune->cluster.inside = machine->messages;
+    }
+done:
+    return status;
 }
 
 sl_status sl_tune_create(const sl_tune_options *options, sl_tune **out)
@@ -112,9 +127,15 @@ sl_status sl_tune_create(const sl_tune_options *options, sl_tune **out)
     SL_TRY(sl_plan_create_shape(tune->sample, NULL, NULL, &tune->plan));
     SL_TRY(sl_tune_read_model(tune->plan, tune->arena, &tune->model));
     set_rates(tune, options->cluster != NULL);
+    bool here = tune->measure && !options->cluster;
+    if (here)
+        SL_TRY(measure_machine(tune));
     SL_TRY(sl_tune_enumerate(tune, &candidates, &count));
-    for (int again = 1; again < MEASUREMENTS && tune->measure; again++)
+    for (int again = 1; again < MEASUREMENTS && tune->measure; again++) {
         SL_TRY(sl_tune_measure_again(tune));
+        if (here)
+            SL_TRY(measure_machine(tune));
+    }
     if (tune->measure) {
         sl_free(candidates);
         candidates = NULL;

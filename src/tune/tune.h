@@ -38,6 +38,7 @@ SL_MUST_CHECK sl_status sl_tune_read_model(const sl_train_plan *plan, sl_arena *
 /* One microbatch in one unit. */
 typedef struct tune_cost {
     double f, i, w, b;       /* seconds */
+    double pack_f, pack_i;   /* seconds of packing the weights for F, and for I or B: once a step, if measured */
     double until_i, until_w; /* bytes held from F to the end of I, and to the end of W */
     double kept;             /* bytes held from I to the end of W, if these run apart */
     double scratch, params, grads;
@@ -49,18 +50,43 @@ typedef struct tune_cost {
 typedef struct tune_costs {
     int64_t rows;
     int recompute;
+    bool packs; /* a step has several microbatches: train packs weights once for all of them */
     bool measured;
     tune_cost *kinds; /* (kind_count) */
 } tune_costs;
 
 /* Of the unit as a stage of its own: the caller destroys *program. */
-SL_MUST_CHECK sl_status sl_tune_build_unit(const tune_model *model, const sl_graph *graph, int unit, int recompute,
-                                           sl_device *device, sl_stage_program **program);
-/* From the model of FLOPs and bytes. */
-SL_MUST_CHECK sl_status sl_tune_count_costs(const tune_model *model, const sl_cluster *cluster, int64_t rows,
-                                            int recompute, tune_costs *out);
+SL_MUST_CHECK sl_status sl_tune_build_unit(const tune_model *model, const sl_graph *graph, int unit,
+                                           const tune_costs *costs, sl_device *device, sl_stage_program **program);
+/* Fills kinds from the model of FLOPs and bytes. */
+SL_MUST_CHECK sl_status sl_tune_count_costs(const tune_model *model, const sl_cluster *cluster, tune_costs *costs);
 /* Replaces the seconds by those that `copies` threads measure here, all at once; measured again, the less stays. */
 SL_MUST_CHECK sl_status sl_tune_measure_costs(const tune_model *model, int copies, tune_costs *costs);
+
+/* ---- What ranks cost each other (machine.c) --------------------------------------------------- */
+
+enum { TUNE_EXCHANGES = 16 };
+
+/* Seconds of a byte that each of dp replicas has, while all replicas of all stages exchange. */
+typedef struct tune_exchange {
+    int dp;
+    double all_reduce, reduce_scatter, all_gather;
+} tune_exchange;
+
+/* Measured on this machine with all ranks at once; zero: not measured. Of ranks that share processors it is the time that
+ * each would take alone. */
+typedef struct tune_machine {
+    double round;             /* a small collective of all ranks */
+    double update;            /* an element of a parameter: its share of the norm, and the optimizer */
+    sl_cluster_link messages; /* between two ranks */
+    tune_exchange exchanges[TUNE_EXCHANGES];
+    int exchange_count;
+} tune_machine;
+
+double sl_tune_cores(void); /* that this process may use */
+/* Measures it; measured again, the less stays. cores: ranks that can work at once. */
+SL_MUST_CHECK sl_status sl_tune_measure_machine(const tune_model *model, int ranks, double cores,
+                                                tune_machine *machine);
 
 /* ---- Time and memory of a step (time.c, shared_cores.c, memory.c) ----------------------------- */
 
@@ -106,8 +132,9 @@ SL_MUST_CHECK sl_status sl_tune_cut(const tune_cut_costs *costs, int units, int 
  * parameter's element. tied_bytes: gradient that the first and the last stage add up if they are on two ranks. */
 typedef struct tune_setting {
     const sl_cluster *cluster;
+    tune_machine machine;
     double state_bytes, update_seconds; /* of one element of a parameter */
-    double tied_bytes;
+    double tied_bytes, tied_elements;
     bool own_memory; /* devices have memory of their own: what checkpoints copy lies in the machine's */
 } tune_setting;
 SL_MUST_CHECK sl_status sl_tune_time(const tune_setting *setting, const tune_stages *stages,

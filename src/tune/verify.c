@@ -286,13 +286,22 @@ done:
 
 /* ---- All ------------------------------------------------------------------------------------- */
 
+/* Even steps of time from the fastest to the slowest: whether the next entry is to be slower than this candidate, and
+ * there are enough left behind it. */
+static bool is_passed_over(const sl_tune *tune, const tune_candidate *candidates, int count, int i)
+{
+    double first = candidates[0].seconds, step = (candidates[count - 1].seconds - first) / fmax(1, tune->top - 1);
+    return tune->spread && count - i > tune->top - tune->entry_count &&
+           candidates[i].seconds < first + tune->entry_count * step * (1 - 1e-9);
+}
+
 sl_status sl_tune_verify(sl_tune *tune, tune_candidate *candidates, int count)
 {
     sl_status status = SL_OK;
     SL_TRY(SL_NEW_ARRAY(tune->entries, tune->top));
     for (int i = 0; i < count && tune->entry_count < tune->top; i++) {
         bool fits = false;
-        if (tune->spread && i < (int)((int64_t)tune->entry_count * count / tune->top))
+        if (is_passed_over(tune, candidates, count, i))
             continue;
         SL_TRY(verify_one(tune, &candidates[i], &tune->entries[tune->entry_count], &fits));
         tune->entry_count += fits;

@@ -1,0 +1,309 @@
+/* What the ranks of this machine cost each other beside their layers, measured by threads that play all of them at once:
+ * rounds of small collectives, messages, the exchange between replicas, and the optimizer. */
+#include "tune/tune.h"
+
+#include "base/alloc.h"
+#include "base/thread.h"
+#include "base/units.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { REPEATS = 9, SMALL = 8, ROUNDS = 20, MOST_BYTES = 32 << 20, LEAST_BYTES = 1 << 16 };
+
+typedef struct machine_probe {
+    const tune_model *model;
+    int ranks;
+    double grad_bytes; /* of the whole model */
+    double elements;   /* of its parameters */
+} machine_probe;
+
+/* A thread that plays one rank. */
+typedef struct machine_rank {
+    const machine_probe *probe;
+    sl_group *world;
+    sl_group *group; /* of the collective that is timed */
+    sl_device *device;
+    sl_stream *stream;
+    char *data, *result; /* as much memory as a rank of the shortest pipeline exchanges, each */
+    size_t bytes;        /* of it that is used */
+    sl_dtype dtype;
+    sl_optimizer *optimizer;
+    int64_t updates;
+    tune_machine found;
+    sl_status status;
+    char message[512];
+} machine_rank;
+
+/* ---- What is timed --------------------------------------------------------------------------- */
+
+static sl_status call_round(machine_rank *rank)
+{
+    sl_status status = SL_OK;
+    for (int i = 0; i < ROUNDS && status == SL_OK; i++)
+        status = sl_group_all_gather(rank->world, rank->data, SMALL, rank->result);
+    return status;
+}
+
+/* There and back. */
+static sl_status call_messages(machine_rank *rank)
+{
+    sl_status status = SL_OK;
+    for (int i = 0; i < 2 * ROUNDS && status == SL_OK && sl_group_size(rank->group) > 1; i++)
+        status = sl_group_broadcast(rank->group, i % 2, rank->data, rank->bytes);
+    return status;
+}
+
+static int64_t count_of(const machine_rank *rank)
+{
+    return (int64_t)(rank->bytes / sl_dtype_size(rank->dtype));
+}
+
+static sl_status call_all_reduce(machine_rank *rank)
+{
+    return sl_group_all_reduce(rank->group, rank->data, count_of(rank), rank->dtype, SL_REDUCE_SUM);
+}
+
+static sl_status call_reduce_scatter(machine_rank *rank)
+{
+    return sl_group_reduce_scatter(rank->group, rank->data, rank->result, count_of(rank) / sl_group_size(rank->group),
+                                   rank->dtype, SL_REDUCE_SUM);
+}
+
+static sl_status call_all_gather(machine_rank *rank)
+{
+    return sl_group_all_gather(rank->group, rank->data, rank->bytes / (size_t)sl_group_size(rank->group), rank->result);
+}
+
+static sl_status call_update(machine_rank *rank)
+{
+    double sum = 0;
+    sl_status status = sl_optimizer_square_sums(rank->optimizer, rank->stream, &sum);
+    if (status == SL_OK)
+        status = sl_optimizer_step(rank->optimizer, rank->stream, ++rank->updates, 1e-3, 1);
+    return status == SL_OK ? sl_stream_synchronize(rank->stream) : status;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Seconds until all ranks have done it: the median. */
+static sl_status time_call(machine_rank *rank, sl_status (*call)(machine_rank *), double *out)
+{
+    sl_status status = SL_OK;
+    double seconds[REPEATS];
+    SL_TRY(call(rank)); /* warms up */
+    for (int i = 0; i < REPEATS; i++) {
+        SL_TRY(sl_group_barrier(rank->world));
+        double start = sl_now();
+        SL_TRY(call(rank));
+        SL_TRY(sl_group_barrier(rank->world));
+        seconds[i] = sl_now() - start;
+    }
+    qsort(seconds, REPEATS, sizeof *seconds, by_value);
+    *out = seconds[REPEATS / 2];
+done:
+    return status;
+}
+
+/* ---- One rank -------------------------------------------------------------------------------- */
+
+/* So much of `whole` as a rank of this pipeline has, in pieces that dp replicas can share evenly. */
+static size_t share_of(double whole, int pp, int dp)
+{
+    size_t piece = 64 * (size_t)dp;
+    double bytes = fmin(MOST_BYTES, fmax(LEAST_BYTES, whole / pp));
+    return (size_t)bytes / piece * piece;
+}
+
+static sl_status time_messages(machine_rank *rank)
+{
+    sl_status status = SL_OK;
+    double small = 0, large = 0;
+    SL_TRY(sl_group_split(rank->world, sl_group_rank(rank->world) / 2, 0, &rank->group));
+    rank->bytes = SMALL;
+    SL_TRY(time_call(rank, call_messages, &small));
+    rank->bytes = LEAST_BYTES;
+    SL_TRY(time_call(rank, call_messages, &large));
+    double more = fmax(large - small, 1e-3 * large) / (2 * ROUNDS);
+    rank->found.messages =
+        (sl_cluster_link){ .latency = small / (2 * ROUNDS), .bandwidth = (LEAST_BYTES - SMALL) / more };
+done:
+    sl_group_close(rank->group);
+    rank->group = NULL;
+    return status;
+}
+
+/* One number of replicas, as many groups of them at once as there are stages. */
+static sl_status time_exchange(machine_rank *rank, int dp, tune_exchange *out)
+{
+    sl_status status = SL_OK;
+    sl_group *pipeline = NULL;
+    int pp = rank->probe->ranks / dp;
+    double sum = 0, scatter = 0, gather = 0;
+    SL_TRY(sl_group_mesh(rank->world, pp, dp, &pipeline, &rank->group));
+    rank->bytes = share_of(rank->probe->grad_bytes, pp, dp);
+    SL_TRY(time_call(rank, call_all_reduce, &sum));
+    SL_TRY(time_call(rank, call_reduce_scatter, &scatter));
+    SL_TRY(time_call(rank, call_all_gather, &gather));
+    double bytes = (double)rank->bytes;
+    *out = (tune_exchange){
+        .dp = dp, .all_reduce = sum / bytes, .reduce_scatter = scatter / bytes, .all_gather = gather / bytes
+    };
+done:
+    sl_group_close(pipeline);
+    sl_group_close(rank->group);
+    rank->group = NULL;
+    return status;
+}
+
+static sl_status time_update(machine_rank *rank)
+{
+    sl_status status = SL_OK;
+    const sl_train_config *config = rank->probe->model->config;
+    const sl_optim_options options = sl_plan_optim_options(config);
+    sl_dtype dtype = (sl_dtype)config->precision.dtype;
+    int64_t count = (int64_t)share_of(rank->probe->grad_bytes, rank->probe->ranks, 1) / 8;
+    double seconds = 0;
+    const sl_optim_param param = { .name = "weight",
+                                   .data = { .data = rank->data, .meta = sl_meta_make(dtype, 1, &count) },
+                                   .grad = { .data = rank->result, .meta = sl_meta_make(rank->dtype, 1, &count) },
+                                   .decay = true };
+    SL_TRY(sl_optimizer_create(&options, rank->device, &param, 1, &rank->optimizer));
+    SL_TRY(time_call(rank, call_update, &seconds));
+    rank->found.update = seconds / (double)count;
+done:
+    sl_optimizer_destroy(rank->optimizer);
+    rank->optimizer = NULL;
+    return status;
+}
+
+static sl_status time_all(machine_rank *rank)
+{
+    sl_status status = SL_OK;
+    const sl_train_config *config = rank->probe->model->config;
+    tune_machine *found = &rank->found;
+    void *block = NULL;
+    size_t room = share_of(rank->probe->grad_bytes, 1, 1);
+    rank->dtype = (sl_dtype)config->precision.grad;
+    SL_TRY(sl_device_open("cpu", &(sl_device_options){ .threads = (int)config->parallel.threads }, &rank->device));
+    SL_TRY(sl_stream_create(rank->device, &rank->stream));
+    SL_TRY(sl_device_alloc(rank->device, 2 * room, &block));
+    SL_TRY(sl_stream_memset(rank->stream, block, 0, 2 * room));
+    SL_TRY(sl_stream_synchronize(rank->stream));
+    rank->data = block;
+    rank->result = rank->data + room;
+    SL_TRY(time_call(rank, call_round, &found->round));
+    found->round /= ROUNDS;
+    SL_TRY(time_messages(rank));
+    for (int dp = 2; dp <= rank->probe->ranks && found->exchange_count < TUNE_EXCHANGES; dp++) {
+        if (rank->probe->ranks % dp == 0)
+            SL_TRY(time_exchange(rank, dp, &found->exchanges[found->exchange_count++]));
+    }
+    SL_TRY(time_update(rank));
+done:
+    sl_device_free(rank->device, block);
+    sl_stream_destroy(rank->stream);
+    sl_device_close(rank->device);
+    return status;
+}
+
+static void *play_rank(void *user)
+{
+    machine_rank *rank = user;
+    rank->status = time_all(rank);
+    if (rank->status != SL_OK) {
+        snprintf(rank->message, sizeof rank->message, "%s", sl_error_message());
+        sl_group_fail(rank->world, rank->status); /* nobody waits for this rank any more */
+    }
+    sl_group_close(rank->world);
+    return NULL;
+}
+
+/* ---- All ------------------------------------------------------------------------------------- */
+
+static double less(double known, double value)
+{
+    return known > 0 ? fmin(known, value) : value;
+}
+
+/* Measured at several moments the least counts. What all ranks took together is one rank's own time if they share
+ * processors. */
+static void keep_less(const tune_machine *found, double share, tune_machine *out)
+{
+    out->round = less(out->round, found->round);
+    out->update = less(out->update, found->update * share);
+    out->messages.latency = less(out->messages.latency, found->messages.latency);
+    out->messages.bandwidth = fmax(out->messages.bandwidth, found->messages.bandwidth);
+    out->exchange_count = found->exchange_count;
+    for (int i = 0; i < found->exchange_count; i++) {
+        tune_exchange *own = &out->exchanges[i];
+        const tune_exchange *other = &found->exchanges[i];
+        own->dp = other->dp;
+        own->all_reduce = less(own->all_reduce, other->all_reduce * share);
+        own->reduce_scatter = less(own->reduce_scatter, other->reduce_scatter * share);
+        own->all_gather = less(own->all_gather, other->all_gather * share);
+    }
+}
+
+/* The failure that came first: the others' is that this one left. */
+static sl_status first_failure(const machine_rank *all, int count)
+{
+    const machine_rank *worst = NULL;
+    for (int r = 0; r < count; r++) {
+        if (all[r].status != SL_OK && (!worst || worst->status == SL_ERR_PEER))
+            worst = &all[r];
+    }
+    return worst ? sl_fail(worst->status, "measuring this machine: %s", worst->message) : SL_OK;
+}
+
+static void count_model(machine_probe *probe)
+{
+    const sl_param_list *params = probe->model->plan->params;
+    for (int i = 0; i < sl_param_list_count(params); i++) {
+        const sl_param_info *param = sl_param_list_at(params, i);
+        const sl_meta meta = sl_meta_contiguous(param->dtype, &param->shape);
+        probe->elements += (double)sl_meta_count(&meta);
+    }
+    probe->grad_bytes = probe->elements * (double)sl_dtype_size((sl_dtype)probe->model->config->precision.grad);
+}
+
+sl_status sl_tune_measure_machine(const tune_model *model, int ranks, double cores, tune_machine *machine)
+{
+    sl_status status = SL_OK;
+    machine_probe probe = { .model = model, .ranks = ranks };
+    machine_rank *all = NULL;
+    sl_group **groups = NULL;
+    pthread_t *threads = NULL;
+    int started = 0;
+    if (ranks < 2)
+        return SL_OK;
+    count_model(&probe);
+    SL_TRY(SL_NEW_ARRAY(all, ranks));
+    SL_TRY(SL_NEW_ARRAY(groups, ranks));
+    SL_TRY(SL_NEW_ARRAY(threads, ranks));
+    SL_TRY(sl_group_open_threads(ranks, NULL, groups));
+    for (int r = 0; r < ranks; r++)
+        all[r] = (machine_rank){ .probe = &probe, .world = groups[r] };
+    for (; started < ranks && status == SL_OK; started += status == SL_OK)
+        status = sl_thread_start("measures the machine", play_rank, &all[started], &threads[started]);
+    for (int r = started; r < ranks; r++) {
+        sl_group_fail(groups[r], status);
+        sl_group_close(groups[r]);
+    }
+    for (int r = 0; r < started; r++)
+        pthread_join(threads[r], NULL);
+    SL_TRY(status);
+    SL_TRY(first_failure(all, ranks));
+    keep_less(&all[0].found, fmin(1, cores / ranks), machine);
+done:
+    sl_free(threads);
+    sl_free(groups);
+    sl_free(all);
+    return status;
+}

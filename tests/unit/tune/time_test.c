@@ -1,0 +1,335 @@
+/* Time of a step: ranks that share processors beside a simulation in small ticks, and the parts that come after the
+ * pipeline, with what ranks of this machine cost each other. */
+#include "tune/tune.h"
+
+#include "base/alloc.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <string.h>
+#include "support/scratch.h"
+
+/* ---- Shared processors ----------------------------------------------------------------------- */
+
+enum { STAGES = 8, MICROBATCHES = 8 };
+
+/* A pipeline in ticks: in each, whoever can work does as much as the cores allow. It knows nothing of events. */
+typedef struct ticking {
+    const sl_schedule *schedule;
+    const tune_stages *stages;
+    int64_t at[STAGES]; /* (rank) action under way */
+    int part[STAGES];
+    double left[STAGES];                       /* of it; below 0: it has not begun */
+    double made[2][STAGES][MICROBATCHES], now; /* when F, and I or B, were done; infinity before */
+} ticking;
+
+static sl_action action_of(const ticking *self, int rank)
+{
+    int64_t count = 0;
+    sl_action parts[2];
+    int n = sl_action_parts(sl_schedule_actions(self->schedule, rank, &count)[self->at[rank]], parts);
+    return parts[self->part[rank] < n ? self->part[rank] : 0];
+}
+
+static bool can_work(ticking *self, int rank)
+{
+    int64_t count = 0;
+    sl_schedule_actions(self->schedule, rank, &count);
+    if (self->at[rank] == count)
+        return false;
+    if (self->left[rank] >= 0)
+        return true;
+    sl_action action = action_of(self, rank);
+    const sl_stage_cost *cost = &self->stages->costs[action.stage];
+    double ready = 0;
+    if (action.kind == SL_KIND_F && action.stage > 0)
+        ready = self->made[0][action.stage - 1][action.microbatch] + self->stages->hops[action.stage - 1];
+    else if ((action.kind == SL_KIND_I || action.kind == SL_KIND_B) && action.stage + 1 < self->stages->count)
+        ready = self->made[1][action.stage + 1][action.microbatch] + self->stages->hops[action.stage];
+    if (ready > self->now)
+        return false;
+    self->left[rank] = action.kind == SL_KIND_F   ? cost->f
+                       : action.kind == SL_KIND_I ? cost->i
+                       : action.kind == SL_KIND_W ? cost->w
+                                                  : cost->b;
+    return true;
+}
+
+static void finish(ticking *self, int rank)
+{
+    int64_t count = 0;
+    sl_action parts[2], action = action_of(self, rank);
+    if (action.kind != SL_KIND_W)
+        self->made[action.kind != SL_KIND_F][action.stage][action.microbatch] = self->now;
+    int n = sl_action_parts(sl_schedule_actions(self->schedule, rank, &count)[self->at[rank]], parts);
+    self->left[rank] = -1;
+    if (++self->part[rank] >= n) {
+        self->part[rank] = 0;
+        self->at[rank]++;
+    }
+}
+
+static double end_by_ticks(const sl_schedule *schedule, const tune_stages *stages, int copies, double cores,
+                           double tick)
+{
+    ticking self = { .schedule = schedule, .stages = stages };
+    int ranks = sl_schedule_ranks(schedule), working = 1, idle = 0;
+    double end = 0;
+    for (int s = 0; s < STAGES; s++) {
+        self.left[s] = -1;
+        for (int m = 0; m < MICROBATCHES; m++)
+            self.made[0][s][m] = self.made[1][s][m] = INFINITY;
+    }
+    while (idle < 1000) {
+        bool works[STAGES];
+        working = 0;
+        for (int r = 0; r < ranks; r++)
+            working += works[r] = can_work(&self, r);
+        idle = working ? 0 : idle + 1;
+        double speed = fmin(1, cores / fmax(1, working * copies));
+        self.now += tick;
+        for (int r = 0; r < ranks; r++) {
+            self.left[r] -= works[r] ? tick * speed : 0;
+            if (works[r] && self.left[r] <= 0) {
+                finish(&self, r);
+                end = self.now;
+            }
+        }
+    }
+    return end;
+}
+
+static uint64_t seed = 5;
+
+static double draw(double low, double high)
+{
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return low + (high - low) * (double)(seed >> 11) * 0x1p-53;
+}
+
+static void ranks_that_share_cores_take_as_long_as_in_small_ticks(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        int ranks, chunks;
+    } kinds[] = { { "1F1B", 4, 1 }, { "GPipe", 3, 1 },         { "Interleaved1F1B", 2, 2 },
+                  { "1F1B", 2, 1 }, { "ZBVZeroBubble", 4, 2 }, { "InterleavedZeroBubble", 2, 4 } };
+    const double tick = 4e-3;
+    for (int round = 0; round < 18; round++) {
+        sl_schedule *schedule = NULL;
+        sl_stage_cost costs[STAGES];
+        double hops[STAGES], ends[STAGES], most = 0;
+        int kind = round % 6, ranks = kinds[kind].ranks, count = ranks * kinds[kind].chunks, copies = (int)draw(1, 3);
+        const sl_generate_options options = {
+            .name = kinds[kind].name, .ranks = ranks, .microbatches = 8, .stages_per_rank = kinds[kind].chunks
+        };
+        assert_int_equal(sl_schedule_generate(&options, &schedule), SL_OK);
+        for (int s = 0; s < count; s++) {
+            costs[s] = (sl_stage_cost){ .f = draw(0.5, 2), .i = draw(0.5, 2), .w = draw(0.5, 2), .b = draw(1, 4) };
+            hops[s] = draw(0, 0.5);
+        }
+        const tune_stages stages = { .count = count, .costs = costs, .hops = hops };
+        double cores = floor(draw(1, 1 + ranks * copies));
+        assert_int_equal(sl_tune_share_cores(schedule, &stages, copies, cores, ends), SL_OK);
+        for (int r = 0; r < ranks; r++)
+            most = fmax(most, ends[r]);
+        double ticked = end_by_ticks(schedule, &stages, copies, cores, tick);
+        double actions = 3.0 * count * options.microbatches; /* each may end in the middle of a tick */
+        if (fabs(ticked - most) > tick * actions)
+            fail_msg("%s, %d ranks, %d copies, %g cores: %g, but %g in ticks", options.name, ranks, copies, cores, most,
+                     ticked);
+        sl_schedule_destroy(schedule);
+    }
+}
+
+/* ---- Parts of a step ------------------------------------------------------------------------- */
+
+static const sl_cluster two_cores = {
+    .machines = 1, .devices = 2, .memory = 1e9, .flops_per_s = 1e9, .bytes_per_s = 1e9, .shared_cores = 2
+};
+
+/* A model of `stages` equal stages on two ranks, with what the machine costs. */
+static tune_candidate time_of(const sl_cluster *cluster, tune_candidate candidate, const char *name)
+{
+    sl_schedule *schedule = NULL;
+    sl_stage_cost costs[4];
+    double zeros[4] = { 0 }, bytes[4], elements[4];
+    int count = candidate.pp * candidate.chunks;
+    for (int s = 0; s < count; s++) {
+        costs[s] = (sl_stage_cost){ .f = 1, .i = 1, .w = 1, .b = 2, .activation = 1 };
+        bytes[s] = 1000;
+        elements[s] = 250;
+    }
+    const tune_stages stages = { .count = count,
+                                 .costs = costs,
+                                 .hops = zeros,
+                                 .kept = zeros,
+                                 .scratch = zeros,
+                                 .params = bytes,
+                                 .grads = bytes,
+                                 .elements = elements };
+    const tune_setting setting = {
+        .cluster = cluster,
+        .update_seconds = 0.001,
+        .machine = { .round = 0.01,
+                     .exchanges = { { .dp = 2, .all_reduce = 0.003, .reduce_scatter = 0.001, .all_gather = 0.0005 } },
+                     .exchange_count = 1 }
+    };
+    const sl_generate_options options = { .name = name,
+                                          .ranks = candidate.pp,
+                                          .microbatches = (int)candidate.microbatches,
+                                          .stages_per_rank = candidate.chunks };
+    assert_int_equal(sl_schedule_generate(&options, &schedule), SL_OK);
+    assert_int_equal(sl_tune_time(&setting, &stages, schedule, &candidate), SL_OK);
+    sl_schedule_destroy(schedule);
+    return candidate;
+}
+
+static void expect_near(double value, double wanted)
+{
+    if (fabs(value - wanted) > 1e-9)
+        fail_msg("%g, not %g", value, wanted);
+}
+
+static void replicas_pay_for_what_was_measured_of_their_exchange(void **state)
+{
+    (void)state;
+    tune_candidate one = { .pp = 1, .dp = 2, .chunks = 1, .microbatches = 4, .rows = 1 };
+    tune_candidate sums = time_of(&two_cores, one, "1F1B");
+    expect_near(sums.work + sums.idle, 12);
+    expect_near(sums.exchange, 3 + 4 * 0.01); /* 1000 bytes; rounds: start, loss, norm, notes */
+    expect_near(sums.update, 0.25);
+    one.shard = SL_SHARD_OPTIMIZER;
+    tune_candidate shares = time_of(&two_cores, one, "1F1B");
+    expect_near(shares.exchange, 1.5 + 4 * 0.01);
+    expect_near(shares.update, 0.125);
+    tune_candidate pipeline = { .pp = 2, .dp = 1, .chunks = 1, .microbatches = 4, .rows = 1 };
+    expect_near(time_of(&two_cores, pipeline, "1F1B").exchange, 4 * 0.01);
+}
+
+/* Two stages a rank: a rank with a core to spare exchanges the last stage while it works on the first. A rank that does it
+ * itself has its waits alone for that, and the rest comes on top. */
+static void a_rank_without_a_spare_core_exchanges_while_it_waits(void **state)
+{
+    (void)state;
+    const tune_candidate layout = { .pp = 1, .dp = 2, .chunks = 2, .microbatches = 4, .rows = 1 };
+    sl_cluster spare = two_cores;
+    spare.shared_cores = 4;
+    double own = time_of(&two_cores, layout, "Interleaved1F1B").exchange - 4 * 0.01;
+    double beside = time_of(&spare, layout, "Interleaved1F1B").exchange - 4 * 0.01;
+    expect_near(own, 6); /* it never waits */
+    assert_true(beside >= 3 - 1e-9 && beside < own);
+}
+
+/* ---- This machine ---------------------------------------------------------------------------- */
+
+enum { BASE = 7 };
+static char text_key[300], out_key[300];
+static const char *base[BASE] = { text_key,          out_key,        "model.n_layer=1", "model.n_head=2",
+                                  "model.n_embd=64", "batch.seq=32", "batch.size=4" };
+
+static sl_tune *make_tune(bool measure, bool spread, int top)
+{
+    static const char tale[] = "There was a well, and nobody knew how deep it was. A stone said: I do.\n";
+    sl_tune *tune = NULL;
+    scratch_write(scratch_path("tale.txt"), tale, sizeof tale - 1);
+    snprintf(text_key, sizeof text_key, "data.text=%s", scratch_path("tale.txt"));
+    snprintf(out_key, sizeof out_key, "run.out=%s", scratch_path("out"));
+    base[BASE - 1] = measure ? "batch.size=2" : "batch.size=8";
+    const sl_cluster four = {
+        .machines = 1, .devices = 4, .memory = 1e9, .flops_per_s = 1e11, .bytes_per_s = 1e10, .inside = { 1e-6, 1e10 }
+    };
+    const sl_tune_options options = { .overrides = base,
+                                      .override_count = BASE,
+                                      .cluster = measure ? NULL : &four,
+                                      .ranks = measure ? 2 : 4,
+                                      .measure = measure,
+                                      .top = top,
+                                      .spread = spread,
+                                      .budget_seconds = 0.01 };
+    if (sl_tune_create(&options, &tune) != SL_OK)
+        fail_msg("%s", sl_error_message());
+    return tune;
+}
+
+static void everything_that_ranks_cost_each_other_is_measured(void **state)
+{
+    (void)state;
+    sl_tune *tune = make_tune(true, false, 1);
+    const tune_machine *machine = &tune->setting.machine;
+    assert_int_equal(machine->exchange_count, 1);
+    assert_int_equal(machine->exchanges[0].dp, 2);
+    assert_true(machine->round > 0 && machine->round < 1 && machine->update > 0 && machine->update < 1e-3);
+    assert_true(machine->messages.latency > 0 && machine->messages.bandwidth > 0);
+    assert_true(machine->exchanges[0].all_reduce > 0 && machine->exchanges[0].reduce_scatter > 0 &&
+                machine->exchanges[0].all_gather > 0);
+    assert_true(tune->setting.update_seconds == machine->update);
+    assert_true(tune->cluster.inside.latency == machine->messages.latency);
+    tune_machine again = *machine;
+    assert_int_equal(sl_tune_measure_machine(&tune->model, 2, 2, &again), SL_OK);
+    assert_true(again.round <= machine->round && again.update <= machine->update);
+    assert_true(again.exchanges[0].all_reduce <= machine->exchanges[0].all_reduce);
+    double packing[2] = { 0 }; /* steps of one microbatch, and of several: these pack weights once */
+    for (int i = 0; i < tune->cost_count; i++) {
+        for (int kind = 0; kind < tune->model.kind_count; kind++)
+            packing[tune->costs[i].packs] += tune->costs[i].kinds[kind].pack_f + tune->costs[i].kinds[kind].pack_i;
+    }
+    assert_true(packing[0] == 0 && packing[1] > 0);
+    sl_tune_destroy(tune);
+}
+
+/* Whatever fails, in whichever thread, all of them end, the error is the first one, and nothing is changed. */
+static void failures_while_the_machine_is_measured_end_all_threads(void **state)
+{
+    (void)state;
+    sl_tune *tune = make_tune(false, false, 1);
+    int failures = 0;
+    for (int64_t n = 0;; n += 1 + n) {
+        tune_machine machine = { .round = 7 };
+        sl_alloc_fail_after(n);
+        sl_status status = sl_tune_measure_machine(&tune->model, 2, 2, &machine);
+        sl_alloc_fail_after(-1);
+        if (status == SL_OK)
+            break;
+        assert_int_equal(status, SL_ERR_MEMORY);
+        assert_true(machine.round == 7 && machine.update == 0);
+        failures++;
+    }
+    assert_true(failures > 5);
+    sl_tune_destroy(tune);
+}
+
+static void a_spread_goes_from_the_fastest_to_the_slowest_in_even_steps(void **state)
+{
+    (void)state;
+    enum { TOP = 8 };
+    sl_tune *best = make_tune(false, false, 1), *tune = make_tune(false, true, TOP);
+    double first = sl_tune_get(best, 0).seconds, last = sl_tune_get(tune, TOP - 1).seconds;
+    assert_int_equal(sl_tune_count(tune), TOP);
+    assert_true(sl_tune_get(tune, 0).seconds == first && last > 1.5 * first);
+    double step = (last - first) / (TOP - 1), widest = 0;
+    for (int i = 1; i < TOP; i++)
+        widest = fmax(widest, sl_tune_get(tune, i).seconds - sl_tune_get(tune, i - 1).seconds);
+    assert_true(widest < 3 * step);
+    sl_tune_destroy(tune);
+    sl_tune_destroy(best);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_that_share_cores_take_as_long_as_in_small_ticks),
+        cmocka_unit_test(replicas_pay_for_what_was_measured_of_their_exchange),
+        cmocka_unit_test(a_rank_without_a_spare_core_exchanges_while_it_waits),
+        cmocka_unit_test(everything_that_ranks_cost_each_other_is_measured),
+        cmocka_unit_test(failures_while_the_machine_is_measured_end_all_threads),
+        cmocka_unit_test(a_spread_goes_from_the_fastest_to_the_slowest_in_even_steps),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
