@@ -25,7 +25,8 @@ typedef struct link_figures {
 typedef struct link_job {
     const char *device;
     int ranks_as, rounds;
-    link_figures figures; /* written by rank 0 */
+    link_figures figures; /* written by rank 0, as the next */
+    char way[64];         /* of the messages */
     char error[512];
 } link_job;
 
@@ -208,8 +209,10 @@ static int run_rank(void *user, sl_group *group)
     SL_TRY(warm_up(&at));
     for (int round = 0; round < job->rounds; round++)
         SL_TRY(measure_round(&at, &best));
-    if (at.rank == 0)
+    if (at.rank == 0) {
         job->figures = best;
+        snprintf(job->way, sizeof job->way, "%s", sl_device_links_way(at.links));
+    }
 done:
     if (status != SL_OK) {
         snprintf(job->error, sizeof job->error, "%s", sl_error_message());
@@ -236,8 +239,9 @@ static int rank_main(void *user, int rank)
     return code;
 }
 
-static void print_json(const link_figures *figures)
+static void print_json(const link_job *job)
 {
+    const link_figures *figures = &job->figures;
     sl_json json = { .file = stdout };
     sl_json_begin(&json, '{');
     sl_json_key(&json, "cases");
@@ -246,6 +250,7 @@ static void print_json(const link_figures *figures)
         sl_json_newline(&json);
         sl_json_begin(&json, '{');
         sl_json_put_string(&json, "transport", "device links");
+        sl_json_put_string(&json, "way", job->way);
         sl_json_put_int(&json, "bytes", (int64_t)sizes[s]);
         sl_json_put_double(&json, "latency_us", figures->latency_us[s]);
         sl_json_put_double(&json, "gb_per_s", figures->gb_per_s[s]);
@@ -257,8 +262,10 @@ static void print_json(const link_figures *figures)
     putchar('\n');
 }
 
-static void print_text(const link_figures *figures)
+static void print_text(const link_job *job)
 {
+    const link_figures *figures = &job->figures;
+    printf("messages %s\n", job->way);
     printf("%10s %12s %10s %12s\n", "bytes", "one way us", "GB/s", "copy GB/s");
     for (int s = 0; s < SIZES; s++)
         printf("%10zu %12.2f %10.1f %12.1f\n", sizes[s], figures->latency_us[s], figures->gb_per_s[s],
@@ -277,7 +284,7 @@ sl_status comm_measure_links(const char *device, int ranks_as, int rounds, bool 
     SL_TRY(sl_launch(&launch, &result));
     if (result.exit_code != 0)
         SL_TRY(sl_fail(SL_ERR_COMM, "%s", *job->error ? job->error : result.report));
-    (as_json ? print_json : print_text)(&job->figures);
+    (as_json ? print_json : print_text)(job);
 done:
     munmap(job, sizeof *job);
     return status;

@@ -15,6 +15,7 @@ typedef struct sl_device_link {
     char *slots;                     /* for streams of this rank's device; NULL: this rank has no end */
     uint32_t *tags;                  /* (messages) of the step so far, as this end says they are */
     int32_t *number;                 /* (capacity) message of the step that is in the slot */
+    size_t *bytes;                   /* (capacity) of that message */
     int next;                        /* message of the step */
 } sl_device_link;
 
@@ -34,26 +35,34 @@ struct sl_device_links {
     void *watch_user;
     char reason[256]; /* why a channel is no link */
 
-    struct shared_links *shared; /* of the kind of that name; NULL: this rank has none */
+    struct shared_links *shared; /* of the kinds of these names; NULL: the pipeline has none of them */
+    struct nccl_links *nccl;
 };
+
+/* What SLUICE_DEVICE_LINKS says: nothing, 0, 1, nccl. */
+typedef enum sl_links_wish { SL_LINKS_UNSAID, SL_LINKS_NONE, SL_LINKS_ANY, SL_LINKS_NCCL } sl_links_wish;
 
 /* What a rank says of itself; plain data. */
 typedef struct sl_rank_offer {
     uint64_t machine; /* 0: it does not know */
     int64_t process;
+    uint64_t unit; /* its device, among those of the machine */
     int32_t kind;  /* of its device */
     int32_t limit; /* see sl_device_share_limit */
+    int32_t wish;  /* sl_links_wish */
+    int32_t unused;
 } sl_rank_offer;
 
 /* Each kind is one const table, listed in device_links.c. All of a step happens in the order of the stream that is given;
  * no call but open waits for another rank unless the step is polled. A slot is given by its number. */
 struct SL_NAMED_FIELDS sl_device_link_kind {
+    const char *way;  /* of messages, for people */
     bool can_capture; /* the calls on messages may be captured and launched again in other steps */
-    /* NULL if ranks a and b may try; else why not. All ranks find the same. */
+    /* NULL if ranks a and b may try; else why not, "" if nobody asked. All ranks find the same. */
     const char *(*find_obstacle)(const sl_rank_offer *offers, int ranks, int a, int b);
     /* Collective: makes those links of the list that have this kind. One that cannot be made loses its kind, on all ranks.
      * If this rank has an end of it, its slots are set. */
-    sl_status (*open)(sl_device_links *links);
+    sl_status (*open)(sl_device_links *links, const sl_rank_offer *offers);
     /* Also after an open that failed. No stream of this rank uses the links any more. */
     void (*close)(sl_device_links *links);
 
@@ -70,15 +79,19 @@ struct SL_NAMED_FIELDS sl_device_link_kind {
     /* Of the running step, as sl_device_links_count_sent and sl_device_links_has_room. */
     sl_status (*count_sent)(sl_device_links *links, const sl_device_link *link, int *out);
     sl_status (*has_room)(sl_device_links *links, const sl_device_link *link, int slot, bool *out);
+    /* Optional: while the host waits for a stream. Fails if the links have. */
+    sl_status (*watch)(sl_device_links *links);
     /* The run has failed: what streams of this rank wait for now comes, whatever the other ranks do. Called again and
      * again until the streams are done; false: it cannot be done. */
     bool (*let_through)(sl_device_links *links);
 };
 
-extern const sl_device_link_kind sl_device_link_shared;
+extern const sl_device_link_kind sl_device_link_shared, sl_device_link_nccl;
 
 /* The stream and the events of a rank that has an end; as often as one likes. */
 SL_MUST_CHECK sl_status sl_device_links_prepare(sl_device_links *links);
+/* Waits on the host until the event is reached; fails if a rank has failed. */
+SL_MUST_CHECK sl_status sl_device_links_poll(sl_device_links *links, sl_event *event);
 /* Keeps the first reason alone. */
 void sl_device_links_set_reason(sl_device_links *links, const char *text);
 /* Whether a thread of this rank waits for another rank is what tells a wait from an action that does not come back. */

@@ -35,6 +35,8 @@ static const char *find_obstacle(const sl_rank_offer *offers, int ranks, int a, 
         neighbors += offers[r].machine == offers[a].machine && offers[r].process == offers[a].process;
     if (a == b)
         return "a rank sends to itself";
+    if (offers[a].wish == SL_LINKS_NCCL)
+        return "";
     if (offers[a].limit == 0 || offers[b].limit == 0)
         return "a device shares no memory (SLUICE_DEVICE_LINKS)";
     if (offers[a].kind != offers[b].kind)
@@ -211,9 +213,10 @@ static void bind_ends(sl_device_links *links)
     }
 }
 
-static sl_status open_links(sl_device_links *links)
+static sl_status open_links(sl_device_links *links, const sl_rank_offer *offers)
 {
     sl_status status = SL_OK;
+    (void)offers;
     SL_TRY(SL_NEW(links->shared));
     SL_TRY(SL_NEW_ARRAY(links->shared->ends, links->count));
     SL_TRY(SL_NEW_ARRAY(links->shared->attached, sl_group_size(links->group)));
@@ -370,6 +373,7 @@ static bool let_through(sl_device_links *links)
 }
 
 const sl_device_link_kind sl_device_link_shared = {
+    .way = "handed over by streams",
     .can_capture = true,
     .find_obstacle = find_obstacle,
     .open = open_links,

@@ -8,12 +8,13 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 /* The first one that can serve a channel does. */
-static const sl_device_link_kind *const kinds[] = { &sl_device_link_shared };
+static const sl_device_link_kind *const kinds[] = { &sl_device_link_shared, &sl_device_link_nccl };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
 /* Between two looks at what holds a stream up. */
@@ -41,8 +42,21 @@ static uint64_t find_machine(void)
 
 void sl_device_links_set_reason(sl_device_links *links, const char *text)
 {
-    if (!links->reason[0])
+    if (!links->reason[0] && text[0])
         snprintf(links->reason, sizeof links->reason, "%s", text);
+}
+
+static sl_status read_wish(int32_t *wish)
+{
+    static const char *const values[] = { "", "0", "1", "nccl" }; /* as sl_links_wish */
+    const char *given = getenv("SLUICE_DEVICE_LINKS");
+    for (int32_t i = 0; i < (int32_t)(sizeof values / sizeof *values); i++) {
+        if (strcmp(given ? given : "", values[i]) == 0) {
+            *wish = i;
+            return SL_OK;
+        }
+    }
+    return sl_fail(SL_ERR_ARGUMENT, "SLUICE_DEVICE_LINKS is '%s': it can be 0, 1 or nccl", given);
 }
 
 /* Gives the kind to the channels that have none and may try it; *count: how many. */
@@ -69,14 +83,16 @@ static sl_status connect_links(sl_device_links *links)
     sl_status status = SL_OK;
     sl_rank_offer *offers = NULL, own = { .machine = find_machine(), .process = getpid() };
     own.kind = (int32_t)sl_device_get_kind(links->device);
+    own.unit = links->device->unit;
     own.limit = sl_device_share_limit(links->device);
+    SL_TRY(read_wish(&own.wish));
     SL_TRY(SL_NEW_ARRAY(offers, sl_group_size(links->group)));
     SL_TRY(sl_group_all_gather(links->group, &own, sizeof own, offers));
     for (int k = 0; k < KINDS; k++) {
         int count = 0;
         choose(links, kinds[k], offers, &count);
         if (count > 0)
-            SL_TRY(kinds[k]->open(links));
+            SL_TRY(kinds[k]->open(links, offers));
     }
     for (int i = 0; i < links->count; i++)
         links->linked += links->list[i].kind != NULL;
@@ -114,6 +130,7 @@ static sl_status make_list(sl_device_links *links, const sl_channel_spec *specs)
             continue;
         SL_TRY(SL_NEW_ARRAY(link->tags, links->messages));
         SL_TRY(SL_NEW_ARRAY(link->number, specs[i].capacity));
+        SL_TRY(SL_NEW_ARRAY(link->bytes, specs[i].capacity));
     }
 done:
     return status;
@@ -151,6 +168,7 @@ void sl_device_links_close(sl_device_links *links)
     for (int i = 0; links->list && i < links->count; i++) {
         sl_free(links->list[i].tags);
         sl_free(links->list[i].number);
+        sl_free(links->list[i].bytes);
     }
     sl_free(links->list);
     sl_free(links);
@@ -178,6 +196,18 @@ int sl_device_links_count(const sl_device_links *links)
 const char *sl_device_links_reason(const sl_device_links *links)
 {
     return links->linked < links->count ? links->reason : "";
+}
+
+const char *sl_device_links_way(const sl_device_links *links)
+{
+    const char *way = "";
+    for (int i = 0; i < links->count; i++) {
+        const sl_device_link_kind *kind = links->list[i].kind;
+        if (kind && *way && way != kind->way)
+            return "handed over by streams or through NCCL";
+        way = kind ? kind->way : way;
+    }
+    return way;
 }
 
 /* Whether any channel of the pipeline has the kind. */
@@ -224,13 +254,22 @@ static uint32_t tag_of(const sl_device_link *link, const sl_message *message)
 /* The next message of the step: its slot. */
 static sl_status next_slot(sl_device_links *links, sl_device_link *link, const sl_message *message, int *slot)
 {
+    sl_status status = SL_OK;
+    int64_t count = 0;
     if (link->next >= links->messages)
         return sl_fail(SL_ERR_COMM, "channel %d: message %d of a step that has %d at most", link->spec.id,
                        link->next + 1, links->messages);
+    SL_TRY(sl_shape_count(&message->shape, &count));
+    size_t bytes = (size_t)count * sl_dtype_size(message->dtype);
+    if (bytes > link->spec.max_bytes)
+        return sl_fail(SL_ERR_COMM, "channel %d: a message of %zu bytes, %zu at most", link->spec.id, bytes,
+                       link->spec.max_bytes);
     *slot = link->next % link->spec.capacity;
+    link->bytes[*slot] = bytes;
     link->number[*slot] = link->next;
     link->tags[link->next++] = tag_of(link, message);
-    return SL_OK;
+done:
+    return status;
 }
 
 static int slot_of(const sl_device_link *link, const void *slot)
@@ -366,8 +405,18 @@ void sl_device_links_set_watch(sl_device_links *links, bool (*is_held_up)(void *
     links->watch_user = user;
 }
 
-/* Until the event is reached; fails if a rank has failed. */
-static sl_status poll_event(sl_device_links *links, sl_event *event)
+static sl_status watch(sl_device_links *links)
+{
+    sl_status status = SL_OK;
+    for (int k = 0; k < KINDS; k++) {
+        if (kinds[k]->watch && uses_kind(links, kinds[k]))
+            SL_TRY(kinds[k]->watch(links));
+    }
+done:
+    return status;
+}
+
+sl_status sl_device_links_poll(sl_device_links *links, sl_event *event)
 {
     sl_status status = SL_OK;
     bool done = false;
@@ -377,6 +426,7 @@ static sl_status poll_event(sl_device_links *links, sl_event *event)
     SL_TRY(sl_event_query(event, &done));
     while (!done) {
         SL_TRY(sl_group_progress(links->group));
+        SL_TRY(watch(links));
         sl_device_links_pause(since);
         if (links->is_held_up && sl_now() - looked > LOOK_SECONDS) {
             int now = links->is_held_up(links->watch_user);
@@ -397,7 +447,7 @@ sl_status sl_device_links_pace(sl_device_links *links, sl_stream *stream, int ah
     if (links->polled || !links->reached)
         return SL_OK;
     if (links->paced >= ahead)
-        SL_TRY(poll_event(links, links->paces[(links->paced - ahead) % SL_LINK_AHEAD]));
+        SL_TRY(sl_device_links_poll(links, links->paces[(links->paced - ahead) % SL_LINK_AHEAD]));
     SL_TRY(sl_event_record(links->paces[links->paced % SL_LINK_AHEAD], stream));
     links->paced++;
 done:
@@ -409,7 +459,7 @@ sl_status sl_device_links_wait(sl_device_links *links, sl_stream *stream)
     sl_status status = SL_OK;
     if (links->reached) {
         SL_TRY(sl_event_record(links->reached, stream));
-        SL_TRY(poll_event(links, links->reached));
+        SL_TRY(sl_device_links_poll(links, links->reached));
     }
     SL_TRY(sl_group_check(links->group)); /* what has arrived may be what a failed rank let through */
     SL_TRY(sl_stream_synchronize(stream));

@@ -1,8 +1,8 @@
-/* Device links: channels of a step whose slots are memory of the receiver's device. A stream of the sender copies into
- * them, a stream of the receiver reads them, and words beside them say whose turn it is; no host stands in between.
+/* Device links: channels of a step whose slots are memory of devices, handed over in the order of streams; no host stands
+ * in between. On one machine the slots lie in the receiver's memory and words beside them say whose turn it is; between
+ * machines NCCL carries the messages.
  *
- * Each step begins with the first slot of every link, so a step gives its streams the same work each time. Who waits for
- * a word has it in its own block: `arrived` of a slot lies with the receiver, `free` with the sender.
+ * Each step begins with the first slot of every link, so a step gives its streams the same work each time.
  *
  * What a message is travels as a tag beside it. The receiver compares all tags when the step has ended. */
 #ifndef SL_COMM_DEVICE_LINKS_H
@@ -13,8 +13,7 @@
 typedef struct sl_device_links sl_device_links; /* one rank's ends of all links of a pipeline */
 
 /* Collective over group, which lives longer. All ranks give the same specs; messages is how many of a channel a step has
- * at most. Channels whose ends cannot reach each other's memory do not become links, and none does if a rank's device
- * shares nothing (sl_device_share_limit). */
+ * at most. Channels whose ends have no such way to each other do not become links. */
 SL_MUST_CHECK sl_status sl_device_links_open(sl_group *group, sl_device *device, const sl_channel_spec *specs,
                                              int count, int messages, sl_device_links **out);
 /* No stream of this rank uses them any more. NULL is fine. */
@@ -27,6 +26,8 @@ bool sl_device_links_can_capture(const sl_device_links *links);
 /* How many are, and why the others are not ("" if all are). */
 int sl_device_links_count(const sl_device_links *links);
 const char *sl_device_links_reason(const sl_device_links *links);
+/* How messages go that have a link, for people. */
+const char *sl_device_links_way(const sl_device_links *links);
 
 /* ---- A step ----------------------------------------------------------------------------------
  * polled: the host waits for each word before it gives a stream the wait, so that no stream is ever held up. That is for

@@ -78,6 +78,7 @@ static sl_status cuda_open(int index, const sl_device_options *options, sl_devic
     snprintf(device->head.name, sizeof device->head.name, "cuda:%d", device->index);
     SL_TRY(cuda_select(device));
     SL_TRY(cuda_check(cudaGetDeviceProperties(&device->properties, device->index), "read the device's properties"));
+    memcpy(&device->head.unit, device->properties.uuid.bytes, sizeof device->head.unit);
     device->head.total = device->properties.totalGlobalMem;
     device->head.context = SL_CUDA_CONTEXT_BYTES;
     if (device->properties.major < 8) {

@@ -16,6 +16,7 @@ struct sl_device {
     atomic_size_t in_use; /* bytes; kept by sl_device_count_bytes */
     atomic_size_t peak;
     size_t total;                    /* bytes of memory that it has, set by open; 0: the host's */
+    uint64_t unit;                   /* set by open: the same for all who open this piece of hardware; 0: not known */
     size_t context;                  /* bytes of it that driver and libraries take, set by open */
     const sl_gpu_model *model;       /* set by open if the device is only described */
     pthread_mutex_t lock;            /* for the reserve */

@@ -7,7 +7,7 @@
 int sl_device_share_limit(const sl_device *device)
 {
     const char *wanted = getenv("SLUICE_DEVICE_LINKS");
-    bool shares = wanted && *wanted ? strcmp(wanted, "0") != 0 : device->backend->shares_unasked;
+    bool shares = wanted && *wanted ? strcmp(wanted, "1") == 0 : device->backend->shares_unasked;
     return shares ? device->backend->share_limit : 0;
 }
 

@@ -4,8 +4,8 @@
 
 #include "device/backend.h"
 
-/* How many devices of one process may wait for each other's words; 0: the device shares nothing. SLUICE_DEVICE_LINKS, 0 or
- * 1, forbids it, or asks for it where it is not the default. */
+/* How many devices of one process may wait for each other's words; 0: the device shares nothing. If
+ * SLUICE_DEVICE_LINKS is set, its value 1 asks for it and any other forbids it. */
 int sl_device_share_limit(const sl_device *device);
 
 /* Takes a block, zeroed, and says how others find it. It is freed when its owner has given it up and all that share this

@@ -143,13 +143,15 @@ static void describe_messages(sl_runtime *runtime, const char *reason)
     size_t size = sizeof runtime->messages_text;
     if (runtime->host)
         snprintf(runtime->messages_text, size, "host memory");
+    else if (all == 0)
+        snprintf(runtime->messages_text, size, "none");
     else if (linked == all)
-        snprintf(runtime->messages_text, size, "device memory, handed over by streams");
+        snprintf(runtime->messages_text, size, "device memory, %s", sl_device_links_way(runtime->links));
     else if (linked == 0)
         snprintf(runtime->messages_text, size, "host memory: %s", reason);
     else
-        snprintf(runtime->messages_text, size, "device memory on %d of %d routes, else host memory: %s", linked, all,
-                 reason);
+        snprintf(runtime->messages_text, size, "device memory on %d of %d routes, %s, else host memory: %s", linked,
+                 all, sl_device_links_way(runtime->links), reason);
 }
 
 /* Collective: the routes of edges whose ends reach each other's device memory become links. */

@@ -28,6 +28,7 @@ typedef struct run_result {
     uint64_t last_grads[MAX_PARAMS];
     uint64_t weights[MAX_PARAMS];
     int copies_differ; /* a tied parameter is not the same on all ranks that have it */
+    char messages[64]; /* how they went, as rank 0's runtime says */
     char error[512];
 } run_result;
 

@@ -164,6 +164,8 @@ sl_status run_pipelined(sl_group *group, const run_config *config, run_result *r
                                    .args = specs,
                                    .arg_count = 2 };
     SL_TRY(sl_runtime_create(&options, &runtime));
+    if (sl_group_rank(group) == 0)
+        snprintf(result->messages, sizeof result->messages, "%s", sl_runtime_messages(runtime));
     SL_TRY(set_weights(runtime, config, &model, list, masters));
     SL_TRY(train(runtime, group, config, list, masters, result));
     sl_device_memory memory = sl_device_get_memory(device);

@@ -4,6 +4,7 @@
 
 #include "support/device/test_device.h"
 
+#include "comm/nccl.h"
 #include "device/backend.h"
 #include "kernel/table.h"
 
@@ -142,5 +143,9 @@ void test_capture_destroy(sl_capture *head);
 /* ---- kernel.c -------------------------------------------------------------------------------- */
 
 extern const sl_kernel_table test_kernels;
+
+/* ---- nccl.c ---------------------------------------------------------------------------------- */
+
+extern const sl_nccl test_nccl;
 
 #endif

@@ -69,6 +69,7 @@ static void install(void)
 {
     sl_device_set_extra_backend(&test_backend);
     sl_kernel_set_extra_table(&test_kernels);
+    sl_nccl_set_extra(&test_nccl);
 }
 
 void test_device_install(void)

@@ -47,4 +47,13 @@ int64_t test_device_launches(void);
 /* Milliseconds that each stream pauses before each piece of work, instead of now and then; 0: as it comes. */
 void test_device_set_pause(double milliseconds);
 
+/* ---- NCCL ------------------------------------------------------------------------------------
+ * The device comes with what stands in for NCCL between ranks that are threads; their links use it if
+ * SLUICE_DEVICE_LINKS is nccl. */
+void test_nccl_refuse(bool refuse); /* no communicator can be made from now on, or again */
+void test_nccl_hold(bool hold);     /* no communicator becomes ready from now on, or again */
+void test_nccl_break(void);         /* all communicators report an error from now on */
+int test_nccl_count(int *opened);   /* ends that are open now, and that were opened since the last clear */
+void test_nccl_clear(void);         /* when no rank uses it any more */
+
 #endif

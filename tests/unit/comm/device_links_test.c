@@ -1,5 +1,5 @@
-/* Device links on the tests' device: messages of many steps arrive whole and in order, others than expected are found, and
- * a failure frees the streams that wait. Ranks are threads; tests/ranks has processes. */
+/* Device links on the tests' device, through shared memory and through what stands in for NCCL: messages of many steps arrive
+ * whole and in order, others than expected are found, and a failure frees the streams that wait. Ranks are threads. */
 #include "comm/device_links.h"
 #include "support/device/test_device.h"
 
@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { RANKS = 3, CHANNELS = 3, MESSAGES = 5, WORDS = 1000 };
 
@@ -20,6 +21,7 @@ typedef sl_status (*rank_body)(link_ring *ring, int rank);
 
 /* A ring: channel r goes from rank r to the next. */
 struct link_ring {
+    const char *way; /* of the messages */
     sl_group *groups[RANKS];
     int capacity;
     rank_body body;
@@ -156,6 +158,8 @@ static sl_status run_steps(link_ring *ring, int rank)
     SL_TRY(place_open(ring, rank, &at));
     if (sl_device_links_count(at.links) != CHANNELS || strcmp(sl_device_links_reason(at.links), "") != 0)
         SL_TRY(sl_fail(SL_ERR_INTERNAL, "not all are links: %s", sl_device_links_reason(at.links)));
+    if (strcmp(sl_device_links_way(at.links), ring->way) != 0)
+        SL_TRY(sl_fail(SL_ERR_INTERNAL, "messages go %s", sl_device_links_way(at.links)));
     for (int64_t step = 0; step < 8; step++)
         SL_TRY(run_step(ring, &at, rank, step, step % 3 == 0));
 done:
@@ -180,8 +184,10 @@ static void run_ring(link_ring *made, int capacity, rank_body body)
 {
     pthread_t threads[RANKS];
     rank_thread ranks[RANKS];
+    const char *wish = getenv("SLUICE_DEVICE_LINKS");
     test_device_install();
     *made = (link_ring){ .capacity = capacity, .body = body };
+    made->way = wish && strcmp(wish, "nccl") == 0 ? "through NCCL" : "handed over by streams";
     assert_int_equal(sl_group_open_threads(RANKS, NULL, made->groups), SL_OK);
     for (int r = 0; r < RANKS; r++) {
         ranks[r] = (rank_thread){ made, r };
@@ -191,6 +197,24 @@ static void run_ring(link_ring *made, int capacity, rank_body body)
         pthread_join(threads[r], NULL);
     for (int r = 0; r < RANKS; r++)
         sl_group_close(made->groups[r]);
+}
+
+/* ---- Both ways ------------------------------------------------------------------------------- */
+
+/* The state of a test is what SLUICE_DEVICE_LINKS says. */
+static int choose_way(void **state)
+{
+    return *state ? setenv("SLUICE_DEVICE_LINKS", *state, 1) : unsetenv("SLUICE_DEVICE_LINKS");
+}
+
+/* Whatever happened, no communicator is left. */
+static int leave_way(void **state)
+{
+    int opened = 0, left = test_nccl_count(&opened);
+    (void)state;
+    test_nccl_clear();
+    unsetenv("SLUICE_DEVICE_LINKS");
+    return left;
 }
 
 static void messages_of_many_steps_arrive_whole_and_in_order(void **state)
@@ -277,6 +301,121 @@ static void a_failure_frees_the_streams_that_wait(void **state)
     assert_true(sl_now() - start < 10);
 }
 
+/* ---- NCCL ------------------------------------------------------------------------------------ */
+
+static void every_link_has_a_communicator_from_the_start(void **state)
+{
+    (void)state;
+    link_ring made;
+    int opened = 0;
+    run_ring(&made, 2, run_steps);
+    for (int r = 0; r < RANKS; r++)
+        assert_int_equal(made.status[r], SL_OK);
+    assert_int_equal(test_nccl_count(&opened), 0);
+    assert_int_equal(opened, 2 * CHANNELS);
+}
+
+static sl_status expect_refusal(link_ring *ring, int rank)
+{
+    place at = { .device = NULL };
+    sl_status status = place_open(ring, rank, &at);
+    if (status == SL_OK && sl_device_links_count(at.links) > 0)
+        status = sl_fail(SL_ERR_INTERNAL, "there are links");
+    if (status == SL_OK && !strstr(sl_device_links_reason(at.links), "refused"))
+        status = sl_fail(SL_ERR_INTERNAL, "another reason: %s", sl_device_links_reason(at.links));
+    place_close(&at);
+    return status;
+}
+
+static void without_communicators_there_are_no_links_and_a_reason(void **state)
+{
+    (void)state;
+    link_ring made;
+    test_nccl_refuse(true);
+    run_ring(&made, 1, expect_refusal);
+    test_nccl_refuse(false);
+    for (int r = 0; r < RANKS; r++) {
+        if (made.status[r] != SL_OK)
+            fail_msg("rank %d: %s", r, made.messages[r]);
+    }
+}
+
+static void *fail_soon(void *user)
+{
+    nanosleep(&(struct timespec){ .tv_nsec = 50000000 }, NULL);
+    sl_fail(SL_ERR_STAGE, "it died");
+    sl_group_fail(user, SL_ERR_STAGE);
+    return NULL;
+}
+
+/* Rank 0 fails while all wait for communicators that never come. */
+static sl_status open_in_vain(link_ring *ring, int rank)
+{
+    place at = { .device = NULL };
+    pthread_t thread;
+    if (rank == 0 && pthread_create(&thread, NULL, fail_soon, ring->groups[0]) != 0)
+        return sl_fail(SL_ERR_MEMORY, "no thread");
+    sl_status status = place_open(ring, rank, &at);
+    if (rank == 0)
+        pthread_join(thread, NULL);
+    place_close(&at);
+    return status;
+}
+
+static void a_failure_ends_the_wait_for_communicators(void **state)
+{
+    (void)state;
+    link_ring made;
+    double start = sl_now();
+    test_nccl_hold(true);
+    run_ring(&made, 1, open_in_vain);
+    test_nccl_hold(false);
+    for (int r = 1; r < RANKS; r++) {
+        assert_int_equal(made.status[r], SL_ERR_PEER);
+        assert_non_null(strstr(made.messages[r], "rank 0 failed: it died"));
+    }
+    assert_true(sl_now() - start < 10);
+}
+
+/* Rank 0 sends nothing and says that NCCL is broken. */
+static sl_status break_early(link_ring *ring, int rank)
+{
+    sl_status status = SL_OK;
+    place at = { .device = NULL };
+    int before = (rank + RANKS - 1) % RANKS;
+    SL_TRY(place_open(ring, rank, &at));
+    SL_TRY(sl_device_links_begin(at.links, 0, false, at.out));
+    if (rank != 0)
+        SL_TRY(receive_one(&at, before, 0, 0));
+    else
+        test_nccl_break();
+    SL_TRY(end_step(&at));
+done:
+    if (status != SL_OK)
+        sl_group_fail(ring->groups[rank], status);
+    if (at.links)
+        sl_device_links_free_streams(at.links, (sl_stream *[]){ at.in, at.out }, 2);
+    place_close(&at);
+    return status;
+}
+
+static void an_error_of_nccl_ends_the_step(void **state)
+{
+    (void)state;
+    link_ring made;
+    double start = sl_now();
+    run_ring(&made, 1, break_early);
+    int found = 0;
+    for (int r = 0; r < RANKS; r++) {
+        assert_int_not_equal(made.status[r], SL_OK);
+        found += strstr(made.messages[r], "NCCL of the tests: broken") != NULL;
+    }
+    assert_true(found > 0);
+    assert_true(sl_now() - start < 10);
+}
+
+/* ---- Choices --------------------------------------------------------------------------------- */
+
 static sl_status count_links(link_ring *ring, int rank)
 {
     place at = { .device = NULL };
@@ -293,22 +432,46 @@ static void the_environment_can_forbid_them(void **state)
 {
     (void)state;
     link_ring made;
-    setenv("SLUICE_DEVICE_LINKS", "0", 1);
     run_ring(&made, 1, count_links);
-    unsetenv("SLUICE_DEVICE_LINKS");
     for (int r = 0; r < RANKS; r++) {
         if (made.status[r] != SL_OK)
             fail_msg("rank %d: %s", r, made.messages[r]);
     }
 }
 
+static void a_wish_that_means_nothing_is_an_error(void **state)
+{
+    (void)state;
+    link_ring made;
+    run_ring(&made, 1, run_steps);
+    for (int r = 0; r < RANKS; r++) {
+        assert_int_equal(made.status[r], SL_ERR_ARGUMENT);
+        assert_string_equal(made.messages[r], "SLUICE_DEVICE_LINKS is 'fast': it can be 0, 1 or nccl");
+    }
+}
+
+#define TEST_OF(function, way)                                                                                         \
+    {                                                                                                                  \
+        .name = #function " (" #way ")", .test_func = function, .setup_func = choose_way, .teardown_func = leave_way,  \
+        .initial_state = (way)                                                                                         \
+    }
+
 int main(void)
 {
+    static char one[] = "1", nccl[] = "nccl", none[] = "0", fast[] = "fast";
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(messages_of_many_steps_arrive_whole_and_in_order),
-        cmocka_unit_test(another_message_than_expected_is_found),
-        cmocka_unit_test(a_failure_frees_the_streams_that_wait),
-        cmocka_unit_test(the_environment_can_forbid_them),
+        TEST_OF(messages_of_many_steps_arrive_whole_and_in_order, one),
+        TEST_OF(messages_of_many_steps_arrive_whole_and_in_order, nccl),
+        TEST_OF(another_message_than_expected_is_found, one),
+        TEST_OF(another_message_than_expected_is_found, nccl),
+        TEST_OF(a_failure_frees_the_streams_that_wait, one),
+        TEST_OF(a_failure_frees_the_streams_that_wait, nccl),
+        TEST_OF(every_link_has_a_communicator_from_the_start, nccl),
+        TEST_OF(without_communicators_there_are_no_links_and_a_reason, nccl),
+        TEST_OF(a_failure_ends_the_wait_for_communicators, nccl),
+        TEST_OF(an_error_of_nccl_ends_the_step, nccl),
+        TEST_OF(the_environment_can_forbid_them, none),
+        TEST_OF(a_wish_that_means_nothing_is_an_error, fast),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,568 @@
+/* Links through NCCL, for ranks whose devices do not reach each other's memory. Every link has a communicator of two ranks
+ * and a stream of its own: links that share one would run in one order, and schedules need others. Both ends have slots.
+ *
+ * All communicators are made when the links are opened, and a first message connects them, so a step connects nothing.
+ * What a step's messages were goes through a channel of the host when the step ends. */
+#include "comm/device_link.h"
+
+#include "base/alloc.h"
+#include "comm/nccl.h"
+#include "device/share.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { SENDER, RECEIVER, RANKS }; /* of a communicator */
+enum { SLOT_ALIGNMENT = 256 };
+enum { RECORD_CHANNELS = 1 << 30 }; /* added to the id of the link's channel */
+/* Streams past these would share hardware queues with others and wait behind them. */
+enum { MOST_ENDS = 20 };
+
+static const double open_seconds = 30; /* for the other rank to come, too */
+
+/* What a rank tells of itself when links are opened. */
+enum { HAS_NCCL = 1, SERVES_THREADS = 2 };
+
+/* This rank's end of a link. */
+typedef struct nccl_end {
+    sl_nccl_comm *comm; /* NULL: this rank has no end */
+    sl_stream *stream;
+    void *block;      /* its slots */
+    sl_event **full;  /* (capacity) the sender has filled the slot; the receiver has the message */
+    sl_event **empty; /* (capacity) the message has left the slot; the receiver has released it */
+    sl_channel *records;
+    uint32_t *record; /* (1 + messages) */
+    int given;        /* messages of the step to the stream */
+    bool failed;      /* to open */
+} nccl_end;
+
+struct nccl_links {
+    const sl_nccl *nccl; /* NULL: this rank cannot use it */
+    nccl_end *ends;      /* (count) by the numbers of the list */
+};
+
+static const char *find_obstacle(const sl_rank_offer *offers, int ranks, int a, int b)
+{
+    const sl_rank_offer *x = &offers[a], *y = &offers[b];
+    bool asked = x->wish == SL_LINKS_NCCL && y->wish == SL_LINKS_NCCL;
+    (void)ranks;
+    if (a == b)
+        return "a rank sends to itself";
+    if (x->wish == SL_LINKS_NONE || y->wish == SL_LINKS_NONE)
+        return "SLUICE_DEVICE_LINKS is 0";
+    if (x->kind != y->kind || x->kind == SL_DEVICE_CPU)
+        return "NCCL joins devices of one kind";
+    if (asked || x->machine == 0 || x->machine != y->machine)
+        return NULL;
+    if (x->limit == 0 || y->limit == 0)
+        return "on one machine NCCL is used if SLUICE_DEVICE_LINKS is nccl";
+    return x->unit == y->unit ? "the ranks share a GPU" : NULL;
+}
+
+static bool is_nccl(const sl_device_link *link)
+{
+    return link->kind == &sl_device_link_nccl;
+}
+
+static bool has_end(const sl_device_link *link)
+{
+    return is_nccl(link) && (link->sends || link->receives);
+}
+
+static nccl_end *end_of(const sl_device_links *links, const sl_device_link *link)
+{
+    return &links->nccl->ends[link - links->list];
+}
+
+/* ---- Asking a communicator ------------------------------------------------------------------- */
+
+/* NCCL may notice the death of a rank before the run does, whose word says more. */
+static sl_status explain(sl_device_links *links, sl_status status)
+{
+    char text[512];
+    double since = sl_now();
+    snprintf(text, sizeof text, "%s", sl_error_message());
+    while (sl_now() - since < 1) {
+        sl_status run = sl_group_progress(links->group);
+        if (run != SL_OK)
+            return run;
+        sl_device_links_pause(since);
+    }
+    return sl_fail(status, "%s", text);
+}
+
+/* Until the communicator has done what it was asked for last. limit: seconds; 0: none. */
+static sl_status settle(sl_device_links *links, const nccl_end *end, double limit)
+{
+    sl_status status = SL_OK;
+    const sl_nccl *nccl = links->nccl->nccl;
+    bool ready = false;
+    double since = sl_now();
+    status = nccl->ask(end->comm, &ready);
+    if (status == SL_OK && ready)
+        return SL_OK;
+    sl_device_links_count_waiting(links, 1);
+    while (status == SL_OK && !ready) {
+        if (limit > 0 && sl_now() - since > limit)
+            SL_TRY(sl_fail(SL_ERR_COMM, "NCCL: the other rank did not come in %g s", limit));
+        SL_TRY(sl_group_progress(links->group));
+        sl_device_links_pause(since);
+        status = nccl->ask(end->comm, &ready);
+    }
+    if (status != SL_OK)
+        status = explain(links, status);
+done:
+    sl_device_links_count_waiting(links, -1);
+    return status;
+}
+
+static sl_status watch(sl_device_links *links)
+{
+    for (int i = 0; i < links->count; i++) {
+        bool ready = false;
+        if (!has_end(&links->list[i]))
+            continue;
+        sl_status status = links->nccl->nccl->ask(links->nccl->ends[i].comm, &ready);
+        if (status != SL_OK)
+            return explain(links, status);
+    }
+    return SL_OK;
+}
+
+/* ---- Opening --------------------------------------------------------------------------------- */
+
+static void drop(sl_device_links *links, sl_device_link *link, const char *reason)
+{
+    sl_device_links_set_reason(links, reason);
+    link->kind = NULL;
+}
+
+/* Takes the kind from links with an end that cannot use NCCL. flags: (ranks) as told. */
+static sl_status drop_impossible(sl_device_links *links, const sl_rank_offer *offers, const uint8_t *flags)
+{
+    sl_status status = SL_OK;
+    int *ends = NULL;
+    SL_TRY(SL_NEW_ARRAY(ends, sl_group_size(links->group)));
+    for (int i = 0; i < links->count; i++) {
+        sl_device_link *link = &links->list[i];
+        int a = link->spec.src, b = link->spec.dst;
+        if (!is_nccl(link))
+            continue;
+        if (!(flags[a] & flags[b] & HAS_NCCL))
+            drop(links, link, "NCCL is not installed on all machines");
+        else if (offers[a].machine == offers[b].machine && offers[a].process == offers[b].process &&
+                 !(flags[a] & SERVES_THREADS))
+            drop(links, link, "ranks are threads of one process, which NCCL does not join");
+        else if (ends[a] >= MOST_ENDS || ends[b] >= MOST_ENDS)
+            drop(links, link, "a rank has too many links through NCCL");
+        else
+            ends[a]++, ends[b]++;
+    }
+done:
+    sl_free(ends);
+    return status;
+}
+
+/* NCCL takes two ranks on one GPU for a mistake, unless they seem to be on different hosts. */
+static void prepare_host(const sl_device_links *links, const sl_rank_offer *offers)
+{
+    int rank = sl_group_rank(links->group);
+    char host_id[64];
+    bool shares = false;
+    for (int r = 0; r < sl_group_size(links->group); r++)
+        shares |= r != rank && offers[r].machine == offers[rank].machine && offers[r].unit == offers[rank].unit;
+    snprintf(host_id, sizeof host_id, "%016llx-%lld", (unsigned long long)offers[rank].machine, (long long)getpid());
+    links->nccl->nccl->prepare(shares ? host_id : NULL);
+}
+
+/* Who can use NCCL at all. */
+static sl_status agree(sl_device_links *links, const sl_rank_offer *offers)
+{
+    sl_status status = SL_OK;
+    struct nccl_links *own = links->nccl;
+    uint8_t flag = 0, *flags = NULL;
+    SL_TRY(SL_NEW_ARRAY(flags, sl_group_size(links->group)));
+    if (sl_nccl_load(&own->nccl) != SL_OK)
+        sl_device_links_set_reason(links, sl_error_message());
+    else if (own->nccl->device_kind != sl_device_get_kind(links->device))
+        own->nccl = NULL;
+    if (own->nccl)
+        flag = (uint8_t)(HAS_NCCL | (own->nccl->serves_threads ? SERVES_THREADS : 0));
+    SL_TRY(sl_group_all_gather(links->group, &flag, sizeof flag, flags));
+    SL_TRY(drop_impossible(links, offers, flags));
+    if (own->nccl)
+        prepare_host(links, offers);
+done:
+    sl_free(flags);
+    return status;
+}
+
+/* (ranks, count): the id of each link, made by its sender; zero: it could not be made. */
+static sl_status share_ids(sl_device_links *links, sl_nccl_id **out)
+{
+    sl_status status = SL_OK;
+    sl_nccl_id *own = NULL, *all = NULL;
+    SL_TRY(SL_NEW_ARRAY(own, links->count));
+    SL_TRY(SL_NEW_ARRAY(all, (int64_t)sl_group_size(links->group) * links->count));
+    for (int i = 0; i < links->count; i++) {
+        if (is_nccl(&links->list[i]) && links->list[i].sends && links->nccl->nccl->make_id(&own[i]) != SL_OK)
+            sl_device_links_set_reason(links, sl_error_message());
+    }
+    SL_TRY(sl_group_all_gather(links->group, own, (size_t)links->count * sizeof *own, all));
+    *out = all;
+    all = NULL;
+done:
+    sl_free(all);
+    sl_free(own);
+    return status;
+}
+
+static sl_status make_events(sl_device *device, int count, sl_event ***out)
+{
+    sl_status status = SL_OK;
+    SL_TRY(SL_NEW_ARRAY(*out, count));
+    for (int i = 0; i < count; i++)
+        SL_TRY(sl_event_create(device, &(*out)[i]));
+done:
+    return status;
+}
+
+/* Begins one end; `connect` goes on. */
+static sl_status open_end(sl_device_links *links, sl_device_link *link, const sl_nccl_id *id)
+{
+    sl_status status = SL_OK;
+    nccl_end *end = end_of(links, link);
+    static const sl_nccl_id none;
+    sl_device_handle unused; /* memory for messages is taken in one way, whoever reads it */
+    size_t bytes = link->spec.max_bytes ? link->spec.max_bytes : 1;
+    link->stride = (bytes + SLOT_ALIGNMENT - 1) / SLOT_ALIGNMENT * SLOT_ALIGNMENT;
+    SL_TRY(sl_device_links_prepare(links));
+    SL_TRY(SL_NEW_ARRAY(end->record, 1 + links->messages));
+    SL_TRY(sl_device_share(links->device, link->stride * (size_t)link->spec.capacity, &unused, &end->block));
+    link->slots = end->block;
+    SL_TRY(sl_stream_create(links->device, &end->stream));
+    SL_TRY(make_events(links->device, link->spec.capacity, &end->full));
+    SL_TRY(make_events(links->device, link->spec.capacity, &end->empty));
+    if (memcmp(id, &none, sizeof none) == 0)
+        return sl_fail(SL_ERR_COMM, "NCCL: rank %d could not make a communicator", link->spec.src);
+    SL_TRY(links->nccl->nccl->open(id, RANKS, link->sends ? SENDER : RECEIVER, &end->comm));
+done:
+    return status;
+}
+
+static sl_status transfer(const sl_device_links *links, const sl_device_link *link, int slot, size_t bytes)
+{
+    const sl_nccl *nccl = links->nccl->nccl;
+    const nccl_end *end = end_of(links, link);
+    void *data = link->slots + (size_t)slot * link->stride;
+    return link->sends ? nccl->send(end->comm, data, bytes, RECEIVER, end->stream)
+                       : nccl->receive(end->comm, data, bytes, SENDER, end->stream);
+}
+
+/* Does one part of opening at all ends that have not failed: first it is begun everywhere, so that no rank waits for one
+ * that waits for another. Fails only if the run has. */
+static sl_status settle_ends(sl_device_links *links)
+{
+    sl_status status = SL_OK;
+    for (int i = 0; i < links->count; i++) {
+        nccl_end *end = &links->nccl->ends[i];
+        if (!has_end(&links->list[i]) || end->failed || settle(links, end, open_seconds) == SL_OK)
+            continue;
+        sl_device_links_set_reason(links, sl_error_message());
+        end->failed = true;
+        SL_TRY(sl_group_progress(links->group));
+    }
+done:
+    return status;
+}
+
+static void note_failure(sl_device_links *links, nccl_end *end, sl_status status)
+{
+    if (status == SL_OK)
+        return;
+    sl_device_links_set_reason(links, sl_error_message());
+    end->failed = true;
+}
+
+/* Opens the communicators and sends a first message through each. */
+static sl_status open_ends(sl_device_links *links, const sl_nccl_id *ids)
+{
+    sl_status status = SL_OK;
+    for (int i = 0; i < links->count; i++) {
+        sl_device_link *link = &links->list[i];
+        if (has_end(link))
+            note_failure(links, &links->nccl->ends[i], open_end(links, link, &ids[link->spec.src * links->count + i]));
+    }
+    SL_TRY(settle_ends(links));
+    for (int i = 0; i < links->count; i++) {
+        const sl_device_link *link = &links->list[i];
+        nccl_end *end = &links->nccl->ends[i];
+        if (has_end(link) && !end->failed)
+            note_failure(links, end, transfer(links, link, 0, 1));
+    }
+    SL_TRY(settle_ends(links));
+done:
+    return status;
+}
+
+/* A link that one end could not open is none. */
+static sl_status agree_on_ends(sl_device_links *links)
+{
+    sl_status status = SL_OK;
+    int ranks = sl_group_size(links->group), count = links->count;
+    uint8_t *own = NULL, *all = NULL;
+    SL_TRY(SL_NEW_ARRAY(own, count));
+    SL_TRY(SL_NEW_ARRAY(all, (int64_t)ranks * count));
+    for (int i = 0; i < count; i++)
+        own[i] = links->nccl->ends[i].failed;
+    SL_TRY(sl_group_all_gather(links->group, own, (size_t)count, all));
+    for (int i = 0; i < count; i++) {
+        sl_device_link *link = &links->list[i];
+        bool failed = all[link->spec.src * count + i] || all[link->spec.dst * count + i];
+        if (is_nccl(link) && failed)
+            drop(links, link, "NCCL: a rank could not open a communicator");
+    }
+done:
+    sl_free(all);
+    sl_free(own);
+    return status;
+}
+
+/* For the first messages, which nobody waits for otherwise. */
+static sl_status await_first(sl_device_links *links)
+{
+    sl_status status = SL_OK;
+    for (int i = 0; i < links->count; i++) {
+        if (has_end(&links->list[i]))
+            SL_TRY(sl_device_links_wait(links, links->nccl->ends[i].stream));
+    }
+done:
+    return status;
+}
+
+static sl_status open_records(sl_device_links *links)
+{
+    sl_status status = SL_OK;
+    sl_channel_spec *specs = NULL;
+    sl_channel **opened = NULL;
+    int count = 0, at = 0;
+    SL_TRY(SL_NEW_ARRAY(specs, links->count));
+    SL_TRY(SL_NEW_ARRAY(opened, links->count));
+    for (int i = 0; i < links->count; i++) {
+        const sl_channel_spec *spec = &links->list[i].spec;
+        if (is_nccl(&links->list[i]))
+            specs[count++] = (sl_channel_spec){ .id = RECORD_CHANNELS + spec->id,
+                                                .src = spec->src,
+                                                .dst = spec->dst,
+                                                .capacity = 1,
+                                                .max_bytes = (1 + (size_t)links->messages) * sizeof(uint32_t) };
+    }
+    SL_TRY(sl_group_open_channels(links->group, specs, count, opened));
+    for (int i = 0; i < links->count; i++) {
+        if (is_nccl(&links->list[i]))
+            links->nccl->ends[i].records = opened[at++];
+    }
+done:
+    sl_free(opened);
+    sl_free(specs);
+    return status;
+}
+
+static sl_status open_links(sl_device_links *links, const sl_rank_offer *offers)
+{
+    sl_status status = SL_OK;
+    sl_nccl_id *ids = NULL;
+    SL_TRY(SL_NEW(links->nccl));
+    SL_TRY(SL_NEW_ARRAY(links->nccl->ends, links->count));
+    SL_TRY(agree(links, offers));
+    SL_TRY(share_ids(links, &ids));
+    SL_TRY(open_ends(links, ids));
+    SL_TRY(agree_on_ends(links));
+    SL_TRY(await_first(links));
+    SL_TRY(open_records(links));
+done:
+    sl_free(ids);
+    return status;
+}
+
+static void destroy_events(sl_event **events, int count)
+{
+    for (int i = 0; events && i < count; i++)
+        sl_event_destroy(events[i]);
+    sl_free(events);
+}
+
+static void close_links(sl_device_links *links)
+{
+    struct nccl_links *own = links->nccl;
+    if (!own)
+        return;
+    for (int i = 0; own->ends && i < links->count; i++) {
+        const sl_device_link *link = &links->list[i];
+        nccl_end *end = &own->ends[i];
+        if (end->comm)
+            own->nccl->close(end->comm);
+        sl_channel_close(end->records);
+        sl_free(end->record);
+        sl_stream_destroy(end->stream);
+        destroy_events(end->full, link->spec.capacity);
+        destroy_events(end->empty, link->spec.capacity);
+        sl_device_unshare(links->device, end->block);
+    }
+    sl_free(own->ends);
+    sl_free(own);
+    links->nccl = NULL;
+}
+
+/* ---- A step ---------------------------------------------------------------------------------- */
+
+static sl_status begin(sl_device_links *links, sl_stream *out)
+{
+    (void)out;
+    for (int i = 0; i < links->count; i++)
+        links->nccl->ends[i].given = 0;
+    return SL_OK;
+}
+
+static sl_status reserve(sl_device_links *links, sl_device_link *link, int slot, sl_stream *stream)
+{
+    return sl_stream_wait(stream, end_of(links, link)->empty[slot]);
+}
+
+/* The link's stream sends what the slot has once `stream` has come so far. */
+static sl_status commit(sl_device_links *links, sl_device_link *link, int slot, sl_stream *stream)
+{
+    sl_status status = SL_OK;
+    nccl_end *end = end_of(links, link);
+    SL_TRY(sl_event_record(end->full[slot], stream));
+    SL_TRY(sl_stream_wait(end->stream, end->full[slot]));
+    SL_TRY(transfer(links, link, slot, link->bytes[slot]));
+    SL_TRY(settle(links, end, 0));
+    SL_TRY(sl_event_record(end->empty[slot], end->stream));
+    end->given++;
+done:
+    return status;
+}
+
+static sl_status receive(sl_device_links *links, sl_device_link *link, int slot, sl_stream *stream)
+{
+    sl_status status = SL_OK;
+    nccl_end *end = end_of(links, link);
+    SL_TRY(sl_stream_wait(end->stream, end->empty[slot]));
+    SL_TRY(transfer(links, link, slot, link->bytes[slot]));
+    SL_TRY(settle(links, end, 0));
+    SL_TRY(sl_event_record(end->full[slot], end->stream));
+    end->given++;
+    if (links->polled)
+        SL_TRY(sl_device_links_poll(links, end->full[slot]));
+    SL_TRY(sl_stream_wait(stream, end->full[slot]));
+done:
+    return status;
+}
+
+static sl_status release(sl_device_links *links, sl_device_link *link, int slot, sl_stream *stream)
+{
+    return sl_event_record(end_of(links, link)->empty[slot], stream);
+}
+
+/* ---- The end of a step ----------------------------------------------------------------------- */
+
+static sl_message record_message(const sl_device_links *links)
+{
+    return (sl_message){ .step = links->step, .dtype = SL_I32, .shape = { 1, { 1 + links->messages } } };
+}
+
+/* The host knows what it has sent. */
+static sl_status fetch(sl_device_links *links, sl_stream *in)
+{
+    sl_status status = SL_OK;
+    sl_message message = record_message(links);
+    (void)in;
+    for (int i = 0; i < links->count; i++) {
+        const sl_device_link *link = &links->list[i];
+        sl_channel *records = links->nccl->ends[i].records;
+        void *slot = NULL;
+        if (!is_nccl(link) || !link->sends)
+            continue;
+        SL_TRY(sl_channel_reserve(records, &message, &slot));
+        uint32_t *record = slot;
+        memset(record, 0, (1 + (size_t)links->messages) * sizeof *record);
+        record[0] = (uint32_t)links->step;
+        memcpy(record + 1, link->tags, (size_t)link->next * sizeof *record);
+        SL_TRY(sl_channel_commit(records, slot));
+    }
+done:
+    return status;
+}
+
+static sl_status get_record(sl_device_links *links, const sl_device_link *link, const uint32_t **out)
+{
+    sl_status status = SL_OK;
+    const nccl_end *end = end_of(links, link);
+    sl_message message = record_message(links);
+    void *slot = NULL;
+    SL_TRY(sl_channel_receive(end->records, &message, NULL, &slot));
+    memcpy(end->record, slot, (1 + (size_t)links->messages) * sizeof *end->record);
+    SL_TRY(sl_channel_release(end->records, slot));
+    *out = end->record;
+done:
+    return status;
+}
+
+/* Messages that have left this end, or come to it. All but the last ones of the slots have. */
+static sl_status count_sent(sl_device_links *links, const sl_device_link *link, int *out)
+{
+    sl_status status = SL_OK;
+    const nccl_end *end = end_of(links, link);
+    sl_event **passed = link->sends ? end->empty : end->full;
+    int capacity = link->spec.capacity, count = end->given > capacity ? end->given - capacity : 0;
+    bool done = true;
+    while (count < end->given && done) {
+        SL_TRY(sl_event_query(passed[count % capacity], &done));
+        count += done;
+    }
+    *out = count;
+done:
+    return status;
+}
+
+/* Of the first message that has not left: once the slot is full it waits for the receiver. */
+static sl_status has_room(sl_device_links *links, const sl_device_link *link, int slot, bool *out)
+{
+    sl_status status = SL_OK;
+    const nccl_end *end = end_of(links, link);
+    bool full = true, empty = true;
+    SL_TRY(sl_event_query(end->full[slot], &full));
+    SL_TRY(sl_event_query(end->empty[slot], &empty));
+    *out = empty || !full;
+done:
+    return status;
+}
+
+static bool let_through(sl_device_links *links)
+{
+    for (int i = 0; i < links->count; i++) {
+        if (has_end(&links->list[i]))
+            links->nccl->nccl->stop(links->nccl->ends[i].comm);
+    }
+    return true;
+}
+
+const sl_device_link_kind sl_device_link_nccl = {
+    .way = "through NCCL",
+    .find_obstacle = find_obstacle,
+    .open = open_links,
+    .close = close_links,
+    .begin = begin,
+    .reserve = reserve,
+    .commit = commit,
+    .receive = receive,
+    .release = release,
+    .fetch = fetch,
+    .get_record = get_record,
+    .count_sent = count_sent,
+    .has_room = has_room,
+    .watch = watch,
+    .let_through = let_through,
+};

@@ -1,0 +1,188 @@
+/* The NCCL module: NCCL's library, found at run time, as the table of nccl.h. */
+#include "comm/nccl.h"
+
+#include <dlfcn.h>
+#include <nccl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+_Static_assert(sizeof(sl_nccl_id) == sizeof(ncclUniqueId), "an id has room");
+
+struct sl_nccl_comm {
+    ncclComm_t comm;
+    bool is_stopped; /* the thread aborts it */
+    pthread_t thread;
+};
+
+static const sl_nccl_host *host;
+
+/* NCCL's functions. */
+static struct {
+    ncclResult_t (*get_version)(int *version);
+    ncclResult_t (*get_unique_id)(ncclUniqueId *id);
+    ncclResult_t (*init)(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t *config);
+    ncclResult_t (*get_async_error)(ncclComm_t comm, ncclResult_t *error);
+    ncclResult_t (*send)(const void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                         cudaStream_t stream);
+    ncclResult_t (*receive)(void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                            cudaStream_t stream);
+    ncclResult_t (*abort)(ncclComm_t comm);
+    const char *(*error_string)(ncclResult_t result);
+    const char *(*last_error)(ncclComm_t comm);
+} nccl;
+
+static sl_status check(ncclResult_t result, const char *what)
+{
+    if (result == ncclSuccess || result == ncclInProgress)
+        return SL_OK;
+    const char *more = nccl.last_error(NULL);
+    return host->fail(SL_ERR_COMM, "NCCL: %s: %s%s%s", what, nccl.error_string(result), more && *more ? ": " : "",
+                      more ? more : "");
+}
+
+/* NCCL reads it once, when it is first used. */
+static void prepare(const char *host_id)
+{
+    if (host_id)
+        setenv("NCCL_HOSTID", host_id, 0);
+}
+
+static sl_status make_id(sl_nccl_id *out)
+{
+    ncclUniqueId id;
+    sl_status status = check(nccl.get_unique_id(&id), "make a communicator's id");
+    if (status == SL_OK)
+        memcpy(out->bytes, id.internal, sizeof out->bytes);
+    return status;
+}
+
+/* Its kernels wait for other ranks beside the kernels of a step: few of them may hold the GPU's processors. */
+static sl_status open_comm(const sl_nccl_id *id, int ranks, int rank, sl_nccl_comm **out)
+{
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclUniqueId given;
+    sl_nccl_comm *made = NULL;
+    sl_status status = host->alloc(1, sizeof *made, (void **)&made);
+    if (status != SL_OK)
+        return status;
+    memcpy(given.internal, id->bytes, sizeof given.internal);
+    config.blocking = 0;
+    config.minCTAs = 1;
+    config.maxCTAs = 4;
+    status = check(nccl.init(&made->comm, ranks, given, rank, &config), "open a communicator");
+    if (status == SL_OK)
+        *out = made;
+    else
+        host->free(made);
+    return status;
+}
+
+static sl_status ask(sl_nccl_comm *comm, bool *ready)
+{
+    ncclResult_t state = ncclSuccess, result = nccl.get_async_error(comm->comm, &state);
+    sl_status status = check(result != ncclSuccess ? result : state, "a communicator has failed");
+    if (status == SL_OK)
+        *ready = state == ncclSuccess;
+    return status;
+}
+
+static sl_status send_message(sl_nccl_comm *comm, const void *data, size_t bytes, int to, sl_stream *stream)
+{
+    return check(nccl.send(data, bytes, ncclUint8, to, comm->comm, host->stream_native(stream)), "send");
+}
+
+static sl_status receive_message(sl_nccl_comm *comm, void *data, size_t bytes, int from, sl_stream *stream)
+{
+    return check(nccl.receive(data, bytes, ncclUint8, from, comm->comm, host->stream_native(stream)), "receive");
+}
+
+static void *abort_comm(void *user)
+{
+    sl_nccl_comm *comm = user;
+    (void)nccl.abort(comm->comm);
+    return NULL;
+}
+
+/* Aborting tells the communicator's kernels to end, and then waits for the whole device, which may wait for kernels of
+ * another communicator: so all are aborted at once. */
+static void stop(sl_nccl_comm *comm)
+{
+    if (comm->is_stopped)
+        return;
+    comm->is_stopped = true;
+    if (pthread_create(&comm->thread, NULL, abort_comm, comm) != 0) {
+        comm->thread = pthread_self();
+        abort_comm(comm);
+    }
+}
+
+static void close_comm(sl_nccl_comm *comm)
+{
+    if (!comm->is_stopped)
+        abort_comm(comm);
+    else if (!pthread_equal(comm->thread, pthread_self()))
+        pthread_join(comm->thread, NULL);
+    host->free(comm);
+}
+
+/* ---- The library ----------------------------------------------------------------------------- */
+
+static sl_status find_symbols(void *library)
+{
+    const struct {
+        const char *name;
+        void *place;
+    } needed[] = {
+        { "ncclGetVersion", &nccl.get_version },
+        { "ncclGetUniqueId", &nccl.get_unique_id },
+        { "ncclCommInitRankConfig", &nccl.init },
+        { "ncclCommGetAsyncError", &nccl.get_async_error },
+        { "ncclSend", &nccl.send },
+        { "ncclRecv", &nccl.receive },
+        { "ncclCommAbort", &nccl.abort },
+        { "ncclGetErrorString", &nccl.error_string },
+        { "ncclGetLastError", &nccl.last_error },
+    };
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
+        void *symbol = dlsym(library, needed[i].name);
+        if (!symbol)
+            return host->fail(SL_ERR_UNSUPPORTED, "libnccl.so.2 has no %s: NCCL 2.18 or newer is needed",
+                              needed[i].name);
+        memcpy(needed[i].place, &symbol, sizeof symbol);
+    }
+    return SL_OK;
+}
+
+SL_API sl_status sluice_nccl_module(const sl_nccl_host *given, const sl_nccl **out);
+
+sl_status sluice_nccl_module(const sl_nccl_host *given, const sl_nccl **out)
+{
+    static sl_nccl table = {
+        .device_kind = SL_DEVICE_CUDA,
+        .serves_threads = false, /* they would need a GPU each; links through shared memory serve them */
+        .prepare = prepare,
+        .make_id = make_id,
+        .open = open_comm,
+        .ask = ask,
+        .send = send_message,
+        .receive = receive_message,
+        .stop = stop,
+        .close = close_comm,
+    };
+    int version = 0;
+    if (given->version != SL_NCCL_MODULE_VERSION)
+        return given->fail(SL_ERR_UNSUPPORTED, "libsluice_nccl.so is not of this version of sluice");
+    host = given;
+    void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        return host->fail(SL_ERR_UNSUPPORTED, "NCCL is not installed: %s", dlerror());
+    sl_status status = find_symbols(library);
+    if (status != SL_OK)
+        return status;
+    (void)nccl.get_version(&version);
+    snprintf(table.version, sizeof table.version, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+    *out = &table;
+    return SL_OK;
+}

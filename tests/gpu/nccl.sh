@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Training with messages through NCCL, between processes that share the GPU: the bits are those of one rank, and a rank that
+# is killed ends all of them soon. nccl_test.c has all schedules.
+. "$(dirname "$0")/../cli/common.bash"
+compare=$SLUICE_SUPPORT/compare
+
+data=$SLUICE_DATA/models/gpt2-tiny
+if ! "$SLUICE" eval --device cuda --model "$data" --tokens "$data/tokens.bin" --batch 1 --seq 8 --steps 1 >"$out" 2>"$err"; then
+    grep -qE 'no GPU that can be used|libsluice_cuda' "$err" || fail "eval on the GPU failed"
+    cat "$err"
+    exit 77
+fi
+
+cd "$scratch"
+head -c 20000 "$SLUICE_SOURCE/examples/demo/tales.txt" >text.txt
+export SLUICE_DEVICE_LINKS=nccl
+arguments=(train --device cuda --data.text=text.txt --model.n_layer=8 --model.n_embd=64 --model.n_head=4 --batch.seq=32 --batch.size=8
+    --batch.microbatches=8 --log.progress=plain)
+
+run 0 "$SLUICE" "${arguments[@]}" --run.steps=6 --run.out=one
+"$SLUICE" "${arguments[@]}" --run.steps=6 --run.out=several --parallel.pp=2 >"$out" 2>"$err" || fail "two ranks"
+if grep -qE 'libsluice_nccl|NCCL is not installed' "$out"; then
+    grep messages "$out"
+    exit 77
+fi
+prints 'messages device memory, through NCCL'
+run 0 "$compare" metrics one/metrics.jsonl several/metrics.jsonl
+run 0 "$compare" checkpoints one/checkpoints/step-00000006 several/checkpoints/step-00000006
+
+# Threads of one process are not joined by NCCL.
+run 0 "$SLUICE" "${arguments[@]}" --run.steps=6 --run.out=several --overwrite --parallel.pp=2 --ranks-as threads
+prints 'messages host memory: ranks are threads of one process, which NCCL does not join'
+run 0 "$compare" metrics one/metrics.jsonl several/metrics.jsonl
+
+# A rank that is killed while kernels of the others wait for it.
+for victim in 1 2; do
+    rm -rf killed
+    "$SLUICE" "${arguments[@]}" --run.steps=1000000 --parallel.pp=2 --run.out=killed >"$out" 2>"$err" &
+    pid=$!
+    until [ -s killed/metrics.jsonl ] && [ "$(wc -l <killed/metrics.jsonl)" -ge 8 ]; do
+        kill -0 $pid || fail "the run has ended"
+        sleep 0.1
+    done
+    start=$(date +%s%N)
+    kill -KILL "$(pgrep -P "$(pgrep -P $pid)" | sed -n ${victim}p)"
+    code=0
+    wait $pid || code=$?
+    took=$((($(date +%s%N) - start) / 1000000))
+    [ $code -eq 137 ] || fail "exit code $code after a rank was killed"
+    complains "rank $((victim - 1)) was killed by signal 9"
+    [ $took -lt 2000 ] || fail "$took ms from the death of a rank to the end"
+    echo "rank $((victim - 1)) killed: all have ended after $took ms"
+done

@@ -1,0 +1,108 @@
+/* Pipelines of processes that share a GPU: messages through NCCL give the bits of messages through the host, with every
+ * schedule. */
+#include "ranks/support/pipeline.h"
+
+#include "comm/nccl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { SCHEDULES = 7, SKIPPED = 77 };
+
+static const char *const schedules[SCHEDULES] = { "GPipe",     "1F1B",          "Interleaved1F1B",
+                                                  "LoopedBFS", "ZBVZeroBubble", "InterleavedZeroBubble",
+                                                  "DualPipeV" };
+
+/* In memory that the ranks share. */
+typedef struct nccl_job {
+    int ranks;
+    run_result host[SCHEDULES], nccl[SCHEDULES];
+    double seconds[SCHEDULES];
+} nccl_job;
+
+static run_config config_of(const nccl_job *job, int i)
+{
+    run_config config = { .model = MODEL_LLAMA, .ranks = job->ranks, .stages_per_rank = 1, .microbatches = 8 };
+    snprintf(config.schedule, sizeof config.schedule, "%s", schedules[i]);
+    if (i >= 2)
+        config.stages_per_rank = 2;
+    return config;
+}
+
+/* One rank: all runs, one after another. A run that failed says so in its result. */
+static int rank_main(void *user, int rank)
+{
+    nccl_job *job = user;
+    sl_group *group = NULL;
+    sl_device *device = NULL;
+    const sl_nccl *nccl = NULL;
+    sl_status status = SL_OK;
+    (void)rank;
+    if (sl_device_open("cuda", NULL, &device) != SL_OK || sl_nccl_load(&nccl) != SL_OK) {
+        fprintf(stderr, "%s\n", sl_error_message());
+        return SKIPPED;
+    }
+    if (sl_group_open(NULL, &group) != SL_OK)
+        return 1;
+    for (int i = 0; i < SCHEDULES && status == SL_OK; i++) {
+        run_config config = config_of(job, i);
+        double start = sl_now();
+        setenv("SLUICE_DEVICE_LINKS", "nccl", 1);
+        status = run_pipelined(group, &config, &job->nccl[i]);
+        job->seconds[i] = sl_now() - start;
+        setenv("SLUICE_DEVICE_LINKS", "0", 1);
+        if (status == SL_OK)
+            status = run_pipelined(group, &config, &job->host[i]);
+    }
+    sl_group_close(group);
+    sl_device_close(device);
+    return status == SL_OK ? 0 : 1;
+}
+
+/* How many runs differ; -1: there is no GPU or no NCCL. */
+static int compare_ways(int ranks)
+{
+    sl_launch_result result;
+    int wrong = 0;
+    nccl_job *job = mmap(NULL, sizeof *job, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (job == MAP_FAILED)
+        return 1;
+    job->ranks = ranks;
+    const sl_launch_options launch = { .ranks = ranks, .run = rank_main, .user = job };
+    if (sl_launch(&launch, &result) != SL_OK)
+        return 1;
+    if (result.exit_code == SKIPPED)
+        return -1;
+    for (int i = 0; i < SCHEDULES; i++) {
+        const run_result *a = &job->host[i], *b = &job->nccl[i];
+        bool same = hash_of(a->losses, sizeof a->losses) == hash_of(b->losses, sizeof b->losses) &&
+                    memcmp(a->first_grads, b->first_grads, sizeof a->first_grads) == 0 &&
+                    memcmp(a->last_grads, b->last_grads, sizeof a->last_grads) == 0 &&
+                    memcmp(a->weights, b->weights, sizeof a->weights) == 0 && a->losses[0][0] > 0;
+        bool way = strcmp(b->messages, "device memory, through NCCL") == 0 && strncmp(a->messages, "host", 4) == 0;
+        printf("%d ranks, %s: %s, %s%s%s, %.1f s\n", ranks, schedules[i], b->messages,
+               same ? "the same bits" : "other bits", *b->error ? ": " : "", b->error, job->seconds[i]);
+        fflush(stdout);
+        wrong += !same || !way || *a->error || *b->error;
+    }
+    if (result.exit_code != 0)
+        printf("%s\n", result.report);
+    munmap(job, sizeof *job);
+    return wrong + (result.exit_code != 0);
+}
+
+/* Numbers of ranks as arguments; else 2 and 4. */
+int main(int argc, char **argv)
+{
+    setenv("SLUICE_TEST_DEVICE", "cuda", 1);
+    if (argc > 1) {
+        int wrong = compare_ways(atoi(argv[1]));
+        return wrong < 0 ? SKIPPED : wrong > 0;
+    }
+    int two = compare_ways(2);
+    if (two < 0)
+        return SKIPPED;
+    return two > 0 || compare_ways(4) != 0;
+}
