@@ -36,6 +36,7 @@ typedef struct link_rank {
     int rank;
     sl_device *device;
     sl_stream *stream, *gate;
+    sl_device_words *words;
     sl_device_links *links;
     void *data, *copy; /* of the largest size */
     int64_t step;
@@ -58,7 +59,8 @@ static sl_status open_rank(const link_job *job, link_rank *at)
     SL_TRY(sl_device_alloc(at->device, sizes[SIZES - 1], &at->copy));
     SL_TRY(sl_stream_memset(at->stream, at->data, at->rank, sizes[SIZES - 1]));
     SL_TRY(sl_stream_synchronize(at->stream));
-    SL_TRY(sl_device_links_open(at->group, at->device, specs, CHANNELS, MESSAGES, &at->links));
+    SL_TRY(sl_device_words_open(at->group, at->device, &at->words));
+    SL_TRY(sl_device_links_open(at->words, specs, CHANNELS, MESSAGES, &at->links));
     if (sl_device_links_count(at->links) < CHANNELS)
         status =
             sl_fail(SL_ERR_UNSUPPORTED, "device %s has no links: %s", job->device, sl_device_links_reason(at->links));
@@ -71,6 +73,7 @@ static void close_rank(link_rank *at)
     sl_stream_destroy(at->stream);
     sl_stream_destroy(at->gate);
     sl_device_links_close(at->links);
+    sl_device_words_close(at->words);
     sl_device_free(at->device, at->data);
     sl_device_free(at->device, at->copy);
     sl_device_close(at->device);
@@ -141,9 +144,9 @@ static sl_status run_gated(link_rank *at, traffic way, int count, size_t bytes, 
     times[0] = sl_now();
     if (at->rank == 1)
         SL_TRY(sl_device_links_commit(at->links, GATE, slot, at->gate));
-    SL_TRY(sl_device_links_wait(at->links, at->stream));
+    SL_TRY(sl_device_words_wait(at->words, at->stream));
     times[1] = sl_now();
-    SL_TRY(sl_device_links_wait(at->links, at->gate));
+    SL_TRY(sl_device_words_wait(at->words, at->gate));
     SL_TRY(sl_device_links_check(at->links));
     SL_TRY(sl_group_all_gather(at->group, times, sizeof times, all));
     *seconds = (all[1] > all[3] ? all[1] : all[3]) - all[2]; /* from rank 1's gate to the later end */
@@ -192,7 +195,7 @@ static sl_status warm_up(link_rank *at)
         SL_TRY(sl_device_links_begin(at->links, ++at->step, true, at->stream));
         SL_TRY(give_messages(at, ROUND_TRIPS, WARM_MESSAGES, sizes[s]));
         SL_TRY(sl_device_links_fetch(at->links, at->stream));
-        SL_TRY(sl_device_links_wait(at->links, at->stream));
+        SL_TRY(sl_device_words_wait(at->words, at->stream));
         SL_TRY(sl_device_links_check(at->links));
     }
 done:
@@ -218,7 +221,7 @@ done:
         snprintf(job->error, sizeof job->error, "%s", sl_error_message());
         sl_group_fail(group, status);
         if (at.links)
-            sl_device_links_free_streams(at.links, (sl_stream *const[]){ at.stream, at.gate }, 2);
+            sl_device_words_free_streams(at.words, (sl_stream *const[]){ at.stream, at.gate }, 2);
     }
     close_rank(&at);
     return status == SL_OK ? EXIT_OK : ranks_failure("bench comm", group, status);

@@ -189,7 +189,7 @@ typedef struct sl_pipeline_memory {
     size_t scratch;  /* shared by all stages */
     size_t inputs;   /* copies of arguments that cannot be used in place */
     size_t device;   /* sum of the above: device memory */
-    size_t messages; /* in channels that end at this rank */
+    size_t messages; /* in channels that end at this rank, and staging of collectives */
     size_t offload;  /* host memory for what is off the device between F and its backward */
 } sl_pipeline_memory;
 

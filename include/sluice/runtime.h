@@ -246,6 +246,8 @@ SL_API sl_stream *sl_runtime_stream(const sl_runtime *runtime);           /* all
 SL_API sl_group *sl_runtime_group(const sl_runtime *runtime);
 /* Where the messages between ranks lie, and why: "host memory", "device memory, ...". */
 SL_API const char *sl_runtime_messages(const sl_runtime *runtime);
+/* The same of what ranks sum and gather: tied weights, gradients and weights of replicas; "" if there is nothing of it. */
+SL_API const char *sl_runtime_collectives(const sl_runtime *runtime);
 
 /* ---- Parameters ------------------------------------------------------------------------------ */
 

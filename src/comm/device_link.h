@@ -20,38 +20,21 @@ typedef struct sl_device_link {
 } sl_device_link;
 
 struct sl_device_links {
-    sl_group *group;
+    sl_device_words *words;
+    sl_group *group; /* of the words, as the device */
     sl_device *device;
     sl_device_link *list;
     int count, linked;
-    int messages;      /* of a step, at most */
-    sl_stream *side;   /* for what must not wait behind a step; NULL, as the events: this rank has no end */
-    sl_event *reached; /* by the stream that is waited for */
-    sl_event *paces[SL_LINK_AHEAD];
-    int64_t paced; /* calls of the step */
+    int messages;                   /* of a step, at most */
+    sl_event *paces[SL_LINK_AHEAD]; /* NULL: this rank has no end */
+    int64_t paced;                  /* calls of the step */
     int64_t step;
     bool polled;
-    bool (*is_held_up)(void *user); /* NULL: by another rank, if at all */
-    void *watch_user;
     char reason[256]; /* why a channel is no link */
 
     struct shared_links *shared; /* of the kinds of these names; NULL: the pipeline has none of them */
     struct nccl_links *nccl;
 };
-
-/* What SLUICE_DEVICE_LINKS says: nothing, 0, 1, nccl. */
-typedef enum sl_links_wish { SL_LINKS_UNSAID, SL_LINKS_NONE, SL_LINKS_ANY, SL_LINKS_NCCL } sl_links_wish;
-
-/* What a rank says of itself; plain data. */
-typedef struct sl_rank_offer {
-    uint64_t machine; /* 0: it does not know */
-    int64_t process;
-    uint64_t unit; /* its device, among those of the machine */
-    int32_t kind;  /* of its device */
-    int32_t limit; /* see sl_device_share_limit */
-    int32_t wish;  /* sl_links_wish */
-    int32_t unused;
-} sl_rank_offer;
 
 /* Each kind is one const table, listed in device_links.c. All of a step happens in the order of the stream that is given;
  * no call but open waits for another rank unless the step is polled. A slot is given by its number. */
@@ -81,22 +64,16 @@ struct SL_NAMED_FIELDS sl_device_link_kind {
     sl_status (*has_room)(sl_device_links *links, const sl_device_link *link, int slot, bool *out);
     /* Optional: while the host waits for a stream. Fails if the links have. */
     sl_status (*watch)(sl_device_links *links);
-    /* The run has failed: what streams of this rank wait for now comes, whatever the other ranks do. Called again and
-     * again until the streams are done; false: it cannot be done. */
+    /* Optional, if streams wait for more than words. The run has failed: what streams of this rank wait for now comes,
+     * whatever the other ranks do. Called again and again until the streams are done; false: it cannot be done. */
     bool (*let_through)(sl_device_links *links);
 };
 
 extern const sl_device_link_kind sl_device_link_shared, sl_device_link_nccl;
 
-/* The stream and the events of a rank that has an end; as often as one likes. */
+/* The events of a rank that has an end; as often as one likes. */
 SL_MUST_CHECK sl_status sl_device_links_prepare(sl_device_links *links);
-/* Waits on the host until the event is reached; fails if a rank has failed. */
-SL_MUST_CHECK sl_status sl_device_links_poll(sl_device_links *links, sl_event *event);
 /* Keeps the first reason alone. */
 void sl_device_links_set_reason(sl_device_links *links, const char *text);
-/* Whether a thread of this rank waits for another rank is what tells a wait from an action that does not come back. */
-void sl_device_links_count_waiting(sl_device_links *links, int more);
-/* Busily for a moment, but others may have the core. since: when the wait began. */
-void sl_device_links_pause(double since);
 
 #endif

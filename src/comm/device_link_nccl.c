@@ -87,7 +87,7 @@ static sl_status explain(sl_device_links *links, sl_status status)
         sl_status run = sl_group_progress(links->group);
         if (run != SL_OK)
             return run;
-        sl_device_links_pause(since);
+        sl_device_pause(since);
     }
     return sl_fail(status, "%s", text);
 }
@@ -102,18 +102,18 @@ static sl_status settle(sl_device_links *links, const nccl_end *end, double limi
     status = nccl->ask(end->comm, &ready);
     if (status == SL_OK && ready)
         return SL_OK;
-    sl_device_links_count_waiting(links, 1);
+    sl_device_words_count_waiting(links->words, 1);
     while (status == SL_OK && !ready) {
         if (limit > 0 && sl_now() - since > limit)
             SL_TRY(sl_fail(SL_ERR_COMM, "NCCL: the other rank did not come in %g s", limit));
         SL_TRY(sl_group_progress(links->group));
-        sl_device_links_pause(since);
+        sl_device_pause(since);
         status = nccl->ask(end->comm, &ready);
     }
     if (status != SL_OK)
         status = explain(links, status);
 done:
-    sl_device_links_count_waiting(links, -1);
+    sl_device_words_count_waiting(links->words, -1);
     return status;
 }
 
@@ -335,7 +335,7 @@ static sl_status await_first(sl_device_links *links)
     sl_status status = SL_OK;
     for (int i = 0; i < links->count; i++) {
         if (has_end(&links->list[i]))
-            SL_TRY(sl_device_links_wait(links, links->nccl->ends[i].stream));
+            SL_TRY(sl_device_words_wait(links->words, links->nccl->ends[i].stream));
     }
 done:
     return status;
@@ -455,7 +455,7 @@ static sl_status receive(sl_device_links *links, sl_device_link *link, int slot,
     SL_TRY(sl_event_record(end->full[slot], end->stream));
     end->given++;
     if (links->polled)
-        SL_TRY(sl_device_links_poll(links, end->full[slot]));
+        SL_TRY(sl_device_words_wait_event(links->words, end->full[slot]));
     SL_TRY(sl_stream_wait(stream, end->full[slot]));
 done:
     return status;

@@ -20,33 +20,11 @@ struct shared_links {
     shared_end *ends;  /* (count) by the numbers of the list */
     char *block;       /* this rank's; NULL: it has no end */
     void **attached;   /* (ranks) the blocks of the others; NULL: not needed */
-    size_t words;      /* of this rank's block, before its slots */
-    size_t records;    /* of them, at its beginning */
+    size_t records;    /* words at the beginning of this rank's block */
+    size_t turns;      /* words behind them: whose turn it is; its slots come next */
     uint32_t *fetched; /* (records) on the host */
-    uint32_t *seen;    /* one word, on the host */
     uint32_t *looked;  /* a link's record, on the host */
-    sl_word_use *ones; /* (words) writes 1 to each */
 };
-
-static const char *find_obstacle(const sl_rank_offer *offers, int ranks, int a, int b)
-{
-    int neighbors = 0;
-    for (int r = 0; r < ranks; r++)
-        neighbors += offers[r].machine == offers[a].machine && offers[r].process == offers[a].process;
-    if (a == b)
-        return "a rank sends to itself";
-    if (offers[a].wish == SL_LINKS_NCCL)
-        return "";
-    if (offers[a].limit == 0 || offers[b].limit == 0)
-        return "a device shares no memory (SLUICE_DEVICE_LINKS)";
-    if (offers[a].kind != offers[b].kind)
-        return "the devices are of different kinds";
-    if (offers[a].machine == 0 || offers[a].machine != offers[b].machine)
-        return "ranks are on several machines";
-    if (neighbors > offers[a].limit)
-        return "too many ranks are threads of one process";
-    return NULL;
-}
 
 static bool is_shared(const sl_device_link *link)
 {
@@ -93,7 +71,7 @@ static sl_status lay_out(sl_device_links *links, size_t *bytes)
         shared->ends[i].free_at = used[link->spec.src];
         used[link->spec.src] += words;
     }
-    shared->words = used[rank] / sizeof(uint32_t);
+    shared->turns = used[rank] / sizeof(uint32_t) - shared->records;
     for (int i = 0; i < links->count; i++) {
         sl_device_link *link = &links->list[i];
         if (!is_shared(link))
@@ -112,16 +90,23 @@ done:
 static sl_status fill_words(sl_device_links *links)
 {
     sl_status status = SL_OK;
+    sl_stream *side = sl_device_words_side(links->words);
     for (int i = 0; i < links->count; i++) {
         const sl_device_link *link = &links->list[i];
-        if (!is_shared(link) || !link->sends)
-            continue;
-        size_t first = end_of(links, link)->free_at / sizeof(uint32_t);
-        SL_TRY(sl_stream_use_words(links->side, &links->shared->ones[first], link->spec.capacity));
+        for (int s = 0; is_shared(link) && link->sends && s < link->spec.capacity; s++) {
+            uint32_t *word = (uint32_t *)(void *)(links->shared->block + end_of(links, link)->free_at) + s;
+            const sl_word_use one = { .kind = SL_WORD_WRITE, .word = word, .value = 1 };
+            SL_TRY(sl_stream_use_words(side, &one, 1));
+        }
     }
-    SL_TRY(sl_stream_synchronize(links->side));
+    SL_TRY(sl_stream_synchronize(side));
 done:
     return status;
+}
+
+static uint32_t *turn_words(const struct shared_links *shared)
+{
+    return (uint32_t *)(void *)shared->block + shared->records;
 }
 
 /* Takes this rank's block and says in *handle how others find it. */
@@ -132,35 +117,23 @@ static sl_status take_block(sl_device_links *links, size_t bytes, sl_device_hand
     if (bytes == 0)
         return SL_OK;
     SL_TRY(sl_device_links_prepare(links));
-    size_t looked = 1 + (size_t)links->messages;
-    SL_TRY(sl_device_alloc_host(links->device, (shared->records + 1 + looked) * sizeof(uint32_t),
+    SL_TRY(sl_device_alloc_host(links->device, (shared->records + 1 + (size_t)links->messages) * sizeof(uint32_t),
                                 (void **)&shared->fetched));
-    shared->seen = shared->fetched + shared->records;
-    shared->looked = shared->seen + 1;
+    shared->looked = shared->fetched + shared->records;
     SL_TRY(sl_device_share(links->device, bytes, handle, (void **)&shared->block));
-    SL_TRY(SL_NEW_ARRAY(shared->ones, (int64_t)shared->words));
-    for (size_t w = 0; w < shared->words; w++)
-        shared->ones[w] =
-            (sl_word_use){ .kind = SL_WORD_WRITE, .word = (uint32_t *)(void *)shared->block + w, .value = 1 };
+    SL_TRY(sl_device_words_add(links->words, turn_words(shared), shared->turns));
     SL_TRY(fill_words(links));
 done:
     return status;
 }
 
-/* Attaches the blocks of those with whom this rank shares a link; reached[r]: could be reached. */
-static void attach(sl_device_links *links, const sl_device_handle *handles, uint8_t *reached)
+/* The ranks with whom this one shares a link. */
+static void find_peers(const sl_device_links *links, uint8_t *wanted)
 {
-    void **attached = links->shared->attached;
     for (int i = 0; i < links->count; i++) {
         const sl_device_link *link = &links->list[i];
-        if (!has_end(link))
-            continue;
-        int peer = link->sends ? link->spec.dst : link->spec.src;
-        if (attached[peer])
-            continue;
-        reached[peer] = sl_device_attach(links->device, &handles[peer], &attached[peer]) == SL_OK;
-        if (!reached[peer])
-            sl_device_links_set_reason(links, sl_error_message());
+        if (has_end(link))
+            wanted[link->sends ? link->spec.dst : link->spec.src] = 1;
     }
 }
 
@@ -170,16 +143,15 @@ static sl_status connect_blocks(sl_device_links *links)
     sl_status status = SL_OK;
     int ranks = sl_group_size(links->group);
     size_t bytes = 0;
-    sl_device_handle own = { { 0 } }, *handles = NULL;
-    uint8_t *reached = NULL, *all = NULL;
+    sl_device_handle own = { { 0 } };
+    uint8_t *wanted = NULL, *all = NULL;
     SL_TRY(lay_out(links, &bytes));
-    SL_TRY(SL_NEW_ARRAY(handles, ranks));
-    SL_TRY(SL_NEW_ARRAY(reached, ranks));
+    SL_TRY(SL_NEW_ARRAY(wanted, ranks));
     SL_TRY(SL_NEW_ARRAY(all, (int64_t)ranks * ranks));
     SL_TRY(take_block(links, bytes, &own));
-    SL_TRY(sl_group_all_gather(links->group, &own, sizeof own, handles));
-    attach(links, handles, reached);
-    SL_TRY(sl_group_all_gather(links->group, reached, (size_t)ranks, all));
+    find_peers(links, wanted);
+    SL_TRY(
+        sl_device_attach_peers(links->group, links->device, &own, wanted, links->shared->attached, all, links->reason));
     for (int i = 0; i < links->count; i++) {
         sl_device_link *link = &links->list[i];
         int src = link->spec.src, dst = link->spec.dst;
@@ -190,8 +162,7 @@ static sl_status connect_blocks(sl_device_links *links)
     }
 done:
     sl_free(all);
-    sl_free(reached);
-    sl_free(handles);
+    sl_free(wanted);
     return status;
 }
 
@@ -231,11 +202,12 @@ static void close_links(sl_device_links *links)
     struct shared_links *shared = links->shared;
     if (!shared)
         return;
+    if (shared->block)
+        sl_device_words_remove(links->words, turn_words(shared));
     for (int r = 0; shared->attached && r < sl_group_size(links->group); r++)
         sl_device_detach(links->device, shared->attached[r]);
     sl_device_unshare(links->device, shared->block);
     sl_device_free_host(links->device, shared->fetched);
-    sl_free(shared->ones);
     sl_free(shared->attached);
     sl_free(shared->ends);
     sl_free(shared);
@@ -243,37 +215,6 @@ static void close_links(sl_device_links *links)
 }
 
 /* ---- A step ---------------------------------------------------------------------------------- */
-
-/* Until the word is 1, on the host. */
-static sl_status poll_word(sl_device_links *links, const uint32_t *word)
-{
-    sl_status status = SL_OK;
-    uint32_t *seen = links->shared->seen;
-    double since = sl_now();
-    sl_device_links_count_waiting(links, 1);
-    do {
-        SL_TRY(sl_group_progress(links->group));
-        SL_TRY(sl_stream_copy(links->side, SL_COPY_DEVICE_TO_HOST, seen, word, sizeof *word));
-        SL_TRY(sl_stream_synchronize(links->side));
-        sl_device_links_pause(since);
-    } while (*seen != 1);
-done:
-    sl_device_links_count_waiting(links, -1);
-    return status;
-}
-
-/* Waits for the word and takes it back, so that the next wait is for the next write. */
-static sl_status take_word(sl_device_links *links, uint32_t *word, sl_stream *stream)
-{
-    sl_status status = SL_OK;
-    const sl_word_use uses[] = { { .kind = SL_WORD_WAIT, .word = word, .value = 1 },
-                                 { .kind = SL_WORD_WRITE, .word = word, .value = 0 } };
-    if (links->polled)
-        SL_TRY(poll_word(links, word));
-    SL_TRY(sl_stream_use_words(stream, uses, 2));
-done:
-    return status;
-}
 
 static sl_status begin(sl_device_links *links, sl_stream *out)
 {
@@ -292,7 +233,7 @@ done:
 
 static sl_status reserve(sl_device_links *links, sl_device_link *link, int slot, sl_stream *stream)
 {
-    return take_word(links, &end_of(links, link)->free[slot], stream);
+    return sl_device_words_take(links->words, &end_of(links, link)->free[slot], NULL, links->polled, stream);
 }
 
 static sl_status commit(sl_device_links *links, sl_device_link *link, int slot, sl_stream *stream)
@@ -308,7 +249,7 @@ static sl_status commit(sl_device_links *links, sl_device_link *link, int slot, 
 
 static sl_status receive(sl_device_links *links, sl_device_link *link, int slot, sl_stream *stream)
 {
-    return take_word(links, &end_of(links, link)->arrived[slot], stream);
+    return sl_device_words_take(links->words, &end_of(links, link)->arrived[slot], NULL, links->polled, stream);
 }
 
 static sl_status release(sl_device_links *links, sl_device_link *link, int slot, sl_stream *stream)
@@ -339,11 +280,12 @@ static sl_status get_record(sl_device_links *links, const sl_device_link *link, 
 static sl_status count_sent(sl_device_links *links, const sl_device_link *link, int *out)
 {
     sl_status status = SL_OK;
+    sl_stream *side = sl_device_words_side(links->words);
     uint32_t *looked = links->shared->looked;
     int count = 0;
-    SL_TRY(sl_stream_copy(links->side, SL_COPY_DEVICE_TO_HOST, looked, end_of(links, link)->record,
+    SL_TRY(sl_stream_copy(side, SL_COPY_DEVICE_TO_HOST, looked, end_of(links, link)->record,
                           (1 + (size_t)links->messages) * sizeof *looked));
-    SL_TRY(sl_stream_synchronize(links->side));
+    SL_TRY(sl_stream_synchronize(side));
     if (looked[0] != (uint32_t)links->step) /* the receiver has cleared it, or the sender has not begun */
         count = link->sends ? links->messages : 0;
     while (count < links->messages && looked[1 + count])
@@ -356,26 +298,19 @@ done:
 static sl_status has_room(sl_device_links *links, const sl_device_link *link, int slot, bool *out)
 {
     sl_status status = SL_OK;
-    uint32_t *seen = links->shared->seen;
-    SL_TRY(sl_stream_copy(links->side, SL_COPY_DEVICE_TO_HOST, seen, &end_of(links, link)->free[slot], sizeof *seen));
-    SL_TRY(sl_stream_synchronize(links->side));
-    *out = *seen == 1;
+    sl_stream *side = sl_device_words_side(links->words);
+    uint32_t *looked = links->shared->looked;
+    SL_TRY(sl_stream_copy(side, SL_COPY_DEVICE_TO_HOST, looked, &end_of(links, link)->free[slot], sizeof *looked));
+    SL_TRY(sl_stream_synchronize(side));
+    *out = *looked == 1;
 done:
     return status;
-}
-
-static bool let_through(sl_device_links *links)
-{
-    const struct shared_links *shared = links->shared;
-    return !shared->block || (sl_stream_use_words(links->side, shared->ones + shared->records,
-                                                  (int)(shared->words - shared->records)) == SL_OK &&
-                              sl_stream_synchronize(links->side) == SL_OK);
 }
 
 const sl_device_link_kind sl_device_link_shared = {
     .way = "handed over by streams",
     .can_capture = true,
-    .find_obstacle = find_obstacle,
+    .find_obstacle = sl_rank_obstacle,
     .open = open_links,
     .close = close_links,
     .begin = begin,
@@ -387,5 +322,4 @@ const sl_device_link_kind sl_device_link_shared = {
     .get_record = get_record,
     .count_sent = count_sent,
     .has_room = has_room,
-    .let_through = let_through,
 };

@@ -2,61 +2,20 @@
 #include "comm/device_link.h"
 
 #include "base/alloc.h"
-#include "comm/group.h"
-#include "device/share.h"
 
-#include <fcntl.h>
-#include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 /* The first one that can serve a channel does. */
 static const sl_device_link_kind *const kinds[] = { &sl_device_link_shared, &sl_device_link_nccl };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
-/* Between two looks at what holds a stream up. */
-#define LOOK_SECONDS 0.1
-
 /* ---- Who can reach whom ---------------------------------------------------------------------- */
-
-static uint64_t hash_bytes(const void *data, size_t bytes)
-{
-    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
-    for (size_t i = 0; i < bytes; i++)
-        hash = (hash ^ ((const unsigned char *)data)[i]) * 0x100000001b3u;
-    return hash;
-}
-
-static uint64_t find_machine(void)
-{
-    char text[64];
-    int file = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    ssize_t got = file >= 0 ? read(file, text, sizeof text) : -1;
-    if (file >= 0)
-        close(file);
-    return got > 0 ? hash_bytes(text, (size_t)got) : 0;
-}
 
 void sl_device_links_set_reason(sl_device_links *links, const char *text)
 {
     if (!links->reason[0] && text[0])
         snprintf(links->reason, sizeof links->reason, "%s", text);
-}
-
-static sl_status read_wish(int32_t *wish)
-{
-    static const char *const values[] = { "", "0", "1", "nccl" }; /* as sl_links_wish */
-    const char *given = getenv("SLUICE_DEVICE_LINKS");
-    for (int32_t i = 0; i < (int32_t)(sizeof values / sizeof *values); i++) {
-        if (strcmp(given ? given : "", values[i]) == 0) {
-            *wish = i;
-            return SL_OK;
-        }
-    }
-    return sl_fail(SL_ERR_ARGUMENT, "SLUICE_DEVICE_LINKS is '%s': it can be 0, 1 or nccl", given);
 }
 
 /* Gives the kind to the channels that have none and may try it; *count: how many. */
@@ -81,13 +40,9 @@ static void choose(sl_device_links *links, const sl_device_link_kind *kind, cons
 static sl_status connect_links(sl_device_links *links)
 {
     sl_status status = SL_OK;
-    sl_rank_offer *offers = NULL, own = { .machine = find_machine(), .process = getpid() };
-    own.kind = (int32_t)sl_device_get_kind(links->device);
-    own.unit = links->device->unit;
-    own.limit = sl_device_share_limit(links->device);
-    SL_TRY(read_wish(&own.wish));
+    sl_rank_offer *offers = NULL;
     SL_TRY(SL_NEW_ARRAY(offers, sl_group_size(links->group)));
-    SL_TRY(sl_group_all_gather(links->group, &own, sizeof own, offers));
+    SL_TRY(sl_rank_offers_gather(links->group, links->device, offers));
     for (int k = 0; k < KINDS; k++) {
         int count = 0;
         choose(links, kinds[k], offers, &count);
@@ -106,11 +61,7 @@ done:
 sl_status sl_device_links_prepare(sl_device_links *links)
 {
     sl_status status = SL_OK;
-    if (links->side)
-        return SL_OK;
-    SL_TRY(sl_stream_create(links->device, &links->side));
-    SL_TRY(sl_event_create(links->device, &links->reached));
-    for (int i = 0; i < SL_LINK_AHEAD; i++)
+    for (int i = 0; i < SL_LINK_AHEAD && !links->paces[i]; i++)
         SL_TRY(sl_event_create(links->device, &links->paces[i]));
 done:
     return status;
@@ -136,18 +87,53 @@ done:
     return status;
 }
 
-sl_status sl_device_links_open(sl_group *group, sl_device *device, const sl_channel_spec *specs, int count,
-                               int messages, sl_device_links **out)
+/* Whether any channel of the pipeline has the kind. */
+static bool uses_kind(const sl_device_links *links, const sl_device_link_kind *kind)
+{
+    for (int i = 0; i < links->count; i++) {
+        if (links->list[i].kind == kind)
+            return true;
+    }
+    return false;
+}
+
+static sl_status watch(void *user)
+{
+    sl_status status = SL_OK;
+    sl_device_links *links = user;
+    for (int k = 0; k < KINDS; k++) {
+        if (kinds[k]->watch && uses_kind(links, kinds[k]))
+            SL_TRY(kinds[k]->watch(links));
+    }
+done:
+    return status;
+}
+
+/* What streams wait for that is no word. */
+static bool let_through(void *user)
+{
+    sl_device_links *links = user;
+    for (int k = 0; k < KINDS; k++) {
+        if (uses_kind(links, kinds[k]) && kinds[k]->let_through && !kinds[k]->let_through(links))
+            return false;
+    }
+    return true;
+}
+
+sl_status sl_device_links_open(sl_device_words *words, const sl_channel_spec *specs, int count, int messages,
+                               sl_device_links **out)
 {
     sl_status status = SL_OK;
     sl_device_links *links = NULL;
     SL_TRY(SL_NEW(links));
-    links->group = group;
-    links->device = device;
+    links->words = words;
+    links->group = sl_device_words_group(words);
+    links->device = sl_device_words_device(words);
     links->count = count;
     links->messages = messages;
     SL_TRY(make_list(links, specs));
     SL_TRY(connect_links(links));
+    sl_device_words_set_links(words, watch, let_through, links);
     *out = links;
     links = NULL; /* now the caller's */
 done:
@@ -159,8 +145,7 @@ void sl_device_links_close(sl_device_links *links)
 {
     if (!links)
         return;
-    sl_stream_destroy(links->side);
-    sl_event_destroy(links->reached);
+    sl_device_words_set_links(links->words, NULL, NULL, NULL);
     for (int i = 0; i < SL_LINK_AHEAD; i++)
         sl_event_destroy(links->paces[i]);
     for (int k = 0; k < KINDS; k++)
@@ -210,31 +195,7 @@ const char *sl_device_links_way(const sl_device_links *links)
     return way;
 }
 
-/* Whether any channel of the pipeline has the kind. */
-static bool uses_kind(const sl_device_links *links, const sl_device_link_kind *kind)
-{
-    for (int i = 0; i < links->count; i++) {
-        if (links->list[i].kind == kind)
-            return true;
-    }
-    return false;
-}
-
 /* ---- A step ---------------------------------------------------------------------------------- */
-
-void sl_device_links_pause(double since)
-{
-    double passed = sl_now() - since;
-    if (passed < 2e-4)
-        sched_yield();
-    else
-        nanosleep(&(struct timespec){ .tv_nsec = passed > 0.1 ? 200000 : 20000 }, NULL);
-}
-
-void sl_device_links_count_waiting(sl_device_links *links, int more)
-{
-    atomic_fetch_add(&links->group->link->waiting, more);
-}
 
 static uint32_t tag_of(const sl_device_link *link, const sl_message *message)
 {
@@ -247,7 +208,7 @@ static uint32_t tag_of(const sl_device_link *link, const sl_message *message)
                 .rank = message->shape.rank };
     for (int d = 0; d < message->shape.rank; d++)
         plain.dims[d] = message->shape.dims[d];
-    uint64_t hash = hash_bytes(&plain, sizeof plain);
+    uint64_t hash = sl_hash_bytes(&plain, sizeof plain);
     return (uint32_t)(hash ^ hash >> 32) | 1; /* never what a cleared record has */
 }
 
@@ -399,95 +360,15 @@ sl_status sl_device_links_has_room(sl_device_links *links, int i, int number, bo
     return link->kind->has_room(links, link, number % link->spec.capacity, out);
 }
 
-void sl_device_links_set_watch(sl_device_links *links, bool (*is_held_up)(void *user), void *user)
-{
-    links->is_held_up = is_held_up;
-    links->watch_user = user;
-}
-
-static sl_status watch(sl_device_links *links)
-{
-    sl_status status = SL_OK;
-    for (int k = 0; k < KINDS; k++) {
-        if (kinds[k]->watch && uses_kind(links, kinds[k]))
-            SL_TRY(kinds[k]->watch(links));
-    }
-done:
-    return status;
-}
-
-sl_status sl_device_links_poll(sl_device_links *links, sl_event *event)
-{
-    sl_status status = SL_OK;
-    bool done = false;
-    double since = sl_now(), looked = since;
-    int waiting = 1;
-    sl_device_links_count_waiting(links, waiting);
-    SL_TRY(sl_event_query(event, &done));
-    while (!done) {
-        SL_TRY(sl_group_progress(links->group));
-        SL_TRY(watch(links));
-        sl_device_links_pause(since);
-        if (links->is_held_up && sl_now() - looked > LOOK_SECONDS) {
-            int now = links->is_held_up(links->watch_user);
-            sl_device_links_count_waiting(links, now - waiting);
-            waiting = now;
-            looked = sl_now();
-        }
-        SL_TRY(sl_event_query(event, &done));
-    }
-done:
-    sl_device_links_count_waiting(links, -waiting);
-    return status;
-}
-
 sl_status sl_device_links_pace(sl_device_links *links, sl_stream *stream, int ahead)
 {
     sl_status status = SL_OK;
-    if (links->polled || !links->reached)
+    if (!links->paces[0] || links->polled)
         return SL_OK;
     if (links->paced >= ahead)
-        SL_TRY(sl_device_links_poll(links, links->paces[(links->paced - ahead) % SL_LINK_AHEAD]));
+        SL_TRY(sl_device_words_wait_event(links->words, links->paces[(links->paced - ahead) % SL_LINK_AHEAD]));
     SL_TRY(sl_event_record(links->paces[links->paced % SL_LINK_AHEAD], stream));
     links->paced++;
 done:
     return status;
-}
-
-sl_status sl_device_links_wait(sl_device_links *links, sl_stream *stream)
-{
-    sl_status status = SL_OK;
-    if (links->reached) {
-        SL_TRY(sl_event_record(links->reached, stream));
-        SL_TRY(sl_device_links_poll(links, links->reached));
-    }
-    SL_TRY(sl_group_check(links->group)); /* what has arrived may be what a failed rank let through */
-    SL_TRY(sl_stream_synchronize(stream));
-done:
-    return status;
-}
-
-static bool let_through(sl_device_links *links)
-{
-    for (int k = 0; k < KINDS; k++) {
-        if (uses_kind(links, kinds[k]) && !kinds[k]->let_through(links))
-            return false;
-    }
-    return true;
-}
-
-void sl_device_links_free_streams(sl_device_links *links, sl_stream *const *streams, int count)
-{
-    if (!sl_link_has_failed(links->group->link))
-        return; /* all that the streams wait for will come */
-    for (int i = 0; links->reached && i < count; i++) {
-        bool done = false;
-        if (sl_event_record(links->reached, streams[i]) != SL_OK)
-            continue;
-        while (sl_event_query(links->reached, &done) == SL_OK && !done) {
-            if (!let_through(links))
-                break;
-            nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
-        }
-    }
 }

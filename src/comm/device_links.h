@@ -8,14 +8,14 @@
 #ifndef SL_COMM_DEVICE_LINKS_H
 #define SL_COMM_DEVICE_LINKS_H
 
-#include <sluice/comm.h>
+#include "comm/device_words.h"
 
 typedef struct sl_device_links sl_device_links; /* one rank's ends of all links of a pipeline */
 
-/* Collective over group, which lives longer. All ranks give the same specs; messages is how many of a channel a step has
- * at most. Channels whose ends have no such way to each other do not become links. */
-SL_MUST_CHECK sl_status sl_device_links_open(sl_group *group, sl_device *device, const sl_channel_spec *specs,
-                                             int count, int messages, sl_device_links **out);
+/* Collective over the group of the words, which live longer. All ranks give the same specs; messages is how many of a
+ * channel a step has at most. Channels whose ends have no such way to each other do not become links. */
+SL_MUST_CHECK sl_status sl_device_links_open(sl_device_words *words, const sl_channel_spec *specs, int count,
+                                             int messages, sl_device_links **out);
 /* No stream of this rank uses them any more. NULL is fine. */
 void sl_device_links_close(sl_device_links *links);
 
@@ -30,8 +30,7 @@ const char *sl_device_links_reason(const sl_device_links *links);
 const char *sl_device_links_way(const sl_device_links *links);
 
 /* ---- A step ----------------------------------------------------------------------------------
- * polled: the host waits for each word before it gives a stream the wait, so that no stream is ever held up. That is for
- * steps in which a rank may do something that waits for a whole device: load a kernel, allocate memory. */
+ * polled: the host waits for each word (sl_device_words_take). */
 SL_MUST_CHECK sl_status sl_device_links_begin(sl_device_links *links, int64_t step, bool polled, sl_stream *out);
 
 /* As the calls on channels, in the order of a stream: neither returns an error of the other side. The slots of a link
@@ -61,13 +60,5 @@ SL_MUST_CHECK sl_status sl_device_links_check(sl_device_links *links);
 SL_MUST_CHECK sl_status sl_device_links_count_sent(sl_device_links *links, int i, int *out);
 /* Of channel i, which this rank sends on: whether the slot of the step's message `number` is free now. */
 SL_MUST_CHECK sl_status sl_device_links_has_room(sl_device_links *links, int i, int number, bool *out);
-/* While the host waits for a stream it asks now and then whether that waits for another rank. If not, the time counts as
- * that of an action (sl_group_is_waiting). */
-void sl_device_links_set_watch(sl_device_links *links, bool (*is_held_up)(void *user), void *user);
-
-/* Waits for the stream, as far as the run goes on: fails if a rank has failed. */
-SL_MUST_CHECK sl_status sl_device_links_wait(sl_device_links *links, sl_stream *stream);
-/* If the run has failed: lets the streams of this rank run through to their end, past words that nobody will write. */
-void sl_device_links_free_streams(sl_device_links *links, sl_stream *const *streams, int count);
 
 #endif

@@ -83,6 +83,59 @@ static bool has_far_tie(const sl_pipeline *pipeline, int rank)
     return false;
 }
 
+/* ---- Staging --------------------------------------------------------------------------------- */
+
+/* For one exchange whose largest tensor, all ranks' parts together, has so many bytes. */
+static size_t staging_bytes(size_t largest)
+{
+    const size_t least = (size_t)64 << 10,
+                 most = (size_t)16 << 20; /* turns of 16 MiB take far longer than their words */
+    size_t half = largest < least ? least : largest > most ? most : largest;
+    return 2 * sl_round_up(half);
+}
+
+size_t sl_staging_of_tie(const sl_wiring *wiring, const sl_wire_tie *tie)
+{
+    const sl_wire_weight *first = &wiring->stages[tie->members[0].stage].weights[tie->members[0].weight];
+    bool far = false;
+    for (int p = 1; p < tie->member_count; p++)
+        far |= wiring->stages[tie->members[p].stage].rank != wiring->stages[tie->members[0].stage].rank;
+    return far && !first->frozen ? staging_bytes(sl_meta_bytes(&first->kept_grad_meta)) : 0;
+}
+
+static size_t staging_of_ties(const sl_wiring *wiring, int rank)
+{
+    size_t bytes = 0;
+    for (int t = 0; t < wiring->tie_count; t++) {
+        const sl_wire_tie *tie = &wiring->ties[t];
+        bool here = false;
+        for (int p = 0; p < tie->member_count; p++)
+            here |= wiring->stages[tie->members[p].stage].rank == rank;
+        bytes += here ? sl_staging_of_tie(wiring, tie) : 0;
+    }
+    return bytes;
+}
+
+sl_staging sl_staging_of(const sl_wiring *wiring, int rank, bool training)
+{
+    size_t weights = 0, grads = 0; /* of the largest stage */
+    bool shards = wiring->shard != SL_SHARD_NONE && wiring->replicas > 1;
+    for (int k = 0; k < wiring->ranks[rank].stage_count; k++) {
+        const sl_wire_stage *stage = &wiring->stages[wiring->ranks[rank].stages[k]];
+        size_t stage_weights = 0, stage_grads = 0;
+        for (int i = 0; i < stage->weight_count; i++) {
+            stage_weights += sl_meta_bytes(&stage->weights[i].meta);
+            stage_grads += stage->weights[i].frozen ? 0 : sl_meta_bytes(&stage->weights[i].grad_meta);
+        }
+        weights = stage_weights > weights ? stage_weights : weights;
+        grads = stage_grads > grads ? stage_grads : grads;
+    }
+    return (sl_staging){ .sums = wiring->replicas > 1 ? staging_bytes(grads) : 0,
+                         .gathers = shards && wiring->shard_group > 1 ? staging_bytes(weights) : 0,
+                         .joins = shards && wiring->shard_group < wiring->replicas ? staging_bytes(grads) : 0,
+                         .ties = training ? staging_of_ties(wiring, rank) : 0 };
+}
+
 static void count_rank(sl_pipeline *pipeline, int rank)
 {
     const sl_wiring *wiring = pipeline->wiring;
@@ -111,8 +164,14 @@ void sl_pipeline_count_memory(sl_pipeline *pipeline)
 {
     for (int r = 0; r < pipeline->wiring->rank_count; r++)
         count_rank(pipeline, r);
-    for (int i = 0; i < pipeline->routes.count; i++) {
+    /* On a device that works by itself gradients of tied weights have their staging, not routes. */
+    int routes = pipeline->in_place ? pipeline->routes.count : pipeline->routes.edge_routes;
+    for (int i = 0; i < routes; i++) {
         const sl_route *route = &pipeline->routes.list[i];
         pipeline->ranks[route->dst].memory.messages += (size_t)route->capacity * route->bytes;
+    }
+    for (int r = 0; !pipeline->in_place && r < pipeline->wiring->rank_count; r++) {
+        sl_staging staging = sl_staging_of(pipeline->wiring, r, pipeline->training);
+        pipeline->ranks[r].memory.messages += staging.sums + staging.gathers + staging.joins + staging.ties;
     }
 }

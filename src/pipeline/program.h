@@ -53,6 +53,16 @@ void sl_routes_free(sl_routes *routes);
 /* Gradients of tied weights travel in pieces of at most this size. */
 #define SL_TIE_PIECE_BYTES ((size_t)1 << 20)
 
+/* Device memory of a rank for collectives between ranks that reach each other's, by what they are about. */
+typedef struct sl_staging {
+    size_t sums, gathers, joins; /* of gradients over replicas, of weights in a group, of sums across groups */
+    size_t ties;                 /* of all tied weights of this rank that other ranks have, too */
+} sl_staging;
+
+sl_staging sl_staging_of(const sl_wiring *wiring, int rank, bool training);
+/* Of one tie; 0 if all its weights are on one rank, or frozen. The same on all ranks. */
+size_t sl_staging_of_tie(const sl_wiring *wiring, const sl_wire_tie *tie);
+
 typedef struct SL_NAMED_FIELDS sl_compile_options {
     const sl_wiring *wiring;
     const sl_schedule *schedule; /* lowered and checked */

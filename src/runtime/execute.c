@@ -325,19 +325,22 @@ done:
     return status;
 }
 
+/* Steps of a kind in which kernels are loaded, algorithms tried and graphs made. */
+enum { POLLED_STEPS = 3 };
+
 /* A callback may do anything that waits for the device, and a copy of a message in host memory does. */
 static bool may_wait_inside(const sl_runtime *runtime)
 {
-    bool may = runtime->lanes.delivers || sl_device_links_count(runtime->links) < runtime->pipeline->routes.edge_routes;
+    int linked = runtime->links ? sl_device_links_count(runtime->links) : 0;
+    bool may = runtime->lanes.delivers || linked < runtime->pipeline->routes.edge_routes;
     for (int k = 0; k < runtime->stage_count; k++)
         may = may || !runtime->stages[k]->can_capture;
     return may;
 }
 
-/* The first steps of a kind load kernels and try algorithms: no stream is held up by words meanwhile. */
+/* No stream is held up by words in the first steps. */
 static sl_status begin_links(sl_runtime *runtime)
 {
-    enum { POLLED_STEPS = 3 };
     sl_status status = SL_OK;
     int64_t label = sl_runtime_step_label(runtime), step = runtime->lanes.captures.step;
     bool launches = launches_messages(runtime);
@@ -348,6 +351,8 @@ static sl_status begin_links(sl_runtime *runtime)
     }
     if (step == 1) /* all ranks come here, whether they capture or not */
         SL_TRY(sl_group_barrier(runtime->group));
+    if (step == 1 && runtime->replicas) /* and those of all pipelines */
+        SL_TRY(sl_group_barrier(runtime->replicas));
     SL_TRY(sl_device_links_begin(runtime->links, label, polled, runtime->stream));
 done:
     return status;
@@ -398,7 +403,10 @@ sl_status sl_runtime_execute(sl_runtime *runtime, const sl_program *program)
     runtime->lanes.seen_at = NULL;
     sl_captures_begin(runtime);
     sl_trace_break(&runtime->trace);
-    if (runtime->links)
+    int64_t step = runtime->lanes.captures.step;
+    if (runtime->words)
+        status = sl_weights_begin(runtime, step < POLLED_STEPS, may_wait_inside(runtime));
+    if (runtime->links && status == SL_OK)
         status = begin_links(runtime);
     if (status != SL_OK)
         status = sl_runtime_fail(runtime, status, -1, (sl_action){ .microbatch = -1 });

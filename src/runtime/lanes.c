@@ -295,7 +295,6 @@ sl_status sl_lanes_create(sl_runtime *runtime)
     lanes->streams[SL_LANE_IN] = lanes->streams[SL_LANE_OUT] = lanes->posted = NULL;
     SL_TRY(sl_stream_create(runtime->device, &lanes->posted));
     SL_TRY(sl_event_create(runtime->device, &lanes->before_posted));
-    SL_TRY(sl_event_create(runtime->device, &lanes->after_posted));
     SL_TRY(sl_stream_create(runtime->device, &lanes->streams[SL_LANE_IN]));
     SL_TRY(sl_stream_create(runtime->device, &lanes->streams[SL_LANE_OUT]));
     for (int delivers = 0; delivers < 2; delivers++) {
@@ -334,7 +333,6 @@ void sl_lanes_destroy(sl_runtime *runtime)
     if (lanes->posted != runtime->stream)
         sl_stream_destroy(lanes->posted);
     sl_event_destroy(lanes->before_posted);
-    sl_event_destroy(lanes->after_posted);
     for (int i = 0; i < lanes->event_count; i++)
         sl_event_destroy(lanes->events[i]);
     sl_free(lanes->events);
@@ -392,8 +390,10 @@ static const sl_program_action *action_of(const sl_program *program, const sl_in
 void sl_lanes_settle(sl_runtime *runtime)
 {
     sl_lanes *lanes = &runtime->lanes;
-    if (runtime->links)
-        sl_device_links_free_streams(runtime->links, lanes->streams, SL_LANE_COUNT);
+    if (runtime->words) {
+        sl_device_words_free_streams(runtime->words, lanes->streams, SL_LANE_COUNT);
+        sl_device_words_free_streams(runtime->words, &lanes->posted, 1);
+    }
     for (int lane = 0; lane < (runtime->host ? 1 : SL_LANE_COUNT); lane++)
         (void)!sl_stream_synchronize(lanes->streams[lane]);
     if (lanes->posted != runtime->stream)
@@ -407,7 +407,7 @@ sl_status sl_lanes_finish(sl_runtime *runtime, const sl_program *program)
     if (runtime->links)
         SL_TRY(sl_device_links_fetch(runtime->links, runtime->stream));
     for (int lane = 0; lane < (runtime->host ? 1 : SL_LANE_COUNT); lane++)
-        SL_TRY(runtime->links ? sl_device_links_wait(runtime->links, lanes->streams[lane])
+        SL_TRY(runtime->words ? sl_device_words_wait(runtime->words, lanes->streams[lane])
                               : sl_stream_synchronize(lanes->streams[lane]));
     if (runtime->links)
         SL_TRY(sl_device_links_check(runtime->links));

@@ -34,9 +34,9 @@ typedef struct sl_program_order {
 } sl_program_order;
 
 typedef struct sl_lanes {
-    sl_stream *streams[SL_LANE_COUNT];      /* all the runtime's stream on a host device */
-    sl_stream *posted;                      /* for collectives; the runtime's on a host device */
-    sl_event *before_posted, *after_posted; /* join it with the runtime's stream */
+    sl_stream *streams[SL_LANE_COUNT]; /* all the runtime's stream on a host device */
+    sl_stream *posted;                 /* for collectives; the runtime's on a host device */
+    sl_event *before_posted;           /* what it waits for of the runtime's stream */
     sl_event **events;
     int event_count;
     sl_program_order train[2], eval[2]; /* the second for steps that deliver outputs or gradients of the batch */

@@ -62,13 +62,14 @@ bool sl_progress_is_held_up(void *user)
     if (!program || program->action_count == 0 || find_place(runtime, program, &place) != SL_OK)
         return true;
     const sl_program_action *action = find_action(program, place);
+    bool waits = place.waits || sl_weights_are_moving(runtime);
     if (action == runtime->lanes.seen_at)
-        return place.waits;
+        return waits;
     runtime->lanes.seen_at = action;
     snprintf(runtime->note, sizeof runtime->note, "step %lld %s", (long long)sl_runtime_step_label(runtime),
              action->text);
     sl_group_note(runtime->group, runtime->note);
     if (runtime->watchdog)
         sl_watchdog_note(runtime->watchdog, action);
-    return place.waits;
+    return waits;
 }

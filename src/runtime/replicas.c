@@ -101,13 +101,17 @@ sl_status sl_runtime_compare_params(sl_runtime *runtime)
 sl_status sl_runtime_broadcast_params(sl_runtime *runtime)
 {
     sl_status status = SL_OK;
-    sl_group *group = holders(runtime);
-    for (int i = 0; group && i < runtime->param_count; i++) {
+    const sl_sharers *sharers = &runtime->sharers;
+    const sl_exchange *exchange = runtime->wiring->shard == SL_SHARD_FULL ? &sharers->joins : &sharers->sums;
+    for (int i = 0; holders(runtime) && i < runtime->param_count; i++) {
         const sl_view *data = &runtime->params[i].data;
         sl_request *request = NULL;
-        SL_TRY(sl_group_broadcast_post(group, 0, data->data, sl_meta_bytes(&data->meta), runtime->stream, &request));
-        SL_TRY(sl_request_wait(request));
+        SL_TRY(sl_exchange_broadcast(exchange, 0, data->data, sl_meta_bytes(&data->meta), runtime->stream, &request));
+        if (request)
+            SL_TRY(sl_request_wait(request));
     }
+    if (exchange->device)
+        SL_TRY(sl_device_words_wait(runtime->words, runtime->stream));
 done:
     return status;
 }

@@ -159,9 +159,8 @@ static sl_status open_links(sl_runtime *runtime, const sl_channel_spec *specs)
 {
     sl_status status = SL_OK;
     int count = runtime->pipeline->routes.edge_routes;
-    if (!runtime->host && count > 0)
-        SL_TRY(sl_device_links_open(runtime->group, runtime->device, specs, count, runtime->wiring->microbatches,
-                                    &runtime->links));
+    if (runtime->words && count > 0)
+        SL_TRY(sl_device_links_open(runtime->words, specs, count, runtime->wiring->microbatches, &runtime->links));
     describe_messages(runtime, runtime->links ? sl_device_links_reason(runtime->links) : "");
     if (runtime->links && sl_device_links_count(runtime->links) == 0) {
         sl_device_links_close(runtime->links);
@@ -177,7 +176,10 @@ static sl_status open_channels(sl_runtime *runtime)
     sl_channel_spec *specs = NULL, *others = NULL;
     sl_channel **opened = NULL;
     const sl_routes *routes = &runtime->pipeline->routes;
+    uint8_t *ties_on_device = NULL;
     int count = 0;
+    SL_TRY(SL_NEW_ARRAY(ties_on_device, runtime->tie_count));
+    SL_TRY(sl_ties_open(runtime, ties_on_device));
     SL_TRY(SL_NEW_ARRAY(runtime->channels, routes->count));
     SL_TRY(SL_NEW_ARRAY(opened, routes->count));
     SL_TRY(SL_NEW_ARRAY(specs, routes->count));
@@ -187,12 +189,14 @@ static sl_status open_channels(sl_runtime *runtime)
         specs[i] = (sl_channel_spec){
             .id = i, .src = route->src, .dst = route->dst, .capacity = route->capacity, .max_bytes = route->bytes
         };
-        if (route->dst == runtime->rank)
+        if (route->dst == runtime->rank && !(i >= routes->edge_routes && ties_on_device[route->tie]))
             runtime->memory.messages += (size_t)route->capacity * route->bytes;
     }
     SL_TRY(open_links(runtime, specs));
     for (int i = 0; i < routes->count; i++) {
-        if (!sl_device_links_has(runtime->links, i))
+        bool on_device =
+            i < routes->edge_routes ? sl_device_links_has(runtime->links, i) : ties_on_device[routes->list[i].tie];
+        if (!on_device)
             others[count++] = specs[i];
     }
     SL_TRY(sl_group_open_channels(runtime->group, others, count, opened));
@@ -200,11 +204,49 @@ static sl_status open_channels(sl_runtime *runtime)
         runtime->channels[others[k].id] = opened[k];
     sl_ties_take_channels(runtime);
     if (runtime->links)
-        sl_device_links_set_watch(runtime->links, sl_progress_is_held_up, runtime);
+        sl_device_words_set_watch(runtime->words, sl_progress_is_held_up, runtime);
 done:
+    sl_free(ties_on_device);
     sl_free(opened);
     sl_free(others);
     sl_free(specs);
+    return status;
+}
+
+static void describe_collectives(sl_runtime *runtime)
+{
+    const char *reason = NULL;
+    int all = 0, on_device = 0;
+    size_t size = sizeof runtime->collectives_text;
+    sl_exchange_count(&runtime->sharers.sums, &all, &on_device, &reason);
+    sl_exchange_count(&runtime->sharers.gathers, &all, &on_device, &reason);
+    sl_exchange_count(&runtime->sharers.joins, &all, &on_device, &reason);
+    sl_ties_count_exchanges(runtime, &all, &on_device, &reason);
+    if (all > 0 && on_device == all)
+        snprintf(runtime->collectives_text, size, "device memory, by streams");
+    else if (all > 0 && (runtime->host || !*reason))
+        snprintf(runtime->collectives_text, size, "host memory");
+    else if (all > 0 && on_device == 0)
+        snprintf(runtime->collectives_text, size, "host memory: %s", reason);
+    else if (all > 0)
+        snprintf(runtime->collectives_text, size, "device memory for %d of %d groups, else host memory: %s", on_device,
+                 all, reason);
+}
+
+/* Collective: messages and collectives, through device memory if possible. */
+static sl_status connect_ranks(sl_runtime *runtime)
+{
+    sl_status status = SL_OK;
+    if (!runtime->host && (runtime->wiring->rank_count > 1 || runtime->wiring->replicas > 1))
+        SL_TRY(sl_device_words_open(runtime->group, runtime->device, &runtime->words));
+    SL_TRY(open_channels(runtime));
+    SL_TRY(sl_weights_connect(runtime));
+    describe_collectives(runtime);
+    if (runtime->words && !runtime->links && !sl_device_words_are_used(runtime->words)) {
+        sl_device_words_close(runtime->words);
+        runtime->words = NULL;
+    }
+done:
     return status;
 }
 
@@ -242,7 +284,7 @@ static sl_status build(sl_runtime *runtime, const sl_runtime_options *options)
     SL_TRY(compile_together(runtime, &own, outcome));
     SL_TRY(sl_weights_split_groups(runtime));
     SL_TRY(sl_gather_outcomes(runtime->group, "rank", build_local(runtime, &own)));
-    SL_TRY(open_channels(runtime));
+    SL_TRY(connect_ranks(runtime));
     SL_TRY(sl_gather_outcomes(runtime->group, "rank", sl_lanes_create(runtime)));
     if (runtime->host && runtime->replicas && sl_group_size(runtime->replicas) > 1 &&
         sl_mover_is_wanted(options->helper, runtime->replicas, runtime->device))
@@ -293,7 +335,10 @@ void sl_runtime_destroy(sl_runtime *runtime)
     sl_mover_stop(runtime->mover);
     sl_weights_destroy(runtime); /* ends what is posted */
     sl_lanes_destroy(runtime);   /* streams may still use what follows */
+    sl_weights_disconnect(runtime);
+    sl_ties_close(runtime);
     sl_device_links_close(runtime->links);
+    sl_device_words_close(runtime->words);
     sl_group_close(runtime->group); /* and with it the channels */
     sl_group_close(runtime->sharers.across);
     sl_group_close(runtime->sharers.shards);
@@ -337,6 +382,11 @@ sl_stream *sl_runtime_stream(const sl_runtime *runtime)
 const char *sl_runtime_messages(const sl_runtime *runtime)
 {
     return runtime->messages_text;
+}
+
+const char *sl_runtime_collectives(const sl_runtime *runtime)
+{
+    return runtime->collectives_text;
 }
 
 sl_group *sl_runtime_group(const sl_runtime *runtime)

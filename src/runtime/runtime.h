@@ -51,9 +51,11 @@ struct sl_runtime {
     int stage_count;
     int rank;
 
-    sl_channel **channels;   /* one a route; NULL if this rank has no end, or it is a link */
-    sl_device_links *links;  /* routes through memory of the device, by the same numbers; NULL: there are none */
-    char messages_text[320]; /* where messages lie, and why */
+    sl_channel **channels;      /* one a route; NULL if this rank has no end, or it is a link */
+    sl_device_words *words;     /* that its streams wait for; NULL: they wait for no other rank */
+    sl_device_links *links;     /* routes through memory of the device, by the same numbers; NULL: there are none */
+    char messages_text[320];    /* where messages lie, and why */
+    char collectives_text[320]; /* where collectives do their work, and why */
     sl_program train, eval;
     sl_lanes lanes;
     sl_blocks blocks;
@@ -143,6 +145,12 @@ SL_MUST_CHECK sl_status sl_replicas_begin(sl_runtime *runtime, sl_status *outcom
 /* ---- Tied parameters ---- */
 SL_MUST_CHECK sl_status sl_ties_create(sl_runtime *runtime);
 void sl_ties_destroy(sl_runtime *runtime);
+/* Collective: ties whose ranks reach each other's memory are summed there. on_device[t] tells of each, the same on all
+ * ranks. */
+SL_MUST_CHECK sl_status sl_ties_open(sl_runtime *runtime, uint8_t *on_device);
+void sl_ties_close(sl_runtime *runtime);
+/* Counts the exchanges of this rank's ties, those in device memory, and gives the first reason why one is not. */
+void sl_ties_count_exchanges(const sl_runtime *runtime, int *all, int *on_device, const char **reason);
 SL_MUST_CHECK sl_status sl_ties_sum(sl_runtime *runtime, int64_t step);
 void sl_ties_take_channels(sl_runtime *runtime);
 

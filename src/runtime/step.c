@@ -246,7 +246,8 @@ static sl_status finish(sl_runtime *runtime, const sl_program *program, bool tra
     sl_status status = SL_OK;
     uint64_t start = runtime->trace.capacity ? sl_trace_start(&runtime->trace) : 0;
     if (runtime->links) /* what follows may hold the host up inside of a copy: no stream waits for a rank any more */
-        SL_TRY(sl_device_links_wait(runtime->links, runtime->stream));
+        SL_TRY(sl_device_words_wait(runtime->words, runtime->stream));
+    runtime->lanes.given = NULL;        /* from here on streams wait for other ranks alone */
     SL_TRY(sl_weights_settle(runtime)); /* all stages have run: nothing is left to wait for */
     if (training && !runtime->store->grads_partial)
         SL_TRY(sl_ties_sum(runtime, sl_runtime_step_label(runtime)));

@@ -20,6 +20,10 @@ struct sl_tie {
     sl_meta meta; /* of the gradients */
     part *parts;  /* in the order of the tie's members */
     bool here;    /* one of them is on this rank */
+
+    sl_group *group; /* of the ranks that have one; NULL: it was not wanted, or not this rank */
+    sl_exchange exchange;
+    sl_device_part *device_parts; /* the parts by ranks of that group */
 };
 
 /* ---- Creation -------------------------------------------------------------------------------- */
@@ -78,6 +82,83 @@ void sl_ties_destroy(sl_runtime *runtime)
     sl_free(runtime->ties);
 }
 
+/* ---- In device memory ------------------------------------------------------------------------ */
+
+/* Ranks of the group are those with a part, in the order of their ranks. */
+static sl_status list_device_parts(sl_tie *tie)
+{
+    sl_status status = SL_OK;
+    int count = tie->wire->member_count;
+    SL_TRY(SL_NEW_ARRAY(tie->device_parts, count));
+    for (int p = 0; p < count; p++) {
+        int rank = 0;
+        for (int other = 0; other < tie->parts[p].rank; other++) {
+            bool has_part = false;
+            for (int q = 0; q < count; q++)
+                has_part |= tie->parts[q].rank == other;
+            rank += has_part;
+        }
+        tie->device_parts[p] = (sl_device_part){ .rank = rank, .data = tie->parts[p].grad };
+    }
+done:
+    return status;
+}
+
+static sl_status open_tie(sl_runtime *runtime, sl_tie *tie)
+{
+    sl_status status = SL_OK;
+    size_t bytes = sl_staging_of_tie(runtime->wiring, tie->wire);
+    if (bytes == 0)
+        return SL_OK;
+    SL_TRY(sl_group_split(runtime->group, tie->here ? 0 : -1, runtime->rank, &tie->group));
+    if (!tie->group)
+        return SL_OK;
+    SL_TRY(sl_exchange_open(&tie->exchange, tie->group, runtime->words, bytes));
+    if (!tie->exchange.device)
+        return SL_OK;
+    runtime->memory.messages += bytes;
+    SL_TRY(list_device_parts(tie));
+done:
+    return status;
+}
+
+sl_status sl_ties_open(sl_runtime *runtime, uint8_t *on_device)
+{
+    sl_status status = SL_OK;
+    int count = runtime->tie_count, ranks = sl_group_size(runtime->group);
+    uint8_t *all = NULL;
+    if (!runtime->words || count == 0)
+        return SL_OK;
+    for (int t = 0; t < count; t++) {
+        SL_TRY(open_tie(runtime, &runtime->ties[t]));
+        on_device[t] = runtime->ties[t].exchange.device != NULL;
+    }
+    SL_TRY(SL_NEW_ARRAY(all, (int64_t)count * ranks));
+    SL_TRY(sl_group_all_gather(runtime->group, on_device, (size_t)count, all));
+    for (int i = 0; i < count * ranks; i++)
+        on_device[i % count] |= all[i];
+done:
+    sl_free(all);
+    return status;
+}
+
+void sl_ties_count_exchanges(const sl_runtime *runtime, int *all, int *on_device, const char **reason)
+{
+    for (int t = 0; t < runtime->tie_count; t++)
+        sl_exchange_count(&runtime->ties[t].exchange, all, on_device, reason);
+}
+
+void sl_ties_close(sl_runtime *runtime)
+{
+    for (int t = 0; t < runtime->tie_count; t++) {
+        sl_exchange_close(&runtime->ties[t].exchange);
+        sl_group_close(runtime->ties[t].group);
+        sl_free(runtime->ties[t].device_parts);
+    }
+}
+
+/* ---- Through the host ------------------------------------------------------------------------ */
+
 void sl_ties_take_channels(sl_runtime *runtime)
 {
     const sl_routes *routes = &runtime->pipeline->routes;
@@ -91,8 +172,7 @@ void sl_ties_take_channels(sl_runtime *runtime)
     }
 }
 
-/* ---- Summing ---------------------------------------------------------------------------------
- * All in the order of the stream: a device that works by itself copies to and from messages and adds; the memory of the
+/* All in the order of the stream: a device that works by itself copies to and from messages and adds; the memory of the
  * host is used where it lies. */
 
 /* The own parts of one piece go to the others. */
@@ -173,20 +253,32 @@ done:
     return status;
 }
 
-sl_status sl_ties_sum(sl_runtime *runtime, int64_t step)
+static sl_status sum_pieces(sl_runtime *runtime, sl_tie *tie, int64_t step)
 {
     sl_status status = SL_OK;
+    size_t bytes = sl_meta_bytes(&tie->meta);
+    int number = 0;
+    bool frozen = !tie->parts[0].grad && !tie->parts[0].from;
+    for (size_t offset = 0; tie->here && !frozen && offset < bytes; offset += SL_TIE_PIECE_BYTES) {
+        size_t piece = bytes - offset < SL_TIE_PIECE_BYTES ? bytes - offset : SL_TIE_PIECE_BYTES;
+        SL_TRY(sum_piece(runtime, tie, step, number++, offset, piece));
+    }
+done:
+    return status;
+}
+
+/* ---- The whole ------------------------------------------------------------------------------- */
+
+sl_status sl_ties_sum(sl_runtime *runtime, int64_t step)
+{
     for (int t = 0; t < runtime->tie_count; t++) {
         sl_tie *tie = &runtime->ties[t];
-        size_t bytes = sl_meta_bytes(&tie->meta);
-        int number = 0;
-        bool frozen = !tie->parts[0].grad && !tie->parts[0].from;
-        for (size_t offset = 0; tie->here && !frozen && offset < bytes; offset += SL_TIE_PIECE_BYTES) {
-            size_t piece = bytes - offset < SL_TIE_PIECE_BYTES ? bytes - offset : SL_TIE_PIECE_BYTES;
-            status = sum_piece(runtime, tie, step, number++, offset, piece);
-            if (status != SL_OK)
-                return sl_fail_context(status, "gradient of the tied parameter '%s'", tie->wire->name);
-        }
+        sl_status status = tie->exchange.device
+                               ? sl_device_sum(tie->exchange.device, tie->device_parts, tie->wire->member_count,
+                                               sl_meta_count(&tie->meta), tie->meta.dtype, runtime->stream)
+                               : sum_pieces(runtime, tie, step);
+        if (status != SL_OK)
+            return sl_fail_context(status, "gradient of the tied parameter '%s'", tie->wire->name);
     }
-    return status;
+    return SL_OK;
 }

@@ -45,6 +45,10 @@ sl_status sl_weights_create(sl_runtime *runtime)
         SL_TRY(SL_NEW_ARRAY(requests->sum_items, wire->weight_count));
         SL_TRY(SL_NEW_ARRAY(requests->join_items, wire->weight_count));
         SL_TRY(SL_NEW_ARRAY(requests->sums, wire->weight_count + 1));
+        if (!runtime->host) {
+            SL_TRY(sl_event_create(runtime->device, &requests->gathered));
+            SL_TRY(sl_event_create(runtime->device, &requests->summed));
+        }
         for (int i = 0; i < wire->weight_count; i++)
             requests->own[i] = find_own(runtime, &wire->weights[i]);
     }
@@ -55,12 +59,19 @@ done:
 /* What is on its way belongs to a step that failed, and with it the run, or has been posted on all ranks: it ends soon. */
 void sl_weights_destroy(sl_runtime *runtime)
 {
+    if (runtime->words && runtime->lanes.posted && sl_device_words_wait(runtime->words, runtime->lanes.posted) != SL_OK)
+        sl_lanes_settle(runtime);
     for (int k = 0; runtime->requests && k < runtime->stage_count; k++) {
         sl_stage_requests *requests = &runtime->requests[k];
         if (requests->gather)
             (void)!sl_request_wait(requests->gather);
-        while (requests->sum_count > 0)
-            (void)!sl_request_wait(requests->sums[--requests->sum_count]);
+        while (requests->sum_count > 0) {
+            sl_request *sum = requests->sums[--requests->sum_count];
+            if (sum)
+                (void)!sl_request_wait(sum);
+        }
+        sl_event_destroy(requests->gathered);
+        sl_event_destroy(requests->summed);
         sl_free(requests->own);
         sl_free(requests->gather_items);
         sl_free(requests->sum_items);
@@ -108,17 +119,16 @@ done:
     return status;
 }
 
-/* Work given from now on finds what has been posted and awaited. */
-static sl_status end_posting(sl_runtime *runtime)
+/* The stream of collectives has been given all of one. */
+static sl_status mark_posted(const sl_runtime *runtime, sl_event *event)
 {
-    sl_status status = SL_OK;
-    sl_lanes *lanes = &runtime->lanes;
-    if (runtime->host)
-        return SL_OK;
-    SL_TRY(sl_event_record(lanes->after_posted, lanes->posted));
-    SL_TRY(sl_stream_wait(runtime->stream, lanes->after_posted));
-done:
-    return status;
+    return event ? sl_event_record(event, runtime->lanes.posted) : SL_OK;
+}
+
+/* Work given from now on finds what was posted before the event. */
+static sl_status await_posted(const sl_runtime *runtime, sl_event *event)
+{
+    return event ? sl_stream_wait(runtime->stream, event) : SL_OK;
 }
 
 /* ---- Buckets --------------------------------------------------------------------------------- */
@@ -134,28 +144,53 @@ static void count_posted(sl_runtime *runtime, const sl_group *group, const sl_bu
 /* The first `count` items of the stage's gather, as one collective. */
 static sl_status post_gather(sl_runtime *runtime, sl_stage_requests *requests, int count)
 {
+    sl_status status = SL_OK;
     if (count == 0)
         return SL_OK;
     count_posted(runtime, runtime->sharers.shards, requests->gather_items, count, 1);
-    return sl_group_all_gather_bucket_post(runtime->sharers.shards, requests->gather_items, count,
-                                           runtime->lanes.posted, &requests->gather);
+    SL_TRY(sl_exchange_gather(&runtime->sharers.gathers, requests->gather_items, count, runtime->lanes.posted, NULL,
+                              &requests->gather));
+    requests->gathering = true;
+    SL_TRY(mark_posted(runtime, requests->gathered));
+done:
+    return status;
 }
 
+/* What the host moved is in the stream when it has been waited for, and is marked then. */
 static sl_status await_gather(sl_runtime *runtime, sl_stage_requests *requests)
 {
+    sl_status status = SL_OK;
     sl_request *request = requests->gather;
     requests->gather = NULL;
-    sl_status status = request ? sl_request_wait(request) : SL_OK;
-    return status == SL_OK ? end_posting(runtime) : status;
+    if (!requests->gathering)
+        return SL_OK;
+    requests->gathering = false;
+    if (request) {
+        SL_TRY(sl_request_wait(request));
+        SL_TRY(mark_posted(runtime, requests->gathered));
+    }
+    SL_TRY(await_posted(runtime, requests->gathered));
+done:
+    return status;
 }
 
 /* The last one posted first: it may have to come after the others. */
 static sl_status await_sums(sl_runtime *runtime, sl_stage_requests *requests)
 {
     sl_status status = SL_OK;
-    while (requests->sum_count > 0 && status == SL_OK)
-        status = sl_request_wait(requests->sums[--requests->sum_count]);
-    return status == SL_OK ? end_posting(runtime) : status;
+    bool posted = requests->sum_count > 0, moved = false;
+    while (requests->sum_count > 0) {
+        sl_request *sum = requests->sums[--requests->sum_count];
+        moved |= sum != NULL;
+        if (sum)
+            SL_TRY(sl_request_wait(sum));
+    }
+    if (moved)
+        SL_TRY(mark_posted(runtime, requests->summed));
+    if (posted)
+        SL_TRY(await_posted(runtime, requests->summed));
+done:
+    return status;
 }
 
 static void trace_action(sl_runtime *runtime, uint64_t start, int stage, sl_kind kind)
@@ -264,8 +299,8 @@ static sl_status reduce_whole(sl_runtime *runtime, const weights_of *of)
         int64_t count = find_bucket(of, i, &end);
         runtime->posted.count++;
         runtime->posted.bytes += (uint64_t)count * sl_dtype_size(dtype);
-        SL_TRY(sl_group_all_reduce_post(runtime->replicas, of->stage->weights[i].grad_place, count, dtype,
-                                        SL_REDUCE_SUM, runtime->lanes.posted, &requests->sums[requests->sum_count]));
+        SL_TRY(sl_exchange_sum(&runtime->sharers.sums, of->stage->weights[i].grad_place, count, dtype,
+                               runtime->lanes.posted, &requests->sums[requests->sum_count]));
         requests->sum_count++;
     }
 done:
@@ -292,9 +327,8 @@ static sl_status post_sum(sl_runtime *runtime, sl_stage_requests *requests, int 
     if (first == end)
         return SL_OK;
     count_posted(runtime, runtime->replicas, items, end - first, sl_dtype_size(dtype));
-    SL_TRY(sl_group_reduce_scatter_bucket_post(runtime->replicas, items, end - first, runtime->sharers.rows, dtype,
-                                               SL_REDUCE_SUM, runtime->lanes.posted,
-                                               &requests->sums[requests->sum_count]));
+    SL_TRY(sl_exchange_scatter_sum(&runtime->sharers.sums, items, end - first, runtime->sharers.rows, dtype,
+                                   runtime->lanes.posted, &requests->sums[requests->sum_count]));
     requests->sum_count++;
 done:
     return status;
@@ -345,9 +379,8 @@ static sl_status join_parts(sl_runtime *runtime, const weights_of *of)
                                                .count = (int64_t)own->grad_part_bytes };
     }
     count_posted(runtime, runtime->sharers.across, items, count, 1);
-    SL_TRY(sl_group_all_gather_bucket_post_after(runtime->sharers.across, items, count, runtime->lanes.posted,
-                                                 requests->sums[requests->sum_count - 1],
-                                                 &requests->sums[requests->sum_count]));
+    SL_TRY(sl_exchange_gather(&runtime->sharers.joins, items, count, runtime->lanes.posted,
+                              requests->sums[requests->sum_count - 1], &requests->sums[requests->sum_count]));
     requests->sum_count++;
 done:
     return status;
@@ -372,6 +405,7 @@ static sl_status reduce_grads(sl_runtime *runtime, const weights_of *of)
         return SL_OK;
     SL_TRY(begin_posting(runtime));
     SL_TRY(reduce_whole_or_parts(runtime, of));
+    SL_TRY(mark_posted(runtime, of->requests->summed));
 done:
     return status;
 }
@@ -447,6 +481,7 @@ sl_status sl_runtime_gather_params(sl_runtime *runtime)
     if (!runtime->gathering)
         SL_TRY(sl_runtime_gather_params_post(runtime));
     SL_TRY(sl_weights_settle(runtime));
+    SL_TRY(sl_weights_end_moving(runtime)); /* nobody waits for a stream that waits for a rank which may be gone */
 done:
     return status;
 }
@@ -467,13 +502,11 @@ sl_status sl_weights_settle_stage(sl_runtime *runtime, int k)
     sl_status status = SL_OK;
     const sl_wire_stage *wire = &runtime->wiring->stages[runtime->stages[k]->index];
     double start = sl_now();
-    if (runtime->requests[k].gather)
-        SL_TRY(await_gather(runtime, &runtime->requests[k]));
+    SL_TRY(await_gather(runtime, &runtime->requests[k]));
     for (int i = 0; i < wire->weight_count; i++) {
         const sl_wire_weight *source = wire->weights[i].source;
         int other = source ? runtime->wiring->stages[source->stage].local : k;
-        if (runtime->requests[other].gather)
-            SL_TRY(await_gather(runtime, &runtime->requests[other]));
+        SL_TRY(await_gather(runtime, &runtime->requests[other]));
     }
     runtime->posted.seconds += sl_now() - start;
 done:

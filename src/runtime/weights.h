@@ -2,15 +2,17 @@
 #ifndef SL_RUNTIME_WEIGHTS_H
 #define SL_RUNTIME_WEIGHTS_H
 
+#include "runtime/exchange.h"
 #include "runtime/program.h"
 
 /* Who shares what with whom. Replicas [n * rows, (n + 1) * rows) are one group of those that share. */
 typedef struct sl_sharers {
-    sl_group *shards; /* a part each: this rank's group; NULL: none */
-    sl_group *across; /* the same part: one rank of each group; NULL: there is one group */
-    int rows;         /* members of shards */
-    int replica;      /* this rank's number: of its shard in the shardings of weights */
-    int part;         /* of its part in those of what is counted */
+    sl_group *shards;                 /* a part each: this rank's group; NULL: none */
+    sl_group *across;                 /* the same part: one rank of each group; NULL: there is one group */
+    sl_exchange sums, gathers, joins; /* over the replicas, shards and across */
+    int rows;                         /* members of shards */
+    int replica;                      /* this rank's number: of its shard in the shardings of weights */
+    int part;                         /* of its part in those of what is counted */
 } sl_sharers;
 
 /* Where in a whole weight or gradient, as collectives see it, this rank's pieces begin. Bytes. */
@@ -23,9 +25,11 @@ typedef struct sl_own_pieces {
 typedef struct sl_stage_requests {
     sl_own_pieces *own;                                    /* one a weight */
     sl_bucket_item *gather_items, *sum_items, *join_items; /* room for one a weight */
-    sl_request *gather;                                    /* NULL: none */
-    sl_request **sums;                                     /* room for one a weight, and the gather across groups */
+    bool gathering;                                        /* its weights are on their way */
+    sl_request *gather;                                    /* NULL: the stream does it */
+    sl_request **sums; /* room for one a weight, and the gather across groups; NULL: the stream does it */
     int sum_count;
+    sl_event *gathered, *summed;      /* by the stream of collectives; NULL on a host device */
     uint64_t gather_start, sum_start; /* for the trace */
 } sl_stage_requests;
 
@@ -39,7 +43,18 @@ typedef struct sl_posted {
 /* Collective over the replicas: the groups of the mode that the pipeline was compiled for. */
 SL_MUST_CHECK sl_status sl_weights_split_groups(sl_runtime *runtime);
 SL_MUST_CHECK sl_status sl_weights_create(sl_runtime *runtime);
+/* Collective over the replicas: opens the exchanges. */
+SL_MUST_CHECK sl_status sl_weights_connect(sl_runtime *runtime);
+void sl_weights_disconnect(sl_runtime *runtime);
 void sl_weights_destroy(sl_runtime *runtime);
+
+/* Before a step, if streams may wait for other ranks. is_fresh, the same on all ranks: it is one of the first of its kind,
+ * in which no stream may be held up. may_wait: this rank may wait for the whole device in it. */
+SL_MUST_CHECK sl_status sl_weights_begin(sl_runtime *runtime, bool is_fresh, bool may_wait);
+/* Collective over the replicas: no stream of any of them waits for another one any more. */
+SL_MUST_CHECK sl_status sl_weights_end_moving(sl_runtime *runtime);
+/* Whether a collective is on its way in device memory. */
+bool sl_weights_are_moving(const sl_runtime *runtime);
 
 /* Waits for what sl_runtime_gather_params_post has begun: for all of it, or for what local stage k needs. */
 SL_MUST_CHECK sl_status sl_weights_settle(sl_runtime *runtime);

@@ -38,6 +38,7 @@ typedef struct rank_thread {
 typedef struct place {
     sl_device *device;
     sl_stream *in, *out;
+    sl_device_words *words;
     sl_device_links *links;
     int32_t *sent, *got; /* (MESSAGES, WORDS) of the device */
     int32_t *image;      /* the same on the host */
@@ -58,7 +59,8 @@ static sl_status place_open(link_ring *ring, int rank, place *at)
     SL_TRY(sl_device_alloc(at->device, bytes, (void **)&at->sent));
     SL_TRY(sl_device_alloc(at->device, bytes, (void **)&at->got));
     SL_TRY(sl_device_alloc_host(at->device, bytes, (void **)&at->image));
-    SL_TRY(sl_device_links_open(ring->groups[rank], at->device, specs, CHANNELS, MESSAGES, &at->links));
+    SL_TRY(sl_device_words_open(ring->groups[rank], at->device, &at->words));
+    SL_TRY(sl_device_links_open(at->words, specs, CHANNELS, MESSAGES, &at->links));
 done:
     return status;
 }
@@ -68,6 +70,7 @@ static void place_close(place *at)
     sl_stream_destroy(at->in);
     sl_stream_destroy(at->out);
     sl_device_links_close(at->links);
+    sl_device_words_close(at->words);
     sl_device_free(at->device, at->sent);
     sl_device_free(at->device, at->got);
     sl_device_free_host(at->device, at->image);
@@ -116,8 +119,8 @@ static sl_status end_step(const place *at)
 {
     sl_status status = SL_OK;
     SL_TRY(sl_device_links_fetch(at->links, at->in));
-    SL_TRY(sl_device_links_wait(at->links, at->in));
-    SL_TRY(sl_device_links_wait(at->links, at->out));
+    SL_TRY(sl_device_words_wait(at->words, at->in));
+    SL_TRY(sl_device_words_wait(at->words, at->out));
     SL_TRY(sl_device_links_check(at->links));
 done:
     return status;
@@ -165,8 +168,8 @@ static sl_status run_steps(link_ring *ring, int rank)
 done:
     if (status != SL_OK)
         sl_group_fail(ring->groups[rank], status);
-    if (status != SL_OK && at.links)
-        sl_device_links_free_streams(at.links, (sl_stream *[]){ at.in, at.out }, 2);
+    if (status != SL_OK && at.words)
+        sl_device_words_free_streams(at.words, (sl_stream *[]){ at.in, at.out }, 2);
     place_close(&at);
     return status;
 }
@@ -281,8 +284,8 @@ static sl_status fail_early(link_ring *ring, int rank)
 done:
     if (status != SL_OK)
         sl_group_fail(ring->groups[rank], status);
-    if (at.links)
-        sl_device_links_free_streams(at.links, (sl_stream *[]){ at.in, at.out }, 2);
+    if (at.words)
+        sl_device_words_free_streams(at.words, (sl_stream *[]){ at.in, at.out }, 2);
     place_close(&at); /* waits for the streams */
     return status;
 }
@@ -394,7 +397,7 @@ done:
     if (status != SL_OK)
         sl_group_fail(ring->groups[rank], status);
     if (at.links)
-        sl_device_links_free_streams(at.links, (sl_stream *[]){ at.in, at.out }, 2);
+        sl_device_words_free_streams(at.words, (sl_stream *[]){ at.in, at.out }, 2);
     place_close(&at);
     return status;
 }

@@ -1,0 +1,54 @@
+/* Collectives between ranks of one machine whose data never leaves device memory. They are work for a stream alone, copies,
+ * kernels and words, and no host stands in between; each is the same work every time, so that it can be captured.
+ *
+ * Every rank has a block of staging memory that all others read. A collective is a number of turns. In a turn each rank puts
+ * something into one half of its block and tells all others, then takes what it needs out of theirs. Turns use the
+ * two halves alternately: who hears of a rank's turn knows that this rank has read all of the turn before, so a half is
+ * free again without another word. Sums run in the order of the ranks or parts, element by element, with the bits of the
+ * collectives of groups. */
+#ifndef SL_COMM_DEVICE_COLLECTIVE_H
+#define SL_COMM_DEVICE_COLLECTIVE_H
+
+#include "comm/device_words.h"
+
+typedef struct sl_device_collective sl_device_collective; /* one rank's end */
+
+/* out = sources[0] + sources[1] + ..., added from left to right with the bits of sl_group_all_reduce; in stream order and in
+ * device memory. out may be one of the sources. running has room for count elements of the dtype in which they are summed,
+ * f32 for narrower ones. */
+typedef sl_status (*sl_device_sum_fn)(sl_stream *stream, sl_dtype dtype, int64_t count, const void *const *sources,
+                                      int source_count, void *running, void *out);
+
+/* Collective. group, words and sum live longer. bytes of staging memory a rank, the same on all ranks: the fewer, the more
+ * turns. *out becomes NULL if not all ranks reach each other, with the reason in reason (256 bytes), the same decision on
+ * all ranks. */
+SL_MUST_CHECK sl_status sl_device_collective_open(sl_group *group, sl_device_words *words, size_t bytes,
+                                                  sl_device_sum_fn sum, char *reason, sl_device_collective **out);
+/* No stream of this rank uses it any more. NULL is fine. */
+void sl_device_collective_close(sl_device_collective *collective);
+
+/* ---- In the order of a stream ----
+ * All ranks make the same calls in the same order, on streams whose work is ordered. Memory is the device's and is as the
+ * stream has it; the calls return at once, but for polled words. Arguments may change when they have returned. */
+
+/* As sl_group_all_gather_bucket_post: counts are bytes. */
+SL_MUST_CHECK sl_status sl_device_all_gather(sl_device_collective *collective, const sl_bucket_item *items, int count,
+                                             sl_stream *stream);
+/* As sl_group_reduce_scatter_bucket_post with SL_REDUCE_SUM. */
+SL_MUST_CHECK sl_status sl_device_reduce_scatter(sl_device_collective *collective, const sl_bucket_item *items,
+                                                 int count, int rows, sl_dtype dtype, sl_stream *stream);
+
+/* A summand. */
+typedef struct sl_device_part {
+    int rank;   /* whose it is */
+    void *data; /* on that rank; it gets the sum */
+} sl_device_part;
+
+/* Every part becomes the sum of all, added from left to right. All ranks give the same list, each with the addresses of its
+ * own parts; a rank may have several or none. */
+SL_MUST_CHECK sl_status sl_device_sum(sl_device_collective *collective, const sl_device_part *parts, int part_count,
+                                      int64_t count, sl_dtype dtype, sl_stream *stream);
+SL_MUST_CHECK sl_status sl_device_broadcast(sl_device_collective *collective, int root, void *data, size_t bytes,
+                                            sl_stream *stream);
+
+#endif
