@@ -188,7 +188,8 @@ static sl_status open_run(const step_options *options, bench_run *run, step_resu
     SL_TRY(sl_model_check(&model));
     const sl_model_shape shape = { .batch = options->batch / options->microbatches,
                                    .seq = options->seq,
-                                   .dtype = options->dtype };
+                                   .dtype = options->dtype,
+                                   .joined = sl_device_get_kind(run->device) == SL_DEVICE_CUDA && !options->unfused };
     SL_TRY(sl_model_build(&model, SL_MODE_TRAIN, &shape, &run->graph));
     SL_TRY(sl_graph_partition(run->graph, NULL, &run->partition));
     SL_TRY(open_runtime(options, run));

@@ -26,6 +26,8 @@ typedef struct SL_NAMED_FIELDS sl_device_options {
  * closes *out after all that came from it. A process that has opened a GPU must not go on using it after fork(). */
 SL_API SL_MUST_CHECK sl_status sl_device_open(const char *spec, const sl_device_options *options, sl_device **out);
 SL_API void sl_device_close(sl_device *device); /* NULL is fine */
+/* Of the device that sl_device_open would open; whether it can be opened is not known. */
+SL_API SL_MUST_CHECK sl_status sl_device_find_kind(const char *spec, sl_device_kind *out);
 
 SL_API const char *sl_device_name(const sl_device *device); /* "cpu", "cuda:0" */
 SL_API sl_device_kind sl_device_get_kind(const sl_device *device);

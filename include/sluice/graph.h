@@ -300,9 +300,12 @@ typedef struct sl_port {
     /* input: input_grads[i] is written, its gradient; output: output_grads[i] is read. Elsewhere the pointer is not
      * looked at and may be NULL. */
     bool has_grad;
-    bool root;    /* input: from outside the pipeline; output: a named output of the graph (the loss among them) */
-    bool frozen;  /* params: has no gradient (sl_graph_freeze) */
-    sl_init init; /* params */
+    bool root;   /* input: from outside the pipeline; output: a named output of the graph (the loss among them) */
+    bool frozen; /* params: has no gradient (sl_graph_freeze) */
+    /* params: one product uses it with the parameter before it (a concat of both): it must begin where that one ends, and
+     * its gradient, too. In the order of the ports, each at the next multiple of SL_DEVICE_ALIGNMENT, they do. */
+    bool follows;
+    sl_init init;           /* params */
     sl_dtype grad_dtype;    /* params: of the gradient, which has the same shape */
     size_t grad_bytes;      /* params: of the gradient */
     int output_of;          /* input that comes along an edge: the stage that makes it; else -1 */

@@ -146,6 +146,9 @@ typedef struct SL_NAMED_FIELDS sl_model_shape {
     int64_t cache;  /* DECODE: positions that the caches hold; 0: all of the model's */
     sl_dtype dtype; /* of parameters, activations and caches: f32 (the default) or bf16 */
     bool documents; /* rows hold several documents, which "positions" tells apart; not in DECODE */
+    /* One product for linears of the same input (q, k and v; gate and up) if they have no biases. Faster on a GPU. Their
+     * weights must lie side by side (sl_port): they do, unless replicas share them. Not in DECODE. */
+    bool joined;
 } sl_model_shape;
 
 /* The type of a value in a family's configuration, and what stands for it in config.json. */

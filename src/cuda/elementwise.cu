@@ -171,20 +171,24 @@ template <int OP, bool QUICK> __global__ void __launch_bounds__(BLOCK) each_eigh
 }
 
 // The ops that steps are made of, on packed bf16: nothing is asked per access, and the loads of two pieces are on their
-// way at once. REPEATS: the last input is as long as the last dim, and comes again for every row.
-template <int OP, int INPUTS, int OUTPUTS, bool REPEATS>
+// way at once. ROWS: rows of packed elements, which may lie apart, or come again (stride 0).
+template <int OP, int INPUTS, int OUTPUTS, bool ROWS>
 __global__ void __launch_bounds__(BLOCK) each_packed(const __grid_constant__ element_args args)
 {
     int64_t start = ((int64_t)blockIdx.x * 2 * BLOCK + threadIdx.x) * WIDE;
     float in[2][3][WIDE] = {}, first[WIDE], second[WIDE];
+    int64_t row[2] = {}, column[2];
 #pragma unroll
     for (int piece = 0; piece < 2; piece++) {
         int64_t at = start + piece * BLOCK * WIDE;
+        if (ROWS)
+            row[piece] = quotient(at, args.dims[1]);
+        column[piece] = at - row[piece] * args.dims[1];
 #pragma unroll
         for (int n = 0; n < INPUTS; n++) {
-            int64_t from = REPEATS && n == INPUTS - 1 ? at - quotient(at, args.dims[1]) * args.dims[1] : at;
             if (at < args.count)
-                load_eight((const __nv_bfloat16 *)args.data[n] + from, in[piece][n]);
+                load_eight((const __nv_bfloat16 *)args.data[n] + row[piece] * args.strides[n][0] + column[piece],
+                           in[piece][n]);
         }
     }
 #pragma unroll
@@ -195,9 +199,10 @@ __global__ void __launch_bounds__(BLOCK) each_packed(const __grid_constant__ ele
 #pragma unroll
         for (int k = 0; k < WIDE; k++)
             first[k] = formula<float>(OP, in[piece][0][k], in[piece][1][k], in[piece][2][k], 0, 0, true, &second[k]);
-        store_eight((__nv_bfloat16 *)args.data[INPUTS] + at, first);
+        store_eight((__nv_bfloat16 *)args.data[INPUTS] + row[piece] * args.strides[INPUTS][0] + column[piece], first);
         if (OUTPUTS > 1)
-            store_eight((__nv_bfloat16 *)args.data[INPUTS + 1] + at, second);
+            store_eight((__nv_bfloat16 *)args.data[INPUTS + 1] + row[piece] * args.strides[INPUTS + 1][0] + column[piece],
+                        second);
     }
 }
 
@@ -243,18 +248,16 @@ static bool fits_eight(const element_args *args)
     return true;
 }
 
-// Packed bf16 everywhere, a whole number of eights, nothing to add to. repeats: but for the last input, which comes again
-// for every row of the others.
-static bool fits_packed(const element_args *args, bool repeats)
+// Packed bf16 everywhere, a whole number of eights, nothing to add to. rows: rows of that, each aligned.
+static bool fits_packed(const element_args *args, bool rows)
 {
     bool fits = args->count % WIDE == 0 && !args->add[0] && !args->add[1];
-    if (repeats)
+    if (rows)
         fits = fits && args->rank == 2 && args->dims[1] % WIDE == 0;
     for (int n = 0; n < args->input_count + args->output_count && fits; n++) {
         const int64_t *strides = args->strides[n];
-        bool again = repeats && n == args->input_count - 1;
-        bool packed = repeats ? strides[1] == 1 && strides[0] == (again ? 0 : args->dims[1])
-                              : args->rank == 0 || (args->rank == 1 && strides[0] == 1);
+        bool packed = rows ? strides[1] == 1 && strides[0] % WIDE == 0
+                           : args->rank == 0 || (args->rank == 1 && strides[0] == 1);
         fits = packed && args->dtype[n] == SL_BF16 && ((uintptr_t)args->data[n] & 15) == 0;
     }
     return fits;
@@ -265,18 +268,18 @@ static bool launch_packed(const cuda_run *run, const element_args *args)
     int64_t blocks = (args->count / WIDE + 2 * BLOCK - 1) / (2 * BLOCK);
     if (blocks > INT32_MAX)
         return false;
-    if (args->op == SL_OP_ADD && fits_packed(args, true)) {
-        each_packed<SL_OP_ADD, 2, 1, true><<<(unsigned)blocks, BLOCK, 0, run->stream>>>(*args);
-        return true;
-    }
-    if (!fits_packed(args, false))
+    bool rows = fits_packed(args, true);
+    if (!rows && !fits_packed(args, false))
         return false;
     switch (args->op) {
 #define HOT(op, inputs, outputs)                                                                                       \
     case op:                                                                                                           \
         if (args->output_count != (outputs))                                                                           \
             return false;                                                                                              \
-        each_packed<op, inputs, outputs, false><<<(unsigned)blocks, BLOCK, 0, run->stream>>>(*args);                          \
+        if (rows)                                                                                                      \
+            each_packed<op, inputs, outputs, true><<<(unsigned)blocks, BLOCK, 0, run->stream>>>(*args);                \
+        else                                                                                                           \
+            each_packed<op, inputs, outputs, false><<<(unsigned)blocks, BLOCK, 0, run->stream>>>(*args);               \
         return true
         HOT(SL_OP_GELU_TANH, 1, 1);
         HOT(SL_OP_GELU_TANH_GRAD, 2, 1);

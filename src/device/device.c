@@ -84,6 +84,16 @@ static const char *choose_device(void)
     return module->count() > 0 ? module->backend->name : sl_device_cpu.name;
 }
 
+sl_status sl_device_find_kind(const char *spec, sl_device_kind *out)
+{
+    const sl_device_backend *backend = NULL;
+    int index = -1;
+    sl_status status = find_backend(strcmp(spec, "auto") == 0 ? choose_device() : spec, &backend, &index);
+    if (status == SL_OK)
+        *out = backend->kind;
+    return status;
+}
+
 sl_status sl_device_open(const char *spec, const sl_device_options *options, sl_device **out)
 {
     static const sl_device_options defaults = { .threads = 0 };

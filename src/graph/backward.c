@@ -28,8 +28,10 @@ static sl_status add_grad_storages(sl_lowering *lowering)
         sl_meta meta = sl_lowered(lowering, part->params[i])->value.meta;
         meta.dtype = sl_lowering_grad_dtype(lowering, part->params[i]);
         sl_lowered(lowering, part->params[i])->param_port = i;
-        SL_TRY(sl_storage_add(lowering, SL_HOME_GRAD, i, sl_meta_bytes(&meta), &lowering->grads[i]));
+        lowering->grads[i] = (sl_operand){ .meta = sl_meta_contiguous(meta.dtype, &meta.shape) };
+        SL_TRY(sl_storage_add(lowering, SL_HOME_GRAD, i, sl_meta_bytes(&meta), &lowering->grads[i].storage));
     }
+    SL_TRY(sl_lower_join_grads(lowering));
     for (int i = 0; i < part->input_count; i++) {
         const sl_meta meta = sl_lowered(lowering, part->inputs[i].value)->value.meta;
         sl_lowered(lowering, part->inputs[i].value)->input_port = i;

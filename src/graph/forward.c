@@ -43,6 +43,8 @@ static sl_status lower_concat(sl_lowering *lowering, int index)
     const sl_graph_value *value = &lowering->graph->values[node->outputs[0]];
     sl_operand whole, part;
     int64_t start = 0;
+    if (sl_lowered(lowering, node->outputs[0])->joined)
+        return SL_OK;
     SL_TRY(sl_operand_new(lowering, value->dtype, &value->shape, &whole));
     for (int i = 0; i < node->input_count; i++) {
         const sl_operand *x = &sl_lowered(lowering, node->inputs[i])->value;
@@ -127,7 +129,7 @@ static sl_status bind_output(sl_lowering *lowering, int port)
     const sl_operand *x = &sl_lowered(lowering, value)->value;
     const sl_storage *from = &lowering->storages[x->storage];
     if (from->home == SL_HOME_FREE && sl_operand_fills(lowering, x)) {
-        lowering->storages[x->storage] = (sl_storage){ SL_HOME_OUTPUT, port, from->bytes };
+        lowering->storages[x->storage] = (sl_storage){ .home = SL_HOME_OUTPUT, .index = port, .bytes = from->bytes };
         return SL_OK;
     }
     SL_TRY(sl_storage_add(lowering, SL_HOME_OUTPUT, port, sl_meta_bytes(&x->meta), &storage));
@@ -157,6 +159,7 @@ sl_status sl_lower_forward(sl_lowering *lowering)
     sl_status status = SL_OK;
     const sl_stage_part *part = lowering->part;
     SL_TRY(add_sources(lowering, SL_HOME_PARAM, part->params, part->param_count));
+    SL_TRY(sl_lower_joins(lowering));
     SL_TRY(add_sources(lowering, SL_HOME_CONSTANT, part->constants, part->constant_count));
     SL_TRY(add_sources(lowering, SL_HOME_STATE, part->states, part->state_count));
     for (int i = 0; i < part->input_count; i++) {

@@ -46,13 +46,17 @@ static bool lies_in_param(const sl_lowering *lowering, int value, sl_operand *ou
 {
     const sl_graph_value *v = &lowering->graph->values[value];
     if (v->kind == SL_VALUE_PARAM) {
-        *out = sl_operand_whole(lowering->grads[sl_lowered(lowering, value)->param_port],
-                                sl_lowering_grad_dtype(lowering, value), &v->shape);
+        *out = lowering->grads[sl_lowered(lowering, value)->param_port];
         return true;
     }
     if (!v->fixed || v->node < 0)
         return false;
     const sl_graph_node *node = &lowering->graph->nodes[v->node];
+    if (sl_lowered(lowering, value)->joined) {
+        const sl_operand *first = &lowering->grads[sl_lowered(lowering, node->inputs[0])->param_port];
+        *out = sl_operand_whole(first->storage, first->meta.dtype, &v->shape);
+        return true;
+    }
     sl_operand whole;
     bool possible = false;
     if (!SL_NODE_IS_VIEW(node->op) || node->op == SL_NODE_EXPAND || !lies_in_param(lowering, node->inputs[0], &whole))
@@ -515,6 +519,8 @@ sl_status sl_gradient_of_node(sl_lowering *lowering, const sl_graph_node *node)
         .temporary = rule_temporary,
     };
     const sl_op_info *info = sl_op_get_info((sl_op)node->op);
+    if (sl_lowered(lowering, node->outputs[0])->joined)
+        return SL_OK; /* all terms went to the parameters */
     sl_gradient_rule rule = { .op = (sl_op)node->op,
                               .attrs = &node->attrs,
                               .input_count = node->input_count,

@@ -16,7 +16,7 @@ sl_status sl_storage_add(sl_lowering *lowering, sl_home home, int index, size_t 
     sl_status status = SL_GROW(lowering->storages, &lowering->storage_capacity, (size_t)lowering->storage_count + 1);
     if (status != SL_OK)
         return status;
-    lowering->storages[lowering->storage_count] = (sl_storage){ home, index, bytes };
+    lowering->storages[lowering->storage_count] = (sl_storage){ .home = home, .index = index, .bytes = bytes };
     *out = lowering->storage_count++;
     return SL_OK;
 }

@@ -29,6 +29,7 @@ typedef struct sl_storage {
     sl_home home;
     int index; /* of the port */
     size_t bytes;
+    int more; /* parameters and their gradients: ports after that one whose buffers lie right behind, and belong to it */
 } sl_storage;
 
 /* One kernel call. */
@@ -75,6 +76,7 @@ typedef struct sl_lowered_value {
     int terms;            /* how many terms its gradient has in this stage */
     int input_port;       /* index among the stage's inputs; -1 */
     int param_port;       /* index among the stage's params; -1 */
+    bool joined;          /* a concat of parameters that lie side by side: a view of them all */
 } sl_lowered_value;
 
 typedef struct sl_lowering {
@@ -89,10 +91,10 @@ typedef struct sl_lowering {
     sl_instruction_list whole; /* backward as B runs it, if fusion made another of it; else empty */
     sl_lowered_value *values;  /* those that the stage holds; the first stands for all others and is absent */
     int value_count;
-    int *slots; /* by value id of the graph: its place in values */
-    /* Storages of the ports. */
-    int *input_grads, *output_grads, *grads; /* -1 if there is none */
-    int node;                                /* whose gradient is being written */
+    int *slots;                      /* by value id of the graph: its place in values */
+    int *input_grads, *output_grads; /* storages of the ports; -1 if there is none */
+    sl_operand *grads;               /* of the parameters */
+    int node;                        /* whose gradient is being written */
 } sl_lowering;
 
 /* Fills both lists. *lowering starts as zero with graph, part and forward_only set, and is to be cleared by the caller
@@ -106,7 +108,10 @@ static inline sl_lowered_value *sl_lowered(const sl_lowering *lowering, int id)
     return &lowering->values[lowering->slots[id]];
 }
 
-/* Parts of it, in the order they run. */
+/* Parts of it, in the order they run. First the parameters that a concat joins, and later their gradients, become parts of
+ * one storage. */
+SL_MUST_CHECK sl_status sl_lower_joins(sl_lowering *lowering);
+SL_MUST_CHECK sl_status sl_lower_join_grads(sl_lowering *lowering);
 SL_MUST_CHECK sl_status sl_lower_forward(sl_lowering *lowering);
 SL_MUST_CHECK sl_status sl_lower_backward(sl_lowering *lowering);
 /* Makes I compute again what lies in the modules and would otherwise be saved by F. */

@@ -102,7 +102,8 @@ static sl_status find_starts(const sl_lowering *lowering, sl_program_plan *plan,
                 continue;
             seen[storage->index] = true;
             if (sl_meta_bytes(&step->outputs[o].meta) == storage->bytes) {
-                started[storage->index] = true;
+                for (int p = storage->index; p <= storage->index + storage->more; p++)
+                    started[p] = true;
                 step->starts |= 1u << o;
             }
         }

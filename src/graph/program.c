@@ -41,6 +41,7 @@ static sl_status make_ports(sl_stage_program *program, const sl_lowering *loweri
         SL_TRY(make_port(program, value, value->name, &ports[i]));
         ports[i].last_use = lowering->forward_only ? SL_PHASE_F : SL_PHASE_W;
         ports[i].has_grad = value->kind == SL_VALUE_PARAM && sl_lowered(lowering, values[i])->terms > 0;
+        ports[i].follows = value->kind == SL_VALUE_PARAM && sl_lowered(lowering, values[i])->value.offset > 0;
         ports[i].frozen = value->kind == SL_VALUE_PARAM && !value->requires_grad;
         ports[i].grad_dtype = sl_lowering_grad_dtype(lowering, values[i]);
         const sl_meta grad = sl_meta_contiguous(ports[i].grad_dtype, &value->shape);

@@ -104,6 +104,23 @@ done:
     return status == SL_OK ? SL_OK : sl_fail_context(status, "stage %d: packing weights", program->info.stage);
 }
 
+/* Parameters that one product uses together must lie side by side, and so must their gradients. */
+static sl_status check_neighbors(const sl_stage_program *program, const sl_bindings *bindings)
+{
+    for (int i = 1; i < program->info.param_count; i++) {
+        const sl_port *before = &program->info.params[i - 1], *port = &program->info.params[i];
+        if (!port->follows)
+            continue;
+        bool apart = (const char *)bindings->params[i] != (const char *)bindings->params[i - 1] + before->bytes;
+        if (bindings->grads && bindings->grads[i])
+            apart |= (char *)bindings->grads[i] != (char *)bindings->grads[i - 1] + before->grad_bytes;
+        if (apart)
+            return sl_fail(SL_ERR_ARGUMENT, "parameter '%s' does not lie right behind '%s', with which it is joined",
+                           port->name, before->name);
+    }
+    return SL_OK;
+}
+
 /* Zeroes the gradients that no instruction starts. */
 static sl_status zero_unstarted(const sl_stage_program *program, sl_phase phase, sl_stream *stream,
                                 const sl_bindings *bindings)
@@ -127,6 +144,7 @@ sl_status sl_stage_program_run(const sl_stage_program *program, sl_phase phase, 
         return sl_fail(SL_ERR_ARGUMENT, "no phase %d", (int)phase);
     const sl_instruction_list *list = &program->plan.phases[phase];
     const sl_program_place *places = phase == SL_PHASE_B ? program->plan.whole : program->plan.split;
+    SL_TRY(check_neighbors(program, bindings));
     if (bindings->overwrite_grads)
         SL_TRY(zero_unstarted(program, phase, stream, bindings));
     for (int i = 0; i < list->count; i++) {

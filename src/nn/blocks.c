@@ -3,7 +3,12 @@
 
 builder sl_nn_begin(sl_graph *graph, sl_model_mode mode, const sl_model_shape *shape)
 {
-    builder b = { .graph = graph, .mode = mode, .batch = shape->batch, .seq = shape->seq, .cache = shape->cache };
+    builder b = { .graph = graph,
+                  .mode = mode,
+                  .batch = shape->batch,
+                  .seq = shape->seq,
+                  .cache = shape->cache,
+                  .joined = shape->joined && mode != SL_MODE_DECODE };
     b.tokens = sl_graph_input(graph, "tokens", SL_I32, 2, (int64_t[]){ b.batch, b.seq });
     if (mode == SL_MODE_DECODE) {
         b.position = sl_graph_input(graph, "position", SL_I32, 0, NULL);

@@ -68,6 +68,30 @@ static sl_value dense(builder *b, const decoder *model, const char *name, sl_val
     return sl_nn_dense(b, name, x, &options);
 }
 
+/* Several linears of x[B, T, C], with weights of their own and no biases. */
+static void denses(builder *b, const decoder *model, const char *const *names, sl_value x, const int64_t *widths,
+                   int count, sl_value *parts)
+{
+    enum { MOST = 3 };
+    const int64_t in = model->config->hidden_size;
+    const sl_init init = { SL_INIT_NORMAL, model->config->initializer_range };
+    sl_value weights[MOST];
+    bool side_by_side = b->joined; /* however they are aligned */
+    for (int i = 0; i < count; i++)
+        side_by_side = side_by_side && widths[i] * in * 2 % SL_DEVICE_ALIGNMENT == 0;
+    for (int i = 0; i < count && !side_by_side; i++)
+        parts[i] = dense(b, model, names[i], x, in, widths[i], false);
+    if (!side_by_side)
+        return;
+    for (int i = 0; i < count; i++) {
+        sl_graph_push(b->graph, names[i]);
+        weights[i] = sl_graph_param(b->graph, "weight", 2, (int64_t[]){ widths[i], in }, init);
+        sl_graph_pop(b->graph);
+    }
+    sl_value joined = sl_linear(b->graph, x, sl_concat(b->graph, weights, count, 0), SL_NO_VALUE);
+    sl_split(b->graph, joined, 2, widths, count, parts);
+}
+
 /* ---- Attention ------------------------------------------------------------------------------- */
 
 /* q, k and v [B, T, heads * D] of x[B, T, C]. */
@@ -81,6 +105,10 @@ static void project(builder *b, const decoder *model, sl_value x, sl_value parts
     if (model->shape->fused) {
         int64_t all = widths[0] + widths[1] + widths[2];
         sl_split(b->graph, dense(b, model, "qkv_proj", x, config->hidden_size, all, bias), 2, widths, 3, parts);
+        return;
+    }
+    if (!bias && model->shape->qk == QK_NORM_NONE) { /* a norm reads whole rows, not parts of them */
+        denses(b, model, names, x, widths, 3, parts);
         return;
     }
     for (int i = 0; i < 3; i++)
@@ -140,9 +168,12 @@ static sl_value mlp(builder *b, const decoder *model, sl_value x)
     if (model->shape->fused) {
         x = dense(b, model, "gate_up_proj", x, width, 2 * inner, config->mlp_bias);
         sl_split(g, x, 2, (int64_t[]){ inner, inner }, 2, parts);
+    } else if (!config->mlp_bias) {
+        static const char *const names[2] = { "gate_proj", "up_proj" };
+        denses(b, model, names, x, (int64_t[]){ inner, inner }, 2, parts);
     } else {
-        parts[0] = dense(b, model, "gate_proj", x, width, inner, config->mlp_bias);
-        parts[1] = dense(b, model, "up_proj", x, width, inner, config->mlp_bias);
+        parts[0] = dense(b, model, "gate_proj", x, width, inner, true);
+        parts[1] = dense(b, model, "up_proj", x, width, inner, true);
     }
     x = model->shape->gelu ? sl_mul(g, sl_gelu_tanh(g, parts[0]), parts[1]) : sl_swiglu(g, parts[0], parts[1]);
     x = dense(b, model, "down_proj", x, inner, width, config->mlp_bias);

@@ -41,6 +41,7 @@ typedef struct builder {
     sl_graph *graph;
     sl_model_mode mode;
     int64_t batch, seq, cache;
+    bool joined;        /* one product for linears of the same input */
     sl_value tokens;    /* i32 [B, T] */
     sl_value position;  /* i32 [], DECODE only */
     sl_value positions; /* i32 [T] in DECODE, [B, T] with documents; else none: a row is one document */

@@ -89,6 +89,8 @@ SL_MUST_CHECK sl_status sl_plan_hash_data(const sl_plan_data *data, uint64_t *ou
 
 /* plan_stages.c */
 SL_MUST_CHECK sl_status sl_plan_make_schedule(sl_train_plan *plan);
+/* What the model is built for with so many rows a microbatch. */
+SL_MUST_CHECK sl_status sl_plan_shape(const sl_train_plan *plan, int64_t rows, sl_model_shape *out);
 SL_MUST_CHECK sl_status sl_plan_cut(sl_train_plan *plan);
 
 /* plan_predict.c */

@@ -176,15 +176,29 @@ done:
     return status;
 }
 
+sl_status sl_plan_shape(const sl_train_plan *plan, int64_t rows, sl_model_shape *out)
+{
+    sl_device_kind kind = SL_DEVICE_CPU;
+    sl_status status = sl_device_find_kind(plan->device, &kind);
+    if (status != SL_OK)
+        return status;
+    /* Replicas may share weights, which then lie otherwise; the bits are not to depend on that. */
+    *out = (sl_model_shape){ .batch = rows,
+                             .seq = plan->config->batch.seq,
+                             .dtype = (sl_dtype)plan->config->precision.dtype,
+                             .documents = plan->config->data.documents,
+                             .joined = kind == SL_DEVICE_CUDA && plan->config->parallel.dp == 1 &&
+                                       plan->frozen_names.count == 0 };
+    return SL_OK;
+}
+
 sl_status sl_plan_cut(sl_train_plan *plan)
 {
     sl_status status = SL_OK;
     sl_graph *graph = NULL, *smaller = NULL;
+    sl_model_shape shape;
     choose_sizes(plan);
-    sl_model_shape shape = { .batch = plan->sizes[0],
-                             .seq = plan->config->batch.seq,
-                             .dtype = (sl_dtype)plan->config->precision.dtype,
-                             .documents = plan->config->data.documents };
+    SL_TRY(sl_plan_shape(plan, plan->sizes[0], &shape));
     SL_TRY(build_graph(plan, &shape, &graph));
     SL_TRY(complete_names(plan, &plan->config->parallel.split, &plan->split));
     SL_TRY(complete_names(plan, &plan->config->parallel.recompute, &plan->recompute));

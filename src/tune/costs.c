@@ -77,10 +77,8 @@ sl_status sl_tune_count_costs(const tune_model *model, const sl_cluster *cluster
     sl_device *device = NULL;
     sl_stage_program *program = NULL;
     const sl_device_options options = { .threads = (int)model->config->parallel.threads };
-    const sl_model_shape shape = { .batch = costs->rows,
-                                   .seq = model->config->batch.seq,
-                                   .dtype = (sl_dtype)model->config->precision.dtype,
-                                   .documents = model->config->data.documents };
+    sl_model_shape shape;
+    SL_TRY(sl_plan_shape(model->plan, costs->rows, &shape));
     SL_TRY(sl_device_open(model->plan->device, &options, &device));
     SL_TRY(sl_model_build(&model->plan->graph_model, SL_MODE_TRAIN, &shape, &graph));
     SL_TRY(SL_ARENA_ARRAY(model->arena, costs->kinds, model->kind_count));

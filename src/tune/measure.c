@@ -77,14 +77,24 @@ static int filling(sl_dtype dtype)
     return dtype == SL_I32 || dtype == SL_I64 ? 0 : 0x3c;
 }
 
+static size_t port_bytes(const sl_port *port, bool grads)
+{
+    return grads ? port->grad_bytes : port->bytes;
+}
+
 static sl_status take_ports(chain_copy *copy, const sl_port *ports, int count, bool grads, void ***out)
 {
     sl_status status = SL_OK;
     void **pointers = NULL;
     SL_TRY(SL_ARENA_ARRAY(copy->arena, pointers, count + 1));
-    for (int i = 0; i < count; i++)
-        SL_TRY(take_block(copy, grads && ports[i].grad_bytes > ports[i].bytes ? ports[i].grad_bytes : ports[i].bytes,
-                          filling(ports[i].dtype), &pointers[i]));
+    for (int i = 0, end = 0; i < count; i = end) { /* with those that must lie right behind it */
+        size_t bytes = port_bytes(&ports[i], grads);
+        for (end = i + 1; end < count && ports[end].follows; end++)
+            bytes += port_bytes(&ports[end], grads);
+        SL_TRY(take_block(copy, bytes, filling(ports[i].dtype), &pointers[i]));
+        for (int k = i + 1; k < end; k++)
+            pointers[k] = (char *)pointers[k - 1] + port_bytes(&ports[k - 1], grads);
+    }
     *out = pointers;
 done:
     return status;
@@ -359,10 +369,8 @@ static sl_status build_chain(const tune_model *model, const tune_costs *costs, s
     sl_status status = SL_OK;
     sl_graph *graph = NULL;
     int *seen = NULL;
-    const sl_model_shape shape = { .batch = costs->rows,
-                                   .seq = model->config->batch.seq,
-                                   .dtype = (sl_dtype)model->config->precision.dtype,
-                                   .documents = model->config->data.documents };
+    sl_model_shape shape;
+    SL_TRY(sl_plan_shape(model->plan, costs->rows, &shape));
     SL_TRY(SL_NEW_ARRAY(seen, model->kind_count));
     SL_TRY(SL_NEW_ARRAY(all->programs, model->unit_count));
     SL_TRY(SL_NEW_ARRAY(all->kinds, model->unit_count));

@@ -157,10 +157,8 @@ sl_status sl_tune_read_model(const sl_train_plan *plan, sl_arena *arena, tune_mo
     sl_status status = SL_OK;
     sl_graph *graph = NULL;
     tune_model model = { .config = plan->config, .plan = plan, .arena = arena };
-    const sl_model_shape shape = { .batch = 1,
-                                   .seq = plan->config->batch.seq,
-                                   .dtype = (sl_dtype)plan->config->precision.dtype,
-                                   .documents = plan->config->data.documents };
+    sl_model_shape shape;
+    SL_TRY(sl_plan_shape(plan, 1, &shape));
     SL_TRY(sl_model_build(&plan->graph_model, SL_MODE_TRAIN, &shape, &graph));
     SL_TRY(find_units(graph, &model));
     SL_TRY(find_kinds(graph, &model));

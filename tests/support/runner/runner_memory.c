@@ -16,6 +16,24 @@ done:
     return status;
 }
 
+static size_t bytes_of(const sl_port *port, bool grad)
+{
+    return grad ? port->grad_bytes : port->bytes;
+}
+
+/* Parameter i, or its gradient: right behind the one before, or a block for it and those that follow it. */
+static sl_status take_param(test_runner *runner, const sl_program_info *info, int i, bool grad, void **places)
+{
+    size_t bytes = bytes_of(&info->params[i], grad);
+    if (info->params[i].follows) {
+        places[i] = (char *)places[i - 1] + bytes_of(&info->params[i - 1], grad);
+        return SL_OK;
+    }
+    for (int k = i + 1; k < info->param_count && info->params[k].follows; k++)
+        bytes += bytes_of(&info->params[k], grad);
+    return take(runner, bytes, &places[i]);
+}
+
 /* A parameter that an earlier stage has is that stage's; gradients are each stage's own. */
 static sl_status allocate_params(test_runner *runner, int s)
 {
@@ -36,9 +54,9 @@ static sl_status allocate_params(test_runner *runner, int s)
             }
         }
         if (stage->param_owner[i] == s)
-            SL_TRY(take(runner, stage->info->params[i].bytes, &stage->params[i]));
+            SL_TRY(take_param(runner, stage->info, i, false, stage->params));
         if (!runner->options.programs.forward_only)
-            SL_TRY(take(runner, stage->info->params[i].grad_bytes, &stage->grads[i]));
+            SL_TRY(take_param(runner, stage->info, i, true, stage->grads));
     }
 done:
     return status;

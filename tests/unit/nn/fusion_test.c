@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +22,7 @@ typedef struct SL_NAMED_FIELDS variant {
     const char *name;
     int stages; /* 0: two, cut between a sum and its norm */
     bool split_backward, recompute, plain;
+    bool joined; /* one product for linears of the same input */
 } variant;
 
 static sl_model model_of(int which)
@@ -55,7 +57,8 @@ static test_runner *run(const sl_model *model, sl_dtype dtype, sl_device *device
     sl_graph *graph = NULL;
     sl_partition *partition = NULL;
     test_runner *runner = NULL;
-    ok(sl_model_build(model, SL_MODE_TRAIN, &(sl_model_shape){ .batch = 2, .seq = 8, .dtype = dtype }, &graph));
+    ok(sl_model_build(model, SL_MODE_TRAIN,
+                      &(sl_model_shape){ .batch = 2, .seq = 8, .dtype = dtype, .joined = v->joined }, &graph));
     int cut = norm_after_sum(graph);
     const sl_split_spec equal = { .kind = SL_SPLIT_EQUAL, .stages = v->stages };
     const sl_split_spec before = { .kind = SL_SPLIT_NODES, .nodes = &cut, .node_count = 1 };
@@ -135,6 +138,55 @@ static void fused_programs_have_the_bits_of_plain_ones(void **state)
     sl_device_close(device);
 }
 
+static double distance(const sl_view *a, const sl_view *b)
+{
+    const float *x = a->data, *y = b->data; /* gradients are f32 */
+    double difference = 0, size = 0;
+    for (int64_t i = 0; i < sl_meta_count(&a->meta); i++) {
+        difference += ((double)x[i] - y[i]) * ((double)x[i] - y[i]);
+        size += (double)y[i] * y[i];
+    }
+    return sqrt(difference / size);
+}
+
+/* The gradient of the shared input is one sum then, and not three that are added. So the bits differ from those of
+ * products apart, and from each other they must not. */
+static void joined_products_agree_with_products_apart(void **state)
+{
+    (void)state;
+    static const variant variants[] = {
+        { .name = "I and W apart", .stages = 1, .split_backward = true, .joined = true },
+        { .name = "two stages", .stages = 2, .joined = true },
+        { .name = "without fusion", .stages = 2, .plain = true, .joined = true },
+        { .name = "computed again", .stages = 1, .recompute = true, .joined = true },
+    };
+    sl_device *device = NULL;
+    sl_param_list *params = NULL;
+    const sl_model model = model_of(1);
+    ok(sl_device_open("cpu", NULL, &device));
+    ok(sl_model_params(&model, &params));
+    for (int kind = 0; kind < 2; kind++) {
+        const sl_dtype dtype = kind ? SL_BF16 : SL_F32;
+        test_runner *apart = run(&model, dtype, device, &(variant){ .stages = 1 });
+        test_runner *joined = run(&model, dtype, device, &(variant){ .stages = 1, .joined = true });
+        for (int i = 0; i < sl_param_list_count(params); i++) {
+            const char *name = sl_param_list_at(params, i)->name;
+            const sl_view x = test_runner_grad(joined, name), y = test_runner_grad(apart, name);
+            if (!(distance(&x, &y) < (kind ? 2e-2 : 2e-6)))
+                fail_msg("the gradient of %s differs by %g", name, distance(&x, &y));
+        }
+        for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
+            test_runner *other = run(&model, dtype, device, &variants[i]);
+            compare(&model, &variants[i], joined, other);
+            test_runner_destroy(other);
+        }
+        test_runner_destroy(joined);
+        test_runner_destroy(apart);
+    }
+    sl_param_list_destroy(params);
+    sl_device_close(device);
+}
+
 /* How many lines of a program's dump have the text. */
 static int lines_with(const sl_stage_program *program, const char *text)
 {
@@ -180,10 +232,38 @@ static void a_gpt_has_the_fused_ops(void **state)
     sl_device_close(device);
 }
 
+static void a_llama_has_one_product_for_linears_of_one_input(void **state)
+{
+    (void)state;
+    sl_device *device = NULL;
+    const sl_model model = model_of(1);
+    int layers = (int)model.decoder.num_hidden_layers;
+    ok(sl_device_open("cpu", NULL, &device));
+    for (int joined = 0; joined < 2; joined++) {
+        test_runner *runner = run(&model, SL_F32, device, &(variant){ .stages = 1, .joined = joined == 1 });
+        const sl_stage_program *program = test_runner_program(runner, 0);
+        const sl_program_info *info = sl_stage_program_info(program);
+        int products = layers * (joined ? 4 : 7) + 1, followers = 0; /* and the head */
+        for (int i = 0; i < info->param_count; i++)
+            followers += info->params[i].follows;
+        assert_int_equal(followers, joined ? 3 * layers : 0);
+        assert_int_equal(lines_with(program, " linear("), products);
+        assert_int_equal(lines_with(program, " linear_grad_x("), 2 * products); /* in I, and in B */
+        assert_int_equal(lines_with(program, " linear_grad_w("), 2 * products); /* in W, and in B */
+        assert_int_equal(lines_with(program, " copy("),
+                         2 * layers); /* of priors, in I: the parts are written in place */
+        assert_int_equal(lines_with(program, " concat("), 0);
+        test_runner_destroy(runner);
+    }
+    sl_device_close(device);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fused_programs_have_the_bits_of_plain_ones),
+        cmocka_unit_test(joined_products_agree_with_products_apart),
+        cmocka_unit_test(a_llama_has_one_product_for_linears_of_one_input),
         cmocka_unit_test(a_gpt_has_the_fused_ops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
