@@ -175,34 +175,38 @@ template <int OP, bool QUICK> __global__ void __launch_bounds__(BLOCK) each_eigh
 template <int OP, int INPUTS, int OUTPUTS, bool ROWS>
 __global__ void __launch_bounds__(BLOCK) each_packed(const __grid_constant__ element_args args)
 {
-    int64_t start = ((int64_t)blockIdx.x * 2 * BLOCK + threadIdx.x) * WIDE;
-    float in[2][3][WIDE] = {}, first[WIDE], second[WIDE];
-    int64_t row[2] = {}, column[2];
+    int64_t column = ROWS ? ((int64_t)blockIdx.y * BLOCK + threadIdx.x) * WIDE
+                          : ((int64_t)blockIdx.x * 2 * BLOCK + threadIdx.x) * WIDE;
+    int64_t row = (int64_t)blockIdx.x * 2;
+    uint4 bits[2][INPUTS];
+    float in[3][WIDE] = {}, first[WIDE], second[WIDE];
+    bool is_there[2];
 #pragma unroll
     for (int piece = 0; piece < 2; piece++) {
-        int64_t at = start + piece * BLOCK * WIDE;
-        if (ROWS)
-            row[piece] = quotient(at, args.dims[1]);
-        column[piece] = at - row[piece] * args.dims[1];
+        is_there[piece] = ROWS ? column < args.dims[1] && row + piece < args.dims[0]
+                               : column + piece * BLOCK * WIDE < args.count;
 #pragma unroll
         for (int n = 0; n < INPUTS; n++) {
-            if (at < args.count)
-                load_eight((const __nv_bfloat16 *)args.data[n] + row[piece] * args.strides[n][0] + column[piece],
-                           in[piece][n]);
+            int64_t at = ROWS ? (row + piece) * args.strides[n][0] + column : column + piece * BLOCK * WIDE;
+            if (is_there[piece])
+                bits[piece][n] = *(const uint4 *)((const __nv_bfloat16 *)args.data[n] + at);
         }
     }
 #pragma unroll
     for (int piece = 0; piece < 2; piece++) {
-        int64_t at = start + piece * BLOCK * WIDE;
-        if (at >= args.count)
+        if (!is_there[piece])
             return;
 #pragma unroll
+        for (int n = 0; n < INPUTS; n++)
+            load_eight((const __nv_bfloat16 *)&bits[piece][n], in[n]);
+#pragma unroll
         for (int k = 0; k < WIDE; k++)
-            first[k] = formula<float>(OP, in[piece][0][k], in[piece][1][k], in[piece][2][k], 0, 0, true, &second[k]);
-        store_eight((__nv_bfloat16 *)args.data[INPUTS] + row[piece] * args.strides[INPUTS][0] + column[piece], first);
-        if (OUTPUTS > 1)
-            store_eight((__nv_bfloat16 *)args.data[INPUTS + 1] + row[piece] * args.strides[INPUTS + 1][0] + column[piece],
-                        second);
+            first[k] = formula<float>(OP, in[0][k], in[1][k], in[2][k], 0, 0, true, &second[k]);
+#pragma unroll
+        for (int n = 0; n < OUTPUTS; n++) {
+            int64_t at = ROWS ? (row + piece) * args.strides[INPUTS + n][0] + column : column + piece * BLOCK * WIDE;
+            store_eight((__nv_bfloat16 *)args.data[INPUTS + n] + at, n == 0 ? first : second);
+        }
     }
 }
 
@@ -253,7 +257,8 @@ static bool fits_packed(const element_args *args, bool rows)
 {
     bool fits = args->count % WIDE == 0 && !args->add[0] && !args->add[1];
     if (rows)
-        fits = fits && args->rank == 2 && args->dims[1] % WIDE == 0;
+        fits = fits && args->rank == 2 && args->dims[1] % WIDE == 0 && args->dims[1] / WIDE <= 65535 * (int64_t)BLOCK &&
+               args->dims[0] <= INT32_MAX;
     for (int n = 0; n < args->input_count + args->output_count && fits; n++) {
         const int64_t *strides = args->strides[n];
         bool packed = rows ? strides[1] == 1 && strides[0] % WIDE == 0
@@ -271,13 +276,14 @@ static bool launch_packed(const cuda_run *run, const element_args *args)
     bool rows = fits_packed(args, true);
     if (!rows && !fits_packed(args, false))
         return false;
+    dim3 pairs((unsigned)((args->dims[0] + 1) / 2), (unsigned)((args->dims[1] / WIDE + BLOCK - 1) / BLOCK));
     switch (args->op) {
 #define HOT(op, inputs, outputs)                                                                                       \
     case op:                                                                                                           \
         if (args->output_count != (outputs))                                                                           \
             return false;                                                                                              \
         if (rows)                                                                                                      \
-            each_packed<op, inputs, outputs, true><<<(unsigned)blocks, BLOCK, 0, run->stream>>>(*args);                \
+            each_packed<op, inputs, outputs, true><<<pairs, BLOCK, 0, run->stream>>>(*args);                           \
         else                                                                                                           \
             each_packed<op, inputs, outputs, false><<<(unsigned)blocks, BLOCK, 0, run->stream>>>(*args);               \
         return true
