@@ -19,6 +19,14 @@ typedef struct sl_rng {
     bool training;
 } sl_rng;
 
+/* What an update has that changes from step to step. */
+typedef struct sl_update_numbers {
+    double lr;
+    double grad_scale;               /* if it is not a number, the update does nothing */
+    double correction1, correction2; /* AdamW's: 1 - beta^t */
+    int64_t t;
+} sl_update_numbers;
+
 typedef struct sl_kernel_call {
     sl_op op;
     sl_op_attrs attrs;
@@ -34,6 +42,8 @@ typedef struct sl_kernel_call {
     /* Device memory that has seed, step and sample offset when the stream gets to the call; the sample offset of rng is
      * added. NULL: rng has them. So a capture of the call can draw other bits in each step. */
     const sl_rng *step_rng;
+    /* ADAMW, SGD: device memory that has these numbers when the stream gets to the call. NULL: attrs.optim has them. */
+    const sl_update_numbers *numbers;
     const char
         *node; /* name for the message of an error that comes to light after the call; NULL: none. It outlives the
                          stream's work */

@@ -82,6 +82,9 @@ extern "C" {
  * the new p
  *   ADAMW            g -> p, m, v, copy?; attrs.optim
  *   SGD              g -> p, m?, copy?; attrs.optim
+ *   CLIP             x[..] -> norm[] f64, scale[] f64: the root of the sum of x, added up in order in double precision, and
+ *                    what makes a norm at most alpha: alpha / (norm + 1e-6), at most 1; 1 if alpha is not above 0. If
+ *                    the norm is not finite, the scale is not a number
  *   SQUARE_SUM       x -> y[] f64: sum of squares, in double precision and in a fixed order
  * Fused: several ops in one pass over memory, with the bits that they give one after the other. Programs for a GPU have
  * them (sl_program_options.fusion); a graph is made of the plain ones
@@ -144,6 +147,7 @@ extern "C" {
     X(DROPOUT, dropout)                                                                                                \
     X(ADAMW, adamw)                                                                                                    \
     X(SGD, sgd)                                                                                                        \
+    X(CLIP, clip)                                                                                                      \
     X(SQUARE_SUM, square_sum)
 
 #define SL_FUSED_OP_LIST(X)                                                                                            \

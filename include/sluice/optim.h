@@ -60,6 +60,7 @@ typedef struct SL_NAMED_FIELDS sl_optim_param {
     sl_view
         counted; /* what sl_optimizer_square_sums counts; data NULL: grad. Replicas with whole gradients count parts */
     bool decay;  /* weight_decay applies; by convention if the whole parameter has rank >= 2 */
+    bool uncounted; /* the norm leaves it out: another counts it, and its sum of squares is 0 */
 } sl_optim_param;
 
 typedef struct sl_optimizer sl_optimizer;
@@ -77,6 +78,15 @@ SL_API SL_MUST_CHECK sl_status sl_optimizer_square_sums(sl_optimizer *optimizer,
 /* One update. number counts updates from 1 (bias correction); gradients are multiplied by grad_scale first. */
 SL_API SL_MUST_CHECK sl_status sl_optimizer_step(sl_optimizer *optimizer, sl_stream *stream, int64_t number, double lr,
                                                  double grad_scale);
+
+/* The same without the host, for a rank that counts all gradients of the model itself. First the numbers of the update go
+ * to the device, in one copy; the update before must be done. Then the norm over all parameters in their order, the factor
+ * that makes it at most clip, and the update itself, if the norm is finite: the same work each time, which a capture can
+ * hold. The norm is there once the stream has been synchronized. */
+SL_API SL_MUST_CHECK sl_status sl_optimizer_begin_update(sl_optimizer *optimizer, sl_stream *stream, int64_t number,
+                                                         double lr);
+SL_API SL_MUST_CHECK sl_status sl_optimizer_update(sl_optimizer *optimizer, sl_stream *stream, double clip);
+SL_API double sl_optimizer_norm(const sl_optimizer *optimizer);
 
 /* Makes the master weights equal to the parameters again, after somebody else has written the parameters. */
 SL_API SL_MUST_CHECK sl_status sl_optimizer_refresh_masters(sl_optimizer *optimizer, sl_stream *stream);

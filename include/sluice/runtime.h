@@ -218,6 +218,7 @@ typedef struct SL_NAMED_FIELDS sl_step {
     uint64_t seed;         /* of random numbers */
     int64_t sample_offset; /* index in the global batch of this pipeline's first sample, for random numbers */
     void *user;            /* handed to every callback of a stage as sl_stage_call.step_user */
+    bool update;           /* the function of sl_runtime_set_update ends the step; not if it is partial */
 } sl_step;
 
 /* What came of a step; arrays are borrowed from the runtime until its next step. */
@@ -343,6 +344,15 @@ SL_API SL_MUST_CHECK sl_status sl_chunks_forward(sl_chunks *chunks, int microbat
  * a loss is its weight in the step. *input_grads, if not NULL, are the gradients of the inputs, none for those without. */
 SL_API SL_MUST_CHECK sl_status sl_chunks_backward(sl_chunks *chunks, int microbatch, sl_phase phase,
                                                   const sl_view *output_grads, const sl_view **input_grads);
+
+/* ---- Updates --------------------------------------------------------------------------------- */
+
+/* Gives the work that ends a training step to the stream: an update of the parameters by their gradients, which are
+ * complete. It gives the same work each time and waits for nothing. If a step needs nothing of the host, as on one rank, a
+ * capture holds it with the rest of the step, and the function is not called again. */
+typedef sl_status (*sl_update_fn)(void *user, sl_stream *stream);
+/* Between steps; for those that say so (sl_step.update). NULL: none. */
+SL_API void sl_runtime_set_update(sl_runtime *runtime, sl_update_fn fn, void *user);
 
 /* ---- Custom actions -------------------------------------------------------------------------- */
 

@@ -71,6 +71,7 @@ sl_status cuda_embedding_grad(const cuda_run *run);
 sl_status cuda_reduce(const cuda_run *run); /* SUM_TO, SUM, MEAN, MAX */
 sl_status cuda_max_grad(const cuda_run *run);
 sl_status cuda_square_sum(const cuda_run *run);
+sl_status cuda_clip(const cuda_run *run);
 sl_status cuda_optim(const cuda_run *run); /* ADAMW, SGD */
 /* Fused ops: *is_done stays false if the call is to be run as what it stands for. */
 sl_status cuda_add_norm(const cuda_run *run, bool *is_done);

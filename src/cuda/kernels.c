@@ -39,6 +39,7 @@ static const cuda_kernel kernels[SL_OP_COUNT] = {
     [SL_OP_DROPOUT] = cuda_dropout,
     [SL_OP_ADAMW] = cuda_optim,
     [SL_OP_SGD] = cuda_optim,
+    [SL_OP_CLIP] = cuda_clip,
     [SL_OP_SQUARE_SUM] = cuda_square_sum,
 };
 

@@ -6,7 +6,8 @@
 #include <math.h>
 
 template <class S> struct update {
-    S beta1, beta2, rest1, rest2, correction1, correction2, keep, lr, eps, scale, momentum, decay;
+    S beta1, beta2, rest1, rest2, correction1, correction2, keep, lr, eps, scale, momentum;
+    double decay;
 };
 
 __device__ __forceinline__ float root(float x) { return sqrtf(x); }
@@ -21,11 +22,30 @@ template <class S> __device__ __forceinline__ S adamw_step(const update<S> &o, S
     return p * o.keep - o.lr * (*first / o.correction1) / (root(*second / o.correction2) + o.eps);
 }
 
+// The numbers of this step instead of those that came with the launch; false: there is nothing to do.
+template <class S> __device__ __forceinline__ bool take_numbers(update<S> *o, const sl_update_numbers *numbers)
+{
+    if (!numbers)
+        return true;
+    if (isnan(numbers->grad_scale))
+        return false;
+    o->correction1 = (S)numbers->correction1;
+    o->correction2 = (S)numbers->correction2;
+    o->keep = (S)(1 - numbers->lr * o->decay);
+    o->lr = (S)numbers->lr;
+    o->scale = (S)numbers->grad_scale;
+    return true;
+}
+
 template <class S>
 __global__ void adamw(const __grid_constant__ tensor_view g, const __grid_constant__ tensor_view p,
                       const __grid_constant__ tensor_view m, const __grid_constant__ tensor_view v,
-                      const __grid_constant__ tensor_view copy, int64_t count, const __grid_constant__ update<S> o)
+                      const __grid_constant__ tensor_view copy, int64_t count, const __grid_constant__ update<S> given,
+                      const sl_update_numbers *numbers)
 {
+    update<S> o = given;
+    if (!take_numbers(&o, numbers))
+        return;
     FOR_EACH_ELEMENT (i, count) {
         int64_t p_at = p.offset(i), m_at = m.offset(i), v_at = v.offset(i);
         S first = load<S>(m.data, m.dtype, m_at), second = load<S>(v.data, v.dtype, v_at);
@@ -52,7 +72,7 @@ template <class S> static update<S> numbers_of(const sl_optim_attrs *o)
     numbers.eps = (S)o->eps;
     numbers.scale = (S)o->grad_scale;
     numbers.momentum = (S)o->momentum;
-    numbers.decay = (S)o->weight_decay;
+    numbers.decay = o->weight_decay;
     return numbers;
 }
 
@@ -62,9 +82,9 @@ template <class S> static update<S> numbers_of(const sl_optim_attrs *o)
 struct adamw_entry {
     void *g, *p, *m, *v, *copy; // copy NULL: none
     int64_t count;
+    double decay;
     int32_t chunk;
     uint8_t g_dtype, p_dtype, m_dtype, copy_dtype; // v has that of m
-    float keep;                                    // what weight decay leaves
     bool plain;                                    // aligned f32, the copy bf16
 };
 
@@ -72,7 +92,9 @@ struct adamw_entry {
 enum { TABLE_SIZE = 448, CHUNK = 4 * BLOCK * WIDE };
 
 struct adamw_table {
-    update<float> numbers;
+    update<float> given;
+    double lr;
+    const sl_update_numbers *numbers;
     int32_t count, chunks;
     adamw_entry entries[TABLE_SIZE];
 };
@@ -98,8 +120,11 @@ __device__ __forceinline__ void adamw_four(const adamw_entry &e, const update<fl
 __global__ void __launch_bounds__(BLOCK) adamw_chunks(const __grid_constant__ adamw_table table)
 {
     const adamw_entry &e = table.entries[entry_of_chunk(table.entries, table.count, (int32_t)blockIdx.x)];
-    update<float> o = table.numbers;
-    o.keep = e.keep;
+    update<float> o = table.given;
+    o.decay = e.decay;
+    o.keep = (float)(1 - table.lr * e.decay);
+    if (!take_numbers(&o, table.numbers))
+        return;
     int64_t begin = (int64_t)((int32_t)blockIdx.x - e.chunk) * CHUNK;
     if (e.plain && begin + CHUNK <= e.count) {
 #pragma unroll 2
@@ -143,9 +168,10 @@ static bool fits_table(const sl_kernel_call *call)
            (sl_view_is_none(copy) || is_flat(copy));
 }
 
-static bool same_update(const sl_optim_attrs *a, const sl_optim_attrs *b)
+static bool same_update(const sl_kernel_call *x, const sl_kernel_call *y)
 {
-    return a->lr == b->lr && a->beta1 == b->beta1 && a->beta2 == b->beta2 && a->eps == b->eps &&
+    const sl_optim_attrs *a = &x->attrs.optim, *b = &y->attrs.optim;
+    return x->numbers == y->numbers && a->lr == b->lr && a->beta1 == b->beta1 && a->beta2 == b->beta2 && a->eps == b->eps &&
            a->grad_scale == b->grad_scale && a->t == b->t;
 }
 
@@ -167,18 +193,20 @@ static void add_entry(adamw_table *table, const sl_kernel_call *call)
     e->copy_dtype = (uint8_t)(e->copy ? copy->meta.dtype : SL_F32);
     e->plain = e->g_dtype == SL_F32 && e->m_dtype == SL_F32 && (!e->copy || e->copy_dtype == SL_BF16) &&
                (((uintptr_t)e->g | (uintptr_t)e->p | (uintptr_t)e->m | (uintptr_t)e->v | (uintptr_t)e->copy) & 15) == 0;
-    e->keep = (float)(1 - call->attrs.optim.lr * call->attrs.optim.weight_decay);
+    e->decay = call->attrs.optim.weight_decay;
     table->chunks += (int32_t)((e->count + CHUNK - 1) / CHUNK);
 }
 
 sl_status cuda_adamw_many(const cuda_run *run, const sl_kernel_call *calls, int count, int *taken)
 {
     adamw_table table;
-    table.numbers = numbers_of<float>(&calls[0].attrs.optim);
+    table.given = numbers_of<float>(&calls[0].attrs.optim);
+    table.lr = calls[0].attrs.optim.lr;
+    table.numbers = calls[0].numbers;
     table.count = table.chunks = 0;
     *taken = 0;
     while (*taken < count && table.count < TABLE_SIZE && fits_table(&calls[*taken]) &&
-           same_update(&calls[*taken].attrs.optim, &calls[0].attrs.optim)) {
+           same_update(&calls[*taken], &calls[0])) {
         if (sl_meta_count(&calls[*taken].inputs[0].meta) > 0)
             add_entry(&table, &calls[*taken]);
         ++*taken;
@@ -193,12 +221,15 @@ sl_status cuda_adamw_many(const cuda_run *run, const sl_kernel_call *calls, int 
 template <class S>
 __global__ void sgd(const __grid_constant__ tensor_view g, const __grid_constant__ tensor_view p,
                     const __grid_constant__ tensor_view m, const __grid_constant__ tensor_view copy, int64_t count,
-                    const __grid_constant__ update<S> o)
+                    const __grid_constant__ update<S> given, const sl_update_numbers *numbers)
 {
+    update<S> o = given;
+    if (!take_numbers(&o, numbers))
+        return;
     FOR_EACH_ELEMENT (i, count) {
         int64_t p_at = p.offset(i);
         S value = load<S>(p.data, p.dtype, p_at);
-        S change = o.scale * load<S>(g.data, g.dtype, g.offset(i)) + o.decay * value;
+        S change = o.scale * load<S>(g.data, g.dtype, g.offset(i)) + (S)o.decay * value;
         if (m.data) {
             int64_t m_at = m.offset(i);
             change += o.momentum * load<S>(m.data, m.dtype, m_at);
@@ -222,9 +253,10 @@ template <class S> static void run_update(const cuda_run *run, int64_t count)
     tensor_view g = merged(sl_call_input(call, 0), 0), p = output_of(call, 0), m = output_of(call, 1);
     unsigned blocks = element_blocks(count);
     if (call->op == SL_OP_ADAMW)
-        adamw<S><<<blocks, BLOCK, 0, run->stream>>>(g, p, m, output_of(call, 2), output_of(call, 3), count, numbers);
+        adamw<S><<<blocks, BLOCK, 0, run->stream>>>(g, p, m, output_of(call, 2), output_of(call, 3), count, numbers,
+                                               call->numbers);
     else
-        sgd<S><<<blocks, BLOCK, 0, run->stream>>>(g, p, m, output_of(call, 2), count, numbers);
+        sgd<S><<<blocks, BLOCK, 0, run->stream>>>(g, p, m, output_of(call, 2), count, numbers, call->numbers);
 }
 
 sl_status cuda_optim(const cuda_run *run)

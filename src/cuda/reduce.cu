@@ -304,6 +304,27 @@ __global__ void __launch_bounds__(BLOCK)
         store<double>(y.data, y.dtype, 0, sum, add);
 }
 
+// A number a tensor of a model: few enough for one thread, whose order is that of the host.
+__global__ void clip_norm(const __grid_constant__ tensor_view x, int64_t count, double clip, double *norm, double *scale)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++)
+        sum += load<double>(x.data, x.dtype, x.offset(i));
+    *norm = sqrt(sum);
+    double factor = clip > 0 ? clip / (*norm + 1e-6) : 1;
+    *scale = !isfinite(*norm) ? (double)NAN : factor < 1 ? factor : 1;
+}
+
+sl_status cuda_clip(const cuda_run *run)
+{
+    const sl_kernel_call *call = run->call;
+    const sl_view *x = sl_call_input(call, 0);
+    clip_norm<<<1, 1, 0, run->stream>>>(merged(x, 0), sl_meta_count(&x->meta), call->attrs.alpha,
+                                        (double *)sl_call_output(call, 0)->data,
+                                        (double *)sl_call_output(call, 1)->data);
+    return launched("norm");
+}
+
 sl_status cuda_square_sum(const cuda_run *run)
 {
     const sl_kernel_call *call = run->call;

@@ -165,6 +165,20 @@ const sl_op_info sl_op_sum_to = {
     .flops_per_element = 1,
 };
 
+static sl_status clip_shapes(sl_op_use *use)
+{
+    sl_status status = sl_use_give(use, 0, &(sl_shape){ .rank = 0 });
+    return status == SL_OK ? sl_use_give(use, 1, &(sl_shape){ .rank = 0 }) : status;
+}
+
+const sl_op_info sl_op_clip = {
+    .name = "clip",
+    .inputs = { { "x", SL_ARG_DATA, 0 } },
+    .outputs = { { "norm", SL_ARG_F64, 0 }, { "scale", SL_ARG_F64, 0 } },
+    .shapes = clip_shapes,
+    .flops_per_element = 1,
+};
+
 static sl_status square_sum_shapes(sl_op_use *use)
 {
     return sl_use_give(use, 0, &(sl_shape){ .rank = 0 });

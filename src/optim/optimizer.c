@@ -7,26 +7,34 @@
 #include <sluice/kernel.h>
 
 #include <inttypes.h>
+#include <math.h>
 
 enum { MAX_STATES = 2, MASTER = MAX_STATES };
 
 typedef struct optim_slot {
     char *name;
     sl_view data, grad, counted;
-    bool decay;
+    bool decay, uncounted;
     sl_view states[MAX_STATES + 1];  /* and the master; none if there is no such */
     sl_view sum;                     /* of the squares */
     size_t scratch;                  /* where that of the sum begins */
     sl_view updated[2 + MAX_STATES]; /* what a step writes: the weight, states, the rounded copy of the master */
 } optim_slot;
 
+/* The end of the block of sums. */
+typedef struct update_image {
+    double norm;
+    sl_update_numbers numbers;
+} update_image;
+
 struct sl_optimizer {
     sl_optim_options options;
     sl_device *device;
     optim_slot *slots;
     int count;
-    double *sums;  /* on the device, one a slot */
-    char *scratch; /* for the sums, each its own */
+    double *sums;        /* on the device, one a slot; behind them the norm and the numbers of an update */
+    update_image *image; /* of these two; host memory */
+    char *scratch;       /* for the sums, each its own */
     size_t scratch_bytes;
     sl_kernel_call *calls; /* one a slot, of whatever is being done */
 };
@@ -166,11 +174,16 @@ static sl_status sum_scratch(sl_device *device, const sl_meta *grad_meta, size_t
     return status;
 }
 
+static size_t sums_bytes(int count)
+{
+    return (size_t)count * sizeof(double) + sizeof(update_image);
+}
+
 sl_status sl_optim_device_bytes(const sl_optim_options *options, sl_device *device, const sl_meta *params,
                                 const sl_meta *counted, int count, size_t *out)
 {
     sl_status status = SL_OK;
-    size_t bytes = (size_t)count * sizeof(double);
+    size_t bytes = sums_bytes(count);
     for (int i = 0; i < count; i++) {
         size_t scratch = 0;
         bytes += sl_optim_state_bytes(options, params[i].dtype, sl_meta_count(&params[i]));
@@ -186,7 +199,7 @@ done:
 static sl_status reserve_states(const sl_optimizer *optimizer, const sl_optim_param *params, int count)
 {
     sl_status status = SL_OK;
-    size_t bytes = (size_t)count * sizeof(double);
+    size_t bytes = sums_bytes(count);
     for (int i = 0; i < count; i++) {
         size_t scratch = 0;
         const sl_meta *data = &params[i].data.meta;
@@ -225,6 +238,7 @@ static sl_status add_slot(sl_optimizer *optimizer, sl_stream *stream, const sl_o
     slot->grad = param->grad;
     slot->counted = param->counted.data ? param->counted : param->grad;
     slot->decay = param->decay;
+    slot->uncounted = param->uncounted;
     for (int i = 0; i < states_of(&optimizer->options); i++)
         SL_TRY(add_state(optimizer, stream, slot, i, optimizer->options.state_dtype));
     if (has_master(&optimizer->options, slot->data.meta.dtype))
@@ -256,8 +270,11 @@ sl_status sl_optimizer_create(const sl_optim_options *options, sl_device *device
     for (int i = 0; i < count; i++)
         SL_TRY(check_param(&params[i]));
     SL_TRY(reserve_states(optimizer, params, count));
-    SL_TRY(sl_device_alloc(device, (size_t)count * sizeof(double), (void **)&optimizer->sums));
+    SL_TRY(sl_device_alloc(device, sums_bytes(count), (void **)&optimizer->sums));
+    SL_TRY(sl_device_alloc_host(device, sizeof *optimizer->image, (void **)&optimizer->image));
+    *optimizer->image = (update_image){ .norm = 0 };
     SL_TRY(sl_stream_create(device, &stream));
+    SL_TRY(sl_stream_memset(stream, optimizer->sums, 0, sums_bytes(count)));
     for (int i = 0; i < count; i++)
         SL_TRY(add_slot(optimizer, stream, &params[i]));
     SL_TRY(sl_device_alloc(device, optimizer->scratch_bytes, (void **)&optimizer->scratch));
@@ -281,27 +298,37 @@ void sl_optimizer_destroy(sl_optimizer *optimizer)
         sl_free(optimizer->slots[i].name);
     }
     sl_device_free(optimizer->device, optimizer->sums);
+    sl_device_free_host(optimizer->device, optimizer->image);
     sl_device_free(optimizer->device, optimizer->scratch);
     sl_free(optimizer->calls);
     sl_free(optimizer->slots);
     sl_free(optimizer);
 }
 
-sl_status sl_optimizer_square_sums(sl_optimizer *optimizer, sl_stream *stream, double *sums)
+/* Sums of squares of all that is counted, on the device. */
+static sl_status give_sums(sl_optimizer *optimizer, sl_stream *stream)
 {
-    sl_status status = SL_OK;
+    int count = 0;
     for (int i = 0; i < optimizer->count; i++) {
         const optim_slot *slot = &optimizer->slots[i];
         size_t end = i + 1 < optimizer->count ? optimizer->slots[i + 1].scratch : optimizer->scratch_bytes;
-        optimizer->calls[i] = (sl_kernel_call){ .op = SL_OP_SQUARE_SUM,
-                                                .inputs = &slot->counted,
-                                                .input_count = 1,
-                                                .outputs = &slot->sum,
-                                                .output_count = 1,
-                                                .scratch = optimizer->scratch + slot->scratch,
-                                                .scratch_bytes = end - slot->scratch };
+        if (slot->uncounted)
+            continue;
+        optimizer->calls[count++] = (sl_kernel_call){ .op = SL_OP_SQUARE_SUM,
+                                                      .inputs = &slot->counted,
+                                                      .input_count = 1,
+                                                      .outputs = &slot->sum,
+                                                      .output_count = 1,
+                                                      .scratch = optimizer->scratch + slot->scratch,
+                                                      .scratch_bytes = end - slot->scratch };
     }
-    SL_TRY(sl_kernel_run_many(stream, optimizer->calls, optimizer->count));
+    return sl_kernel_run_many(stream, optimizer->calls, count);
+}
+
+sl_status sl_optimizer_square_sums(sl_optimizer *optimizer, sl_stream *stream, double *sums)
+{
+    sl_status status = SL_OK;
+    SL_TRY(give_sums(optimizer, stream));
     SL_TRY(
         sl_stream_copy(stream, SL_COPY_DEVICE_TO_HOST, sums, optimizer->sums, (size_t)optimizer->count * sizeof *sums));
     SL_TRY(sl_stream_synchronize(stream));
@@ -309,30 +336,85 @@ done:
     return status;
 }
 
-sl_status sl_optimizer_step(sl_optimizer *optimizer, sl_stream *stream, int64_t number, double lr, double grad_scale)
+/* Updates of all parameters, by numbers of the host or of the device. */
+static sl_status give_updates(sl_optimizer *optimizer, sl_stream *stream, const sl_optim_attrs *given,
+                              const sl_update_numbers *numbers)
 {
     const sl_optim_options *o = &optimizer->options;
-
-    if (number < 1)
-        return sl_fail(SL_ERR_ARGUMENT, "update %" PRId64 "; updates count from 1", number);
     for (int i = 0; i < optimizer->count; i++) {
         const optim_slot *slot = &optimizer->slots[i];
         sl_kernel_call call = { .op = kinds[o->kind].op,
                                 .inputs = &slot->grad,
                                 .input_count = 1,
                                 .outputs = slot->updated,
-                                .output_count = 2 + kinds[o->kind].states };
-        call.attrs.optim = (sl_optim_attrs){ .lr = lr,
-                                             .beta1 = o->beta1,
-                                             .beta2 = o->beta2,
-                                             .eps = o->eps,
-                                             .weight_decay = slot->decay ? o->weight_decay : 0,
-                                             .momentum = o->momentum,
-                                             .grad_scale = grad_scale,
-                                             .t = number };
+                                .output_count = 2 + kinds[o->kind].states,
+                                .numbers = numbers };
+        call.attrs.optim = *given;
+        call.attrs.optim.beta1 = o->beta1;
+        call.attrs.optim.beta2 = o->beta2;
+        call.attrs.optim.eps = o->eps;
+        call.attrs.optim.weight_decay = slot->decay ? o->weight_decay : 0;
+        call.attrs.optim.momentum = o->momentum;
         optimizer->calls[i] = call;
     }
     return sl_kernel_run_many(stream, optimizer->calls, optimizer->count);
+}
+
+static sl_status check_number(int64_t number)
+{
+    return number < 1 ? sl_fail(SL_ERR_ARGUMENT, "update %" PRId64 "; updates count from 1", number) : SL_OK;
+}
+
+sl_status sl_optimizer_step(sl_optimizer *optimizer, sl_stream *stream, int64_t number, double lr, double grad_scale)
+{
+    sl_status status = check_number(number);
+    const sl_optim_attrs given = { .lr = lr, .grad_scale = grad_scale, .t = number };
+    return status == SL_OK ? give_updates(optimizer, stream, &given, NULL) : status;
+}
+
+/* ---- Updates without the host ---------------------------------------------------------------- */
+
+static update_image *image_on_device(const sl_optimizer *optimizer)
+{
+    return (update_image *)(optimizer->sums + optimizer->count);
+}
+
+sl_status sl_optimizer_begin_update(sl_optimizer *optimizer, sl_stream *stream, int64_t number, double lr)
+{
+    sl_status status = check_number(number);
+    const sl_optim_options *o = &optimizer->options;
+    if (status != SL_OK)
+        return status;
+    optimizer->image->numbers = (sl_update_numbers){ .lr = lr,
+                                                     .grad_scale = 1,
+                                                     .correction1 = 1 - pow(o->beta1, (double)number),
+                                                     .correction2 = 1 - pow(o->beta2, (double)number),
+                                                     .t = number };
+    return sl_stream_copy(stream, SL_COPY_HOST_TO_DEVICE, &image_on_device(optimizer)->numbers,
+                          &optimizer->image->numbers, sizeof optimizer->image->numbers);
+}
+
+sl_status sl_optimizer_update(sl_optimizer *optimizer, sl_stream *stream, double clip)
+{
+    sl_status status = SL_OK;
+    update_image *image = image_on_device(optimizer);
+    const sl_meta number = sl_meta_make(SL_F64, 0, NULL);
+    const sl_view sums = { optimizer->sums, sl_meta_make(SL_F64, 1, (int64_t[]){ optimizer->count }) };
+    const sl_view results[] = { { &image->norm, number }, { &image->numbers.grad_scale, number } };
+    const sl_kernel_call call = {
+        .op = SL_OP_CLIP, .inputs = &sums, .input_count = 1, .outputs = results, .output_count = 2, .attrs.alpha = clip
+    };
+    SL_TRY(give_sums(optimizer, stream));
+    SL_TRY(sl_kernel_run(stream, &call));
+    SL_TRY(give_updates(optimizer, stream, &(sl_optim_attrs){ .t = 1 }, &image->numbers));
+    SL_TRY(sl_stream_copy(stream, SL_COPY_DEVICE_TO_HOST, &optimizer->image->norm, &image->norm, sizeof image->norm));
+done:
+    return status;
+}
+
+double sl_optimizer_norm(const sl_optimizer *optimizer)
+{
+    return optimizer->image->norm;
 }
 
 int sl_optimizer_state_count(const sl_optimizer *optimizer)

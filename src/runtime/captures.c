@@ -46,12 +46,14 @@ static sl_status find_pieces(const sl_runtime *runtime, const sl_program *progra
     if (runtime->links && delivers) /* what this rank asks for, the others do not know: there is no time to capture */
         return SL_OK;
     order->holds_messages = runtime->links && !apart && sl_device_links_can_capture(runtime->links);
+    order->is_one_piece = true;
     for (int64_t i = 0; i < program->instr_count; i++) {
         sl_instr_order *each = &order->instrs[i];
         if (is_nothing(&program->instrs[i], delivers))
             continue;
         if (!is_capturable(runtime, &program->instrs[i], order->holds_messages)) {
             open = NULL;
+            order->is_one_piece = false;
             continue;
         }
         if (!open || apart || waits(each)) {
@@ -63,6 +65,7 @@ static sl_status find_pieces(const sl_runtime *runtime, const sl_program *progra
         if (each->event >= 0)
             open = NULL;
     }
+    order->is_one_piece = order->is_one_piece && order->piece_count == 1;
 done:
     return status;
 }
@@ -95,6 +98,7 @@ sl_status sl_captures_create(sl_runtime *runtime)
         SL_TRY(find_pieces(runtime, &runtime->train, delivers, train));
         SL_TRY(find_pieces(runtime, &runtime->eval, delivers, eval));
         SL_TRY(SL_NEW_ARRAY(kinds[SL_CAPTURED_STEP].pieces, train->piece_count));
+        SL_TRY(SL_NEW_ARRAY(kinds[SL_CAPTURED_UPDATING].pieces, train->piece_count));
         SL_TRY(SL_NEW_ARRAY(kinds[SL_CAPTURED_KEEPING].pieces, train->piece_count));
         SL_TRY(SL_NEW_ARRAY(kinds[SL_CAPTURED_EVAL].pieces, eval->piece_count));
     }
@@ -115,12 +119,33 @@ void sl_captures_destroy(sl_runtime *runtime)
     for (int delivers = 0; delivers < 2; delivers++) {
         sl_captured *kinds = lanes->captures.kinds[delivers];
         free_captured(&kinds[SL_CAPTURED_STEP], lanes->train[delivers].piece_count);
+        free_captured(&kinds[SL_CAPTURED_UPDATING], lanes->train[delivers].piece_count);
         free_captured(&kinds[SL_CAPTURED_KEEPING], lanes->train[delivers].piece_count);
         free_captured(&kinds[SL_CAPTURED_EVAL], lanes->eval[delivers].piece_count);
     }
 }
 
+void sl_captures_forget_update(sl_runtime *runtime)
+{
+    sl_lanes *lanes = &runtime->lanes;
+    for (int delivers = 0; delivers < 2; delivers++) {
+        sl_captured *captured = &lanes->captures.kinds[delivers][SL_CAPTURED_UPDATING];
+        for (int i = 0; captured->pieces && i < lanes->train[delivers].piece_count; i++) {
+            sl_capture_destroy(captured->pieces[i]);
+            captured->pieces[i] = NULL;
+        }
+        captured->steps = 0;
+    }
+}
+
 /* ---- A step ---------------------------------------------------------------------------------- */
+
+/* Whether the update can be part of the step's one piece: nobody else has gradients that it needs. */
+static bool can_hold_update(const sl_runtime *runtime)
+{
+    return runtime->updates && !runtime->context.keep_grads && sl_lanes_order(runtime)->is_one_piece &&
+           runtime->wiring->rank_count == 1 && (!runtime->replicas || sl_group_size(runtime->replicas) == 1);
+}
 
 /* A function that stands in for an action may do anything, at any time. */
 static bool has_custom_action(const sl_runtime *runtime)
@@ -139,9 +164,13 @@ void sl_captures_begin(sl_runtime *runtime)
     if (runtime->running == &runtime->eval)
         kind = SL_CAPTURED_EVAL;
     captures->current = NULL;
+    captures->holds_update = false;
     captures->step = captures->steps[kind]++;
     if (runtime->host || captures->off || has_custom_action(runtime))
         return;
+    captures->holds_update = kind == SL_CAPTURED_STEP && can_hold_update(runtime);
+    if (captures->holds_update)
+        kind = SL_CAPTURED_UPDATING;
     sl_captured *captured = &captures->kinds[runtime->lanes.delivers][kind];
     bool is_first = captured->steps++ == 0;
     if (sl_lanes_order(runtime)->holds_messages ? captured->is_ready || captures->step == 1 : !is_first)
@@ -178,8 +207,10 @@ sl_status sl_captures_enter(sl_runtime *runtime, const sl_instr *instr, bool *is
     *is_done = piece && *capture;
     if (!piece || instr != &runtime->running->instrs[piece->first])
         return SL_OK;
-    if (*capture)
+    if (*capture) {
+        runtime->updates = runtime->updates && !runtime->lanes.captures.holds_update;
         return sl_capture_launch(*capture);
+    }
     sl_status status = sl_stream_begin_capture(runtime->stream);
     if (status == SL_OK)
         runtime->lanes.captures.capturing = runtime->stream;
@@ -193,6 +224,8 @@ sl_status sl_captures_leave(sl_runtime *runtime, const sl_instr *instr)
     const sl_piece *piece = piece_of(runtime, instr, &capture);
     if (!piece || *capture || instr != &runtime->running->instrs[piece->last])
         return SL_OK;
+    if (runtime->lanes.captures.holds_update)
+        SL_TRY(sl_runtime_give_update(runtime));
     runtime->lanes.captures.capturing = NULL;
     SL_TRY(sl_stream_end_capture(runtime->stream, capture));
     if (!runtime->lanes.captures.ahead)

@@ -25,7 +25,8 @@ typedef struct sl_captured {
 
 typedef enum sl_captured_kind {
     SL_CAPTURED_STEP,
-    SL_CAPTURED_KEEPING, /* a step that adds to the gradients of the one before */
+    SL_CAPTURED_UPDATING, /* with the update that ends the step */
+    SL_CAPTURED_KEEPING,  /* a step that adds to the gradients of the one before */
     SL_CAPTURED_EVAL,
     SL_CAPTURED_COUNT
 } sl_captured_kind;
@@ -36,6 +37,7 @@ typedef struct sl_captures {
     int64_t steps[SL_CAPTURED_COUNT];        /* begun, the same on all ranks */
     int64_t step;                            /* of the running one's kind, from 0 */
     sl_captured *current;                    /* of the running step; NULL: nothing of it is captured or launched */
+    bool holds_update;                       /* and it has the update that ends the step */
     sl_stream *capturing;                    /* the stream whose capture has begun; else NULL */
     bool ahead;                              /* pieces are captured now and launched later */
 } sl_captures;
@@ -43,6 +45,8 @@ typedef struct sl_captures {
 /* Finds the pieces, once the order of the instructions is known. */
 SL_MUST_CHECK sl_status sl_captures_create(sl_runtime *runtime);
 void sl_captures_destroy(sl_runtime *runtime);
+/* Another update is to be captured. */
+void sl_captures_forget_update(sl_runtime *runtime);
 
 /* The running program begins, and has ended; a capture that a failure interrupted is dropped. */
 void sl_captures_begin(sl_runtime *runtime);

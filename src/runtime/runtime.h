@@ -87,6 +87,9 @@ struct sl_runtime {
         sl_action_fn fn;
         void *user;
     } custom[SL_KIND_COUNT];
+    sl_update_fn update; /* ends steps that ask for it */
+    void *update_user;
+    bool updates;              /* the running step does, and it has not been given to the stream yet */
     const sl_program *running; /* NULL between steps */
     int64_t current;           /* action of the running program; -1 before the first */
     sl_run_context context;
@@ -128,6 +131,8 @@ static inline bool sl_runtime_is_link_message(const sl_runtime *runtime, const s
         return false;
     }
 }
+/* Sums of tied gradients, then the update, to the stream. */
+SL_MUST_CHECK sl_status sl_runtime_give_update(sl_runtime *runtime);
 /* Runs all actions of the program. A failure has been told to all ranks when it returns. */
 SL_MUST_CHECK sl_status sl_runtime_execute(sl_runtime *runtime, const sl_program *program);
 /* While the host waits for a step with links (user: the runtime): notes the action that its streams are at, and whether

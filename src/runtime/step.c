@@ -1,6 +1,7 @@
 /* A step from outside: the batch in, losses and outputs out, the program in between. */
 #include "runtime/runtime.h"
 
+#include "base/status.h"
 #include "pipeline/microbatch.h"
 
 #include <math.h>
@@ -150,6 +151,25 @@ done:
     return status;
 }
 
+/* ---- Update ---------------------------------------------------------------------------------- */
+
+void sl_runtime_set_update(sl_runtime *runtime, sl_update_fn fn, void *user)
+{
+    sl_captures_forget_update(runtime);
+    runtime->update = fn;
+    runtime->update_user = user;
+}
+
+sl_status sl_runtime_give_update(sl_runtime *runtime)
+{
+    sl_status status = sl_ties_sum(runtime, sl_runtime_step_label(runtime));
+    runtime->updates = false;
+    if (status != SL_OK)
+        return status;
+    uint64_t count = sl_fail_count();
+    return sl_fail_callback(runtime->update(runtime->update_user, runtime->stream), count, "the update of the step");
+}
+
 /* ---- Steps ----------------------------------------------------------------------------------- */
 
 /* Without a loss nothing flows back into an output that no stage uses: its backward would get no gradient. A stage that
@@ -186,6 +206,9 @@ static sl_status check_step(const sl_runtime *runtime, const sl_program *program
                        step->input_grads[0].name);
     if (training && program->action_count == 0)
         return sl_fail(SL_ERR_ARGUMENT, "the schedule is forward only: it can evaluate, not train");
+    if (step->update && (!training || step->partial || !runtime->update))
+        return sl_fail(SL_ERR_ARGUMENT, !runtime->update ? "the step is to end with an update, but none was set"
+                                                         : "an update ends a whole training step");
     if (training && step->keep_grads && !runtime->store->grads_partial)
         return sl_fail(SL_ERR_ARGUMENT, "keep_grads adds to a partial step, and the step before was not partial");
     return training ? check_loss(runtime->wiring) : SL_OK;
@@ -221,6 +244,7 @@ static sl_status begin(sl_runtime *runtime, const sl_step *step, bool training)
     sl_status status = SL_OK;
     forget_packed(runtime);
     runtime->lanes.failed = SL_OK;
+    runtime->updates = step->update;
     runtime->lanes.delivers = step->output_count > 0 || step->input_grad_count > 0;
     runtime->context.training = training;
     runtime->context.user = step->user;
@@ -249,7 +273,9 @@ static sl_status finish(sl_runtime *runtime, const sl_program *program, bool tra
         SL_TRY(sl_device_words_wait(runtime->words, runtime->stream));
     runtime->lanes.given = NULL;        /* from here on streams wait for other ranks alone */
     SL_TRY(sl_weights_settle(runtime)); /* all stages have run: nothing is left to wait for */
-    if (training && !runtime->store->grads_partial)
+    if (runtime->updates)
+        SL_TRY(sl_runtime_give_update(runtime));
+    else if (training && !runtime->store->grads_partial && !runtime->lanes.captures.holds_update)
         SL_TRY(sl_ties_sum(runtime, sl_runtime_step_label(runtime)));
     SL_TRY(fetch_losses(runtime));
     SL_TRY(sl_lanes_finish(runtime, program));

@@ -127,6 +127,7 @@ static sl_status make_optimizer(sl_trainer *trainer)
     sl_status status = SL_OK;
     sl_optim_param *params = NULL;
     const sl_optim_options options = sl_plan_optim_options(trainer->plan->config);
+    bool alone = sl_group_size(trainer->world) == 1; /* and its parameters are in the order of the model */
     SL_TRY(SL_NEW_ARRAY(params, trainer->trained_count));
     for (int i = 0; i < trainer->trained_count; i++) {
         const sl_param *param = trainer->params[i].param;
@@ -134,7 +135,9 @@ static sl_status make_optimizer(sl_trainer *trainer)
                                       .data = trainer->params[i].data,
                                       .grad = trainer->params[i].grad,
                                       .counted = sl_trainer_cut(&param->grad, param->held, param->counted),
-                                      .decay = param->shape.rank >= 2 };
+                                      .decay = param->shape.rank >= 2,
+                                      .uncounted = !trainer->params[i].counted };
+        alone = alone && (i == 0 || trainer->params[i].index >= trainer->params[i - 1].index);
     }
     size_t before = sl_device_get_memory(trainer->device).in_use;
     SL_TRY(sl_optimizer_create(&options, trainer->device, params, trainer->trained_count, &trainer->optimizer));
@@ -142,6 +145,8 @@ static sl_status make_optimizer(sl_trainer *trainer)
     SL_TRY(SL_NEW_ARRAY(trainer->own_sums, trainer->trained_count));
     SL_TRY(
         SL_NEW_ARRAY(trainer->sums, sl_param_list_count(trainer->plan->params) * trainer->plan->config->parallel.dp));
+    trainer->updates_alone = alone;
+    sl_runtime_set_update(trainer->runtime, sl_trainer_update, trainer);
 done:
     sl_free(params);
     return status;

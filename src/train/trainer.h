@@ -39,6 +39,7 @@ typedef struct sl_trainer {
     int trained_count;       /* of the optimizer's */
     size_t optimizer_bytes;  /* device memory that it has taken */
     float *staging;          /* host memory for the largest parameter in f32 */
+    bool updates_alone;      /* the only rank: norm and update are part of the device's step */
     double *own_sums, *sums; /* squares of gradients: of this rank's params, of the parts of the model's */
 
     int32_t *tokens, *targets;    /* [rows, seq] of this replica */
@@ -78,6 +79,9 @@ SL_MUST_CHECK sl_status sl_trainer_read(sl_trainer *trainer, const sl_view *view
 
 /* trainer_step.c. Fills loss, grad_norm and lr. save_grads: see sl_train_options; NULL for none. */
 SL_MUST_CHECK sl_status sl_trainer_step(sl_trainer *trainer, const char *save_grads, sl_step_report *report);
+
+/* trainer_step.c: the norm of the gradients and the update, if this rank is the only one; an sl_update_fn. */
+SL_MUST_CHECK sl_status sl_trainer_update(void *trainer, sl_stream *stream);
 
 /* trainer_step.c: the mean loss over the validation's batches, without dropout. Collective over world. */
 SL_MUST_CHECK sl_status sl_trainer_validate(sl_trainer *trainer, double *loss);

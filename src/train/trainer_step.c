@@ -47,9 +47,10 @@ done:
     return status;
 }
 
-/* Batch `number` through the pipeline: a step, or a forward pass alone. */
-static sl_status run_pipeline(sl_trainer *trainer, const sl_batches *batches, int64_t number, bool training,
-                              double *loss)
+typedef enum pass { PASS_FORWARD, PASS_GRADIENTS, PASS_UPDATE } pass;
+
+/* Batch `number` through the pipeline. */
+static sl_status run_pipeline(sl_trainer *trainer, const sl_batches *batches, int64_t number, pass kind, double *loss)
 {
     sl_status status = SL_OK;
     const sl_train_plan *plan = trainer->plan;
@@ -65,9 +66,10 @@ static sl_status run_pipeline(sl_trainer *trainer, const sl_batches *batches, in
                            .arg_count = arg_count,
                            .number = number,
                            .seed = (uint64_t)plan->config->run.seed,
-                           .sample_offset = trainer->dp_rank * plan->rows };
-    SL_TRY(training ? sl_runtime_step(trainer->runtime, &step, &result)
-                    : sl_runtime_eval(trainer->runtime, &step, &result));
+                           .sample_offset = trainer->dp_rank * plan->rows,
+                           .update = kind == PASS_UPDATE };
+    SL_TRY(kind == PASS_FORWARD ? sl_runtime_eval(trainer->runtime, &step, &result)
+                                : sl_runtime_step(trainer->runtime, &step, &result));
     *loss = result.loss;
 done:
     return status;
@@ -80,10 +82,56 @@ sl_status sl_trainer_validate(sl_trainer *trainer, double *loss)
     double sum = 0;
     for (int64_t i = 0; i < plan->val_steps; i++) {
         double one = 0;
-        SL_TRY(run_pipeline(trainer, plan->val_batches, i, false, &one));
+        SL_TRY(run_pipeline(trainer, plan->val_batches, i, PASS_FORWARD, &one));
         sum += one;
     }
     *loss = sum / (double)plan->val_steps;
+done:
+    return status;
+}
+
+sl_status sl_trainer_update(void *user, sl_stream *stream)
+{
+    const sl_trainer *trainer = user;
+    return sl_optimizer_update(trainer->optimizer, stream, trainer->plan->config->optimizer.clip);
+}
+
+/* The same on all ranks; an update would spoil the weights and what is saved. */
+static sl_status check_norm(const sl_trainer *trainer, double norm)
+{
+    if (isfinite(norm))
+        return SL_OK;
+    return sl_fail(SL_ERR_NUMERIC, "step %" PRId64 ": the norm of the gradients is %g (a lower optimizer.lr may help)",
+                   trainer->step + 1, norm);
+}
+
+/* The only rank of a run: its device needs nothing of the host between forward and update. */
+static sl_status step_alone(sl_trainer *trainer, sl_step_report *report)
+{
+    sl_status status = SL_OK;
+    SL_TRY(sl_optimizer_begin_update(trainer->optimizer, sl_runtime_stream(trainer->runtime), trainer->step + 1,
+                                     report->lr));
+    SL_TRY(run_pipeline(trainer, trainer->plan->batches, trainer->step, PASS_UPDATE, &report->loss));
+    report->grad_norm = sl_optimizer_norm(trainer->optimizer);
+    SL_TRY(check_norm(trainer, report->grad_norm));
+done:
+    return status;
+}
+
+/* One of several ranks, or the gradients are asked for: the host adds up the norm. */
+static sl_status step_together(sl_trainer *trainer, const char *save_grads, sl_step_report *report)
+{
+    sl_status status = SL_OK;
+    sl_stream *stream = sl_runtime_stream(trainer->runtime);
+    SL_TRY(run_pipeline(trainer, trainer->plan->batches, trainer->step, PASS_GRADIENTS, &report->loss));
+    SL_TRY(global_norm(trainer, &report->grad_norm));
+    SL_TRY(check_norm(trainer, report->grad_norm));
+    if (save_grads)
+        SL_TRY(sl_trainer_save_grads(trainer, save_grads));
+    SL_TRY(sl_optimizer_step(trainer->optimizer, stream, trainer->step + 1, report->lr,
+                             sl_clip_scale(report->grad_norm, trainer->plan->config->optimizer.clip)));
+    SL_TRY(sl_runtime_gather_params_post(trainer->runtime));
+    SL_TRY(sl_stream_synchronize(stream));
 done:
     return status;
 }
@@ -97,19 +145,9 @@ sl_status sl_trainer_step(sl_trainer *trainer, const char *save_grads, sl_step_r
                                       .min_lr = config->optimizer.min_lr,
                                       .warmup = config->optimizer.warmup,
                                       .steps = config->run.steps };
-    SL_TRY(run_pipeline(trainer, trainer->plan->batches, trainer->step, true, &report->loss));
-    SL_TRY(global_norm(trainer, &report->grad_norm));
-    if (!isfinite(report->grad_norm)) /* the same on all ranks; an update would spoil the weights and what is saved */
-        SL_TRY(sl_fail(SL_ERR_NUMERIC,
-                       "step %" PRId64 ": the norm of the gradients is %g (a lower optimizer.lr may help)",
-                       trainer->step + 1, report->grad_norm));
-    if (save_grads)
-        SL_TRY(sl_trainer_save_grads(trainer, save_grads));
     report->lr = sl_lr_at(&schedule, trainer->step);
-    SL_TRY(sl_optimizer_step(trainer->optimizer, sl_runtime_stream(trainer->runtime), trainer->step + 1, report->lr,
-                             sl_clip_scale(report->grad_norm, config->optimizer.clip)));
-    SL_TRY(sl_runtime_gather_params_post(trainer->runtime));
-    SL_TRY(sl_stream_synchronize(sl_runtime_stream(trainer->runtime)));
+    SL_TRY(trainer->updates_alone && !save_grads ? step_alone(trainer, report)
+                                                 : step_together(trainer, save_grads, report));
     trainer->step++;
     report->step = trainer->step;
     report->steps = config->run.steps;

@@ -27,6 +27,17 @@ static void stages_of_one_rank_give_the_bits_of_a_run_without_graphs(void **stat
     }
 }
 
+static void an_update_is_part_of_the_graph(void **state)
+{
+    (void)state;
+    gpt_run run;
+    for (int dtype = 0; dtype < 2; dtype++)
+        expect_equal_bits(
+            "cuda",
+            &(gpt_case){ .schedule = "1F1B", .ranks = 1, .dtype = dtype ? SL_BF16 : SL_F32, .updates_last = true },
+            &run);
+}
+
 static void traced_steps_and_four_ranks_do_too(void **state)
 {
     (void)state;
@@ -40,6 +51,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stages_of_one_rank_give_the_bits_of_a_run_without_graphs),
         cmocka_unit_test(every_schedule_gives_the_bits_of_a_run_without_graphs),
+        cmocka_unit_test(an_update_is_part_of_the_graph),
         cmocka_unit_test(traced_steps_and_four_ranks_do_too),
     };
     sl_device *gpu = NULL;

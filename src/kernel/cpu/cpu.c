@@ -9,6 +9,8 @@
 #include "kernel/table.h"
 #include "op/op.h"
 
+#include <math.h>
+
 #include <stdio.h>
 
 static const sl_cpu_kernel *const kernels[SL_OP_COUNT] = {
@@ -217,14 +219,22 @@ static sl_status run_packed(const sl_cpu *cpu, const sl_cpu_kernel *kernel, cons
 
 /* ---- The table ------------------------------------------------------------------------------- */
 
-/* With the state of the generator in the call itself. */
-static sl_kernel_call with_rng(const sl_kernel_call *call)
+/* With what changes from step to step in the call itself. */
+static sl_kernel_call with_step(const sl_kernel_call *call)
 {
     sl_kernel_call own = *call;
-    own.rng.seed = call->step_rng->seed;
-    own.rng.step = call->step_rng->step;
-    own.rng.sample_offset += call->step_rng->sample_offset;
+    if (call->step_rng) {
+        own.rng.seed = call->step_rng->seed;
+        own.rng.step = call->step_rng->step;
+        own.rng.sample_offset += call->step_rng->sample_offset;
+    }
+    if (call->numbers) {
+        own.attrs.optim.lr = call->numbers->lr;
+        own.attrs.optim.grad_scale = call->numbers->grad_scale;
+        own.attrs.optim.t = call->numbers->t;
+    }
     own.step_rng = NULL;
+    own.numbers = NULL;
     return own;
 }
 
@@ -262,9 +272,11 @@ static sl_status cpu_run(sl_stream *stream, const sl_kernel_call *call)
 
 static sl_status cpu_run_call(sl_stream *stream, const sl_kernel_call *call)
 {
-    if (!call->step_rng)
+    if (!call->step_rng && !call->numbers)
         return cpu_run(stream, call);
-    const sl_kernel_call own = with_rng(call);
+    if (call->numbers && isnan(call->numbers->grad_scale))
+        return SL_OK;
+    const sl_kernel_call own = with_step(call);
     return cpu_run(stream, &own);
 }
 

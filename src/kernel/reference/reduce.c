@@ -103,6 +103,18 @@ sl_status sl_reference_max_grad(const sl_kernel_call *call)
     return SL_OK;
 }
 
+sl_status sl_reference_clip(const sl_kernel_call *call)
+{
+    const sl_view *x = sl_call_input(call, 0);
+    double sum = 0, clip = call->attrs.alpha;
+    for (int64_t i = 0; i < sl_meta_count(&x->meta); i++)
+        sum += sl_get(x, sl_row_offset(&x->meta, i, 0));
+    double norm = sqrt(sum), scale = clip > 0 ? clip / (norm + 1e-6) : 1;
+    sl_put(sl_call_output(call, 0), 0, norm, false);
+    sl_put(sl_call_output(call, 1), 0, !isfinite(norm) ? (double)NAN : scale < 1 ? scale : 1, false);
+    return SL_OK;
+}
+
 sl_status sl_reference_square_sum(const sl_kernel_call *call)
 {
     const sl_view *x = sl_call_input(call, 0);

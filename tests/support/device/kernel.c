@@ -60,6 +60,10 @@ static sl_status launch(sl_stream *stream, const sl_kernel_call *call, const voi
         SL_TRY(test_memory_check(device, "state of the generator", call->step_rng, sizeof *call->step_rng));
         work->call.step_rng = test_device_near(call->step_rng);
     }
+    if (call->numbers) {
+        SL_TRY(test_memory_check(device, "numbers of the update", call->numbers, sizeof *call->numbers));
+        work->call.numbers = test_device_near(call->numbers);
+    }
     if (pack_to) {
         SL_TRY(test_memory_check(device, "where a weight is packed", pack_to, 0));
         work->pack_to = test_device_near(pack_to);

@@ -284,6 +284,9 @@ static const op_case cases[] = {
       false },
     { SL_OP_SGD, "5x37", "5x37 -", { .optim = { .lr = 0.1, .grad_scale = 1 } }, 0, false },
     { SL_OP_SQUARE_SUM, "7x37", "d:s", { 0 }, 0, false },
+    { SL_OP_CLIP, "p:37", "d:s d:s", { .alpha = 1.5 }, 0, false },
+    { SL_OP_CLIP, "p:2x3", "d:s d:s", { 0 }, 0, false },
+    { SL_OP_CLIP, "0", "d:s d:s", { .alpha = 1 }, 0, false },
     /* Rows of a multiple of eight elements: vectors of a GPU. */
     { SL_OP_LAYERNORM, "70x768 768 768", "70x768 70 70", { .eps = 1e-5 }, 0, false },
     { SL_OP_LAYERNORM_GRAD_X, "70x768 70x768 768 70 p:70", "70x768", { 0 }, 0, false },

@@ -176,6 +176,62 @@ static void the_norm_is_that_of_all_gradients_together(void **state)
     assert_true(sl_clip_scale(4, 0) == 1);
 }
 
+/* Norm, clipping and update as the host does them, and by the device alone. */
+static void an_update_without_the_host_has_the_same_bits(void **state)
+{
+    fixture *f = *state;
+    for (int kind = SL_OPTIM_ADAMW; kind <= SL_OPTIM_SGD; kind++) {
+        const sl_optim_options options = {
+            .kind = (sl_optim_kind)kind, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .momentum = 0.9, .weight_decay = 0.1
+        };
+        float start[2][SIZE], by_host[2][SIZE];
+        memcpy(start[0], f->weight, sizeof f->weight);
+        memcpy(start[1], f->bias, sizeof f->bias);
+        for (int alone = 0; alone < 2; alone++) {
+            sl_optimizer *optimizer = NULL;
+            double sums[2], norm = 0;
+            memcpy(f->weight, start[0], sizeof f->weight);
+            memcpy(f->bias, start[1], sizeof f->bias);
+            assert_int_equal(sl_optimizer_create(&options, f->device, f->params, 2, &optimizer), SL_OK);
+            for (int step = 1; step <= 4; step++) {
+                double lr = 0.1 / step, clip = step == 1 ? 0 : step == 2 ? 1000 : 0.5;
+                fill_grads(f, step);
+                if (step == 4)
+                    f->bias_grad[3] = NAN; /* nothing is updated */
+                assert_int_equal(sl_optimizer_square_sums(optimizer, f->stream, sums), SL_OK);
+                norm = sl_grad_norm(sums, 2);
+                if (alone) {
+                    assert_int_equal(sl_optimizer_begin_update(optimizer, f->stream, step, lr), SL_OK);
+                    assert_int_equal(sl_optimizer_update(optimizer, f->stream, clip), SL_OK);
+                    assert_int_equal(sl_stream_synchronize(f->stream), SL_OK);
+                    double own = sl_optimizer_norm(optimizer);
+                    assert_true(step == 4 ? isnan(own) : own == norm);
+                } else if (step < 4) {
+                    assert_int_equal(sl_optimizer_step(optimizer, f->stream, step, lr, sl_clip_scale(norm, clip)),
+                                     SL_OK);
+                }
+            }
+            if (alone) {
+                assert_memory_equal(f->weight, by_host[0], sizeof f->weight);
+                assert_memory_equal(f->bias, by_host[1], sizeof f->bias);
+            }
+            memcpy(by_host[0], f->weight, sizeof f->weight);
+            memcpy(by_host[1], f->bias, sizeof f->bias);
+            sl_optimizer_destroy(optimizer);
+        }
+    }
+    sl_optimizer *optimizer = NULL;
+    f->params[1].uncounted = true;
+    fill_grads(f, 1);
+    double sums[2];
+    assert_int_equal(
+        sl_optimizer_create(&(sl_optim_options){ .kind = SL_OPTIM_SGD }, f->device, f->params, 2, &optimizer), SL_OK);
+    assert_int_equal(sl_optimizer_square_sums(optimizer, f->stream, sums), SL_OK);
+    assert_true(sums[0] > 0 && sums[1] == 0);
+    assert_int_equal(sl_optimizer_begin_update(optimizer, f->stream, 0, 1), SL_ERR_ARGUMENT);
+    sl_optimizer_destroy(optimizer);
+}
+
 static void what_does_not_fit_is_refused_by_name(void **state)
 {
     fixture *f = *state;
@@ -316,6 +372,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(sgd_follows_its_formula_with_and_without_momentum, set_up, tear_down),
         cmocka_unit_test_setup_teardown(state_is_named_for_checkpoints_and_continues_a_run, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_norm_is_that_of_all_gradients_together, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(an_update_without_the_host_has_the_same_bits, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_does_not_fit_is_refused_by_name, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_master_in_f32_keeps_what_bf16_would_lose, set_up, tear_down),
         cmocka_unit_test_setup_teardown(adamw_takes_parameter_gradient_and_state_of_different_types, set_up, tear_down),

@@ -16,7 +16,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BATCH = 8, SEQ = 8, MICROBATCHES = 4, STEPS = 9, MOST_RANKS = 4, MOST_STAGES = 8, VOCABULARY = 48 };
+enum {
+    BATCH = 8,
+    SEQ = 8,
+    MICROBATCHES = 4,
+    STEPS = 9,
+    MOST_RANKS = 4,
+    MOST_STAGES = 8,
+    MOST_PARAMS = 64,
+    VOCABULARY = 48
+};
+#define CLIP 0.5
 
 typedef struct gpt_run {
     const char *device;
@@ -24,6 +34,8 @@ typedef struct gpt_run {
     sl_partition *partition;
     sl_dtype dtype;
     int trace_events;
+    bool clips;        /* gradients to a norm; for one rank */
+    bool updates_last; /* the update is part of the runtime's step, clipped on the device */
     /* What came of it. */
     float losses[STEPS][MICROBATCHES], eval_losses[STEPS][MICROBATCHES];
     uint64_t weights; /* hash of all parameters */
@@ -129,6 +141,28 @@ done:
     return status;
 }
 
+static inline sl_status update_on_device(void *user, sl_stream *stream)
+{
+    const gpt_rank *rank = user;
+    return sl_optimizer_update(rank->optimizer, stream, CLIP);
+}
+
+static inline sl_status update_by_host(gpt_rank *rank, int64_t number)
+{
+    sl_status status = SL_OK;
+    double sums[MOST_PARAMS], scale = 1;
+    int count = 0;
+    sl_stream *stream = sl_runtime_stream(rank->runtime);
+    (void)sl_runtime_params(rank->runtime, &count);
+    if (rank->run->clips) {
+        SL_TRY(sl_optimizer_square_sums(rank->optimizer, stream, sums));
+        scale = sl_clip_scale(sl_grad_norm(sums, count), CLIP);
+    }
+    SL_TRY(sl_optimizer_step(rank->optimizer, stream, number, 0.01, scale));
+done:
+    return status;
+}
+
 /* Three steps by themselves, then pairs that add up; an evaluation after each. */
 static inline sl_status train_gpt(gpt_rank *rank)
 {
@@ -150,13 +184,16 @@ static inline sl_status train_gpt(gpt_rank *rank)
                          .seed = (uint64_t)(17 + number / 4),
                          .sample_offset = (int64_t)number * BATCH,
                          .partial = partial,
-                         .keep_grads = keep };
+                         .keep_grads = keep,
+                         .update = rank->run->updates_last && !partial };
+        if (step.update)
+            SL_TRY(sl_optimizer_begin_update(rank->optimizer, sl_runtime_stream(rank->runtime), number + 1, 0.01));
         SL_TRY(sl_runtime_step(rank->runtime, &step, &result));
         if (sl_group_rank(rank->group) == 0)
             memcpy(rank->run->losses[number], result.losses, sizeof rank->run->losses[number]);
-        if (!partial)
-            SL_TRY(sl_optimizer_step(rank->optimizer, sl_runtime_stream(rank->runtime), number + 1, 0.01, 1));
-        step.partial = step.keep_grads = false;
+        if (!partial && !step.update)
+            SL_TRY(update_by_host(rank, number + 1));
+        step.partial = step.keep_grads = step.update = false;
         SL_TRY(sl_runtime_eval(rank->runtime, &step, &result));
         if (sl_group_rank(rank->group) == 0)
             memcpy(rank->run->eval_losses[number], result.losses, sizeof rank->run->eval_losses[number]);
@@ -184,6 +221,7 @@ static inline sl_status open_rank(gpt_rank *rank)
                                          .stage_count = rank->stage_count,
                                          .trace_events = run->trace_events };
     SL_TRY(sl_runtime_create(&options, &rank->runtime));
+    sl_runtime_set_update(rank->runtime, update_on_device, rank);
 done:
     return status;
 }
@@ -240,12 +278,15 @@ typedef struct gpt_case {
     int ranks, stages_per_rank;
     sl_dtype dtype;
     int trace_events;
+    bool updates_last; /* with captures alone: without them the host clips and updates */
 } gpt_case;
 
 /* Both ways; the run with captures is left in *captured. */
 static inline void expect_equal_bits(const char *device, const gpt_case *wanted, gpt_run *captured)
 {
-    gpt_run plain = { .device = device, .dtype = wanted->dtype, .trace_events = wanted->trace_events };
+    gpt_run plain = {
+        .device = device, .dtype = wanted->dtype, .trace_events = wanted->trace_events, .clips = wanted->updates_last
+    };
     expect_ok(sl_schedule_generate(&(sl_generate_options){ .name = wanted->schedule,
                                                            .ranks = wanted->ranks,
                                                            .stages_per_rank = wanted->stages_per_rank,
@@ -253,6 +294,7 @@ static inline void expect_equal_bits(const char *device, const gpt_case *wanted,
                                    &plain.schedule));
     plain.partition = cut_gpt(sl_schedule_stages(plain.schedule), wanted->dtype);
     *captured = plain;
+    captured->updates_last = wanted->updates_last;
     run_gpt(&plain, "off");
     run_gpt(captured, "on");
     assert_memory_equal(plain.losses, captured->losses, sizeof plain.losses);

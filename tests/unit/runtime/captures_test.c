@@ -83,6 +83,22 @@ static void a_stage_that_replays_is_called_in_the_first_two_steps_alone(void **s
     assert_int_equal(calls[1], 2 * MICROBATCHES * 2);
 }
 
+/* Three steps by themselves hold their update, those that add to others end with it. */
+static void an_update_is_part_of_the_launch(void **state)
+{
+    (void)state;
+    gpt_run run;
+    for (int stages = 1; stages <= 2; stages++) {
+        int64_t before = test_device_launches();
+        const gpt_case alone = {
+            .schedule = "Interleaved1F1B", .ranks = 1, .stages_per_rank = stages, .updates_last = true
+        };
+        expect_equal_bits("test", &alone, &run);
+        int whole = 3, partial = (STEPS - 3) / 2, keeping = (STEPS - 3) / 2;
+        assert_int_equal(test_device_launches() - before, whole - 1 + partial - 1 + keeping - 1 + STEPS - 1);
+    }
+}
+
 static void a_traced_step_launches_phase_by_phase(void **state)
 {
     (void)state;
@@ -117,6 +133,7 @@ int main(void)
         cmocka_unit_test(a_rank_without_messages_launches_its_whole_step_at_once),
         cmocka_unit_test(ranks_with_links_launch_their_whole_step_at_once),
         cmocka_unit_test(a_stage_that_replays_is_called_in_the_first_two_steps_alone),
+        cmocka_unit_test(an_update_is_part_of_the_launch),
         cmocka_unit_test(a_traced_step_launches_phase_by_phase),
         cmocka_unit_test(a_wrong_switch_is_refused),
     };
