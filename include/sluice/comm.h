@@ -61,6 +61,9 @@ SL_API SL_MUST_CHECK sl_status sl_group_mesh(sl_group *group, int pp, int dp, sl
 /* Collective. Seconds to add to this rank's sl_now() to get that of rank 0; 0 if they share a machine. */
 SL_API SL_MUST_CHECK sl_status sl_group_clock_offset(sl_group *group, double *out);
 
+/* NCCL's version, or why messages between GPUs cannot go through it: for people. Returns text. */
+SL_API char *sl_nccl_describe(char *text, size_t size);
+
 /* ---- Failures --------------------------------------------------------------------------------
  * The first failure of a run is the one that all ranks report: a rank that died, one that hangs, or sl_group_fail.
  * From then on every call below returns SL_ERR_PEER (the failing rank itself keeps its own code), and the message names

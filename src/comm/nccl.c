@@ -4,8 +4,11 @@
 #include "base/alloc.h"
 #include "base/library.h"
 
+#include <sluice/comm.h>
+
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdio.h>
 
 static const sl_nccl_host host = {
     .version = SL_NCCL_MODULE_VERSION,
@@ -45,6 +48,14 @@ sl_status sl_nccl_load(const sl_nccl **out)
         *out = extra ? extra : loaded;
     pthread_mutex_unlock(&lock);
     return status;
+}
+
+char *sl_nccl_describe(char *text, size_t size)
+{
+    const sl_nccl *nccl = NULL;
+    sl_status status = sl_nccl_load(&nccl);
+    snprintf(text, size, "%s", status == SL_OK ? nccl->version : sl_error_message());
+    return text;
 }
 
 void sl_nccl_set_extra(const sl_nccl *nccl)

@@ -3,6 +3,7 @@
 #include "info.h"
 #include "options.h"
 
+#include <sluice/comm.h>
 #include <sluice/kernel.h>
 
 #include "base/file.h"
@@ -22,7 +23,7 @@ static const cli_usage usage = {
     .description =
         "Describes a checkpoint, the folder of a run, a Hugging Face folder, a safetensors file, a token file "
         "or a schedule (CSV). The kind is found by looking into it. Without a file it describes this installation: "
-        "its version and the devices that it can use, or why it cannot.",
+        "its version, the devices that it can use, and NCCL, or why it cannot.",
     .examples =
         "sluice info\nsluice info out\nsluice info out/checkpoints/step-00000100 --verify\nsluice info train.bin",
     .min_operands = 0,
@@ -43,9 +44,11 @@ static void describe_device(const char *spec, info_writer *out)
 
 static void describe_installation(info_writer *out)
 {
+    char text[512];
     info_text(out, "version", sl_version());
     describe_device("cpu", out);
     describe_device("cuda", out);
+    info_text(out, "nccl", sl_nccl_describe(text, sizeof text));
 }
 
 static bool has(const char *folder, const char *name)
