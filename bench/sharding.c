@@ -3,11 +3,13 @@
 #include "sharding_measure.h"
 #include "tools/sluice/command.h"
 #include "tools/sluice/options.h"
+#include "tools/sluice/ranks.h"
 
 #include "base/json.h"
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 static const cli_usage usage = {
@@ -15,14 +17,16 @@ static const cli_usage usage = {
     .synopsis = "[OPTIONS]",
     .description =
         "Trains a GPT (forward and backward of all microbatches; no update) on replicas of a pipeline, local ranks of "
-        "one thread each, for each value of parallel.shard. Prints the time of a step of the pipelines alone, of a "
+        "one thread each, or on GPUs (--device), for each value of parallel.shard. Prints the time of a step of the "
+        "pipelines alone, of a "
         "step "
         "with all its collectives, and of these collectives alone; how long a rank waits for them in a step (exposed); "
         "the share of their time that is hidden behind computation (hidden), and how much of it the simulator can hide "
         "(hideable); the time of a step over that of none (over_none). It says something if there are more cores than "
         "ranks.",
     .examples = "sluice bench sharding --format json\n"
-                "sluice bench sharding --ranks 1 --replicas 2 --schedule LoopedBFS --stages-per-rank 8",
+                "sluice bench sharding --ranks 1 --replicas 2 --schedule LoopedBFS --stages-per-rank 8\n"
+                "sluice bench sharding --device cuda --ranks-as threads --dtype bf16 --embd 1024 --heads 16 --seq 1024",
 };
 
 static const char *const modes[] = { "none", "optimizer", "full" };
@@ -46,6 +50,8 @@ static void print_json(const sharding_options *options, const sharding_case *cas
     sl_json_put_string(&json, "schedule", options->schedule);
     sl_json_put_int(&json, "stages_per_rank", options->stages_per_rank);
     sl_json_put_bool(&json, "helper", cases[0].helper);
+    sl_json_put_string(&json, "device", options->model.device);
+    sl_json_put_string(&json, "collectives", cases[0].collectives);
     sl_json_key(&json, "cases");
     sl_json_begin(&json, '[');
     for (int i = 0; i < MODES; i++) {
@@ -72,7 +78,9 @@ static void print_text(const sharding_options *options, const sharding_case *cas
 {
     printf("%d ranks: %d replicas of %s, %d stages a rank; collectives %s\n", options->model.ranks * options->replicas,
            options->replicas, options->schedule, options->stages_per_rank,
-           cases[0].helper ? "have a thread" : "go on between actions");
+           cases[0].helper                                    ? "have a thread"
+           : strcmp(cases[0].collectives, "host memory") == 0 ? "go on between actions"
+                                                              : cases[0].collectives);
     printf("%-10s %10s %10s %18s %10s %10s %9s %9s %10s\n", "shard", "alone", "step", "collectives", "MB", "exposed",
            "hidden", "hideable", "over none");
     for (int i = 0; i < MODES; i++)
@@ -93,12 +101,16 @@ int bench_sharding(int argc, char **argv)
                                         .vocab = 512,
                                         .ranks = 2,
                                         .microbatches = 4,
-                                        .steps = 7 },
+                                        .steps = 7,
+                                        .device = "cpu" },
                              .schedule = "Interleaved1F1B",
                              .replicas = 2,
                              .stages_per_rank = 16 };
-    int format = 0, code;
+    int format = 0, dtype = SL_F32, code;
     const cli_option options[] = {
+        DEVICE_OPTION_ROW(run.model.device),
+        DTYPE_OPTION_ROW(dtype),
+        RANKS_AS_OPTION_ROW(run.model.ranks_as),
         { .name = "schedule", .value = "NAME", .text = &run.schedule, .help = "Schedule; Interleaved1F1B." },
         { .name = "ranks",
           .value = "P",
@@ -161,6 +173,7 @@ int bench_sharding(int argc, char **argv)
     if (run.model.batch % run.model.microbatches)
         return usage_error("bench sharding", "%d microbatches do not divide a batch of %lld", run.model.microbatches,
                            (long long)run.model.batch);
+    run.model.dtype = (sl_dtype)dtype;
     sharding_case cases[MODES];
     if (run.unsharded == 0)
         run.unsharded = run.stages_per_rank;

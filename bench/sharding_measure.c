@@ -3,12 +3,14 @@
 
 #include "base/alloc.h"
 #include "runtime/runtime.h"
+#include "tools/sluice/ranks.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
-enum { MAX_LOCAL_STAGES = 64, TRACE_EVENTS = 1 << 16 };
+/* Streams wait for other ranks from the fourth step on. */
+enum { MAX_LOCAL_STAGES = 64, TRACE_EVENTS = 1 << 16, WARM_STEPS = 3 };
 
 /* In memory that the forked ranks share. */
 typedef struct shared_case {
@@ -26,7 +28,8 @@ typedef struct bench_pipeline_half {
 
 /* What a rank holds. */
 typedef struct sharding_rank {
-    sl_group *world, *pipeline, *replicas;
+    sl_group *world; /* borrowed */
+    sl_group *pipeline, *replicas;
     sl_device *device;
     sl_schedule *schedule;
     sl_partition *partition;
@@ -50,28 +53,44 @@ static void rank_free(sharding_rank *rank)
     sl_device_close(rank->device);
     sl_group_close(rank->replicas);
     sl_group_close(rank->pipeline);
-    sl_group_close(rank->world);
     sl_free(rank->tokens);
 }
 
-static void init_weights(sl_runtime *runtime)
+static sl_status init_weights(sl_runtime *runtime)
 {
+    sl_status status = SL_OK;
     int count = 0;
+    float *values = NULL;
+    sl_stream *stream = sl_runtime_stream(runtime);
     const sl_param *params = sl_runtime_params(runtime, &count);
     for (int i = 0; i < count; i++) {
         sl_param_info info = { params[i].name, SL_F32, params[i].shape, params[i].init };
-        sl_param_init(&info, 1, params[i].held.first, params[i].held.count, params[i].data.data);
+        int64_t elements = params[i].held.count;
+        sl_dtype dtype = params[i].data.meta.dtype;
+        SL_TRY(sl_alloc((size_t)elements + 1, sizeof *values, (void **)&values));
+        sl_param_init(&info, 1, params[i].held.first, elements, values);
+        SL_TRY(sl_f32_convert(values, elements, dtype, values));
+        SL_TRY(sl_stream_copy(stream, SL_COPY_HOST_TO_DEVICE, params[i].data.data, values,
+                              (size_t)elements * sl_dtype_size(dtype)));
+        SL_TRY(sl_stream_synchronize(stream));
+        sl_free(values);
+        values = NULL;
     }
+done:
+    sl_free(values);
+    return status;
 }
 
 static sl_status build_half(const shared_case *shared, const sharding_rank *rank, sl_group *replicas,
                             bench_pipeline_half *half)
 {
     sl_status status = SL_OK;
+    const sl_dtype grad_dtype = SL_F32;
+    const sl_program_options program = { .grad_dtype = &grad_dtype };
     for (int s = 0; s < sl_schedule_stages(rank->schedule) && half->stage_count < MAX_LOCAL_STAGES; s++) {
         if (sl_schedule_rank_of(rank->schedule, s) != sl_group_rank(rank->pipeline))
             continue;
-        SL_TRY(sl_stage_build((const sl_partition *const[]){ rank->partition }, 1, s, rank->device, NULL,
+        SL_TRY(sl_stage_build((const sl_partition *const[]){ rank->partition }, 1, s, rank->device, &program,
                               &half->stages[half->stage_count]));
         half->stage_count++;
     }
@@ -88,7 +107,7 @@ static sl_status build_half(const shared_case *shared, const sharding_rank *rank
                                          .unsharded_stages = shared->options.unsharded,
                                          .trace_events = TRACE_EVENTS };
     SL_TRY(sl_runtime_create(&runtime, &half->runtime));
-    init_weights(half->runtime);
+    SL_TRY(init_weights(half->runtime));
 done:
     return status;
 }
@@ -101,9 +120,9 @@ static sl_status set_up(const shared_case *shared, sharding_rank *rank)
                                            .ranks = options->model.ranks,
                                            .stages_per_rank = options->stages_per_rank,
                                            .microbatches = options->model.microbatches };
-    SL_TRY(sl_group_open(NULL, &rank->world));
+    const sl_device_options one_thread = { .threads = 1 };
     SL_TRY(sl_group_mesh(rank->world, options->model.ranks, options->replicas, &rank->pipeline, &rank->replicas));
-    SL_TRY(sl_device_open("cpu", NULL, &rank->device));
+    SL_TRY(sl_device_open(options->model.device, &one_thread, &rank->device));
     SL_TRY(sl_schedule_generate(&generate, &rank->schedule));
     SL_TRY(pipeline_cut_model(&options->model, sl_schedule_stages(rank->schedule), &rank->partition));
     SL_TRY(build_half(shared, rank, NULL, &rank->alone));
@@ -149,6 +168,7 @@ static sl_status run_collectives(const sharding_options *options, const sharding
         if (program->instrs[i].code >= SL_CODE_UNSHARD)
             SL_TRY(sl_weights_run(rank->sharing.runtime, &program->instrs[i]));
     }
+    SL_TRY(sl_stream_synchronize(rank->sharing.runtime->stream));
 done:
     return status;
 }
@@ -167,7 +187,7 @@ static double median(double *seconds, int count)
 
 enum { ALONE, SHARING, COLLECTIVES, RUNS, EXPOSED = RUNS, MEASURED };
 
-/* All three in turns, so that a machine that gets slower or faster does so for all; once before that to warm up. */
+/* All three in turns, so that a machine that gets slower or faster does so for all; a few before that to warm up. */
 static sl_status measure(const sharding_options *options, const sharding_rank *rank, double *const seconds[MEASURED])
 {
     static sl_status (*const runs[])(const sharding_options *, const sharding_rank *) = {
@@ -175,7 +195,7 @@ static sl_status measure(const sharding_options *options, const sharding_rank *r
     };
     sl_status status = SL_OK;
     const sl_posted *posted = &rank->sharing.runtime->posted;
-    for (int i = -1; i < options->model.steps; i++) {
+    for (int i = -WARM_STEPS; i < options->model.steps; i++) {
         for (int k = 0; k < RUNS; k++) {
             double before = posted->seconds;
             SL_TRY(sl_group_barrier(rank->world));
@@ -253,7 +273,7 @@ static sl_status collect(const sharding_options *options, const sharding_rank *r
     sl_status status = SL_OK;
     int steps = options->model.steps;
     const sl_posted *posted = &rank->sharing.runtime->posted;
-    int64_t runs = 2 * ((int64_t)steps + 1); /* the collectives alone are the same again */
+    int64_t runs = 2 * ((int64_t)steps + WARM_STEPS); /* the collectives alone are the same again */
     int64_t most[] = { posted->count / runs, (int64_t)posted->bytes / runs };
     double *waits = seconds[EXPOSED];
     for (int i = 0; i < steps; i++) /* of the replica that comes last: the others also wait for it to come */
@@ -266,6 +286,8 @@ static sl_status collect(const sharding_options *options, const sharding_rank *r
     out->step_s = median(seconds[SHARING], steps);
     out->collective_s = median(seconds[COLLECTIVES], steps);
     out->exposed_s = exposed / sl_group_size(rank->pipeline);
+    if (!sl_device_is_host(rank->device)) /* streams wait there, not the host */
+        out->exposed_s = out->step_s > out->alone_s ? out->step_s - out->alone_s : 0;
     out->count = most[0];
     out->bytes = most[1];
     out->helper = rank->sharing.runtime->mover != NULL;
@@ -275,10 +297,10 @@ done:
     return status;
 }
 
-static sl_status run_rank(shared_case *shared)
+static sl_status run_rank(shared_case *shared, sl_group *world)
 {
     sl_status status = SL_OK;
-    sharding_rank rank = { 0 };
+    sharding_rank rank = { .world = world };
     sharding_case result = shared->result;
     double *seconds[MEASURED] = { NULL };
     for (int k = 0; k < MEASURED; k++)
@@ -286,8 +308,10 @@ static sl_status run_rank(shared_case *shared)
     SL_TRY(set_up(shared, &rank));
     SL_TRY(measure(&shared->options, &rank, seconds));
     SL_TRY(collect(&shared->options, &rank, seconds, &result));
-    if (sl_group_rank(rank.world) == 0)
+    if (sl_group_rank(world) == 0) {
+        snprintf(result.collectives, sizeof result.collectives, "%s", sl_runtime_collectives(rank.sharing.runtime));
         shared->result = result;
+    }
 done:
     if (status != SL_OK)
         snprintf(shared->error, sizeof shared->error, "%s", sl_error_message());
@@ -297,10 +321,26 @@ done:
     return status;
 }
 
+static int thread_main(void *user, sl_group *group)
+{
+    sl_status status = run_rank(user, group);
+    return status == SL_OK ? 0 : ranks_failure("bench sharding", group, sl_group_fail(group, status));
+}
+
+/* One rank, or all of them. */
 static int rank_main(void *user, int rank)
 {
+    shared_case *shared = user;
+    const sharding_options *options = &shared->options;
+    sl_group *world = NULL;
     (void)rank;
-    return run_rank(user) == SL_OK ? 0 : 1;
+    if (options->model.ranks_as == RANKS_AS_THREADS)
+        return ranks_run_threads("bench sharding", options->model.ranks * options->replicas, 0, thread_main, shared);
+    if (sl_group_open(NULL, &world) != SL_OK)
+        return 1;
+    sl_status status = run_rank(shared, world);
+    sl_group_close(world);
+    return status == SL_OK ? 0 : 1;
 }
 
 sl_status sharding_measure(const sharding_options *options, sharding_case *each)
@@ -311,10 +351,13 @@ sl_status sharding_measure(const sharding_options *options, sharding_case *each)
     if (shared == MAP_FAILED)
         return sl_fail(SL_ERR_MEMORY, "no memory for the results");
     *shared = (shared_case){ .options = *options, .result = *each };
-    sl_launch_options launch = { .ranks = options->model.ranks * options->replicas, .run = rank_main, .user = shared };
+    int ranks = options->model.ranks * options->replicas;
+    sl_launch_options launch = { .ranks = options->model.ranks_as == RANKS_AS_THREADS ? 1 : ranks,
+                                 .run = rank_main,
+                                 .user = shared };
     SL_TRY(sl_launch(&launch, &result));
     if (result.exit_code != 0)
-        SL_TRY(sl_fail(SL_ERR_PEER, "%s on %d ranks: %s", options->schedule, launch.ranks,
+        SL_TRY(sl_fail(SL_ERR_PEER, "%s on %d ranks: %s", options->schedule, ranks,
                        *shared->error ? shared->error : result.report));
     *each = shared->result;
 done:

@@ -19,11 +19,13 @@ typedef struct sharding_case {
     double step_s;       /* of a step with all its collectives; no update */
     double collective_s; /* of the collectives of a step with nothing else */
     double exposed_s; /* that a rank posts or waits for collectives in a step and computes nothing: that of the replica
-                            that waits least, since others also wait for it to come; mean of the pipeline's ranks */
+                            that waits least, since others also wait for it to come; mean of the pipeline's ranks. On
+                            a device that works by itself: step_s - alone_s */
     double hideable;  /* share of collective_s by which a simulated step does not take longer for its collectives */
     int64_t count;    /* collectives of a step, on the rank that has most */
     int64_t bytes;    /* that they gather or sum */
     bool helper;      /* ranks have a thread that moves collectives along */
+    char collectives[320]; /* where they do their work, and why */
 } sharding_case;
 
 /* Runs the case on local ranks that it starts; fills in the figures. */

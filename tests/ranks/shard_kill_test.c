@@ -1,5 +1,7 @@
 /* A replica that dies in UNSHARD or in REDUCE_GRAD, before it has posted the collective or in the middle of it: all others
  * know within a second, and nothing is left. SLUICE_KILL_POINTS: how often each; 1 by default. */
+#include "support/device/test_device.h"
+
 #include <sluice/runtime.h>
 
 #include <dirent.h>
@@ -18,9 +20,12 @@
 /* The victim's collectives take several messages. */
 enum { PIPELINE = 2, REPLICAS = 2, RANKS = PIPELINE * REPLICAS, STAGES = 2 * PIPELINE, WEIGHTS = 1 << 20, VICTIM = 1 };
 
+/* By then streams wait for the other ranks, on a device that works by itself. */
+enum { DEATH_STEP = 4 };
+
 /* In memory that all processes share. */
 typedef struct seen {
-    sl_kind kind;     /* of the action in which the victim dies, in step 2 */
+    sl_kind kind;     /* of the action in which the victim dies */
     bool posted;      /* after it has posted the collective */
     useconds_t pause; /* and this much later */
     sl_status status[RANKS];
@@ -33,21 +38,42 @@ static seen *shared;
 
 /* ---- Stages: h = h' + w[0] ---- */
 
+/* Of a kernel: the input is NULL if there is none. */
+typedef struct stage_args {
+    const float *in, *weights;
+    float *out, *in_grad, *grad;
+} stage_args;
+
+static void run_forward(const void *given)
+{
+    const stage_args *args = given;
+    const float *in = args->in ? test_device_near(args->in) : NULL, *weights = test_device_near(args->weights);
+    *(float *)test_device_near(args->out) = (in ? *in : 0) + weights[0];
+}
+
+static void run_backward(const void *given)
+{
+    const stage_args *args = given;
+    if (args->in_grad)
+        *(float *)test_device_near(args->in_grad) = 1;
+    *(float *)test_device_near(args->grad) += 1;
+}
+
 static sl_status forward(void *user, const sl_stage_call *call)
 {
     (void)user;
-    const float *weights = call->params[0].data;
-    *(float *)call->outputs[0].data = (call->stage ? *(const float *)call->inputs[0].data : 0) + weights[0];
-    return SL_OK;
+    const stage_args args = { .in = call->stage ? call->inputs[0].data : NULL,
+                              .weights = call->params[0].data,
+                              .out = call->outputs[0].data };
+    return test_device_launch(call->stream, run_forward, &args, sizeof args);
 }
 
 static sl_status backward(void *user, const sl_stage_call *call)
 {
     (void)user;
-    if (call->input_count)
-        *(float *)call->input_grads[0].data = 1;
-    *(float *)call->grads[0].data += 1;
-    return SL_OK;
+    const stage_args args = { .in_grad = call->input_count ? call->input_grads[0].data : NULL,
+                              .grad = call->grads[0].data };
+    return test_device_launch(call->stream, run_backward, &args, sizeof args);
 }
 
 static sl_status create_stage(int index, sl_stage **out)
@@ -69,7 +95,8 @@ static sl_status create_stage(int index, sl_stage **out)
                                        .params = &weight,
                                        .param_count = 1,
                                        .forward = forward,
-                                       .backward = backward };
+                                       .backward = backward,
+                                       .replays = true };
     return sl_stage_create(&options, out);
 }
 
@@ -81,12 +108,12 @@ static sl_status die_in(void *user, sl_runtime *runtime, sl_action action)
 {
     (void)user;
     sl_status status = SL_OK;
-    if (step_number == 2 && !shared->posted) {
+    if (step_number == DEATH_STEP && !shared->posted) {
         shared->died = sl_now();
         kill(getpid(), SIGKILL);
     }
     status = sl_runtime_run_action(runtime, action);
-    if (step_number == 2) {
+    if (step_number == DEATH_STEP) {
         usleep(shared->pause);
         shared->died = sl_now();
         kill(getpid(), SIGKILL);
@@ -110,7 +137,7 @@ static sl_status run_rank(held *h, int rank)
     };
     SL_TRY(sl_group_open(NULL, &h->world));
     SL_TRY(sl_group_mesh(h->world, PIPELINE, REPLICAS, &h->pipeline, &h->replicas));
-    SL_TRY(sl_device_open("cpu", NULL, &h->device));
+    SL_TRY(sl_device_open(test_device_spec(), NULL, &h->device));
     SL_TRY(sl_schedule_generate(&generate, &h->schedule));
     for (int k = 0; k < 2; k++)
         SL_TRY(create_stage(sl_group_rank(h->pipeline) + k * PIPELINE, &h->stages[k]));
@@ -125,7 +152,7 @@ static sl_status run_rank(held *h, int rank)
     SL_TRY(sl_runtime_create(&options, &h->runtime));
     if (rank == VICTIM)
         SL_TRY(sl_runtime_set_action(h->runtime, shared->kind, die_in, NULL));
-    for (step_number = 0; step_number < 5; step_number++)
+    for (step_number = 0; step_number < DEATH_STEP + 3; step_number++)
         SL_TRY(sl_runtime_step(h->runtime, &(sl_step){ .number = step_number }, NULL));
 done:
     return status;
