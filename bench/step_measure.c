@@ -4,10 +4,12 @@
 #include "bench.h"
 
 #include "base/alloc.h"
+#include "kernel/cpu/cpu.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 /* What a measurement holds. */
@@ -224,6 +226,50 @@ static sl_status update(void *user, sl_stream *stream)
     return sl_optimizer_update(run->optimizer, stream, 1);
 }
 
+/* Ticks of all processors since the machine started. Zeros where the system does not say. */
+typedef struct machine_ticks {
+    double stolen, all;
+} machine_ticks;
+
+static machine_ticks read_ticks(void)
+{
+    enum { STOLEN = 7, FIELDS }; /* of the line "cpu" in /proc/stat; those behind are parts of the others */
+    machine_ticks ticks = { 0 };
+    double fields[FIELDS] = { 0 };
+    FILE *file = fopen("/proc/stat", "r");
+    if (!file)
+        return ticks;
+    if (fscanf(file, "cpu %lf %lf %lf %lf %lf %lf %lf %lf", &fields[0], &fields[1], &fields[2], &fields[3], &fields[4],
+               &fields[5], &fields[6], &fields[STOLEN]) == FIELDS) {
+        ticks.stolen = fields[STOLEN];
+        for (int i = 0; i < FIELDS; i++)
+            ticks.all += fields[i];
+    }
+    fclose(file);
+    return ticks;
+}
+
+static int64_t interruptions(void)
+{
+    struct rusage usage;
+    return getrusage(RUSAGE_SELF, &usage) == 0 ? usage.ru_nivcsw : 0;
+}
+
+/* Peaks between the steps: those of short bursts, the best of which count, and those over as long as a step takes. */
+static void measure_peaks(const bench_run *run, const step_options *options, int rounds, step_result *result)
+{
+    sl_device *device = run->device;
+    double seconds = fmin(result->step_s, 1);
+    result->fma_peak = fmax(result->fma_peak, sl_kernel_measure_peak(device));
+    result->product_peak = fmax(result->product_peak, sl_kernel_measure_product_peak(device, options->dtype));
+    if (strcmp(options->device, "cpu") != 0)
+        return;
+    double fma = sl_cpu_measure_sustained(device, SL_F32, seconds);
+    result->fma_sustained += fma / rounds;
+    result->product_sustained +=
+        (options->dtype == SL_F32 ? fma : sl_cpu_measure_sustained(device, options->dtype, seconds)) / rounds;
+}
+
 static sl_status run_step(bench_run *run, int64_t number, step_result *best)
 {
     sl_status status = SL_OK;
@@ -288,12 +334,19 @@ sl_status step_measure(const step_options *options, step_result *out)
     SL_TRY(step_gemms_create(options, run.device, run.program, run.runtime, &run.gemms));
     result.gemm_flops = step_gemms_flops(run.gemms);
     SL_TRY(step_gemms_run(run.gemms, sl_runtime_stream(run.runtime)));
+    machine_ticks spent = { 0 };
     for (int i = 0; i < options->repeats; i++) {
+        machine_ticks start = read_ticks();
+        int64_t switches = interruptions();
         SL_TRY(run_step(&run, 2 + i, &result));
+        machine_ticks end = read_ticks();
+        result.interruptions += interruptions() - switches;
+        spent.stolen += end.stolen - start.stolen;
+        spent.all += end.all - start.all;
         SL_TRY(run_gemms(&run, &result));
-        result.fma_peak = fmax(result.fma_peak, sl_kernel_measure_peak(run.device));
-        result.product_peak = fmax(result.product_peak, sl_kernel_measure_product_peak(run.device, options->dtype));
+        measure_peaks(&run, options, options->repeats, &result);
     }
+    result.stolen = spent.all > 0 ? spent.stolen / spent.all : 0;
     result.loss = run.loss;
     SL_TRY(measure_update(&run, &result));
     if (options->profile)

@@ -39,6 +39,10 @@ typedef struct step_result {
     double flops, gemm_flops;
     double fma_peak;     /* operations a second */
     double product_peak; /* of products in the dtype */
+    /* On the processor: what all threads reach together between the steps, for as long as a step takes. */
+    double fma_sustained, product_sustained;
+    double stolen;         /* share of the processors' time that a hypervisor gave to others during the steps */
+    int64_t interruptions; /* involuntary switches of this process's threads during the steps */
     double loss;
     int64_t peak_memory, predicted_memory; /* bytes */
     int64_t parameters;

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""The step of `sluice bench step` in PyTorch, for comparisons on the same GPU: the same shapes, bf16 products with f32
-weights and gradients (autocast), fused AdamW, gradient clipping. Prints one line of JSON.
+"""The step of `sluice bench step` in PyTorch, for comparisons on the same GPU or the same cores: the same shapes, bf16
+products with f32 weights and gradients (autocast) or f32, fused AdamW, gradient clipping. Prints a line of JSON for each
+number of threads.
 
     python3 bench/torch_step.py --preset gpt2-124m --compile
+    python3 bench/torch_step.py --device cpu --dtype f32 --batch 4 --seq 512 --threads 1,4,16
 """
 import argparse
 import json
@@ -92,46 +94,68 @@ class Model(nn.Module):
         return F.cross_entropy(logits.view(-1, logits.shape[-1]).float(), targets.view(-1))
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--preset", choices=PRESETS, default="gpt2-124m")
-    parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--repeats", type=int, default=10)
-    options = parser.parse_args()
-    o = argparse.Namespace(**PRESETS[options.preset])
+def measure(o, options, threads):
+    """Best seconds of a step, and the last loss. None for threads: those that PyTorch takes."""
+    on_gpu = options.device == "cuda"
+    if threads:
+        torch.set_num_threads(threads)
     torch.manual_seed(1)
     torch.backends.cuda.matmul.allow_tf32 = True
-    model = Model(o).cuda()
+    model = Model(o).to(options.device)
     step_model = torch.compile(model) if options.compile else model
     decay = [p for p in model.parameters() if p.dim() > 1]
     rest = [p for p in model.parameters() if p.dim() <= 1]
     optimizer = torch.optim.AdamW([dict(params=decay, weight_decay=0.1), dict(params=rest, weight_decay=0.0)], lr=1e-4,
                                   betas=(0.9, 0.95), fused=True)
-    tokens = torch.randint(o.vocab, (o.batch, o.seq), device="cuda")
-    targets = torch.randint(o.vocab, (o.batch, o.seq), device="cuda")
+    tokens = torch.randint(o.vocab, (o.batch, o.seq), device=options.device)
+    targets = torch.randint(o.vocab, (o.batch, o.seq), device=options.device)
 
     def step():
-        with torch.autocast("cuda", torch.bfloat16):
+        with torch.autocast(options.device, torch.bfloat16, enabled=options.dtype == "bf16"):
             loss = step_model(tokens, targets)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=on_gpu)  # memory that is taken anew costs much on a processor
         return loss
 
-    for _ in range(3):
+    for _ in range(options.warmup):
         step()
     best = math.inf
     for _ in range(options.repeats):
-        torch.cuda.synchronize()
+        if on_gpu:
+            torch.cuda.synchronize()
         start = time.perf_counter()
         loss = step()
-        torch.cuda.synchronize()
+        if on_gpu:
+            torch.cuda.synchronize()
         best = min(best, time.perf_counter() - start)
-    print(json.dumps(dict(preset=options.preset, torch=torch.__version__, compiled=options.compile, step_s=best,
-                          tokens_per_s=o.batch * o.seq / best, loss=loss.item(),
-                          peak_memory=torch.cuda.max_memory_allocated(),
-                          parameters=sum(p.numel() for p in model.parameters()))))
+    return best, loss.item(), sum(p.numel() for p in model.parameters())
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--preset", choices=PRESETS, default="gpt2-124m")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--dtype", choices=("bf16", "f32"), default="bf16")
+    parser.add_argument("--threads", help="numbers of threads, one after the other: 1,4,16")
+    for size in ("batch", "seq", "layers", "vocab"):
+        parser.add_argument("--" + size, type=int)
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--warmup", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=10)
+    options = parser.parse_args()
+    sizes = dict(PRESETS[options.preset])
+    sizes.update({name: value for name, value in vars(options).items() if name in sizes and value})
+    o = argparse.Namespace(**sizes)
+    for threads in map(int, options.threads.split(",")) if options.threads else (None,):
+        best, loss, parameters = measure(o, options, threads)
+        result = dict(preset=options.preset, torch=torch.__version__, device=options.device, dtype=options.dtype,
+                      threads=torch.get_num_threads(), compiled=options.compile, step_s=best,
+                      tokens_per_s=o.batch * o.seq / best, loss=loss, parameters=parameters)
+        if options.device == "cuda":
+            result["peak_memory"] = torch.cuda.max_memory_allocated()
+        print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

@@ -135,6 +135,16 @@ int sl_pool_threads(const sl_pool *pool)
     return pool->threads;
 }
 
+void sl_pool_await_zero(const sl_pool *pool, const atomic_int *count)
+{
+    for (int i = 0; atomic_load_explicit(count, memory_order_acquire) > 0; i++) {
+        if (i < pool->spins)
+            pause_briefly();
+        else
+            sched_yield(); /* more threads than cores: let the others have this one */
+    }
+}
+
 void sl_pool_run(sl_pool *pool, int parts, sl_pool_task task, void *context)
 {
     if (parts > 1) {
@@ -145,10 +155,6 @@ void sl_pool_run(sl_pool *pool, int parts, sl_pool_task task, void *context)
         start_round(pool);
     }
     task(context, 0, parts);
-    for (int i = 0; parts > 1 && atomic_load_explicit(&pool->pending, memory_order_acquire) > 0; i++) {
-        if (i < pool->spins)
-            pause_briefly();
-        else
-            sched_yield(); /* more threads than cores: let the workers have this one */
-    }
+    if (parts > 1)
+        sl_pool_await_zero(pool, &pool->pending);
 }

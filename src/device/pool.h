@@ -5,6 +5,8 @@
 
 #include <sluice/base.h>
 
+#include <stdatomic.h>
+
 typedef struct sl_pool sl_pool;
 
 /* Does part `part` of `parts`; must not fail and must not call sl_pool_run on the same pool. */
@@ -17,5 +19,9 @@ int sl_pool_threads(const sl_pool *pool);
 
 /* Runs parts 0..parts-1 (1 <= parts <= threads) and returns when all are done. One caller at a time. */
 void sl_pool_run(sl_pool *pool, int parts, sl_pool_task task, void *context);
+
+/* For parts of one job that depend on each other: returns when others have counted down to 0, and what they did before is
+ * visible then. Part i must wait for nothing but work that another part has begun. */
+void sl_pool_await_zero(const sl_pool *pool, const atomic_int *count);
 
 #endif

@@ -8,7 +8,7 @@ small=(--batch 2 --seq 16 --embd 32 --layers 2 --heads 4 --vocab 64 --repeats 2)
 for threads in 1 2; do
     run 0 "$SLUICE" bench step "${small[@]}" --threads $threads --format json
     silent
-    for key in step_s gemm_s step_over_gemm gflops fma_peak_share peak_memory predicted_memory; do
+    for key in step_s gemm_s step_over_gemm gflops fma_peak_share fma_sustained_share peak_memory predicted_memory; do
         awk -v v="$(field $key)" 'BEGIN { exit !(v > 0) }' || fail "$key is not a positive number"
     done
     awk -v s="$(field step_s)" -v g="$(field gemm_s)" -v r="$(field step_over_gemm)" \
@@ -17,7 +17,7 @@ for threads in 1 2; do
 done
 run 0 "$SLUICE" bench step "${small[@]}" --dtype bf16 --format json
 silent
-for key in step_s product_peak_share tokens_per_s_over_f32; do
+for key in step_s product_peak_share product_sustained_share tokens_per_s_over_f32; do
     awk -v v="$(field $key)" 'BEGIN { exit !(v > 0) }' || fail "$key is not a positive number"
 done
 run 0 "$SLUICE" bench step "${small[@]}" --dtype bf16

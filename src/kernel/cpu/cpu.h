@@ -42,6 +42,9 @@ extern const sl_cpu_kernel sl_cpu_attention, sl_cpu_attention_grad, sl_cpu_atten
 /* The entries of the table for peaks. */
 double sl_cpu_measure_peak(sl_device *device);
 double sl_cpu_measure_product_peak(sl_device *device, sl_dtype dtype);
+/* What all threads reach together by the clock, over about so many seconds: less than the peak if the machine is shared or
+ * its clock falls. f32: multiply-adds; bf16: products. */
+double sl_cpu_measure_sustained(sl_device *device, sl_dtype dtype, double seconds);
 
 /* For accepts: all data of the call is f32, bf16 or f16. */
 bool sl_cpu_is_narrow(const sl_kernel_call *call);

@@ -22,7 +22,8 @@ static double thread_seconds(void)
 typedef struct peak_job {
     const sl_simd *simd;
     const sl_tile *tile; /* NULL: multiply-adds */
-    double *best;        /* rate of each thread so far, in operations a second */
+    double end;          /* when to stop; 0: after one run */
+    double *best, *work; /* of each thread so far: operations a second in its best run, operations of all runs */
 } peak_job;
 
 static void run_tiles(const sl_tile *tile)
@@ -40,44 +41,69 @@ static void run_tiles(const sl_tile *tile)
 static void run_part(void *context, int part, int parts)
 {
     const peak_job *job = context;
-    double work, start = thread_seconds();
+    double work;
     (void)parts;
-    if (job->tile) {
-        run_tiles(job->tile);
-        work = 2.0 * TILES * TILE_K * job->tile->rows * job->tile->columns;
-    } else {
-        (void)job->simd->fma_rounds(FMA_ROUNDS);
-        work = (double)FMA_ROUNDS * job->simd->fma_flops;
-    }
-    double rate = work / (thread_seconds() - start);
-    job->best[part] = rate > job->best[part] ? rate : job->best[part];
+    do {
+        double start = thread_seconds();
+        if (job->tile) {
+            run_tiles(job->tile);
+            work = 2.0 * TILES * TILE_K * job->tile->rows * job->tile->columns;
+        } else {
+            (void)job->simd->fma_rounds(FMA_ROUNDS);
+            work = (double)FMA_ROUNDS * job->simd->fma_flops;
+        }
+        double rate = work / (thread_seconds() - start);
+        job->best[part] = rate > job->best[part] ? rate : job->best[part];
+        job->work[part] += work;
+    } while (sl_now() < job->end);
 }
 
-/* Each thread's best of many short runs, by its own time: what else the machine does must not lower the peak. */
-static double measure(sl_device *device, const sl_tile *tile)
+static double sum_of(const double *values, int count)
+{
+    double sum = 0;
+    for (int i = 0; i < count; i++)
+        sum += values[i];
+    return sum;
+}
+
+/* seconds 0: the sum of each thread's best of many short runs, by its own time, so that what else the machine does does
+ * not lower it. Else: all threads' operations over so many seconds of the clock. */
+static double measure(sl_device *device, const sl_tile *tile, double seconds)
 {
     sl_pool *pool = sl_device_cpu_pool(device);
     peak_job job = { .simd = sl_isa_simd(), .tile = tile };
     int threads = sl_pool_threads(pool);
-    double sum = 0;
-    if (!job.simd || SL_NEW_ARRAY(job.best, threads) != SL_OK)
+    double rate = 0;
+    if (!job.simd || SL_NEW_ARRAY(job.best, 2 * threads) != SL_OK)
         return 0;
-    for (int i = 0; i < RUNS; i++)
+    job.work = job.best + threads;
+    double start = sl_now();
+    job.end = seconds > 0 ? start + seconds : 0;
+    for (int i = 0; i < (seconds > 0 ? 1 : RUNS); i++)
         sl_pool_run(pool, threads, run_part, &job);
-    for (int i = 0; i < threads; i++)
-        sum += job.best[i];
+    rate = seconds > 0 ? sum_of(job.work, threads) / (sl_now() - start) : sum_of(job.best, threads);
     sl_free(job.best);
-    return sum;
+    return rate;
+}
+
+/* NULL if multiply-adds are as fast as products get. */
+static const sl_tile *product_tile(sl_dtype dtype)
+{
+    const sl_tile *tile = sl_isa_simd() && dtype == SL_BF16 ? sl_isa_tile(true) : NULL;
+    return tile && tile->size == sizeof(uint16_t) ? tile : NULL;
 }
 
 double sl_cpu_measure_peak(sl_device *device)
 {
-    return measure(device, NULL);
+    return measure(device, NULL, 0);
 }
 
 double sl_cpu_measure_product_peak(sl_device *device, sl_dtype dtype)
 {
-    const sl_simd *simd = sl_isa_simd();
-    const sl_tile *tile = simd && dtype == SL_BF16 ? sl_isa_tile(true) : NULL;
-    return measure(device, tile && tile->size == sizeof(uint16_t) ? tile : NULL);
+    return measure(device, product_tile(dtype), 0);
+}
+
+double sl_cpu_measure_sustained(sl_device *device, sl_dtype dtype, double seconds)
+{
+    return measure(device, product_tile(dtype), seconds);
 }

@@ -1,7 +1,8 @@
 /* Our own matrix product. Blocks of A and B are packed into panels and multiplied a register tile at a time. Threads pack
  * a block of B together, unless it was packed before; then each packs rows of A and multiplies a part of C of its own,
- * unit by unit, and helps others when it is done. An element of C is added up in the same order whoever does it, so the
- * number of threads changes no bit. */
+ * unit by unit, and helps others when it is done. While the last units of a block are multiplied, those who are done pack
+ * the next block. An element of C is added up in the same order whoever does it, so the number of threads changes no
+ * bit. */
 #include "kernel/cpu/gemm.h"
 
 #include "kernel/cpu/isa.h"
@@ -16,9 +17,14 @@ enum { BLOCK_COLUMNS = 2304, BLOCK_ROWS = 240, LARGEST_TILE = 32 * 32 };
 /* Panels of B that a thread takes at once. */
 enum { GROUP_PANELS = 4 };
 
+static int64_t divide_up(int64_t value, int64_t by)
+{
+    return (value + by - 1) / by;
+}
+
 static int64_t round_up(int64_t value, int64_t unit)
 {
-    return (value + unit - 1) / unit * unit;
+    return divide_up(value, unit) * unit;
 }
 
 static int64_t least(int64_t a, int64_t b)
@@ -33,16 +39,25 @@ static const sl_tile *tile_of(const sl_gemm *g)
     return sl_isa_tile(g->a.dtype == SL_BF16 && g->b.dtype == SL_BF16);
 }
 
-/* How far a thread's share of C is; on a cache line of its own, since others help. */
-typedef struct cursor {
-    _Alignas(64) atomic_int next; /* unit that nobody has taken */
-} cursor;
+/* A number that several threads change, on a cache line of its own. */
+typedef struct shared_count {
+    _Alignas(64) atomic_int value;
+} shared_count;
+
+/* How far a block of B is. After it lies a count for each thread's share of C: the unit that nobody has taken. */
+typedef struct block_progress {
+    shared_count next_panel; /* that nobody has taken to pack */
+    shared_count unpacked;   /* panels */
+    shared_count unfinished; /* units of C */
+} block_progress;
 
 typedef struct sizes {
-    int64_t columns, rows;          /* of a block */
-    size_t b_bytes, a_bytes;        /* of a packed block */
-    size_t part_bytes;              /* all that a thread needs */
-    size_t sums_bytes, total_bytes; /* all of C's block in f32, if it needs that; everything for some threads */
+    int64_t columns, rows;   /* of a block */
+    int blocks, buffers;     /* blocks of B; how many of them have room at once */
+    size_t b_bytes, a_bytes; /* of a packed block; of A for each thread */
+    size_t progress_bytes;   /* of a block */
+    size_t sums_bytes;       /* all of C's block in f32, if it needs that */
+    size_t total_bytes;      /* everything for some threads */
 } sizes;
 
 /* C is not f32 and there is more than one block along k: sums must not be rounded in between. */
@@ -53,14 +68,17 @@ static bool needs_sums(const sl_gemm *g, const sl_tile *tile)
 
 static sizes sizes_of(const sl_gemm *g, const sl_tile *tile, int parts)
 {
-    int64_t blocks = (g->n + BLOCK_COLUMNS - 1) / BLOCK_COLUMNS, k = round_up(least(g->k, tile->block_k), tile->depth);
-    sizes s = { .columns = round_up((g->n + blocks - 1) / blocks, tile->columns),
+    int64_t blocks = divide_up(g->n, BLOCK_COLUMNS), k = round_up(least(g->k, tile->block_k), tile->depth);
+    sizes s = { .columns = round_up(divide_up(g->n, blocks), tile->columns),
                 .rows = round_up(least(g->m, BLOCK_ROWS), tile->rows) };
+    s.blocks = (int)(divide_up(g->n, s.columns) * divide_up(g->k, tile->block_k));
+    s.buffers = parts > 1 && s.blocks > 1 ? 2 : 1;
     s.b_bytes = (size_t)round_up(s.columns * k * tile->size, 64);
     s.a_bytes = (size_t)round_up(s.rows * k * tile->size, 64);
     s.sums_bytes = needs_sums(g, tile) ? (size_t)round_up(round_up(g->m, tile->rows) * s.columns * 4, 64) : 0;
-    s.part_bytes = sizeof(cursor) + s.a_bytes;
-    s.total_bytes = s.b_bytes + s.sums_bytes + (size_t)parts * s.part_bytes;
+    s.progress_bytes = sizeof(block_progress) + (size_t)parts * sizeof(shared_count);
+    s.total_bytes =
+        (size_t)s.buffers * s.b_bytes + s.sums_bytes + (size_t)parts * s.a_bytes + (size_t)s.blocks * s.progress_bytes;
     return s;
 }
 
@@ -75,11 +93,6 @@ size_t sl_product_scratch(const sl_gemm *g, int parts)
 typedef struct grid {
     int rows, columns;
 } grid;
-
-static int64_t divide_up(int64_t value, int64_t by)
-{
-    return (value + by - 1) / by;
-}
 
 /* What the slowest thread does, in multiplications of two panels: packing a panel of A takes as long as about a quarter
  * of one, and reading a panel of B that another thread packed, for each block of A, as long as half of one. */
@@ -103,22 +116,35 @@ static grid choose_grid(int64_t a_panels, int64_t b_panels, int64_t block_panels
 /* ---- One block of B -------------------------------------------------------------------------- */
 
 typedef struct product {
+    sl_pool *pool; /* NULL: the calling thread alone */
     const sl_simd *simd;
     const sl_gemm *g;
     const sl_tile *tile;
     sizes sizes;
     grid grid;
-    const char *b;           /* the block of B, packed */
-    atomic_int *next_panel;  /* of the block of B: not packed yet, nor taken */
-    char *parts;             /* part_bytes of each thread: cursor, block of A */
-    float *sums;             /* NULL if C takes the sums itself */
-    int64_t column, columns; /* the block of B: columns of C ... */
-    int64_t l, k;            /* ... and the run along the sum */
+    int parts;
+    char *b;        /* room for packed blocks of B; NULL if nothing is multiplied */
+    float *sums;    /* NULL if C takes the sums itself */
+    char *a;        /* a_bytes of each thread: its block of A */
+    char *progress; /* of each block */
 } product;
 
-static int64_t panel_bytes(const product *p, int width)
+/* A block of B. */
+typedef struct block {
+    int index;
+    int64_t column, columns; /* columns of C ... */
+    int64_t l, k;            /* ... and the run along the sum */
+    const char *b;           /* packed */
+} block;
+
+static int64_t panel_bytes(const product *p, const block *at, int width)
 {
-    return width * round_up(p->k, p->tile->depth) * p->tile->size;
+    return width * round_up(at->k, p->tile->depth) * p->tile->size;
+}
+
+static int64_t block_panels(const product *p, const block *at)
+{
+    return divide_up(at->columns, p->tile->columns);
 }
 
 static sl_factor factor_at(const sl_factor *factor, int64_t i, int64_t l)
@@ -129,22 +155,20 @@ static sl_factor factor_at(const sl_factor *factor, int64_t i, int64_t l)
     return moved;
 }
 
-/* Panels first..first + count of the block of B. */
-static void pack_b(const product *p, int64_t first, int64_t count, char *to)
+/* Panel i of the block of B. */
+static void pack_b(const product *p, const block *at, int64_t i, char *to)
 {
     const sl_tile *tile = p->tile;
-    for (int64_t i = first; i < first + count; i++) {
-        int64_t column = i * tile->columns;
-        sl_factor from = factor_at(&p->g->b, p->column + column, p->l);
-        tile->pack_b(&from, least(p->columns - column, tile->columns), p->k, to + i * panel_bytes(p, tile->columns));
-    }
+    int64_t column = i * tile->columns;
+    sl_factor from = factor_at(&p->g->b, at->column + column, at->l);
+    tile->pack_b(&from, least(at->columns - column, tile->columns), at->k, to + i * panel_bytes(p, at, tile->columns));
 }
 
-static void pack_a(const product *p, int64_t row, int64_t rows, char *to)
+static void pack_a(const product *p, const block *at, int64_t row, int64_t rows, char *to)
 {
-    for (int64_t i = 0; i < rows; i += p->tile->rows, to += panel_bytes(p, p->tile->rows)) {
-        sl_factor from = factor_at(&p->g->a, row + i, p->l);
-        p->tile->pack_a(&from, least(rows - i, p->tile->rows), p->k, to);
+    for (int64_t i = 0; i < rows; i += p->tile->rows, to += panel_bytes(p, at, p->tile->rows)) {
+        sl_factor from = factor_at(&p->g->a, row + i, at->l);
+        p->tile->pack_a(&from, least(rows - i, p->tile->rows), at->k, to);
     }
 }
 
@@ -171,41 +195,42 @@ static void finish(const product *p, const float *sums, int64_t sums_row, int64_
 }
 
 /* One tile of C at `row` and column b_column of the block gets the products of this block. */
-static void multiply_tile(const product *p, const char *a, const char *b, int64_t row, int64_t b_column,
-                          const char *ahead)
+static void multiply_tile(const product *p, const block *at, const char *a, const char *b, int64_t row,
+                          int64_t b_column, const char *ahead)
 {
     const sl_gemm *g = p->g;
     const sl_tile *tile = p->tile;
-    int64_t column = p->column + b_column;
-    bool first = p->l == 0, last = p->l + p->k == g->k;
+    int64_t column = at->column + b_column;
+    bool first = at->l == 0, last = at->l + at->k == g->k;
     bool whole = row + tile->rows <= g->m && column + tile->columns <= g->n;
     if (p->sums) {
         float *sums = p->sums + row * p->sizes.columns + b_column;
-        tile->multiply(p->k, a, b, sums, p->sizes.columns, !first, ahead);
+        tile->multiply(at->k, a, b, sums, p->sizes.columns, !first, ahead);
         if (last)
             finish(p, sums, p->sizes.columns, row, column, true);
     } else if (whole && g->c_dtype == SL_F32 && !(first && g->bias)) {
         float *c = (float *)g->c + row * g->c_row + column;
-        tile->multiply(p->k, a, b, c, g->c_row, g->add || !first, ahead);
+        tile->multiply(at->k, a, b, c, g->c_row, g->add || !first, ahead);
     } else {
         _Alignas(64) float own[LARGEST_TILE];
-        tile->multiply(p->k, a, b, own, tile->columns, false, ahead);
+        tile->multiply(at->k, a, b, own, tile->columns, false, ahead);
         finish(p, own, tile->columns, row, column, first);
     }
 }
 
 /* Rows row..row+rows of C, which are packed at a, against panels begin..end of B. Meanwhile the panel of B behind each
  * comes closer. */
-static void multiply_group(const product *p, int64_t row, int64_t rows, int64_t begin, int64_t end, const char *a)
+static void multiply_group(const product *p, const block *at, int64_t row, int64_t rows, int64_t begin, int64_t end,
+                           const char *a)
 {
     const sl_tile *tile = p->tile;
-    int64_t a_bytes = panel_bytes(p, tile->rows), b_bytes = panel_bytes(p, tile->columns);
-    int64_t piece = 16 * p->k, panels = divide_up(p->columns, tile->columns);
+    int64_t a_bytes = panel_bytes(p, at, tile->rows), b_bytes = panel_bytes(p, at, tile->columns);
+    int64_t piece = 16 * at->k, panels = block_panels(p, at);
     for (int64_t i = begin; i < end; i++) {
-        const char *b = p->b + i * b_bytes;
+        const char *b = at->b + i * b_bytes;
         for (int64_t n = 0; n * tile->rows < rows; n++) {
             bool fetch = i + 1 < panels && (n + 1) * piece <= b_bytes;
-            multiply_tile(p, a + n * a_bytes, b, row + n * tile->rows, i * tile->columns,
+            multiply_tile(p, at, a + n * a_bytes, b, row + n * tile->rows, i * tile->columns,
                           fetch ? b + b_bytes + n * piece : NULL);
         }
     }
@@ -218,10 +243,10 @@ typedef struct share {
     int groups, units;
 } share;
 
-static share share_of(const product *p, int part)
+static share share_of(const product *p, const block *at, int part)
 {
     const sl_tile *tile = p->tile;
-    int64_t start, length, first, count, b_panels = divide_up(p->columns, tile->columns);
+    int64_t start, length, first, count;
     share s = { .units = 0 };
     if (part >= p->grid.rows * p->grid.columns)
         return s;
@@ -230,7 +255,7 @@ static share share_of(const product *p, int part)
     s.row = start * tile->rows;
     s.rows = least(p->g->m - s.row, length * tile->rows);
     s.first = first;
-    s.end = least(first + count, b_panels);
+    s.end = least(first + count, block_panels(p, at));
     if (s.rows > 0 && s.end > s.first) {
         s.groups = (int)divide_up(s.end - s.first, GROUP_PANELS);
         s.units = s.groups * (int)divide_up(s.rows, p->sizes.rows);
@@ -238,116 +263,163 @@ static share share_of(const product *p, int part)
     return s;
 }
 
-static char *part_memory(const product *p, int part)
+static block_progress *progress_of(const product *p, int index)
 {
-    return p->parts + (size_t)part * p->sizes.part_bytes;
+    return (block_progress *)(void *)(p->progress + (size_t)index * p->sizes.progress_bytes);
 }
 
-static atomic_int *next_unit(const product *p, int part)
+static atomic_int *next_unit(const product *p, const block *at, int part)
 {
-    return &((cursor *)(void *)part_memory(p, part))->next;
+    return &((shared_count *)(void *)(progress_of(p, at->index) + 1))[part].value;
 }
 
-/* The units of the share that nobody has taken. `a` is the memory of the thread that takes them, *packed the row of C at
- * which the block of A begins that it holds. */
-static void multiply_share(const product *p, int part, char *a, int64_t *packed)
+/* Takes the next number below `end`; end if none is left. */
+static int take(atomic_int *next, int end)
 {
-    const share s = share_of(p, part);
-    atomic_int *next = next_unit(p, part);
-    while (atomic_load_explicit(next, memory_order_relaxed) < s.units) {
-        int unit = atomic_fetch_add_explicit(next, 1, memory_order_relaxed);
-        if (unit >= s.units)
-            return;
-        int64_t row = s.row + unit / s.groups * p->sizes.rows, rows = least(s.row + s.rows - row, p->sizes.rows);
-        int64_t begin = s.first + (int64_t)(unit % s.groups) * GROUP_PANELS;
-        if (*packed != row)
-            pack_a(p, row, rows, a);
-        *packed = row;
-        multiply_group(p, row, rows, begin, least(begin + GROUP_PANELS, s.end), a);
+    if (atomic_load_explicit(next, memory_order_relaxed) >= end)
+        return end;
+    int taken = atomic_fetch_add_explicit(next, 1, memory_order_relaxed);
+    return taken < end ? taken : end;
+}
+
+/* Waits for a block's count to reach 0. Blocks before the first count as done. */
+static void await_packed(const product *p, const block *at)
+{
+    if (!p->g->packed_b)
+        sl_pool_await_zero(p->pool, &progress_of(p, at->index)->unpacked.value);
+}
+
+static void await_finished(const product *p, int index)
+{
+    if (index >= 0)
+        sl_pool_await_zero(p->pool, &progress_of(p, index)->unfinished.value);
+}
+
+/* The block of A that a thread has packed. */
+typedef struct packed_rows {
+    char *data;
+    int64_t row, l; /* where it begins; row -1: none */
+} packed_rows;
+
+static void multiply_unit(const product *p, const block *at, const share *s, int unit, packed_rows *a)
+{
+    int64_t row = s->row + unit / s->groups * p->sizes.rows, rows = least(s->row + s->rows - row, p->sizes.rows);
+    int64_t begin = s->first + (int64_t)(unit % s->groups) * GROUP_PANELS;
+    if (a->row != row || a->l != at->l)
+        pack_a(p, at, row, rows, a->data);
+    a->row = row;
+    a->l = at->l;
+    multiply_group(p, at, row, rows, begin, least(begin + GROUP_PANELS, s->end), a->data);
+}
+
+/* The units of a part's share that nobody has taken. The block before may still add to the same sums. */
+static void multiply_share(const product *p, const block *at, int part, packed_rows *a)
+{
+    const share s = share_of(p, at, part);
+    for (int unit = take(next_unit(p, at, part), s.units); unit < s.units;
+         unit = take(next_unit(p, at, part), s.units)) {
+        await_packed(p, at);
+        if (at->l > 0 || p->sums)
+            await_finished(p, at->index - 1);
+        multiply_unit(p, at, &s, unit, a);
+        atomic_fetch_sub_explicit(&progress_of(p, at->index)->unfinished.value, 1, memory_order_release);
+    }
+}
+
+/* The panels of a block of B that nobody has taken. Its room was that of a block before. */
+static void pack_block(const product *p, const block *at)
+{
+    int panels = (int)block_panels(p, at);
+    block_progress *state = progress_of(p, at->index);
+    for (int i = take(&state->next_panel.value, panels); i < panels; i = take(&state->next_panel.value, panels)) {
+        await_finished(p, at->index - p->sizes.buffers);
+        pack_b(p, at, i, (char *)(uintptr_t)at->b);
+        atomic_fetch_sub_explicit(&state->unpacked.value, 1, memory_order_release);
     }
 }
 
 /* ---- All blocks of B ------------------------------------------------------------------------- */
 
-/* Goes to the first block of B, then to the next; false past the last. A block's panels lie one after the other, and so
- * do blocks that are packed beforehand. */
-static bool first_block(product *p)
+static int64_t block_bytes(const product *p, const block *at)
 {
-    p->column = p->l = 0;
-    p->columns = least(p->g->n, p->sizes.columns);
-    p->k = least(p->g->k, p->tile->block_k);
-    return true;
+    return block_panels(p, at) * panel_bytes(p, at, p->tile->columns);
 }
 
-static bool next_block(product *p)
+static block block_at(const product *p, int index, int64_t column, int64_t l, const char *packed)
 {
-    p->l += p->k;
-    if (p->l == p->g->k) {
-        p->l = 0;
-        p->column += p->columns;
-    }
-    p->columns = least(p->g->n - p->column, p->sizes.columns);
-    p->k = least(p->g->k - p->l, p->tile->block_k);
-    return p->columns > 0;
+    const char *own = p->b ? p->b + (size_t)(index % p->sizes.buffers) * p->sizes.b_bytes : NULL;
+    return (block){ .index = index,
+                    .column = column,
+                    .columns = least(p->g->n - column, p->sizes.columns),
+                    .l = l,
+                    .k = least(p->g->k - l, p->tile->block_k),
+                    .b = packed ? packed : own };
 }
 
-static int64_t block_bytes(const product *p)
+/* The first block, then the next, as long as index < blocks. Blocks that are packed beforehand lie one after the other. */
+static block first_block(const product *p)
 {
-    return divide_up(p->columns, p->tile->columns) * panel_bytes(p, p->tile->columns);
+    return block_at(p, 0, 0, 0, p->g->packed_b);
 }
 
-static void run_task(sl_pool *pool, int parts, sl_pool_task task, product *p)
+static block next_block(const product *p, const block *at)
 {
-    if (pool)
-        sl_pool_run(pool, parts, task, p);
-    else
-        task(p, 0, 1);
+    bool ends = at->l + at->k == p->g->k;
+    return block_at(p, at->index + 1, ends ? at->column + at->columns : at->column, ends ? 0 : at->l + at->k,
+                    p->g->packed_b ? at->b + block_bytes(p, at) : NULL);
 }
 
-/* First the thread's own share, then what is left of the others'. */
-static void multiply_part(void *context, int part, int parts)
+/* In each block first the thread's own share, then what is left of the others'. */
+static void run_part(void *context, int part, int parts)
 {
     const product *p = context;
-    char *a = part_memory(p, part) + sizeof(cursor);
-    int64_t packed = -1;
+    packed_rows a = { .data = p->a + (size_t)part * p->sizes.a_bytes, .row = -1 };
     sl_tile_begin(p->tile);
-    for (int i = 0; i < parts; i++)
-        multiply_share(p, (part + i) % parts, a, &packed);
+    for (block at = first_block(p); at.index < p->sizes.blocks; at = next_block(p, &at)) {
+        if (!p->g->packed_b)
+            pack_block(p, &at);
+        for (int i = 0; i < parts; i++)
+            multiply_share(p, &at, (part + i) % parts, &a);
+    }
     sl_tile_end(p->tile);
 }
 
-static void pack_b_part(void *context, int part, int parts)
+static void init_progress(const product *p, const block *at)
 {
-    const product *p = context;
-    int64_t panels = divide_up(p->columns, p->tile->columns);
-    (void)part;
-    (void)parts;
-    for (int64_t i = atomic_fetch_add(p->next_panel, 1); i < panels; i = atomic_fetch_add(p->next_panel, 1))
-        pack_b(p, i, 1, (char *)(uintptr_t)p->b);
+    block_progress *state = progress_of(p, at->index);
+    int units = 0;
+    for (int i = 0; i < p->parts; i++) {
+        units += share_of(p, at, i).units;
+        atomic_init(next_unit(p, at, i), 0);
+    }
+    atomic_init(&state->next_panel.value, 0);
+    atomic_init(&state->unpacked.value, (int)block_panels(p, at));
+    atomic_init(&state->unfinished.value, units);
 }
 
 /* pool: NULL for the calling thread alone. */
 static void run(sl_pool *pool, int parts, const sl_simd *simd, const sl_gemm *g, void *scratch)
 {
     const sl_tile *tile = tile_of(g);
-    atomic_int next_panel;
-    product p = { .simd = simd, .g = g, .tile = tile, .sizes = sizes_of(g, tile, parts), .next_panel = &next_panel };
-    char *sums = (char *)scratch + p.sizes.b_bytes;
+    product p = { .pool = pool,
+                  .simd = simd,
+                  .g = g,
+                  .tile = tile,
+                  .sizes = sizes_of(g, tile, parts),
+                  .parts = parts,
+                  .b = scratch };
+    char *sums = p.b + (size_t)p.sizes.buffers * p.sizes.b_bytes;
     p.grid =
         choose_grid(divide_up(g->m, tile->rows), p.sizes.columns / tile->columns, p.sizes.rows / tile->rows, parts);
     p.sums = p.sizes.sums_bytes ? (float *)(void *)sums : NULL;
-    p.parts = sums + p.sizes.sums_bytes;
-    p.b = g->packed_b ? g->packed_b : scratch;
-    for (bool more = first_block(&p); more; more = next_block(&p)) {
-        atomic_init(&next_panel, 0);
-        for (int i = 0; i < parts; i++)
-            atomic_init(next_unit(&p, i), 0);
-        if (!g->packed_b)
-            run_task(pool, parts, pack_b_part, &p);
-        run_task(pool, parts, multiply_part, &p);
-        if (g->packed_b)
-            p.b += block_bytes(&p);
-    }
+    p.a = sums + p.sizes.sums_bytes;
+    p.progress = p.a + (size_t)parts * p.sizes.a_bytes;
+    for (block at = first_block(&p); at.index < p.sizes.blocks; at = next_block(&p, &at))
+        init_progress(&p, &at);
+    if (pool)
+        sl_pool_run(pool, parts, run_part, &p);
+    else
+        run_part(&p, 0, 1);
 }
 
 /* ---- B packed beforehand --------------------------------------------------------------------- */
@@ -359,8 +431,8 @@ size_t sl_product_packed_bytes(const sl_gemm *g)
         return 0;
     product p = { .g = g, .tile = tile, .sizes = sizes_of(g, tile, 1) };
     int64_t bytes = 0;
-    for (bool more = first_block(&p); more; more = next_block(&p))
-        bytes += block_bytes(&p);
+    for (block at = first_block(&p); at.index < p.sizes.blocks; at = next_block(&p, &at))
+        bytes += block_bytes(&p, &at);
     return (size_t)round_up(bytes, SL_DEVICE_ALIGNMENT);
 }
 
@@ -373,13 +445,14 @@ typedef struct packing {
 static void pack_all_part(void *context, int part, int parts)
 {
     const packing *job = context;
-    product p = job->product;
+    const product *p = &job->product;
     char *to = job->to;
-    for (bool more = first_block(&p); more; more = next_block(&p)) {
+    for (block at = first_block(p); at.index < p->sizes.blocks; at = next_block(p, &at)) {
         int64_t first, count;
-        sl_chunk_range(divide_up(p.columns, p.tile->columns), parts, part, &first, &count);
-        pack_b(&p, first, count, to);
-        to += block_bytes(&p);
+        sl_chunk_range(block_panels(p, &at), parts, part, &first, &count);
+        for (int64_t i = first; i < first + count; i++)
+            pack_b(p, &at, i, to);
+        to += block_bytes(p, &at);
     }
 }
 
