@@ -49,28 +49,42 @@ static void transpose_block(const sl_factor *from, int64_t first, int64_t filled
         _mm512_storeu_ps(to + (int64_t)i * DEPTH, words[i]);
 }
 
+/* Rows of A that lie contiguous: a few at a time, so that the processor sees few streams of reads and fetches ahead. */
+enum { STREAMS = 8 };
+
+static void copy_rows(const sl_factor *from, int64_t first, int64_t filled, int64_t k, uint16_t *to)
+{
+    for (int64_t l = 0; l < k; l += DEPTH, to += BOTH) {
+        for (int64_t i = first; i < first + STREAMS; i++)
+            _mm512_storeu_si512(to + i * DEPTH,
+                                i < filled ? load_upto(element_at(from, i, l), k - l) : _mm512_setzero_si512());
+    }
+}
+
+static void copy_one_by_one(const sl_factor *from, int64_t filled, int64_t k, uint16_t *to)
+{
+    for (int64_t l = 0; l < k; l += DEPTH, to += BOTH) {
+        for (int64_t i = 0; i < ROWS; i++) {
+            for (int64_t x = 0; x < DEPTH; x++)
+                to[i * DEPTH + x] = i < filled && l + x < k ? *element_at(from, i, l + x) : 0;
+        }
+    }
+}
+
 /* [k / 32][32 rows][32]: a tile register takes 16 rows. */
 static void pack_a(const sl_factor *from, int64_t filled, int64_t k, void *panel)
 {
     uint16_t *to = panel;
-    for (int64_t l = 0; l < k; l += DEPTH) {
-        int64_t n = k - l < DEPTH ? k - l : DEPTH;
-        for (int64_t i = 0; i < ROWS; i += SIDE, to += TILE) {
-            if (from->row == 1 && from->column != 1) {
-                transpose_block(from, i, filled, l, k, to);
-                continue;
-            }
-            for (int64_t j = 0; j < SIDE; j++) {
-                uint16_t *row = to + j * DEPTH;
-                if (i + j >= filled)
-                    memset(row, 0, DEPTH * sizeof *row);
-                else if (from->column == 1)
-                    _mm512_storeu_si512(row, load_upto(element_at(from, i + j, l), n));
-                else
-                    for (int64_t x = 0; x < DEPTH; x++)
-                        row[x] = x < n ? *element_at(from, i + j, l + x) : 0;
-            }
+    if (from->column == 1) {
+        for (int64_t i = 0; i < ROWS; i += STREAMS)
+            copy_rows(from, i, filled, k, to);
+    } else if (from->row == 1) {
+        for (int64_t l = 0; l < k; l += DEPTH, to += BOTH) {
+            transpose_block(from, 0, filled, l, k, to);
+            transpose_block(from, SIDE, filled, l, k, to + TILE);
         }
+    } else {
+        copy_one_by_one(from, filled, k, to);
     }
 }
 

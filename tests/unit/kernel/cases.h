@@ -26,7 +26,7 @@ static const op_case cases[] = {
     { SL_OP_LINEAR, "4x5 5x0 0", "4x0", { 0 }, 0, false },
     { SL_OP_LINEAR, "2x130x260 260x50 50", "2x130x50", { 0 }, 0, true },
     { SL_OP_LINEAR, "67x1601 1601x101 101", "67x101", { 0 }, 2e-6, true },
-    { SL_OP_LINEAR, "9x801 1503x801 1503", "9x1503", { .transpose_w = true }, 2e-6, true },
+    { SL_OP_LINEAR, "9x801 2403x801 2403", "9x2403", { .transpose_w = true }, 2e-6, true },
     { SL_OP_LINEAR_GRAD_X, "69x1603 1603x101", "69x101", { .transpose_w = true }, 2e-6, true },
     { SL_OP_LINEAR_GRAD_W, "803x131 803x99", "131x99", { 0 }, 2e-6, true },
     { SL_OP_LINEAR_GRAD_X, "2x3x7 5x7", "2x3x5", { 0 }, 0, false },
