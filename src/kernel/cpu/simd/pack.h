@@ -1,6 +1,14 @@
 /* Panels of the packed product in f32, and the way of a tile's sums into C. */
 #include "kernel/cpu/tile.h"
 
+/* The tile of C: as many sums as the registers hold beside a row of B and one element of A. Three vectors of B need
+ * fewer loads for as many sums than two. */
+#if defined(__AVX512F__)
+enum { TILE_ROWS = 8, TILE_VECTORS = 3, TILE_COLUMNS = TILE_VECTORS * VW };
+#else
+enum { TILE_ROWS = ROWS, TILE_VECTORS = 2, TILE_COLUMNS = TILE_VECTORS * VW };
+#endif
+
 /* n >= 1 contiguous elements as floats; the lanes behind them are 0. */
 V_INLINE vf load_any(const void *p, sl_dtype dtype, int64_t n)
 {
@@ -83,24 +91,34 @@ V_INLINE void pack_panel(const sl_factor *from, int64_t filled, int64_t k, const
 
 static void simd_pack_a(const sl_factor *from, int64_t filled, int64_t k, void *to)
 {
-    pack_panel(from, filled, k, ROWS, to);
+    pack_panel(from, filled, k, TILE_ROWS, to);
 }
 
 static void simd_pack_b(const sl_factor *from, int64_t filled, int64_t k, void *to)
 {
-    pack_panel(from, filled, k, 2 * VW, to);
+    pack_panel(from, filled, k, TILE_COLUMNS, to);
 }
 
-/* a: k groups of ROWS elements, b: k groups of 2 * VW. */
-V_INLINE void multiply_steps(int64_t k, const float *a, const float *b, vf sum[ROWS][2])
+/* a: k groups of TILE_ROWS elements, b: k groups of TILE_COLUMNS, which AVX-512 fetches
+ * from the second-level cache a few steps ahead: a core that another hyper-thread shares does not look that far by
+ * itself. */
+V_INLINE void multiply_steps(int64_t k, const float *a, const float *b, vf sum[TILE_ROWS][TILE_VECTORS])
 {
-    for (int64_t l = 0; l < k; l++, a += ROWS, b += 2 * VW) {
-        vf b0 = v_load(b), b1 = v_load(b + VW);
+    enum { FETCHED = 8 };
+    for (int64_t l = 0; l < k; l++, a += TILE_ROWS, b += TILE_COLUMNS) {
+        vf right[TILE_VECTORS];
+#pragma GCC unroll 4
+        for (int j = 0; j < TILE_VECTORS; j++) {
+            if (VW == 16)
+                __builtin_prefetch(b + (int64_t)FETCHED * TILE_COLUMNS + (int64_t)j * VW);
+            right[j] = v_load(b + (int64_t)j * VW);
+        }
 #pragma GCC unroll 16
-        for (int i = 0; i < ROWS; i++) {
+        for (int i = 0; i < TILE_ROWS; i++) {
             vf element = v_set(a[i]);
-            sum[i][0] = v_fma(element, b0, sum[i][0]);
-            sum[i][1] = v_fma(element, b1, sum[i][1]);
+#pragma GCC unroll 4
+            for (int j = 0; j < TILE_VECTORS; j++)
+                sum[i][j] = v_fma(element, right[j], sum[i][j]);
         }
     }
 }
@@ -111,29 +129,28 @@ static void simd_multiply(int64_t k, const void *panel_a, const void *panel_b, f
     enum { STEPS = 8, LINE = 64 }; /* two lines are fetched every few steps */
     const float *a = panel_a, *b = panel_b;
     const char *line = ahead;
-    vf sum[ROWS][2];
-#pragma GCC unroll 16
-    for (int i = 0; i < ROWS; i++)
-        sum[i][0] = sum[i][1] = v_set(0.0f);
+    vf sum[TILE_ROWS][TILE_VECTORS];
+#pragma GCC unroll 64
+    for (int i = 0; i < TILE_ROWS * TILE_VECTORS; i++)
+        sum[i / TILE_VECTORS][i % TILE_VECTORS] = v_set(0.0f);
     int64_t l = 0;
     for (; line && l + STEPS <= k; l += STEPS, line += 2 * LINE) {
         __builtin_prefetch(line, 0, 2);
         __builtin_prefetch(line + LINE, 0, 2);
-        multiply_steps(STEPS, a + l * ROWS, b + l * 2 * VW, sum);
+        multiply_steps(STEPS, a + l * TILE_ROWS, b + l * TILE_COLUMNS, sum);
     }
-    multiply_steps(k - l, a + l * ROWS, b + l * 2 * VW, sum);
-#pragma GCC unroll 16
-    for (int i = 0; i < ROWS; i++) {
-        v_emit(c + i * c_row, sum[i][0], add);
-        v_emit(c + i * c_row + VW, sum[i][1], add);
-    }
+    multiply_steps(k - l, a + l * TILE_ROWS, b + l * TILE_COLUMNS, sum);
+#pragma GCC unroll 64
+    for (int i = 0; i < TILE_ROWS * TILE_VECTORS; i++)
+        v_emit(c + i / TILE_VECTORS * c_row + (int64_t)(i % TILE_VECTORS) * VW, sum[i / TILE_VECTORS][i % TILE_VECTORS],
+               add);
 }
 
 static const sl_tile simd_tile = {
     .name = "f32",
     .size = sizeof(float),
-    .rows = ROWS,
-    .columns = 2 * VW,
+    .rows = TILE_ROWS,
+    .columns = TILE_COLUMNS,
     .depth = 1,
     .block_k = 768,
     .pack_a = simd_pack_a,
