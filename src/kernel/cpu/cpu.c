@@ -280,6 +280,18 @@ static sl_status cpu_run_call(sl_stream *stream, const sl_kernel_call *call)
     return cpu_run(stream, &own);
 }
 
+static sl_status cpu_run_many(sl_stream *stream, const sl_kernel_call *calls, int count)
+{
+    sl_status status = SL_OK;
+    sl_cpu cpu = cpu_of(sl_stream_device(stream));
+    if (cpu.simd && sl_cpu_square_sums(&cpu, calls, count))
+        return SL_OK;
+    for (int i = 0; i < count; i++)
+        SL_TRY(cpu_run_call(stream, &calls[i]));
+done:
+    return status;
+}
+
 static size_t plain_scratch(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     const sl_cpu_kernel *kernel = find(cpu, call);
@@ -333,6 +345,7 @@ static char *cpu_describe(sl_device *device, char *text, size_t size)
 const sl_kernel_table sl_kernels_cpu = {
     .kind = SL_DEVICE_CPU,
     .run = cpu_run_call,
+    .run_many = cpu_run_many,
     .scratch = cpu_scratch,
     .packed_bytes = cpu_packed_bytes,
     .pack = cpu_pack,

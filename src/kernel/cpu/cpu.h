@@ -39,6 +39,10 @@ extern const sl_cpu_kernel sl_cpu_copy_kernel, sl_cpu_cast, sl_cpu_concat, sl_cp
 extern const sl_cpu_kernel sl_cpu_linear, sl_cpu_linear_grad_x, sl_cpu_linear_grad_w, sl_cpu_matmul;
 extern const sl_cpu_kernel sl_cpu_attention, sl_cpu_attention_grad, sl_cpu_attention_cached;
 
+/* Sums of the squares of several tensors in one job, with the bits of one call after the other. False, and nothing was done:
+ * the calls are others, or not as the kernel takes them. */
+bool sl_cpu_square_sums(const sl_cpu *cpu, const sl_kernel_call *calls, int count);
+
 /* The entries of the table for peaks. */
 double sl_cpu_measure_peak(sl_device *device);
 double sl_cpu_measure_product_peak(sl_device *device, sl_dtype dtype);

@@ -225,13 +225,17 @@ typedef struct square_job {
     double *sums; /* one a run */
 } square_job;
 
+static double run_of_squares(const sl_simd *simd, const float *x, int64_t count, int64_t run)
+{
+    int64_t first = run * SQUARE_RUN, left = count - first;
+    return simd->square_sum(x + first, left < SQUARE_RUN ? left : SQUARE_RUN);
+}
+
 static void square_range(void *context, int64_t begin, int64_t end)
 {
     const square_job *j = context;
-    for (int64_t i = begin; i < end; i++) {
-        int64_t first = i * SQUARE_RUN, left = j->count - first;
-        j->sums[i] = j->simd->square_sum(j->x + first, left < SQUARE_RUN ? left : SQUARE_RUN);
-    }
+    for (int64_t i = begin; i < end; i++)
+        j->sums[i] = run_of_squares(j->simd, j->x, j->count, i);
 }
 
 static int64_t square_runs(const sl_kernel_call *call)
@@ -259,6 +263,54 @@ static sl_status run_square_sum(const sl_cpu *cpu, const sl_kernel_call *call)
         sum += j.sums[i];
     *y = sl_call_accumulates(call, 0) ? *y + sum : sum;
     return SL_OK;
+}
+
+/* Several calls: their runs are shared out as if they were one tensor's. */
+typedef struct squares_job {
+    const sl_simd *simd;
+    const sl_kernel_call *calls;
+    int count;
+} squares_job;
+
+/* Where the sum of a run goes: a call with a single run has no scratch. */
+static double *sums_of_runs(const sl_kernel_call *call)
+{
+    return square_runs(call) > 1 ? call->scratch : sl_call_output(call, 0)->data;
+}
+
+static void squares_range(void *context, int64_t begin, int64_t end)
+{
+    const squares_job *j = context;
+    int64_t before = 0; /* runs of the calls so far */
+    for (int i = 0; i < j->count && before < end; i++) {
+        const sl_view *x = sl_call_input(&j->calls[i], 0);
+        int64_t runs = square_runs(&j->calls[i]);
+        int64_t first = begin > before ? begin - before : 0, last = end - before < runs ? end - before : runs;
+        for (int64_t run = first; run < last; run++)
+            sums_of_runs(&j->calls[i])[run] = run_of_squares(j->simd, x->data, sl_meta_count(&x->meta), run);
+        before += runs;
+    }
+}
+
+bool sl_cpu_square_sums(const sl_cpu *cpu, const sl_kernel_call *calls, int count)
+{
+    squares_job j = { .simd = cpu->simd, .calls = calls, .count = count };
+    int64_t runs = 0;
+    for (int i = 0; i < count; i++) {
+        const sl_view *x = calls[i].op == SL_OP_SQUARE_SUM ? sl_call_input(&calls[i], 0) : NULL;
+        if (!x || x->meta.dtype != SL_F32 || !sl_meta_is_contiguous(&x->meta) || sl_call_accumulates(&calls[i], 0) ||
+            calls[i].scratch_bytes < scratch_square_sum(cpu, &calls[i]))
+            return false;
+        runs += square_runs(&calls[i]);
+    }
+    sl_cpu_split(cpu, runs, 1, squares_range, &j);
+    for (int i = 0; i < count; i++) {
+        double sum = 0;
+        for (int64_t run = 0; run < square_runs(&calls[i]); run++)
+            sum += sums_of_runs(&calls[i])[run];
+        *(double *)sl_call_output(&calls[i], 0)->data = sum;
+    }
+    return true;
 }
 
 const sl_cpu_kernel sl_cpu_square_sum = {

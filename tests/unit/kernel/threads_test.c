@@ -79,12 +79,54 @@ static void a_long_sum_of_squares_is_the_same_with_any_threads(void **state)
     free(y.block);
 }
 
+/* One job for all of them, with runs of unlike lengths. */
+static void sums_of_squares_together_are_those_of_each_alone(void **state)
+{
+    (void)state;
+    static const int64_t counts[] = { 77, (1 << 20) + 3, 0, 1 << 20, 3 * (1 << 20) - 1, 1 };
+    enum { TENSORS = sizeof counts / sizeof *counts };
+    const sl_shape scalar = { .rank = 0 };
+    arg x[TENSORS], y[TENSORS];
+    sl_kernel_call calls[TENSORS];
+    double scratch[TENSORS][4], alone[TENSORS];
+    for (int i = 0; i < TENSORS; i++) {
+        x[i] = make_arg(SL_F32, &(sl_shape){ 1, { counts[i] } }, PACKED);
+        y[i] = make_arg(SL_F64, &scalar, PACKED);
+        for (int64_t e = 0; e < counts[i]; e++)
+            ((float *)x[i].view.data)[e] = (float)normal();
+        calls[i] = (sl_kernel_call){ .op = SL_OP_SQUARE_SUM,
+                                     .inputs = &x[i].view,
+                                     .input_count = 1,
+                                     .outputs = &y[i].view,
+                                     .output_count = 1,
+                                     .scratch = scratch[i],
+                                     .scratch_bytes = sizeof scratch[i] };
+    }
+    for (int threads = 1; threads <= MOST_THREADS; threads += 2) {
+        open_device(threads);
+        for (int i = 0; i < TENSORS; i++) {
+            assert_int_equal(sl_kernel_run(test_stream, &calls[i]), SL_OK);
+            alone[i] = *(double *)y[i].view.data;
+            *(double *)y[i].view.data = -1;
+        }
+        assert_int_equal(sl_kernel_run_many(test_stream, calls, TENSORS), SL_OK);
+        for (int i = 0; i < TENSORS; i++)
+            assert_memory_equal(y[i].view.data, &alone[i], sizeof alone[i]);
+        close_device();
+    }
+    for (int i = 0; i < TENSORS; i++) {
+        free(x[i].block);
+        free(y[i].block);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_same_number_of_threads_gives_the_same_bits),
         cmocka_unit_test(the_number_of_threads_changes_no_bit),
         cmocka_unit_test(a_long_sum_of_squares_is_the_same_with_any_threads),
+        cmocka_unit_test(sums_of_squares_together_are_those_of_each_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
