@@ -24,7 +24,7 @@ typedef struct SL_NAMED_FIELDS sl_tile {
     /* One panel with the first `filled` of its rows (columns) and k elements of each. */
     void (*pack_a)(const sl_factor *from, int64_t filled, int64_t k, void *to);
     void (*pack_b)(const sl_factor *from, int64_t filled, int64_t k, void *to);
-    /* C = A B or C += A B for one panel of each; c has room for a whole tile. ahead: memory that is read soon, of which the
+    /* C = A B or C += A B for one panel of each, k >= 1; c has room for a whole tile. ahead: memory that is read soon, of which the
      * tile may fetch 16 k bytes into the second-level cache meanwhile; NULL: none. */
     void (*multiply)(int64_t k, const void *a, const void *b, float *c, int64_t c_row, bool add, const void *ahead);
     /* Optional: before and after a thread's multiplications. */
