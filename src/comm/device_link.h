@@ -25,9 +25,7 @@ struct sl_device_links {
     sl_device *device;
     sl_device_link *list;
     int count, linked;
-    int messages;                   /* of a step, at most */
-    sl_event *paces[SL_LINK_AHEAD]; /* NULL: this rank has no end */
-    int64_t paced;                  /* calls of the step */
+    int messages; /* of a step, at most */
     int64_t step;
     bool polled;
     char reason[256]; /* why a channel is no link */
@@ -71,8 +69,6 @@ struct SL_NAMED_FIELDS sl_device_link_kind {
 
 extern const sl_device_link_kind sl_device_link_shared, sl_device_link_nccl;
 
-/* The events of a rank that has an end; as often as one likes. */
-SL_MUST_CHECK sl_status sl_device_links_prepare(sl_device_links *links);
 /* Keeps the first reason alone. */
 void sl_device_links_set_reason(sl_device_links *links, const char *text);
 

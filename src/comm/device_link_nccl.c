@@ -237,7 +237,6 @@ static sl_status open_end(sl_device_links *links, sl_device_link *link, const sl
     sl_device_handle unused; /* memory for messages is taken in one way, whoever reads it */
     size_t bytes = link->spec.max_bytes ? link->spec.max_bytes : 1;
     link->stride = (bytes + SLOT_ALIGNMENT - 1) / SLOT_ALIGNMENT * SLOT_ALIGNMENT;
-    SL_TRY(sl_device_links_prepare(links));
     SL_TRY(SL_NEW_ARRAY(end->record, 1 + links->messages));
     SL_TRY(sl_device_share(links->device, link->stride * (size_t)link->spec.capacity, &unused, &end->block));
     link->slots = end->block;

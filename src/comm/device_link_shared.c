@@ -116,7 +116,6 @@ static sl_status take_block(sl_device_links *links, size_t bytes, sl_device_hand
     struct shared_links *shared = links->shared;
     if (bytes == 0)
         return SL_OK;
-    SL_TRY(sl_device_links_prepare(links));
     SL_TRY(sl_device_alloc_host(links->device, (shared->records + 1 + (size_t)links->messages) * sizeof(uint32_t),
                                 (void **)&shared->fetched));
     shared->looked = shared->fetched + shared->records;

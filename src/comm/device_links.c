@@ -58,15 +58,6 @@ done:
 
 /* ---- All links of a rank --------------------------------------------------------------------- */
 
-sl_status sl_device_links_prepare(sl_device_links *links)
-{
-    sl_status status = SL_OK;
-    for (int i = 0; i < SL_LINK_AHEAD && !links->paces[i]; i++)
-        SL_TRY(sl_event_create(links->device, &links->paces[i]));
-done:
-    return status;
-}
-
 static sl_status make_list(sl_device_links *links, const sl_channel_spec *specs)
 {
     sl_status status = SL_OK;
@@ -146,8 +137,6 @@ void sl_device_links_close(sl_device_links *links)
     if (!links)
         return;
     sl_device_words_set_links(links->words, NULL, NULL, NULL);
-    for (int i = 0; i < SL_LINK_AHEAD; i++)
-        sl_event_destroy(links->paces[i]);
     for (int k = 0; k < KINDS; k++)
         kinds[k]->close(links);
     for (int i = 0; links->list && i < links->count; i++) {
@@ -243,7 +232,6 @@ sl_status sl_device_links_begin(sl_device_links *links, int64_t step, bool polle
     sl_status status = SL_OK;
     links->step = step;
     links->polled = polled;
-    links->paced = 0;
     for (int i = 0; i < links->count; i++)
         links->list[i].next = 0;
     for (int k = 0; k < KINDS; k++) {
@@ -358,17 +346,4 @@ sl_status sl_device_links_has_room(sl_device_links *links, int i, int number, bo
 {
     const sl_device_link *link = &links->list[i];
     return link->kind->has_room(links, link, number % link->spec.capacity, out);
-}
-
-sl_status sl_device_links_pace(sl_device_links *links, sl_stream *stream, int ahead)
-{
-    sl_status status = SL_OK;
-    if (!links->paces[0] || links->polled)
-        return SL_OK;
-    if (links->paced >= ahead)
-        SL_TRY(sl_device_words_wait_event(links->words, links->paces[(links->paced - ahead) % SL_LINK_AHEAD]));
-    SL_TRY(sl_event_record(links->paces[links->paced % SL_LINK_AHEAD], stream));
-    links->paced++;
-done:
-    return status;
 }

@@ -30,7 +30,8 @@ const char *sl_device_links_reason(const sl_device_links *links);
 const char *sl_device_links_way(const sl_device_links *links);
 
 /* ---- A step ----------------------------------------------------------------------------------
- * polled: the host waits for each word (sl_device_words_take). */
+ * polled: the host waits for each word (sl_device_words_take). In other steps a rank gives its streams all their work at
+ * once, without a call in between that may be held up by what they wait for. */
 SL_MUST_CHECK sl_status sl_device_links_begin(sl_device_links *links, int64_t step, bool polled, sl_stream *out);
 
 /* As the calls on channels, in the order of a stream: neither returns an error of the other side. The slots of a link
@@ -43,12 +44,6 @@ SL_MUST_CHECK sl_status sl_device_links_receive(sl_device_links *links, int i, c
 SL_MUST_CHECK sl_status sl_device_links_release(sl_device_links *links, int i, const void *slot, sl_stream *stream);
 /* A captured receive or reserve was launched again: counts its message, so that the end of the step finds its tag. */
 SL_MUST_CHECK sl_status sl_device_links_repeat(sl_device_links *links, int i, const sl_message *message);
-
-/* Between the actions of a step that is not polled: waits until the stream of kernels has come to where it was `ahead`
- * calls ago, at most SL_LINK_AHEAD. What a device can keep for later is limited, and who gives it more is held up inside a
- * call that may hold up the other ranks of the process. */
-enum { SL_LINK_AHEAD = 4 };
-SL_MUST_CHECK sl_status sl_device_links_pace(sl_device_links *links, sl_stream *stream, int ahead);
 
 /* The end of a step: fetches the tags in the order of the stream that received; once it has been waited for, check
  * compares them and waits until all ranks have come so far. */

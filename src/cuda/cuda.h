@@ -51,6 +51,9 @@ typedef struct cuda_run {
 /* SL_OK, or CUDA's own words with what failed. */
 sl_status cuda_check(cudaError_t error, const char *what);
 
+/* Device memory to device memory, in the order of the stream. */
+cudaError_t cuda_copy_bytes(void *to, const void *from, size_t bytes, int multiprocessors, cudaStream_t stream);
+
 /* ---- Kernels: each gives its call to the stream --------------------------------------------- */
 
 typedef sl_status (*cuda_kernel)(const cuda_run *run);

@@ -102,13 +102,17 @@ done:
 
 sl_status cuda_stream_copy(sl_stream *stream, sl_copy_kind kind, void *to, const void *from, size_t bytes)
 {
-    static const enum cudaMemcpyKind kinds[] = { [SL_COPY_HOST_TO_DEVICE] = cudaMemcpyHostToDevice,
-                                                 [SL_COPY_DEVICE_TO_HOST] = cudaMemcpyDeviceToHost,
-                                                 [SL_COPY_DEVICE_TO_DEVICE] = cudaMemcpyDeviceToDevice };
     sl_status status = cuda_select(device_of(stream));
     if (status != SL_OK)
         return status;
-    return cuda_check(cudaMemcpyAsync(to, from, bytes, kinds[kind], stream_of(stream)), "copy");
+    if (kind == SL_COPY_DEVICE_TO_DEVICE)
+        return cuda_check(
+            cuda_copy_bytes(to, from, bytes, device_of(stream)->properties.multiProcessorCount, stream_of(stream)),
+            "copy");
+    return cuda_check(cudaMemcpyAsync(to, from, bytes,
+                                      kind == SL_COPY_HOST_TO_DEVICE ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost,
+                                      stream_of(stream)),
+                      "copy");
 }
 
 sl_status cuda_stream_set(sl_stream *stream, void *to, int byte, size_t bytes)

@@ -35,17 +35,12 @@ static bool is_nothing(const sl_instr *instr, bool delivers)
     return instr->code == SL_CODE_LOSS || (delivery && !delivers);
 }
 
-static sl_status find_pieces(const sl_runtime *runtime, const sl_program *program, bool delivers,
-                             sl_program_order *order)
+/* Runs of instructions that are captured. The host looks at each phase apart: marks around it, or a wait for weights before
+ * it. */
+static void list_pieces(const sl_runtime *runtime, const sl_program *program, bool delivers, bool apart,
+                        sl_program_order *order)
 {
-    sl_status status = SL_OK;
-    /* The host looks at each phase: marks around it, or a wait for weights before it. */
-    bool apart = runtime->trace.capacity > 0 || runtime->wiring->shard != SL_SHARD_NONE;
     sl_piece *open = NULL;
-    SL_TRY(SL_NEW_ARRAY(order->pieces, program->instr_count));
-    if (runtime->links && delivers) /* what this rank asks for, the others do not know: there is no time to capture */
-        return SL_OK;
-    order->holds_messages = runtime->links && !apart && sl_device_links_can_capture(runtime->links);
     order->is_one_piece = true;
     for (int64_t i = 0; i < program->instr_count; i++) {
         sl_instr_order *each = &order->instrs[i];
@@ -66,20 +61,54 @@ static sl_status find_pieces(const sl_runtime *runtime, const sl_program *progra
             open = NULL;
     }
     order->is_one_piece = order->is_one_piece && order->piece_count == 1;
+}
+
+/* Whether one piece has them all: the host does nothing between the first and the last. */
+static bool has_all_messages(const sl_runtime *runtime, const sl_program *program, const sl_program_order *order)
+{
+    int32_t piece = -1;
+    for (int64_t i = 0; i < program->instr_count; i++) {
+        if (!sl_runtime_is_link_message(runtime, &program->instrs[i]))
+            continue;
+        if (piece >= 0 && order->instrs[i].piece != piece)
+            return false;
+        piece = order->instrs[i].piece;
+    }
+    return true;
+}
+
+static sl_status find_pieces(const sl_runtime *runtime, const sl_program *program, bool delivers,
+                             sl_program_order *order)
+{
+    sl_status status = SL_OK;
+    bool apart = runtime->trace.capacity > 0 || runtime->wiring->shard != SL_SHARD_NONE;
+    SL_TRY(SL_NEW_ARRAY(order->pieces, program->instr_count));
+    if (runtime->links && delivers) /* what this rank asks for, the others do not know: there is no time to capture */
+        return SL_OK;
+    order->holds_messages = runtime->links && !apart && sl_device_links_can_capture(runtime->links);
+    list_pieces(runtime, program, delivers, apart, order);
+    if (!order->holds_messages || has_all_messages(runtime, program, order))
+        return SL_OK;
+    /* Others may launch theirs, and their streams wait: nothing is captured beside them. */
+    order->holds_messages = order->is_one_piece = false;
+    order->piece_count = 0;
+    for (int64_t i = 0; i < program->instr_count; i++)
+        order->instrs[i].piece = -1;
 done:
     return status;
 }
 
 /* ---- Creation -------------------------------------------------------------------------------- */
 
-/* By default steps of several microbatches are captured. With one the kernels are large and the host is ahead of them
- * anyway: as graphs they were measured to be slower (GPT-2 of 32 sequences on an H200: 62 ms, as a graph 66). */
+/* By default steps of several microbatches are captured, and those with links. With one the kernels are large and the host
+ * is ahead of them anyway: as graphs they were measured to be slower (GPT-2 of 32 sequences on an H200: 62 ms, as a graph
+ * 66). */
 static sl_status read_switch(const sl_runtime *runtime, bool *off)
 {
     const char *text = getenv("SLUICE_GRAPHS");
     if (text && *text && strcmp(text, "on") != 0 && strcmp(text, "off") != 0)
         return sl_fail(SL_ERR_ARGUMENT, "SLUICE_GRAPHS=%s: it is on or off", text);
-    *off = text && *text ? strcmp(text, "off") == 0 : runtime->wiring->microbatches == 1;
+    *off = text && *text ? strcmp(text, "off") == 0 : runtime->wiring->microbatches == 1 && !runtime->links;
     return SL_OK;
 }
 

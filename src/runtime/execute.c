@@ -338,13 +338,13 @@ static bool may_wait_inside(const sl_runtime *runtime)
     return may;
 }
 
-/* No stream is held up by words in the first steps. */
+/* Streams wait for messages only in steps that are launched as a whole. In all others the host waits first: loading a
+ * kernel, trying an algorithm, a callback or a copy of memory that is not pinned may hold it up until the device is done. */
 static sl_status begin_links(sl_runtime *runtime)
 {
     sl_status status = SL_OK;
     int64_t label = sl_runtime_step_label(runtime), step = runtime->lanes.captures.step;
     bool launches = launches_messages(runtime);
-    bool polled = !launches && (step < POLLED_STEPS || may_wait_inside(runtime));
     if (step == 1 && launches) {
         SL_TRY(sl_device_links_begin(runtime->links, label, false, runtime->stream));
         SL_TRY(capture_ahead(runtime));
@@ -353,18 +353,9 @@ static sl_status begin_links(sl_runtime *runtime)
         SL_TRY(sl_group_barrier(runtime->group));
     if (step == 1 && runtime->replicas) /* and those of all pipelines */
         SL_TRY(sl_group_barrier(runtime->replicas));
-    SL_TRY(sl_device_links_begin(runtime->links, label, polled, runtime->stream));
+    SL_TRY(sl_device_links_begin(runtime->links, label, !launches, runtime->stream));
 done:
     return status;
-}
-
-/* A phase that is launched as a graph is one piece of work for the device, else it is one a kernel. */
-static sl_status pace(sl_runtime *runtime)
-{
-    const sl_captures *captures = &runtime->lanes.captures;
-    if (!runtime->links || captures->capturing || launches_messages(runtime))
-        return SL_OK;
-    return sl_device_links_pace(runtime->links, runtime->stream, captures->current ? SL_LINK_AHEAD : 2);
 }
 
 /* ---- The whole program ----------------------------------------------------------------------- */
@@ -382,12 +373,12 @@ static sl_status progress(sl_runtime *runtime)
     return status;
 }
 
-/* What the rank is at; the number of the step takes `at` characters of its note. */
+/* What the rank is at; the number of the step takes `at` characters of its note, with a space behind it. */
 static void note(sl_runtime *runtime, int at, const sl_program_action *action)
 {
-    static const char whole[] = "on its way, given to the device at once";
+    static const char whole[] = ", launched as a whole";
     if (launches_messages(runtime))
-        memcpy(runtime->note + at, whole, sizeof whole); /* progress.c knows more if it takes long */
+        memcpy(runtime->note + at - 1, whole, sizeof whole); /* progress.c knows more if it takes long */
     else
         memcpy(runtime->note + at, action->text, sizeof action->text);
     sl_group_note(runtime->group, runtime->note);
@@ -415,8 +406,6 @@ sl_status sl_runtime_execute(sl_runtime *runtime, const sl_program *program)
         runtime->current = i;
         note(runtime, at, each);
         status = progress(runtime);
-        if (status == SL_OK)
-            status = pace(runtime);
         if (status == SL_OK)
             status = run_action(runtime, each->action);
         if (status != SL_OK)

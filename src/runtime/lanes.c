@@ -112,10 +112,11 @@ static void touch_frame(finder *find, const sl_instr *instr)
 }
 
 /* Messages of links go with the kernels, in the order of the program: that order is the one that was proved to come to its
- * end, and a stream that waits for another rank holds up nothing but what follows. */
+ * end, and a stream that waits for another rank holds up nothing but what follows. If there is nothing else to copy beside
+ * kernels, there is one stream: a device has few queues, and streams that share one hold each other up. */
 static sl_lane lane_of(const sl_runtime *runtime, const sl_instr *instr)
 {
-    if (sl_runtime_is_link_message(runtime, instr))
+    if (!runtime->lanes.has_copy_lanes || sl_runtime_is_link_message(runtime, instr))
         return SL_LANE_COMPUTE;
     switch ((sl_code)instr->code) {
     case SL_CODE_FROM_MESSAGE:
@@ -280,6 +281,36 @@ done:
     return status;
 }
 
+/* Whether something is copied beside kernels: messages in host memory, activations that leave for the host. What is
+ * delivered is, too, if there are no links. */
+static bool wants_copy_lanes(const sl_runtime *runtime)
+{
+    const sl_rank_plan *plan = &runtime->pipeline->ranks[runtime->rank];
+    bool wants = !runtime->links || sl_device_links_count(runtime->links) < runtime->pipeline->routes.edge_routes;
+    for (int64_t i = 0; i < plan->train.instr_count; i++)
+        wants = wants || plan->train.instrs[i].code == SL_CODE_OFFLOAD;
+    return wants;
+}
+
+static sl_status make_streams(sl_runtime *runtime)
+{
+    sl_status status = SL_OK;
+    sl_lanes *lanes = &runtime->lanes;
+    lanes->has_copy_lanes = wants_copy_lanes(runtime);
+    if (lanes->has_copy_lanes) {
+        lanes->streams[SL_LANE_IN] = lanes->streams[SL_LANE_OUT] = NULL;
+        SL_TRY(sl_stream_create(runtime->device, &lanes->streams[SL_LANE_IN]));
+        SL_TRY(sl_stream_create(runtime->device, &lanes->streams[SL_LANE_OUT]));
+    }
+    if (runtime->wiring->replicas > 1 || runtime->wiring->shard != SL_SHARD_NONE) {
+        lanes->posted = NULL;
+        SL_TRY(sl_stream_create(runtime->device, &lanes->posted));
+    }
+    SL_TRY(sl_event_create(runtime->device, &lanes->before_posted));
+done:
+    return status;
+}
+
 sl_status sl_lanes_create(sl_runtime *runtime)
 {
     sl_status status = SL_OK;
@@ -292,11 +323,7 @@ sl_status sl_lanes_create(sl_runtime *runtime)
     SL_TRY(make_staging(runtime));
     if (runtime->host)
         return SL_OK;
-    lanes->streams[SL_LANE_IN] = lanes->streams[SL_LANE_OUT] = lanes->posted = NULL;
-    SL_TRY(sl_stream_create(runtime->device, &lanes->posted));
-    SL_TRY(sl_event_create(runtime->device, &lanes->before_posted));
-    SL_TRY(sl_stream_create(runtime->device, &lanes->streams[SL_LANE_IN]));
-    SL_TRY(sl_stream_create(runtime->device, &lanes->streams[SL_LANE_OUT]));
+    SL_TRY(make_streams(runtime));
     for (int delivers = 0; delivers < 2; delivers++) {
         if (runtime->pipeline->training)
             SL_TRY(order_program(runtime, &runtime->train, &plan->train, delivers, &lanes->train[delivers], &events));
@@ -387,14 +414,19 @@ static const sl_program_action *action_of(const sl_program *program, const sl_in
     return &program->actions[i];
 }
 
+static int stream_count(const sl_lanes *lanes)
+{
+    return lanes->has_copy_lanes ? SL_LANE_COUNT : 1;
+}
+
 void sl_lanes_settle(sl_runtime *runtime)
 {
     sl_lanes *lanes = &runtime->lanes;
     if (runtime->words) {
-        sl_device_words_free_streams(runtime->words, lanes->streams, SL_LANE_COUNT);
+        sl_device_words_free_streams(runtime->words, lanes->streams, stream_count(lanes));
         sl_device_words_free_streams(runtime->words, &lanes->posted, 1);
     }
-    for (int lane = 0; lane < (runtime->host ? 1 : SL_LANE_COUNT); lane++)
+    for (int lane = 0; lane < stream_count(lanes); lane++)
         (void)!sl_stream_synchronize(lanes->streams[lane]);
     if (lanes->posted != runtime->stream)
         (void)!sl_stream_synchronize(lanes->posted);
@@ -406,7 +438,7 @@ sl_status sl_lanes_finish(sl_runtime *runtime, const sl_program *program)
     sl_lanes *lanes = &runtime->lanes;
     if (runtime->links)
         SL_TRY(sl_device_links_fetch(runtime->links, runtime->stream));
-    for (int lane = 0; lane < (runtime->host ? 1 : SL_LANE_COUNT); lane++)
+    for (int lane = 0; lane < stream_count(lanes); lane++)
         SL_TRY(runtime->words ? sl_device_words_wait(runtime->words, lanes->streams[lane])
                               : sl_stream_synchronize(lanes->streams[lane]));
     if (runtime->links)

@@ -35,8 +35,9 @@ typedef struct sl_program_order {
 } sl_program_order;
 
 typedef struct sl_lanes {
-    sl_stream *streams[SL_LANE_COUNT]; /* all the runtime's stream on a host device */
-    sl_stream *posted;                 /* for collectives; the runtime's on a host device */
+    sl_stream *streams[SL_LANE_COUNT]; /* all the runtime's stream without copy lanes */
+    bool has_copy_lanes;               /* not on a host device */
+    sl_stream *posted;                 /* for collectives; the runtime's if there are none, and on a host device */
     sl_event *before_posted;           /* what it waits for of the runtime's stream */
     sl_event **events;
     int event_count;
