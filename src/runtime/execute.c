@@ -338,8 +338,15 @@ static bool may_wait_inside(const sl_runtime *runtime)
     return may;
 }
 
-/* Streams wait for messages only in steps that are launched as a whole. In all others the host waits first: loading a
- * kernel, trying an algorithm, a callback or a copy of memory that is not pinned may hold it up until the device is done. */
+/* Streams wait for words only in steps that are launched as a whole. In all others the host waits first: loading a kernel,
+ * trying an algorithm, a callback or a copy of memory that is not pinned may hold it up until the device is done. Links of
+ * NCCL join processes, and are never launched: there the first steps are enough. */
+static bool polls_messages(const sl_runtime *runtime)
+{
+    return sl_device_links_can_capture(runtime->links) || runtime->lanes.captures.step < POLLED_STEPS ||
+           may_wait_inside(runtime);
+}
+
 static sl_status begin_links(sl_runtime *runtime)
 {
     sl_status status = SL_OK;
@@ -353,7 +360,7 @@ static sl_status begin_links(sl_runtime *runtime)
         SL_TRY(sl_group_barrier(runtime->group));
     if (step == 1 && runtime->replicas) /* and those of all pipelines */
         SL_TRY(sl_group_barrier(runtime->replicas));
-    SL_TRY(sl_device_links_begin(runtime->links, label, !launches, runtime->stream));
+    SL_TRY(sl_device_links_begin(runtime->links, label, !launches && polls_messages(runtime), runtime->stream));
 done:
     return status;
 }
