@@ -159,13 +159,15 @@ sl_status test_stream_synchronize(sl_stream *head)
     return stream->failed == SL_OK ? SL_OK : sl_fail(stream->failed, "%s", stream->message);
 }
 
-/* A word is copied whole: another stream may write it meanwhile. */
+/* Words are copied whole: another stream may write them meanwhile. Only words are copied from shared memory to the host;
+ * messages stay on the device. */
 static void run_copy(task *work)
 {
     void *to = test_device_near(work->to), *from = test_device_near(work->from);
-    if (work->bytes == sizeof(uint32_t) && ((uintptr_t)to | (uintptr_t)from) % sizeof(uint32_t) == 0)
-        *(uint32_t *)to = atomic_load((_Atomic uint32_t *)from);
-    else
+    bool words = to == work->to && test_window_near(work->from) && work->bytes % sizeof(uint32_t) == 0;
+    for (size_t i = 0; words && i < work->bytes / sizeof(uint32_t); i++)
+        ((uint32_t *)to)[i] = atomic_load((_Atomic uint32_t *)from + i);
+    if (!words)
         memmove(to, from, work->bytes);
 }
 
@@ -192,7 +194,12 @@ done:
 
 static void run_set(task *work)
 {
-    memset(test_device_near(work->to), work->byte, work->bytes);
+    void *to = test_device_near(work->to);
+    bool words = test_window_near(work->to) && work->bytes % sizeof(uint32_t) == 0;
+    for (size_t i = 0; words && i < work->bytes / sizeof(uint32_t); i++)
+        atomic_store((_Atomic uint32_t *)to + i, (uint32_t)work->byte * 0x01010101u);
+    if (!words)
+        memset(to, work->byte, work->bytes);
 }
 
 sl_status test_stream_set(sl_stream *stream, void *to, int byte, size_t bytes)
