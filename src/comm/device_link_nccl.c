@@ -16,8 +16,9 @@
 enum { SENDER, RECEIVER, RANKS }; /* of a communicator */
 enum { SLOT_ALIGNMENT = 256 };
 enum { RECORD_CHANNELS = 1 << 30 }; /* added to the id of the link's channel */
-/* Streams past these would share hardware queues with others and wait behind them. */
-enum { MOST_ENDS = 20 };
+/* A process has 32 queues to a GPU, and streams that share one wait behind each other. A link has three streams, of which
+ * two are NCCL's own; a rank has six more. */
+enum { MOST_ENDS = 8 };
 
 static const double open_seconds = 30; /* for the other rank to come, too */
 
