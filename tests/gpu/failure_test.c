@@ -1,7 +1,9 @@
 /* Ranks on one GPU of which one dies, stops, leaves or finds an error at a random moment of a step, while streams of the
  * others wait for its messages: everybody ends in time and says who and where, and nothing is left.
  *
- * SLUICE_GPU_POSITIONS: how many moments of each kind; 6 by default. SLUICE_GPU_DEVICE names another device, such as cpu. */
+ * SLUICE_GPU_POSITIONS: how many moments of each kind; 6 by default. SLUICE_GPU_DEVICE names another device: cpu, or test
+ * (support/device). */
+#include "support/device/test_device.h"
 #include "unit/runtime/captures.h"
 
 #include <errno.h>
@@ -12,15 +14,17 @@
 
 enum { SKIPPED = 77 };
 #define HANG_TIMEOUT 1.5
-#define LIMIT 1.0 /* seconds from the event to the last end; a stopped rank has the hang timeout before */
+#define LIMIT 1.0     /* seconds from the event to the last end; one that stops or hangs has the hang timeout before */
+#define LAST_WORD 0.5 /* that the watch leaves to a rank that hangs */
 
 typedef enum mishap {
     EVENT_KILL,  /* SIGKILL */
     EVENT_STOP,  /* SIGSTOP */
     EVENT_TOKEN, /* a token past the vocabulary: a kernel finds it */
-    EVENT_LEAVE, /* the rank closes its group */
+    EVENT_LEAVE, /* the rank fails between two steps */
+    EVENT_HANG,  /* its stream never comes to the step's work */
 } mishap;
-static const char *const event_names[] = { "kill", "stop", "token past the vocabulary", "rank that leaves" };
+static const char *const event_names[] = { "kill", "stop", "token past the vocabulary", "rank that leaves", "hang" };
 
 /* In memory that all ranks share. */
 static struct scene {
@@ -29,9 +33,10 @@ static struct scene {
     int ranks, victim;
     bool threads;
     int at_step;
-    int delay_us;    /* from the start of that step, if the event comes from outside of it */
-    double happened; /* when */
-    double ended[MOST_RANKS];
+    int delay_us;             /* from the start of that step, if the event comes from outside of it */
+    double happened;          /* when */
+    double heard[MOST_RANKS]; /* when its step failed */
+    double ended[MOST_RANKS]; /* when it has given everything back */
     sl_status status[MOST_RANKS];
     char message[MOST_RANKS][1024];
     size_t left_in_use[MOST_RANKS]; /* device memory after all was destroyed */
@@ -49,6 +54,13 @@ static void *signal_later(void *unused)
     scene->happened = sl_now();
     kill(getpid(), scene->event == EVENT_KILL ? SIGKILL : SIGSTOP);
     return NULL;
+}
+
+static void sleep_for_ever(void *unused)
+{
+    (void)unused;
+    for (;;)
+        pause();
 }
 
 static sl_status run_step(gpt_rank *rank, int number, bool is_victim)
@@ -72,6 +84,8 @@ static sl_status run_step(gpt_rank *rank, int number, bool is_victim)
         scene->happened = sl_now();
     if (now && is_victim && scene->event == EVENT_LEAVE)
         return sl_fail(SL_ERR_IO, "the data is gone");
+    if (now && is_victim && scene->event == EVENT_HANG)
+        SL_TRY(sl_stream_call(sl_runtime_stream(rank->runtime), sleep_for_ever, NULL));
     const sl_step step = { .args = args, .arg_count = 2, .number = number, .seed = 1 };
     SL_TRY(sl_runtime_step(rank->runtime, &step, NULL));
     SL_TRY(sl_optimizer_step(rank->optimizer, sl_runtime_stream(rank->runtime), number + 1, 0.01, 1));
@@ -97,6 +111,7 @@ static void run_rank_of_scene(sl_group *group)
     for (int number = 0; number < 100000; number++)
         SL_TRY(run_step(&rank, number, me == scene->victim));
 done:
+    scene->heard[me] = sl_now();
     scene->status[me] = status;
     snprintf(scene->message[me], sizeof scene->message[me], "%s", status == SL_OK ? "" : sl_error_message());
     if (status != SL_OK)
@@ -156,7 +171,7 @@ static void expect_messages(const char *first, const char *second)
 {
     char text[128];
     for (int r = 0; r < scene->ranks; r++) {
-        bool is_gone = r == scene->victim && scene->event <= EVENT_STOP;
+        bool is_gone = r == scene->victim && (scene->event <= EVENT_STOP || scene->event == EVENT_HANG);
         if (is_gone)
             continue;
         if (scene->status[r] == SL_OK || !strstr(scene->message[r], first) || !strstr(scene->message[r], second))
@@ -216,7 +231,14 @@ static int positions(void)
 static void check_time(double seconds, double *worst)
 {
     char text[128];
-    double limit = LIMIT + (scene->event == EVENT_STOP ? HANG_TIMEOUT : 0);
+    double limit = LIMIT;
+    if (scene->event == EVENT_STOP)
+        limit += HANG_TIMEOUT;
+    else if (scene->event == EVENT_HANG)
+        limit += HANG_TIMEOUT + LAST_WORD;
+    for (int r = 0; seconds > limit && r < scene->ranks; r++)
+        print_error("rank %d heard of it after %.3f s and had given everything back after %.3f s\n", r,
+                    scene->heard[r] - scene->happened, scene->ended[r] - scene->happened);
     if (seconds > limit)
         fail_msg("%s: %.2f s to the end", describe(text, sizeof text), seconds);
     *worst = fmax(*worst, seconds);
@@ -228,10 +250,13 @@ static void run_event(mishap event)
     for (int i = 0; i < positions(); i++) {
         set_scene(event, false, i);
         check_time(run_processes(), &worst);
-        char who[64];
-        snprintf(who, sizeof who, event == EVENT_KILL ? "rank %d was killed by signal 9" : "rank %d", scene->victim);
-        if (event == EVENT_KILL)
-            expect_messages(who, "last doing: step ");
+        char who[96];
+        snprintf(who, sizeof who,
+                 event == EVENT_HANG ? "has been in one action for more than 1.5 s: pipeline rank %d, cell "
+                                     : "rank %d was killed by signal 9",
+                 scene->victim);
+        if (event == EVENT_KILL || event == EVENT_HANG)
+            expect_messages(who, event == EVENT_KILL ? "last doing: step " : "(stage ");
         else if (event == EVENT_STOP)
             expect_messages("gave no sign of life for 1.5 s", "last doing: ");
         else
@@ -262,6 +287,14 @@ static void a_rank_that_leaves_ends_all(void **state)
 {
     (void)state;
     run_event(EVENT_LEAVE);
+}
+
+static void a_step_that_hangs_is_found_and_named(void **state)
+{
+    (void)state;
+    if (strcmp(scene->device, "cuda") != 0)
+        skip(); /* see runtime_hang_test */
+    run_event(EVENT_HANG);
 }
 
 /* All positions of the threads in one process, one after another: what the last one left would be in the way of the next. */
@@ -333,12 +366,14 @@ int main(void)
         cmocka_unit_test(a_rank_that_leaves_ends_all),
         cmocka_unit_test(what_a_kernel_finds_ends_all),
         cmocka_unit_test(a_rank_that_is_stopped_ends_all),
+        cmocka_unit_test(a_step_that_hangs_is_found_and_named),
     };
     sl_launch_result result;
     const sl_launch_options check = { .ranks = 1, .run = open_device };
     scene = share(sizeof *scene);
     report = share(sizeof *report);
     scene->device = getenv("SLUICE_GPU_DEVICE") ? getenv("SLUICE_GPU_DEVICE") : "cuda";
+    test_device_install();
     if (sl_launch(&check, &result) != SL_OK || result.exit_code == SKIPPED)
         return SKIPPED;
     srand((unsigned)getpid());

@@ -1,12 +1,15 @@
 /* Ranks that share one GPU: every schedule on 2 and 4 ranks, as threads, as processes and as processes with MPS, messages in
- * device memory and in host memory, gives the losses and weights of all stages on one rank, bit for bit.
+ * device memory, through NCCL and in host memory, gives the losses and weights of all stages on one rank, bit for bit.
  *
  * SLUICE_GPU_MATRIX=all runs all of it; else one of many. The ranks of a kind run one case after another, for a start on a
- * GPU takes long. SLUICE_GPU_DEVICE names another device, such as cpu. */
+ * GPU takes long. SLUICE_GPU_DEVICE names another device: cpu, or test
+ * (support/device). */
+#include "support/device/test_device.h"
 #include "unit/runtime/captures.h"
 
 #include <sluice/plan.h>
 
+#include <limits.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,6 +18,15 @@ enum { SKIPPED = 77, MAX_CASES = 160, MAX_PARAMS = 64 };
 
 typedef enum rank_kind { THREADS, PROCESSES, PROCESSES_WITH_MPS } rank_kind;
 static const char *const kind_names[] = { "threads", "processes", "processes with MPS" };
+
+/* How messages go. */
+typedef enum message_way { DEVICE_MEMORY, HOST_MEMORY, NCCL, WAYS } message_way;
+static const struct {
+    const char *variable; /* SLUICE_DEVICE_LINKS */
+    const char *text;     /* what the runtime says */
+} ways[] = { { "1", "device memory, handed over by streams" },
+             { "0", "host memory" },
+             { "nccl", "device memory, through NCCL" } };
 
 typedef struct param_hash {
     char name[56];
@@ -25,7 +37,7 @@ typedef struct param_hash {
 typedef struct matrix_case {
     char schedule[24];
     int ranks, stages;
-    bool through_host;
+    message_way way;
     bool is_done;
     float losses[STEPS][MICROBATCHES], eval_losses[STEPS][MICROBATCHES];
     param_hash params[MOST_RANKS][MAX_PARAMS];
@@ -134,7 +146,7 @@ done:
 
 static void choose_way(const matrix_case *each)
 {
-    setenv("SLUICE_DEVICE_LINKS", each->through_host ? "0" : "1", 1);
+    setenv("SLUICE_DEVICE_LINKS", ways[each->way].variable, 1);
 }
 
 /* ---- All ranks ------------------------------------------------------------------------------- */
@@ -201,7 +213,7 @@ done:
 
 /* ---- The matrix ------------------------------------------------------------------------------ */
 
-static matrix_case *add_case(const char *schedule, int ranks, int stages, bool through_host)
+static matrix_case *add_case(const char *schedule, int ranks, int stages, message_way way)
 {
     assert_true(shared->count < MAX_CASES);
     matrix_case *each = &shared->cases[shared->count++];
@@ -209,7 +221,7 @@ static matrix_case *add_case(const char *schedule, int ranks, int stages, bool t
     snprintf(each->schedule, sizeof each->schedule, "%s", schedule);
     each->ranks = ranks;
     each->stages = stages;
-    each->through_host = through_host;
+    each->way = way;
     return each;
 }
 
@@ -246,8 +258,8 @@ static const matrix_case *references[MOST_STAGES + 1][2]; /* by stages; rising a
 static void run_references(void)
 {
     for (int stages = 1; stages <= MOST_STAGES; stages *= 2) {
-        references[stages][0] = add_case("Interleaved1F1B", 1, stages, true);
-        references[stages][1] = add_case("LoopedBFS", 1, stages, true);
+        references[stages][0] = add_case("Interleaved1F1B", 1, stages, HOST_MEMORY);
+        references[stages][1] = add_case("LoopedBFS", 1, stages, HOST_MEMORY);
     }
     launch_cases(THREADS, 1);
 }
@@ -278,7 +290,7 @@ static bool has_params_of(const matrix_case *each, const matrix_case *reference,
 static bool is_wrong(const matrix_case *each, rank_kind kind, int stages)
 {
     const matrix_case *reference = references[stages][strcmp(each->schedule, "LoopedBFS") == 0];
-    const char *way = each->through_host ? "host memory" : "device memory", *name = "";
+    const char *way = ways[each->way].text, *name = "";
     char what[640] = "";
     if (!each->is_done)
         snprintf(what, sizeof what, "%s", each->error[0] ? each->error : "it did not run");
@@ -305,18 +317,27 @@ static int count_stages(const matrix_case *each)
     return stages;
 }
 
-/* Of all schedules, or of every third by turns. */
-static void run_kind(rank_kind kind)
+/* One case of so many is run unless all are. NCCL joins processes, and takes long to connect them. */
+static int sparsity(rank_kind kind, message_way way)
 {
     const char *wanted = getenv("SLUICE_GPU_MATRIX");
-    bool all = wanted && strcmp(wanted, "all") == 0;
+    if (way == NCCL && kind == THREADS)
+        return INT_MAX;
+    if (wanted && strcmp(wanted, "all") == 0)
+        return way == NCCL ? 4 : 1;
+    return way == NCCL ? INT_MAX : way == HOST_MEMORY ? 9 : kind == THREADS ? 1 : 3;
+}
+
+static void run_kind(rank_kind kind)
+{
     int wrong = 0, begin = shared->count, turn = kind;
     double start = sl_now();
     for (int ranks = 2; ranks <= MOST_RANKS; ranks *= 2) {
-        for (int host = 0; host < 2; host++) {
-            for (int i = 0; i < SCHEDULES; i++, turn++) {
-                if (all || turn % (host ? 9 : kind == THREADS ? 1 : 3) == 0)
-                    add_case(schedules[i], ranks, 0, host);
+        for (int way = 0; way < WAYS; way++) {
+            int every = sparsity(kind, (message_way)way);
+            for (int i = 0; every < INT_MAX && i < SCHEDULES; i++, turn++) {
+                if (turn % every == 0)
+                    add_case(schedules[i], ranks, 0, (message_way)way);
             }
         }
         if (kind != THREADS || ranks == MOST_RANKS)
@@ -353,6 +374,8 @@ static void threads_have_the_bits_of_one_rank(void **state)
 static void processes_have_the_bits_of_one_rank(void **state)
 {
     (void)state;
+    if (strcmp(shared->device, "test") == 0)
+        skip(); /* it shares memory between threads alone */
     run_kind(PROCESSES);
 }
 
@@ -427,6 +450,7 @@ int main(void)
     if (shared == MAP_FAILED)
         return 1;
     shared->device = getenv("SLUICE_GPU_DEVICE") ? getenv("SLUICE_GPU_DEVICE") : "cuda";
+    test_device_install();
     if (sl_launch(&check, &result) != SL_OK || result.exit_code == SKIPPED)
         return SKIPPED;
     return cmocka_run_group_tests_name("gpu/matrix", tests, NULL, NULL);
