@@ -31,7 +31,8 @@ static const cli_usage usage = {
         "peak of products that of its matrix units by the data sheet.\n"
         "With --ops (always on a GPU) a profile follows: the program of the step runs a few times more, with an event "
         "before every instruction. gemm_ms, attention_ms and other_ms are the times of its instructions and of the "
-        "optimizer, gap_ms what the step takes beyond them. Beside each op stands its limit: the time of its "
+        "optimizer, at the clock of the measured steps, gap_ms what the step takes beyond them. Beside each op stands "
+        "its limit: the time of its "
         "operations "
         "at the peak of products or of its bytes at the speed of a large copy, whichever is longer.",
     .examples = "sluice bench step --format json\n"

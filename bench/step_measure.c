@@ -349,9 +349,14 @@ sl_status step_measure(const step_options *options, step_result *out)
     result.stolen = spent.all > 0 ? spent.stolen / spent.all : 0;
     result.loss = run.loss;
     SL_TRY(measure_update(&run, &result));
-    if (options->profile)
+    if (options->profile) {
+        step_result warm = { .step_s = INFINITY, .step_cpu_s = INFINITY };
         SL_TRY(
             step_profile(options, run.graph, run.program, run.device, run.runtime, run.optimizer, run.args, &result));
+        for (int i = 0; i < 3; i++)
+            SL_TRY(run_step(&run, 2 + options->repeats + i, &warm));
+        step_profile_scale(warm.step_s, &result);
+    }
     *out = result;
     result = (step_result){ 0 };
 done:

@@ -89,6 +89,9 @@ typedef struct step_shares {
     double gemm, attention, other;
 } step_shares;
 step_shares step_profile_shares(const step_result *result);
+/* Brings the times of the profile to the clock of the measured step: warm_s is a step as the device ran right after the
+ * profile. What is left of the step is the time between its kernels. */
+void step_profile_scale(double warm_s, step_result *result);
 /* Seconds that the ops would take at the peak of products or at the speed of a copy, whichever takes longer. */
 double step_op_limit(const step_result *result, const step_op *op);
 

@@ -395,6 +395,17 @@ step_shares step_profile_shares(const step_result *result)
     return shares;
 }
 
+void step_profile_scale(double warm_s, step_result *result)
+{
+    const step_shares shares = step_profile_shares(result);
+    double sum = shares.gemm + shares.attention + shares.other;
+    double scale = fmin(result->step_s / warm_s, result->step_s / sum);
+    for (int i = 0; i < result->op_count; i++)
+        result->ops[i].seconds *= scale;
+    for (int i = 0; i < result->node_count; i++)
+        result->nodes[i].seconds *= scale;
+}
+
 double step_op_limit(const step_result *result, const step_op *op)
 {
     return fmax(op->cost.flops / result->product_peak, op->cost.bytes / result->copy_rate);

@@ -49,8 +49,8 @@ SL_API const sl_gpu_model *sl_gpu_model_get(int index); /* NULL past the last */
 /* The model that a device was opened by; NULL if it is a device that is here. */
 SL_API const sl_gpu_model *sl_device_get_model(const sl_device *device);
 /* What products and memory reach of a model's rates: what kernels reached on an H200, as shares. */
-#define SL_GPU_REACHED_FLOPS 0.65
-#define SL_GPU_REACHED_BYTES 0.8
+#define SL_GPU_REACHED_FLOPS 0.69
+#define SL_GPU_REACHED_BYTES 0.86
 /* Between a GPU and pinned memory of the host, one way, over PCIe. */
 #define SL_GPU_HOST_BYTES_PER_S 40e9
 

@@ -33,6 +33,7 @@ run 0 "$SLUICE" bench step "${small[@]}" --ops --format json
 for key in gemm_ms attention_ms other_ms copy_gb_per_s; do
     awk -v v="$(field $key)" 'BEGIN { exit !(v > 0) }' || fail "$key is not a positive number"
 done
+awk -v d="$(field gap_ms)" 'BEGIN { exit !(d > -1e-6) }' || fail "the parts of the step take longer than the step"
 awk -v s="$(field step_s)" -v a="$(field gemm_ms)" -v b="$(field attention_ms)" -v c="$(field other_ms)" -v d="$(field gap_ms)" \
     'BEGIN { e = 1e3 * s - a - b - c - d; exit !(e < 1e-6 && -e < 1e-6) }' || fail "the parts are not the step"
 run 0 "$SLUICE" bench step --preset llama-1.1b "${small[@]}" --format json
