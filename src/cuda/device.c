@@ -149,6 +149,13 @@ static size_t forget_block(cuda_device *device, const void *address)
     return bytes;
 }
 
+/* For tests: with SLUICE_GPU_FILL=255 every byte of new memory is 255, so that numbers that nobody wrote are NaN. */
+static sl_status fill(void *address, size_t bytes)
+{
+    const char *value = getenv("SLUICE_GPU_FILL");
+    return value ? cuda_check(cudaMemset(address, atoi(value), bytes), "fill memory") : SL_OK;
+}
+
 static sl_status cuda_alloc(sl_device *head, size_t bytes, void **out)
 {
     sl_status status = SL_OK;
@@ -157,6 +164,7 @@ static sl_status cuda_alloc(sl_device *head, size_t bytes, void **out)
     SL_TRY(cuda_select(device));
     if (cudaMalloc(&address, bytes ? bytes : LEAST_BYTES) != cudaSuccess)
         return out_of_memory(device, bytes);
+    SL_TRY(fill(address, bytes));
     SL_TRY(note_block(device, address, bytes));
     cuda_host->count_bytes(head, bytes, 0);
     *out = address;
