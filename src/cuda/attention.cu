@@ -1,9 +1,10 @@
-// Attention from its definition, for f64, wide heads and caches: a block for each query (or, for the gradients of keys and
-// values, for each key), whose weights lie in shared memory. Deterministic: every sum has one owner and one order. What
-// cuDNN does not do and these need not goes to attention_tiled.cu.
+// Attention that cuDNN does not do. Here it is by its definition, for f64 and wide heads: a block for each query
+// (or, for the gradients of keys and values, for each key), whose weights lie in shared memory. bf16 goes to
+// attention_mma.cu, the rest to attention_tiled.cu. Deterministic: every sum has one owner and one order.
 #include "cuda/attention.cuh"
 
 #include "kernel/call.h"
+#include "kernel/gpu_scratch.h"
 #include "kernel/philox.h"
 
 enum { THREADS = 128, WARPS = THREADS / 32 };
@@ -107,19 +108,28 @@ template <class S> __global__ void __launch_bounds__(THREADS) attend(const __gri
 
 // ---- Gradients --------------------------------------------------------------------------------
 
-// delta[b,h,t] = sum of o * do.
+// delta[b,h,t] = sum of o * do. Eight lanes have a row.
+enum { DELTA_LANES = 8, DELTA_ROWS = THREADS / DELTA_LANES };
+
 template <class S> __global__ void __launch_bounds__(THREADS) find_deltas(const __grid_constant__ attention_args a, S *deltas)
 {
-    int64_t t = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, h = blockIdx.y, b = blockIdx.z;
-    if (t >= a.queries)
-        return;
+    int64_t t = (int64_t)blockIdx.x * DELTA_ROWS + threadIdx.x / DELTA_LANES, h = blockIdx.y, b = blockIdx.z;
+    int64_t row = t < a.queries ? t : a.queries - 1;
+    const row_view<S> o(a.o.data, start_of(a.o, b, row, h), a.o.dtype, a.o.strides[3]);
+    const row_view<S> d_o(a.d_o.data, start_of(a.d_o, b, row, h), a.d_o.dtype, a.d_o.strides[3]);
     S sum = 0;
-    int64_t o = start_of(a.o, b, t, h), d_o = start_of(a.d_o, b, t, h);
-    for (int64_t d = threadIdx.x % 32; d < a.width; d += 32)
-        sum = fma(load<S>(a.o.data, a.o.dtype, o + d * a.o.strides[3]),
-                  load<S>(a.d_o.data, a.d_o.dtype, d_o + d * a.d_o.strides[3]), sum);
-    sum = group_sum<32, S>(sum);
-    if (threadIdx.x % 32 == 0)
+    for (int64_t d = threadIdx.x % DELTA_LANES * WIDE; d < a.width; d += DELTA_LANES * WIDE) {
+        S x[WIDE], y[WIDE];
+        o.get_wide(d, a.width, 0, x);
+        d_o.get_wide(d, a.width, 0, y);
+#pragma unroll
+        for (int k = 0; k < WIDE; k++)
+            sum = fma(x[k], y[k], sum);
+    }
+#pragma unroll
+    for (int distance = DELTA_LANES / 2; distance > 0; distance /= 2)
+        sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+    if (threadIdx.x % DELTA_LANES == 0 && t < a.queries)
         deltas[(b * a.heads + h) * a.queries + t] = sum;
 }
 
@@ -186,12 +196,17 @@ __global__ void __launch_bounds__(THREADS) find_dk_dv(const __grid_constant__ at
 
 // ---- Calls ------------------------------------------------------------------------------------
 
-static attention_args args_of(const sl_kernel_call *call)
+attention_args attention_args_of(const sl_kernel_call *call)
 {
     attention_args a = {};
     const int64_t *q = call->inputs[0].meta.shape.dims;
+    const bool cached = call->op == SL_OP_ATTENTION_CACHED;
     a.q = view_of(&call->inputs[0]);
+    a.k = view_of(&call->inputs[cached ? 3 : 1]);
+    a.v = view_of(&call->inputs[cached ? 4 : 2]);
+    a.keys = a.k.dims[1];
     a.heads = q[2];
+    a.shared = a.k.dims[2] > 0 ? a.heads / a.k.dims[2] : 1;
     a.queries = q[1];
     a.width = q[3];
     a.scale = call->attrs.scale;
@@ -210,81 +225,63 @@ static void set_documents(attention_args *a, const sl_view *positions)
     a->document_strides[1] = positions->meta.strides[1];
 }
 
-static void set_keys(attention_args *a, const sl_view *k, const sl_view *v)
-{
-    a->k = view_of(k);
-    a->v = view_of(v);
-    a->keys = a->k.dims[1];
-    a->shared = a->k.dims[2] > 0 ? a->heads / a->k.dims[2] : 1;
-}
-
 // Room for that many numbers. Some more is asked for, since the compiler reads pairs of them at once.
 template <class S> static size_t shared_room(int64_t numbers)
 {
     return (size_t)(numbers + 1) / 2 * 2 * sizeof(S) + 16;
 }
 
-template <class S> static sl_status forward(const cuda_run *run, const attention_args &a)
+template <class S> sl_status attend_by_definition(const cuda_run *run, const attention_args &a)
 {
-    sl_status status = SL_OK;
-    size_t bytes = shared_room<S>(a.width + a.keys);
     dim3 grid((unsigned)a.queries, (unsigned)a.heads, (unsigned)a.q.dims[0]);
-    if (grid.x == 0 || grid.y == 0 || grid.z == 0)
-        return SL_OK;
-    SL_TRY(allow_shared(attend<S>, bytes));
-    attend<S><<<grid, THREADS, bytes, run->stream>>>(a);
-    SL_TRY(launched("attention kernel"));
-done:
-    return status;
+    return start_attention(run, attend<S>, grid, THREADS, shared_room<S>(a.width + a.keys), a);
 }
+
+template sl_status attend_by_definition<double>(const cuda_run *run, const attention_args &a);
+template sl_status attend_by_definition<float>(const cuda_run *run, const attention_args &a);
 
 sl_status cuda_attention(const cuda_run *run)
 {
     const sl_kernel_call *call = run->call;
-    attention_args a = args_of(call);
-    set_keys(&a, &call->inputs[1], &call->inputs[2]);
+    attention_args a = attention_args_of(call);
     set_documents(&a, sl_call_input(call, 3));
     a.o = view_of(&call->outputs[0]);
     a.lse = view_of(&call->outputs[1]);
     if (is_double(call))
-        return forward<double>(run, a);
-    return attention_fits_tiles(a) ? attend_in_tiles(run, a) : forward<float>(run, a);
+        return attend_by_definition<double>(run, a);
+    if (sl_gpu_mma_fits(call))
+        return attend_by_mma(run, a);
+    return attention_fits_tiles(a) ? attend_in_tiles(run, a) : attend_by_definition<float>(run, a);
 }
 
 template <class S> static sl_status start_deltas(const cuda_run *run, const attention_args &a, S *deltas)
 {
-    dim3 grid((unsigned)((a.queries + WARPS - 1) / WARPS), (unsigned)a.heads, (unsigned)a.q.dims[0]);
-    if (grid.x > 0 && grid.y > 0 && grid.z > 0)
-        find_deltas<S><<<grid, THREADS, 0, run->stream>>>(a, deltas);
-    return launched("attention gradient kernel");
+    dim3 grid((unsigned)((a.queries + DELTA_ROWS - 1) / DELTA_ROWS), (unsigned)a.heads, (unsigned)a.q.dims[0]);
+    return start_attention(run, find_deltas<S>, grid, THREADS, 0, a, deltas);
 }
 
 template <class S> static sl_status backward(const cuda_run *run, const attention_args &a)
 {
     sl_status status = SL_OK;
-    S *deltas = (S *)run->call->scratch;
-    unsigned batch = (unsigned)a.q.dims[0], heads = (unsigned)a.heads, groups = (unsigned)a.k.dims[2];
-    size_t dq_bytes = shared_room<S>(2 * a.width + a.keys);
-    size_t dk_bytes = shared_room<S>(4 * a.width + 2 * a.queries);
-    SL_TRY(allow_shared(find_dq<S>, dq_bytes));
-    SL_TRY(allow_shared(find_dk_dv<S>, dk_bytes));
-    SL_TRY(start_deltas(run, a, deltas));
-    if (batch > 0 && heads > 0 && a.queries > 0)
-        find_dq<S><<<dim3((unsigned)a.queries, heads, batch), THREADS, dq_bytes, run->stream>>>(a, deltas);
-    if (batch > 0 && groups > 0 && a.keys > 0)
-        find_dk_dv<S><<<dim3((unsigned)a.keys, groups, batch), THREADS, dk_bytes, run->stream>>>(a, deltas);
-    SL_TRY(launched("attention gradient kernel"));
+    const S *deltas = (const S *)run->call->scratch;
+    dim3 queries((unsigned)a.queries, (unsigned)a.heads, (unsigned)a.q.dims[0]);
+    dim3 keys((unsigned)a.keys, (unsigned)a.k.dims[2], (unsigned)a.q.dims[0]);
+    SL_TRY(start_deltas(run, a, (S *)run->call->scratch));
+    SL_TRY(start_attention(run, find_dq<S>, queries, THREADS, shared_room<S>(2 * a.width + a.keys), a, deltas));
+    SL_TRY(start_attention(run, find_dk_dv<S>, keys, THREADS, shared_room<S>(4 * a.width + 2 * a.queries), a, deltas));
 done:
     return status;
 }
 
+// By kernels that take the deltas in f32.
 static sl_status backward_in_tiles(const cuda_run *run, const attention_args &a)
 {
     sl_status status = SL_OK;
     float *deltas = (float *)run->call->scratch;
+    uint64_t *kept = (uint64_t *)((char *)deltas + sl_gpu_deltas_bytes(run->call));
     SL_TRY(start_deltas(run, a, deltas));
-    SL_TRY(find_dq_in_tiles(run, a, deltas));
-    SL_TRY(find_dk_dv_in_tiles(run, a, deltas));
+    SL_TRY(sl_gpu_mma_fits(run->call) ? attention_grad_by_mma(run, a, deltas, kept)
+                                      : attention_grad_in_tiles(run, a, deltas));
 done:
     return status;
 }
@@ -292,8 +289,7 @@ done:
 sl_status cuda_attention_grad(const cuda_run *run)
 {
     const sl_kernel_call *call = run->call;
-    attention_args a = args_of(call);
-    set_keys(&a, &call->inputs[1], &call->inputs[2]);
+    attention_args a = attention_args_of(call);
     set_documents(&a, sl_call_input(call, 6));
     a.o = view_of(&call->inputs[3]);
     a.lse = view_of(&call->inputs[4]);
@@ -306,94 +302,5 @@ sl_status cuda_attention_grad(const cuda_run *run)
     a.add_v = sl_call_accumulates(call, 2);
     if (is_double(call))
         return backward<double>(run, a);
-    return attention_fits_tiles(a) ? backward_in_tiles(run, a) : backward<float>(run, a);
-}
-
-// ---- With a cache -----------------------------------------------------------------------------
-
-// Copies new keys or values to their place in the cache; the bits travel through double, which holds all of them.
-__global__ void append(const __grid_constant__ tensor_view rows, const __grid_constant__ tensor_view cache, const int32_t *position, int64_t count, const __grid_constant__ cuda_reporter reporter)
-{
-    int64_t first = *position;
-    if (first < 0 || first + rows.dims[1] > cache.dims[1]) {
-        if (blockIdx.x == 0 && threadIdx.x == 0)
-            report(reporter, CUDA_FAULT_CACHE, first, rows.dims[1], cache.dims[1]);
-        return;
-    }
-    FOR_EACH_ELEMENT (i, count) {
-        int64_t d = i % rows.dims[3], h = i / rows.dims[3] % rows.dims[2], t = i / rows.dims[3] / rows.dims[2];
-        int64_t b = t / rows.dims[1];
-        t %= rows.dims[1];
-        double value = load<double>(rows.data, rows.dtype, start_of(rows, b, t, h) + d * rows.strides[3]);
-        store<double>(cache.data, cache.dtype, start_of(cache, b, first + t, h) + d * cache.strides[3], value, false);
-    }
-}
-
-sl_status cuda_attention_cached(const cuda_run *run)
-{
-    const sl_kernel_call *call = run->call;
-    attention_args a = args_of(call);
-    int64_t count = sl_meta_count(&call->inputs[1].meta);
-    set_keys(&a, &call->inputs[3], &call->inputs[4]);
-    a.o = view_of(&call->outputs[0]);
-    a.position = (const int32_t *)call->inputs[5].data;
-    for (int i = 0; i < 2; i++)
-        append<<<element_blocks(count > 0 ? count : 1), BLOCK, 0, run->stream>>>(
-            view_of(&call->inputs[1 + i]), i == 0 ? a.k : a.v, a.position, count, run->reporter);
-    return is_double(call) ? forward<double>(run, a) : forward<float>(run, a);
-}
-
-// ---- Rotary embedding -------------------------------------------------------------------------
-
-template <class S>
-__global__ void rotate(const __grid_constant__ tensor_view x, const __grid_constant__ tensor_view cosines, const __grid_constant__ tensor_view sines, const __grid_constant__ tensor_view positions, const __grid_constant__ tensor_view y,
-                       int64_t count, bool inverse, bool add, const __grid_constant__ cuda_reporter reporter)
-{
-    int64_t half = cosines.dims[1], pairs = x.dims[3] - half; // a pair to rotate, or one element of the rest
-    FOR_EACH_ELEMENT (i, count) {
-        int64_t row = quotient(i, pairs), d = i - row * pairs, line = quotient(row, x.dims[2]);
-        int64_t h = row - line * x.dims[2], b = quotient(line, x.dims[1]), t = line - b * x.dims[1];
-        int64_t position = t;
-        bool own = positions.rank == 2; // positions of each row of the batch
-        if (positions.data)
-            position = ((const int32_t *)positions.data)[own ? b * positions.strides[0] + t * positions.strides[1]
-                                                             : t * positions.strides[0]];
-        if (position < 0 || position >= cosines.dims[0]) {
-            report(reporter, CUDA_FAULT_POSITION, position, own ? line : t, cosines.dims[0]);
-            continue;
-        }
-        int64_t from = start_of(x, b, t, h), to = start_of(y, b, t, h);
-        if (d >= half) {
-            S rest = load<S>(x.data, x.dtype, from + (d + half) * x.strides[3]);
-            store<S>(y.data, y.dtype, to + (d + half) * y.strides[3], rest, add);
-            continue;
-        }
-        S c = load<S>(cosines.data, cosines.dtype, position * cosines.strides[0] + d * cosines.strides[1]);
-        S s = load<S>(sines.data, sines.dtype, position * sines.strides[0] + d * sines.strides[1]);
-        S first = load<S>(x.data, x.dtype, from + d * x.strides[3]);
-        S second = load<S>(x.data, x.dtype, from + (d + half) * x.strides[3]);
-        s = inverse ? -s : s;
-        store<S>(y.data, y.dtype, to + d * y.strides[3], first * c - second * s, add);
-        store<S>(y.data, y.dtype, to + (d + half) * y.strides[3], second * c + first * s, add);
-    }
-}
-
-sl_status cuda_rope(const cuda_run *run)
-{
-    const sl_kernel_call *call = run->call;
-    const sl_view *x = sl_call_input(call, 0);
-    tensor_view cosines = view_of(sl_call_input(call, 1)), sines = view_of(sl_call_input(call, 2));
-    tensor_view positions = view_of(sl_call_input(call, 3)), y = view_of(sl_call_output(call, 0));
-    bool add = sl_call_accumulates(call, 0);
-    int64_t width = x->meta.shape.dims[3];
-    int64_t count = width > 0 ? sl_meta_count(&x->meta) / width * (width - cosines.dims[1]) : 0;
-    if (count == 0)
-        return SL_OK;
-    if (is_double(call))
-        rotate<double><<<element_blocks(count), BLOCK, 0, run->stream>>>(view_of(x), cosines, sines, positions, y, count,
-                                                                         call->attrs.inverse, add, run->reporter);
-    else
-        rotate<float><<<element_blocks(count), BLOCK, 0, run->stream>>>(view_of(x), cosines, sines, positions, y, count,
-                                                                        call->attrs.inverse, add, run->reporter);
-    return launched("rope kernel");
+    return sl_gpu_mma_fits(call) || attention_fits_tiles(a) ? backward_in_tiles(run, a) : backward<float>(run, a);
 }

@@ -20,12 +20,6 @@ struct attention_args {
     int64_t document_strides[2];
 };
 
-// Where row (b, t, h) of a [B,T,H,D] tensor starts.
-__device__ __forceinline__ int64_t start_of(const tensor_view &view, int64_t b, int64_t t, int64_t h)
-{
-    return b * view.strides[0] + t * view.strides[1] + h * view.strides[2];
-}
-
 __device__ __forceinline__ int64_t visible_keys(const attention_args &a, int64_t t)
 {
     if (a.position)
@@ -76,10 +70,32 @@ template <class Kernel> static sl_status allow_shared(Kernel kernel, size_t byte
                    bytes);
 }
 
+// Starts a kernel, unless there is nothing to do.
+template <class Kernel, class... Args>
+static sl_status start_attention(const cuda_run *run, Kernel kernel, dim3 grid, int threads, size_t bytes,
+                                 const Args &...args)
+{
+    sl_status status = SL_OK;
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0)
+        return SL_OK;
+    SL_TRY(allow_shared(kernel, bytes));
+    kernel<<<grid, threads, bytes, run->stream>>>(args...);
+    SL_TRY(launched("attention kernel"));
+done:
+    return status;
+}
+
+// attention.cu. All that a call says but results, gradients and documents.
+attention_args attention_args_of(const sl_kernel_call *call);
+template <class S> sl_status attend_by_definition(const cuda_run *run, const attention_args &a);
+
+// attention_mma.cu: by the matrix units, if sl_gpu_mma_fits. The gradients also take room for the bits of dropout.
+sl_status attend_by_mma(const cuda_run *run, const attention_args &a);
+sl_status attention_grad_by_mma(const cuda_run *run, const attention_args &a, const float *deltas, uint64_t *kept);
+
 // attention_tiled.cu: all kernels of f32 sums, for heads of at most 128.
 bool attention_fits_tiles(const attention_args &a);
 sl_status attend_in_tiles(const cuda_run *run, const attention_args &a);
-sl_status find_dq_in_tiles(const cuda_run *run, const attention_args &a, const float *deltas);
-sl_status find_dk_dv_in_tiles(const cuda_run *run, const attention_args &a, const float *deltas);
+sl_status attention_grad_in_tiles(const cuda_run *run, const attention_args &a, const float *deltas);
 
 #endif

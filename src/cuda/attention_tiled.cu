@@ -403,64 +403,39 @@ __global__ void __launch_bounds__(TILE_THREADS) find_dk_dv_tiles(const __grid_co
 
 // ---- Calls ------------------------------------------------------------------------------------
 
-// Rows of a tile a row group, and columns of a tile a thread, for heads of up to D: tiles of all tensors and `matrices` of
-// weights fit into the 99 KiB that every GPU has.
+// D, R and C of a kernel are chosen so that tiles of all tensors and of weights fit into the 99 KiB that every GPU has.
 template <int D, int R, int C> static size_t tile_bytes(int of_queries, int of_keys, int64_t weights)
 {
     int64_t rows = of_queries * ROW_GROUPS * R + of_keys * COLUMNS * C;
     return (size_t)(rows * (D + PAD) + weights) * sizeof(float);
 }
 
-static unsigned tile_count(int64_t rows, int size)
+static dim3 grid_of(const attention_args &a, int64_t rows, int size, int64_t heads)
 {
-    return (unsigned)((rows + size - 1) / size);
+    return dim3((unsigned)((rows + size - 1) / size), (unsigned)heads, (unsigned)a.q.dims[0]);
 }
 
 template <int D, int R, int C> static sl_status start_forward(const cuda_run *run, const attention_args &a)
 {
-    sl_status status = SL_OK;
     enum { QUERIES = ROW_GROUPS * R, KEYS = COLUMNS * C };
-    size_t bytes = tile_bytes<D, R, C>(1, 2, KEYS * (QUERIES + PAD));
-    dim3 grid(tile_count(a.queries, QUERIES), (unsigned)a.heads, (unsigned)a.q.dims[0]);
-    if (grid.x == 0 || grid.y == 0 || grid.z == 0)
-        return SL_OK;
-    SL_TRY(allow_shared(attend_tiles<D, R, C>, bytes));
-    attend_tiles<D, R, C><<<grid, TILE_THREADS, bytes, run->stream>>>(a);
-    SL_TRY(launched("attention kernel"));
-done:
-    return status;
+    return start_attention(run, attend_tiles<D, R, C>, grid_of(a, a.queries, QUERIES, a.heads), TILE_THREADS,
+                           tile_bytes<D, R, C>(1, 2, KEYS * (QUERIES + PAD)), a);
 }
 
 template <int D, int R, int C>
 static sl_status start_dq(const cuda_run *run, const attention_args &a, const float *deltas)
 {
-    sl_status status = SL_OK;
     enum { QUERIES = ROW_GROUPS * R, KEYS = COLUMNS * C };
-    size_t bytes = tile_bytes<D, R, C>(2, 2, KEYS * (QUERIES + PAD));
-    dim3 grid(tile_count(a.queries, QUERIES), (unsigned)a.heads, (unsigned)a.q.dims[0]);
-    if (grid.x == 0 || grid.y == 0 || grid.z == 0)
-        return SL_OK;
-    SL_TRY(allow_shared(find_dq_tiles<D, R, C>, bytes));
-    find_dq_tiles<D, R, C><<<grid, TILE_THREADS, bytes, run->stream>>>(a, deltas);
-    SL_TRY(launched("attention gradient kernel"));
-done:
-    return status;
+    return start_attention(run, find_dq_tiles<D, R, C>, grid_of(a, a.queries, QUERIES, a.heads), TILE_THREADS,
+                           tile_bytes<D, R, C>(2, 2, KEYS * (QUERIES + PAD)), a, deltas);
 }
 
 template <int D, int R, int C>
 static sl_status start_dk_dv(const cuda_run *run, const attention_args &a, const float *deltas)
 {
-    sl_status status = SL_OK;
     enum { QUERIES = ROW_GROUPS * R, KEYS = COLUMNS * C };
-    size_t bytes = tile_bytes<D, R, C>(2, 2, 2 * QUERIES * (KEYS + PAD));
-    dim3 grid(tile_count(a.keys, KEYS), (unsigned)a.k.dims[2], (unsigned)a.q.dims[0]);
-    if (grid.x == 0 || grid.y == 0 || grid.z == 0)
-        return SL_OK;
-    SL_TRY(allow_shared(find_dk_dv_tiles<D, R, C>, bytes));
-    find_dk_dv_tiles<D, R, C><<<grid, TILE_THREADS, bytes, run->stream>>>(a, deltas);
-    SL_TRY(launched("attention gradient kernel"));
-done:
-    return status;
+    return start_attention(run, find_dk_dv_tiles<D, R, C>, grid_of(a, a.keys, KEYS, a.k.dims[2]), TILE_THREADS,
+                           tile_bytes<D, R, C>(2, 2, 2 * QUERIES * (KEYS + PAD)), a, deltas);
 }
 
 bool attention_fits_tiles(const attention_args &a)
@@ -473,12 +448,11 @@ sl_status attend_in_tiles(const cuda_run *run, const attention_args &a)
     return a.width <= 64 ? start_forward<64, 8, 4>(run, a) : start_forward<128, 8, 2>(run, a);
 }
 
-sl_status find_dq_in_tiles(const cuda_run *run, const attention_args &a, const float *deltas)
+sl_status attention_grad_in_tiles(const cuda_run *run, const attention_args &a, const float *deltas)
 {
-    return a.width <= 64 ? start_dq<64, 8, 4>(run, a, deltas) : start_dq<128, 4, 2>(run, a, deltas);
-}
-
-sl_status find_dk_dv_in_tiles(const cuda_run *run, const attention_args &a, const float *deltas)
-{
-    return a.width <= 64 ? start_dk_dv<64, 4, 4>(run, a, deltas) : start_dk_dv<128, 4, 2>(run, a, deltas);
+    bool narrow = a.width <= 64;
+    sl_status status = narrow ? start_dq<64, 8, 4>(run, a, deltas) : start_dq<128, 4, 2>(run, a, deltas);
+    if (status != SL_OK)
+        return status;
+    return narrow ? start_dk_dv<64, 4, 4>(run, a, deltas) : start_dk_dv<128, 4, 2>(run, a, deltas);
 }

@@ -116,6 +116,12 @@ struct tensor_view {
     }
 };
 
+// Where row (b, t, h) of a [B,T,H,D] tensor starts.
+__device__ __forceinline__ int64_t start_of(const tensor_view &view, int64_t b, int64_t t, int64_t h)
+{
+    return b * view.strides[0] + t * view.strides[1] + h * view.strides[2];
+}
+
 // Whether the numbers of a call are double.
 bool is_double(const sl_kernel_call *call);
 

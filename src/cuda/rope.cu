@@ -1,5 +1,4 @@
-// Rotary embedding of whole heads of bf16 whose elements lie side by side: eight pairs a thread. All else goes to the
-// general kernel (attention.cu).
+// Rotary embedding: of whole heads of bf16 whose elements lie side by side eight pairs a thread, of all else one.
 #include "cuda/element.cuh"
 
 #include "kernel/call.h"
@@ -91,5 +90,60 @@ sl_status cuda_rope_eights(const cuda_run *run)
         rotate_eights<float><<<element_blocks(args.pieces), BLOCK, 0, run->stream>>>(args, run->reporter);
     else
         rotate_eights<__nv_bfloat16><<<element_blocks(args.pieces), BLOCK, 0, run->stream>>>(args, run->reporter);
+    return launched("rope kernel");
+}
+
+// ---- Any strides and element types ------------------------------------------------------------
+
+template <class S>
+__global__ void rotate(const __grid_constant__ tensor_view x, const __grid_constant__ tensor_view cosines, const __grid_constant__ tensor_view sines, const __grid_constant__ tensor_view positions, const __grid_constant__ tensor_view y,
+                       int64_t count, bool inverse, bool add, const __grid_constant__ cuda_reporter reporter)
+{
+    int64_t half = cosines.dims[1], pairs = x.dims[3] - half; // a pair to rotate, or one element of the rest
+    FOR_EACH_ELEMENT (i, count) {
+        int64_t row = quotient(i, pairs), d = i - row * pairs, line = quotient(row, x.dims[2]);
+        int64_t h = row - line * x.dims[2], b = quotient(line, x.dims[1]), t = line - b * x.dims[1];
+        int64_t position = t;
+        bool own = positions.rank == 2; // positions of each row of the batch
+        if (positions.data)
+            position = ((const int32_t *)positions.data)[own ? b * positions.strides[0] + t * positions.strides[1]
+                                                             : t * positions.strides[0]];
+        if (position < 0 || position >= cosines.dims[0]) {
+            report(reporter, CUDA_FAULT_POSITION, position, own ? line : t, cosines.dims[0]);
+            continue;
+        }
+        int64_t from = start_of(x, b, t, h), to = start_of(y, b, t, h);
+        if (d >= half) {
+            S rest = load<S>(x.data, x.dtype, from + (d + half) * x.strides[3]);
+            store<S>(y.data, y.dtype, to + (d + half) * y.strides[3], rest, add);
+            continue;
+        }
+        S c = load<S>(cosines.data, cosines.dtype, position * cosines.strides[0] + d * cosines.strides[1]);
+        S s = load<S>(sines.data, sines.dtype, position * sines.strides[0] + d * sines.strides[1]);
+        S first = load<S>(x.data, x.dtype, from + d * x.strides[3]);
+        S second = load<S>(x.data, x.dtype, from + (d + half) * x.strides[3]);
+        s = inverse ? -s : s;
+        store<S>(y.data, y.dtype, to + d * y.strides[3], first * c - second * s, add);
+        store<S>(y.data, y.dtype, to + (d + half) * y.strides[3], second * c + first * s, add);
+    }
+}
+
+sl_status cuda_rope(const cuda_run *run)
+{
+    const sl_kernel_call *call = run->call;
+    const sl_view *x = sl_call_input(call, 0);
+    tensor_view cosines = view_of(sl_call_input(call, 1)), sines = view_of(sl_call_input(call, 2));
+    tensor_view positions = view_of(sl_call_input(call, 3)), y = view_of(sl_call_output(call, 0));
+    bool add = sl_call_accumulates(call, 0);
+    int64_t width = x->meta.shape.dims[3];
+    int64_t count = width > 0 ? sl_meta_count(&x->meta) / width * (width - cosines.dims[1]) : 0;
+    if (count == 0)
+        return SL_OK;
+    if (is_double(call))
+        rotate<double><<<element_blocks(count), BLOCK, 0, run->stream>>>(view_of(x), cosines, sines, positions, y, count,
+                                                                         call->attrs.inverse, add, run->reporter);
+    else
+        rotate<float><<<element_blocks(count), BLOCK, 0, run->stream>>>(view_of(x), cosines, sines, positions, y, count,
+                                                                        call->attrs.inverse, add, run->reporter);
     return launched("rope kernel");
 }

@@ -92,6 +92,37 @@ static size_t fused(const sl_kernel_call *call)
     return bytes;
 }
 
+/* ---- Attention ------------------------------------------------------------------------------- */
+
+static bool all_bf16(const sl_view *views, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (views[i].meta.dtype != SL_BF16)
+            return false;
+    }
+    return true;
+}
+
+bool sl_gpu_mma_fits(const sl_kernel_call *call)
+{
+    bool backward = call->op == SL_OP_ATTENTION_GRAD, cached = call->op == SL_OP_ATTENTION_CACHED;
+    if (sl_dim_from_last(&call->inputs[0].meta, 1) > 256 || !all_bf16(call->inputs, cached ? 5 : backward ? 4 : 3))
+        return false;
+    return backward ? all_bf16(&call->inputs[5], 1) && all_bf16(call->outputs, 3) : all_bf16(call->outputs, 1);
+}
+
+size_t sl_gpu_deltas_bytes(const sl_kernel_call *call)
+{
+    return (size_t)sl_row_count(&call->inputs[0].meta, 1) * sizeof(double);
+}
+
+static size_t kept_bytes(const sl_kernel_call *call)
+{
+    size_t words = ((size_t)call->inputs[1].meta.shape.dims[1] + 63) / 64;
+    bool needed = call->attrs.p > 0 && sl_gpu_mma_fits(call);
+    return needed ? (size_t)sl_row_count(&call->inputs[0].meta, 1) * words * sizeof(uint64_t) : 0;
+}
+
 size_t sl_gpu_scratch(const sl_kernel_call *call)
 {
     const sl_view *in = call->inputs;
@@ -106,8 +137,8 @@ size_t sl_gpu_scratch(const sl_kernel_call *call)
     case SL_OP_LAYERNORM_GRAD_W:
     case SL_OP_RMSNORM_GRAD_W:
         return column_sums(sl_row_count(&in[1].meta, 1), 2 * sl_dim_from_last(&in[1].meta, 1));
-    case SL_OP_ATTENTION_GRAD: /* a number for each query of each head */
-        return (size_t)sl_row_count(&in[0].meta, 1) * sizeof(double);
+    case SL_OP_ATTENTION_GRAD:
+        return sl_gpu_deltas_bytes(call) + kept_bytes(call);
     case SL_OP_EMBEDDING_GRAD: /* positions by token, and where each token's begin */
         return (size_t)(sl_meta_count(&in[0].meta) + call->outputs[0].meta.shape.dims[0] + 1) * sizeof(int32_t);
     case SL_OP_CROSS_ENTROPY:

@@ -24,6 +24,12 @@ size_t sl_gpu_product_workspace(const sl_kernel_call *call);
 /* LINEAR_GRAD_W: bytes for a copy of an input whose rows do not lie alike; 0 if it is used as it lies. */
 size_t sl_gpu_packed_bytes(const sl_kernel_call *call, int input);
 
+/* Whether our kernel for the matrix units takes this call of attention: all data is bf16, heads are at most 256 wide. */
+bool sl_gpu_mma_fits(const sl_kernel_call *call);
+/* ATTENTION_GRAD: scratch begins with a number for each query of each head. After it lie the bits of dropout that
+ * one kernel draws and the other reads, a word for 64 weights of a query. */
+size_t sl_gpu_deltas_bytes(const sl_kernel_call *call);
+
 /* Bytes that our own kernel of the op needs. */
 size_t sl_gpu_scratch(const sl_kernel_call *call);
 

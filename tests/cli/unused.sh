@@ -9,7 +9,7 @@ nm -g --defined-only "$library" 2>/dev/null | awk 'NF == 3 && $3 ~ /^sl_/ { prin
 [ "$(wc -l <"$scratch/defined")" -gt 500 ] || fail "the functions of the library were not found"
 {
     nm -u "$library" 2>/dev/null | awk 'NF == 2 { print $2 }' # what an object wants from others
-    grep -rohE '\bsl_[a-z0-9_]+\b' --include='*.[ch]' --include='*.cc' tools bench examples tests src/comm/plugin src/cuda
+    grep -rohE '\bsl_[a-z0-9_]+\b' --include='*.[ch]' --include='*.cc' --include='*.cu' --include='*.cuh' tools bench examples tests src/comm/plugin src/cuda
 } | sort -u >"$scratch/used"
 comm -23 "$scratch/defined" "$scratch/used" >"$scratch/unused"
 

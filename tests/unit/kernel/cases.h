@@ -381,9 +381,89 @@ static const op_case cases[] = {
       { .scale = 0.1 },
       2e-6,
       false },
+    /* Heads whose rows are a multiple of 16 bytes in bf16, and more than a tile of a GPU. */
+    { SL_OP_ATTENTION,
+      "1x70x2x64 1x70x1x64 1x70x1x64",
+      "1x70x2x64 1x2x70",
+      { .scale = 0.125, .causal = true, .p = 0.2, .key = 83 },
+      2e-6,
+      false },
+    { SL_OP_ATTENTION_GRAD,
+      "1x70x2x64 1x70x1x64 1x70x1x64 1x70x2x64 p:1x2x70 1x70x2x64",
+      "1x70x2x64 1x70x1x64 1x70x1x64",
+      { .scale = 0.125, .causal = true, .p = 0.2, .key = 83 },
+      4e-6,
+      false },
+    { SL_OP_ATTENTION,
+      "1x66x1x32 1x128x1x32 1x128x1x32",
+      "1x66x1x32 1x1x66",
+      { .scale = 0.05, .p = 0.4, .key = 84 },
+      2e-6,
+      false },
+    { SL_OP_ATTENTION_GRAD,
+      "1x66x1x32 1x128x1x32 1x128x1x32 1x66x1x32 p:1x1x66 1x66x1x32",
+      "1x66x1x32 1x128x1x32 1x128x1x32",
+      { .scale = 0.05, .p = 0.4, .key = 84 },
+      4e-6,
+      false },
+    { SL_OP_ATTENTION,
+      "1x70x1x128 1x70x1x128 1x70x1x128",
+      "1x70x1x128 1x1x70",
+      { .scale = 0.1, .causal = true, .window = 40, .softcap = 2 },
+      2e-6,
+      false },
+    { SL_OP_ATTENTION_GRAD,
+      "1x70x1x128 1x70x1x128 1x70x1x128 1x70x1x128 p:1x1x70 1x70x1x128",
+      "1x70x1x128 1x70x1x128 1x70x1x128",
+      { .scale = 0.1, .causal = true, .window = 40, .softcap = 2 },
+      4e-6,
+      false },
+    { SL_OP_ATTENTION,
+      "1x17x1x256 1x66x1x256 1x66x1x256",
+      "1x17x1x256 1x1x17",
+      { .scale = 0.05, .p = 0.3, .key = 85 },
+      2e-6,
+      false },
+    { SL_OP_ATTENTION_GRAD,
+      "1x17x1x256 1x66x1x256 1x66x1x256 1x17x1x256 p:1x1x17 1x17x1x256",
+      "1x17x1x256 1x66x1x256 1x66x1x256",
+      { .scale = 0.05, .p = 0.3, .key = 85 },
+      4e-6,
+      false },
+    { SL_OP_ATTENTION,
+      "1x70x2x64 1x70x1x64 1x70x1x64 i50:1x70",
+      "1x70x2x64 1x2x70",
+      { .scale = 0.125, .causal = true },
+      2e-6,
+      false },
+    { SL_OP_ATTENTION_GRAD,
+      "1x70x2x64 1x70x1x64 1x70x1x64 1x70x2x64 p:1x2x70 1x70x2x64 i50:1x70",
+      "1x70x2x64 1x70x1x64 1x70x1x64",
+      { .scale = 0.125, .causal = true },
+      4e-6,
+      false },
+    { SL_OP_ATTENTION_CACHED,
+      "1x17x2x64 1x17x1x64 1x17x1x64 1x70x1x64 1x70x1x64 i50:s",
+      "1x17x2x64",
+      { .scale = 0.3, .window = 50 },
+      2e-6,
+      false },
 };
 
 enum { CASE_COUNT = sizeof cases / sizeof *cases };
+
+/* The first op that no case runs; NULL if all are here. */
+HELPER const char *op_without_case(void)
+{
+    for (int op = 0; op < SL_OP_COUNT; op++) {
+        bool found = op == SL_OP_CAST; /* its dtypes have a test of their own */
+        for (size_t i = 0; i < CASE_COUNT; i++)
+            found = found || (int)cases[i].op == op;
+        if (!found)
+            return sl_op_name((sl_op)op);
+    }
+    return NULL;
+}
 
 /* The generator of the test numbers starts here for case i, so that every run of a case sees the same ones. */
 HELPER void seed_case(size_t i)
