@@ -28,10 +28,11 @@ typedef struct SL_NAMED_FIELDS sl_cluster {
     sl_cluster_link inside;  /* between devices of one machine */
     sl_cluster_link between; /* between devices of two machines */
     double shared_cores;     /* ranks of a machine that can work at once, if they share its processors; 0: all */
+    bool processors;         /* devices are processors: the copy that a checkpoint is written from is in their memory */
 } sl_cluster;
 
-/* Reads YAML with the keys machines, devices, memory (such as 80GB), flops, bandwidth, and inside and between with
- * latency and bandwidth each. An error names file, line and column. */
+/* Reads YAML with the keys machines, devices, device (gpu, which is the default, or cpu), memory (such as 80GB), flops,
+ * bandwidth, and inside and between with latency and bandwidth each. An error names file, line and column. */
 SL_API SL_MUST_CHECK sl_status sl_cluster_load(const char *path, sl_cluster *out);
 /* This machine with so many ranks, at the rates that a matrix product and a copy reach now. Its memory is
  * parallel.memory_gb, else an equal share of the machine's. */

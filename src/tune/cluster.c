@@ -14,7 +14,13 @@
 
 /* ---- Files ----------------------------------------------------------------------------------- */
 
-typedef enum cluster_value { CLUSTER_COUNT, CLUSTER_MEMORY, CLUSTER_RATE, CLUSTER_SECONDS } cluster_value;
+typedef enum cluster_value {
+    CLUSTER_COUNT,
+    CLUSTER_DEVICE,
+    CLUSTER_MEMORY,
+    CLUSTER_RATE,
+    CLUSTER_SECONDS
+} cluster_value;
 
 /* A key of the file and where its value goes. */
 typedef struct cluster_key {
@@ -28,6 +34,7 @@ typedef struct cluster_key {
 static const cluster_key cluster_keys[] = {
     { .section = "", .key = "machines", .type = CLUSTER_COUNT, .offset = CLUSTER_AT(machines) },
     { .section = "", .key = "devices", .type = CLUSTER_COUNT, .offset = CLUSTER_AT(devices) },
+    { .section = "", .key = "device", .type = CLUSTER_DEVICE, .offset = CLUSTER_AT(processors) },
     { .section = "", .key = "memory", .type = CLUSTER_MEMORY, .offset = CLUSTER_AT(memory) },
     { .section = "", .key = "flops", .type = CLUSTER_RATE, .offset = CLUSTER_AT(flops_per_s) },
     { .section = "", .key = "bandwidth", .type = CLUSTER_RATE, .offset = CLUSTER_AT(bytes_per_s) },
@@ -83,6 +90,11 @@ static sl_status take_value(cluster_reader *r, const cluster_key *key)
         SL_TRY(sl_parse_int(what, text_of(r), 1, SL_MAX_RANKS, &count));
         *(int *)target = (int)count;
         break;
+    case CLUSTER_DEVICE:
+        if (strcmp(text_of(r), "cpu") != 0 && strcmp(text_of(r), "gpu") != 0)
+            return fail_at(r, key->key, "this is gpu or cpu");
+        *(bool *)target = strcmp(text_of(r), "cpu") == 0;
+        break;
     case CLUSTER_MEMORY:
         SL_TRY(sl_parse_memory(what, text_of(r), target));
         break;
@@ -119,8 +131,8 @@ static sl_status take_mapping(cluster_reader *r, const char *section)
         if (!link && i == CLUSTER_KEYS)
             return fail_at(r, name,
                            *section ? "there is no such key; a link has latency and bandwidth"
-                                    : "there is no such key; there are machines, devices, memory, flops, bandwidth, "
-                                      "inside and between");
+                                    : "there is no such key; there are machines, devices, device, memory, flops, "
+                                      "bandwidth, inside and between");
         if (!link && r->seen[i])
             return fail_at(r, name, "this is given a second time");
         if (!link)
@@ -136,7 +148,7 @@ static sl_status check_cluster(const cluster_reader *r)
 {
     for (int i = 0; i < CLUSTER_KEYS; i++) {
         const cluster_key *key = &cluster_keys[i];
-        if (!r->seen[i] && strcmp(key->section, "between") != 0)
+        if (!r->seen[i] && strcmp(key->section, "between") != 0 && key->type != CLUSTER_DEVICE)
             return sl_fail(SL_ERR_ARGUMENT, "%s: %s%s%s is missing", r->path, key->section, *key->section ? "." : "",
                            key->key);
     }
@@ -201,6 +213,7 @@ sl_status sl_cluster_measure(const sl_train_config *config, int ranks, sl_cluste
         .inside = { .latency = 20e-6,
                     .bandwidth = rates.bytes_per_s / 2 }, /* a rank wakes up, and reads what one wrote */
         .shared_cores = fmax(1, cores / threads),
+        .processors = true,
     };
 done:
     sl_device_close(device);

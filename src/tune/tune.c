@@ -77,7 +77,7 @@ done:
 }
 
 /* What one element of a parameter costs the optimizer, and what tied ends exchange. */
-static void set_rates(sl_tune *tune, bool own_memory)
+static void set_rates(sl_tune *tune)
 {
     const sl_optim_options optim = sl_plan_optim_options(tune->config);
     enum { MANY = 1 << 20 };
@@ -88,7 +88,7 @@ static void set_rates(sl_tune *tune, bool own_memory)
     tune->setting = (tune_setting){ .cluster = &tune->cluster,
                                     .state_bytes = state,
                                     .update_seconds = moved / tune->cluster.bytes_per_s,
-                                    .own_memory = own_memory };
+                                    .own_memory = !tune->cluster.processors };
     int place = tune->plan->tied ? sl_param_list_find(tune->plan->params, tune->plan->embedding) : -1;
     if (place >= 0) {
         const sl_param_info *param = sl_param_list_at(tune->plan->params, place);
@@ -126,7 +126,7 @@ sl_status sl_tune_create(const sl_tune_options *options, sl_tune **out)
     SL_TRY(load_config(tune, "batch.size=1", &tune->sample));
     SL_TRY(sl_plan_create_shape(tune->sample, NULL, NULL, &tune->plan));
     SL_TRY(sl_tune_read_model(tune->plan, tune->arena, &tune->model));
-    set_rates(tune, options->cluster != NULL);
+    set_rates(tune);
     bool here = tune->measure && !options->cluster;
     if (here)
         SL_TRY(measure_machine(tune));

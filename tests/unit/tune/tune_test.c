@@ -170,6 +170,7 @@ static void a_cluster_is_read_and_mistakes_name_their_place(void **state)
         { "machines: 2\n", "machines: 1\nmachines: 1\n", "cluster.yaml:2:1: machines: this is given a second time" },
         { "machines: 2\n", "", "machines is missing" },
         { "devices: 8", "devices: 0", "cluster.yaml:2:10: devices: 0 is outside" },
+        { "devices: 8", "devices: 8\ndevice: tpu", "cluster.yaml:3:9: device: this is gpu or cpu" },
         { "memory: 80GB", "memory: much", "cluster.yaml:3:9: memory: 'much'" },
         { "flops:", "flop:", "flop: there is no such key" },
         { "latency", "late", "late: there is no such key; a link has" },
@@ -182,6 +183,7 @@ static void a_cluster_is_read_and_mistakes_name_their_place(void **state)
     assert_int_equal(load_cluster(text, &cluster), SL_OK);
     assert_int_equal(cluster.machines, 2);
     assert_int_equal(cluster.devices, 8);
+    assert_false(cluster.processors);
     assert_true(cluster.memory == 80e9 && cluster.between.bandwidth == 5e10 && cluster.inside.latency == 3e-6);
     for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
         const char *at = strstr(cluster_text, mistakes[i].from);
@@ -270,6 +272,31 @@ static void every_choice_is_a_file_that_train_takes_and_has_the_memory_it_names(
     }
     assert_true(searched); /* a schedule in a file beside the plan was among them */
     sl_tune_destroy(tune);
+}
+
+/* What a checkpoint is written from lies in the memory of the machine: a GPU does not give any for it, a processor does. */
+static void a_cluster_of_processors_counts_the_copy_for_checkpoints(void **state)
+{
+    (void)state;
+    sl_tune *tune = NULL;
+    double memory[2];
+    write_text();
+    for (int processors = 0; processors < 2; processors++) {
+        sl_cluster cluster = two_machines;
+        char text[400];
+        snprintf(text, sizeof text, "%sbetween: {latency: 1e-5, bandwidth: 5e10}\ndevice: %s\n", cluster_text,
+                 processors ? "cpu" : "gpu");
+        sl_cluster read = { .machines = 0 };
+        assert_int_equal(load_cluster(text, &read), SL_OK);
+        cluster.processors = read.processors;
+        const sl_tune_options options = {
+            .overrides = base, .override_count = BASE, .cluster = &cluster, .top = 1, .budget_seconds = 0.01
+        };
+        assert_int_equal(sl_tune_create(&options, &tune), SL_OK);
+        memory[processors] = sl_tune_get(tune, 0).memory;
+        sl_tune_destroy(tune);
+    }
+    assert_true(memory[1] > memory[0]);
 }
 
 static void little_memory_is_kept_and_too_little_says_what_would_do(void **state)
@@ -388,6 +415,7 @@ int main(void)
         cmocka_unit_test(ranks_on_one_device_take_the_sum_of_their_work),
         cmocka_unit_test(a_cluster_is_read_and_mistakes_name_their_place),
         cmocka_unit_test(every_choice_is_a_file_that_train_takes_and_has_the_memory_it_names),
+        cmocka_unit_test(a_cluster_of_processors_counts_the_copy_for_checkpoints),
         cmocka_unit_test(little_memory_is_kept_and_too_little_says_what_would_do),
         cmocka_unit_test(measured_costs_are_those_of_the_units_here),
         cmocka_unit_test(failures_while_measuring_leave_the_costs_as_they_were),
