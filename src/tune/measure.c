@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { LEAST_PASSES = 1, MOST_PASSES = 8, SAME_KIND = 2 };
+enum { LEAST_PASSES = 2, MOST_PASSES = 8, SAME_KIND = 2 };
 /* What is timed of a unit: its phases, and packing its weights for them. */
 enum { TIMED_PACK_F = SL_PHASE_COUNT, TIMED_PACK_I, TIMED_COUNT };
 static const double PASS_SECONDS = 0.03; /* that are enough beyond the least number of passes */
