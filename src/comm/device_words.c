@@ -47,6 +47,8 @@ const char *sl_rank_obstacle(const sl_rank_offer *offers, int ranks, int a, int 
         return "ranks are on several machines";
     if (offers[a].neighbors > offers[a].limit || offers[b].neighbors > offers[b].limit)
         return "too many ranks are threads of one process";
+    if (offers[a].process != offers[b].process && offers[a].wish != SL_LINKS_ANY)
+        return "ranks are processes (SLUICE_DEVICE_LINKS=1 links them)";
     return NULL;
 }
 

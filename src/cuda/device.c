@@ -11,7 +11,8 @@
 enum { LEAST_BYTES = 256 };
 
 /* A process has 32 queues to a GPU (CUDA_DEVICE_MAX_CONNECTIONS, see module.c). Streams that share one hold each other
- * up, for ever if one waits for a word that the other is to write. A rank has six streams. */
+ * up, for ever if one waits for a word that the other is to write. A rank has up to six streams, two if it has only
+ * links. */
 enum { SHARE_LIMIT = 5 };
 
 sl_status cuda_check(cudaError_t error, const char *what)
@@ -235,7 +236,7 @@ const sl_device_backend cuda_backend = {
     .event_query = cuda_event_query,
     .event_elapsed = cuda_event_elapsed,
     .share_limit = SHARE_LIMIT,
-    .shares_unasked = false, /* four ranks on one GPU have been seen to hold each other up */
+    .shares_unasked = true,
     .share = cuda_share,
     .unshare = cuda_unshare,
     .attach = cuda_attach,

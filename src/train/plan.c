@@ -62,6 +62,7 @@ sl_status sl_plan_create_stages(const sl_train_config *config, const sl_model *m
     sl_train_plan *plan = NULL;
     SL_TRY(SL_NEW(plan));
     plan->config = config;
+    plan->device = "cpu"; /* nothing runs: the parameters and their stages are the same on all */
     plan->model = *model;
     SL_TRY(sl_arena_create(&plan->arena));
     SL_TRY(sl_plan_set_model(plan));
