@@ -49,8 +49,8 @@ typedef struct SL_NAMED_FIELDS sl_tune_options {
     const sl_cluster *cluster; /* NULL: this machine */
     bool measure;              /* run each kind of layer here, instead of the model of FLOPs and bytes */
     int top;                   /* how many choices; 0: 5 */
-    bool spread;               /* from the fastest to the slowest in even steps of time, instead of the fastest: to compare */
-    double budget_seconds;     /* of the search for a schedule of each choice; 0: SL_PLAN_BUDGET */
+    bool spread; /* from the fastest to the slowest in even steps of time, instead of the fastest: to compare */
+    double budget_seconds; /* of the search for a schedule of each choice; 0: SL_PLAN_BUDGET */
 } sl_tune_options;
 
 /* One configuration. Strings are borrowed from what sl_tune_create made. */

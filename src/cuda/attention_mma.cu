@@ -356,7 +356,7 @@ done:
     return status;
 }
 
-// Sizes of tiles, and blocks that share a multiprocessor, are the best of those measured on an H200; tiles fit into the
+// Sizes of tiles and blocks that share a multiprocessor are chosen for the registers of an H200; tiles fit into the
 // 99 KiB that every GPU has.
 sl_status attend_by_mma(const cuda_run *run, const attention_args &a)
 {

@@ -31,7 +31,7 @@ typedef struct sl_program_order {
     sl_piece *pieces;        /* see captures.h */
     int piece_count;
     bool holds_messages; /* the pieces do: links give all messages to the stream of kernels */
-    bool is_one_piece; /* all that the device does */
+    bool is_one_piece;   /* all that the device does */
 } sl_program_order;
 
 typedef struct sl_lanes {
