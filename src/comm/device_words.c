@@ -47,8 +47,6 @@ const char *sl_rank_obstacle(const sl_rank_offer *offers, int ranks, int a, int 
         return "ranks are on several machines";
     if (offers[a].neighbors > offers[a].limit || offers[b].neighbors > offers[b].limit)
         return "too many ranks are threads of one process";
-    if (offers[a].process != offers[b].process && offers[a].wish != SL_LINKS_ANY)
-        return "ranks are processes (SLUICE_DEVICE_LINKS=1 links them)";
     return NULL;
 }
 
@@ -73,7 +71,7 @@ sl_status sl_rank_offers_gather(sl_group *group, const sl_device *device, sl_ran
                           .process = getpid(),
                           .unit = device->unit,
                           .kind = (int32_t)sl_device_get_kind(device),
-                          .limit = sl_device_share_limit(device),
+                          .limit = sl_device_share_limit(device, threads),
                           .neighbors = threads ? sl_group_local_size(group) : 1 };
     SL_TRY(read_wish(&own.wish));
     SL_TRY(sl_group_all_gather(group, &own, sizeof own, offers));

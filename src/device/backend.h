@@ -90,7 +90,7 @@ struct SL_NAMED_FIELDS sl_device_backend {
 
     /* Optional, all or none: blocks that devices of other ranks reach, and words in them (share.h). */
     int share_limit;
-    bool shares_unasked; /* between threads of one process; else only if SLUICE_DEVICE_LINKS is 1 */
+    bool shares_with_processes; /* unasked; else only with threads of its own process (share.h) */
     sl_status (*share)(sl_device *device, size_t bytes, sl_device_handle *handle, void **out);
     void (*unshare)(sl_device *device, void *block);
     sl_status (*attach)(sl_device *device, const sl_device_handle *handle, void **out);

@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-int sl_device_share_limit(const sl_device *device)
+int sl_device_share_limit(const sl_device *device, bool threads)
 {
     const char *wanted = getenv("SLUICE_DEVICE_LINKS");
-    bool shares = wanted && *wanted ? strcmp(wanted, "1") == 0 : device->backend->shares_unasked;
+    bool shares = wanted && *wanted ? strcmp(wanted, "1") == 0 : threads || device->backend->shares_with_processes;
     return shares ? device->backend->share_limit : 0;
 }
 
