@@ -284,7 +284,7 @@ done:
 
 /* ---- Ranks ---- */
 
-static sl_status leave(seat *at, sl_status status)
+static sl_status leave(seat *at, void *data, sl_status status)
 {
     char message[512];
     snprintf(message, sizeof message, "%s", sl_error_message());
@@ -292,6 +292,10 @@ static sl_status leave(seat *at, sl_status status)
         sl_group_fail(at->group, status);
     if (at->words)
         sl_device_words_free_streams(at->words, &at->stream, 1);
+    if (data) {
+        (void)!sl_stream_synchronize(at->stream);
+        sl_device_free(at->device, data);
+    }
     seat_close(at);
     return status == SL_OK ? SL_OK : sl_fail(status, "%s", message);
 }
@@ -309,7 +313,7 @@ static sl_status run_many(crew *all, int rank)
         SL_TRY(tries[next_random(&at.random) % (sizeof tries / sizeof *tries)](&at));
     }
 done:
-    return leave(&at, status);
+    return leave(&at, NULL, status);
 }
 
 static void *play(void *user)
@@ -371,13 +375,7 @@ static sl_status fail_in_the_middle(crew *all, int rank)
     }
     SL_TRY(sl_device_words_wait(at.words, at.stream));
 done:
-    if (status != SL_OK)
-        sl_group_fail(at.group, status);
-    if (status != SL_OK && at.words)
-        sl_device_words_free_streams(at.words, &at.stream, 1);
-    (void)!sl_stream_synchronize(at.stream);
-    sl_device_free(at.device, data);
-    return leave(&at, status);
+    return leave(&at, data, status);
 }
 
 static void a_failure_in_the_middle_frees_all_streams(void **state)
@@ -409,13 +407,7 @@ static sl_status sum_another(crew *all, int rank)
     SL_TRY(sl_device_sum(at.collective, parts, 2, rank == 0 ? 1000 : 900, SL_F32, at.stream));
     SL_TRY(sl_device_words_wait(at.words, at.stream));
 done:
-    if (status != SL_OK)
-        sl_group_fail(at.group, status);
-    if (status != SL_OK && at.words)
-        sl_device_words_free_streams(at.words, &at.stream, 1);
-    (void)!sl_stream_synchronize(at.stream);
-    sl_device_free(at.device, data);
-    return leave(&at, status);
+    return leave(&at, data, status);
 }
 
 static void another_collective_than_the_others_is_found(void **state)
@@ -436,7 +428,7 @@ static sl_status expect_none(crew *all, int rank)
     if (at.collective || !strstr(at.reason, "SLUICE_DEVICE_LINKS"))
         status = sl_fail(SL_ERR_INTERNAL, "reason: '%s'", at.reason);
 done:
-    return leave(&at, status);
+    return leave(&at, NULL, status);
 }
 
 static void the_environment_can_forbid_them(void **state)
