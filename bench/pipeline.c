@@ -236,8 +236,10 @@ int bench_pipeline(int argc, char **argv)
         if (*end || count < 1 || count > PIPELINE_MAX_RANKS)
             return usage_error("bench pipeline", "--ranks %s: numbers from 1 to %d", part, PIPELINE_MAX_RANKS);
         if (!add_cases(&run, only, (int)count, &list))
-            return usage_error("bench pipeline",
-                               "--schedule %.100s: there is one that does not train with that many stages", only);
+            return usage_error(
+                "bench pipeline",
+                "--schedule %.100s, %ld ranks: there is no such schedule, or it does not train this model", only,
+                count);
         most = count > most ? (int)count : most;
     }
     pipeline_case single = { .schedule = "GPipe", .ranks = 1, .threads = most };

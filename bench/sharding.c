@@ -170,6 +170,9 @@ int bench_sharding(int argc, char **argv)
     };
     if (!options_parse(&usage, options, &argc, argv, &code))
         return code;
+    sl_device_kind kind;
+    if (sl_device_find_kind(run.model.device, &kind) != SL_OK)
+        return usage_error("bench sharding", "--device: %s", sl_error_message());
     if (run.model.batch % run.model.microbatches)
         return usage_error("bench sharding", "%d microbatches do not divide a batch of %lld", run.model.microbatches,
                            (long long)run.model.batch);

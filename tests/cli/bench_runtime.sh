@@ -53,7 +53,7 @@ complains "1F1B"
 run 1 "$SLUICE" bench overhead --ranks 1 --rounds 1 --device nonsense
 complains "nonsense"
 run 2 "$SLUICE" bench pipeline --schedule nonsense
-complains "nonsense"
+complains "nonsense, 2 ranks: there is no such schedule"
 
 run 0 "$SLUICE" bench sharding --embd 16 --layers 4 --heads 2 --seq 8 --vocab 32 --stages-per-rank 2 --steps 1 --format json
 silent
@@ -69,6 +69,8 @@ done
 json_is cases.0.over_none 1
 run 2 "$SLUICE" bench sharding --microbatches 3
 complains "3 microbatches do not divide a batch of 4"
+run 2 "$SLUICE" bench sharding --device nonsense
+complains "device nonsense: there are cpu"
 
 run 0 "$SLUICE" bench lengths --embd 16 --layers 1 --rounds 2 --format json
 silent
