@@ -59,7 +59,7 @@ struct SL_NAMED_FIELDS sl_device_link_kind {
     sl_status (*get_record)(sl_device_links *links, const sl_device_link *link, const uint32_t **out);
     /* Of the running step, as sl_device_links_count_sent and sl_device_links_has_room. */
     sl_status (*count_sent)(sl_device_links *links, const sl_device_link *link, int *out);
-    sl_status (*has_room)(sl_device_links *links, const sl_device_link *link, int slot, bool *out);
+    sl_status (*has_room)(sl_device_links *links, const sl_device_link *link, int number, bool *out);
     /* Optional: while the host waits for a stream. Fails if the links have. */
     sl_status (*watch)(sl_device_links *links);
     /* Optional, if streams wait for more than words. The run has failed: what streams of this rank wait for now comes,

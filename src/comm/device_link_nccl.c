@@ -528,10 +528,11 @@ done:
 }
 
 /* Of the first message that has not left: once the slot is full it waits for the receiver. */
-static sl_status has_room(sl_device_links *links, const sl_device_link *link, int slot, bool *out)
+static sl_status has_room(sl_device_links *links, const sl_device_link *link, int number, bool *out)
 {
     sl_status status = SL_OK;
     const nccl_end *end = end_of(links, link);
+    int slot = number % link->spec.capacity;
     bool full = true, empty = true;
     SL_TRY(sl_event_query(end->full[slot], &full));
     SL_TRY(sl_event_query(end->empty[slot], &empty));

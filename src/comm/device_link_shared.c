@@ -1,5 +1,7 @@
-/* Links through shared memory of devices: slots in the receiver's block, and words that say whose turn it is. Who waits for
- * a word has it in its own block: `arrived` of a slot lies with the receiver, `free` with the sender. */
+/* Links through shared memory of devices: slots in the receiver's block, and two words for each message of a step. Its tag
+ * lies with the receiver, who waits for it; `released` lies with the sender, who waits for it before it fills the slot with a
+ * later message. Words are written once a step and cleared between steps, so a message costs each end one word, and its
+ * release nothing if no later message needs the slot. */
 #include "comm/device_link.h"
 
 #include "base/alloc.h"
@@ -9,21 +11,22 @@ enum { SLOT_ALIGNMENT = 256 };
 
 /* What one channel has. */
 typedef struct shared_end {
-    /* Offsets: of the records, the words `arrived` and the slots in the receiver's block, of `free` in the sender's. */
-    size_t record_at, arrived_at, slots_at, free_at;
+    /* Offsets: of the record and the slots in the receiver's block, of `released` in the sender's. */
+    size_t record_at, slots_at, released_at;
     /* The same as addresses of this rank's device; NULL if this rank has no end. */
-    uint32_t *record; /* the step, then a tag for each message of the step */
-    uint32_t *arrived, *free;
+    uint32_t *record;   /* the step, then the tag of each message that has arrived; odd */
+    uint32_t *released; /* (messages) 1: the receiver is done with it */
 } shared_end;
 
 struct shared_links {
     shared_end *ends;  /* (count) by the numbers of the list */
     char *block;       /* this rank's; NULL: it has no end */
     void **attached;   /* (ranks) the blocks of the others; NULL: not needed */
-    size_t records;    /* words at the beginning of this rank's block */
-    size_t turns;      /* words behind them: whose turn it is; its slots come next */
+    size_t records;    /* words at the beginning of this rank's block: those that this rank receives */
+    size_t releases;   /* words behind them: those of the links it sends on; its slots come next */
     uint32_t *fetched; /* (records) on the host */
     uint32_t *looked;  /* a link's record, on the host */
+    sl_word_use *told; /* (count) the step, to each link that this rank sends on */
 };
 
 static bool is_shared(const sl_device_link *link)
@@ -65,13 +68,11 @@ static sl_status lay_out(sl_device_links *links, size_t *bytes)
     shared->records = used[rank] / sizeof(uint32_t);
     for (int i = 0; i < links->count; i++) {
         const sl_device_link *link = &links->list[i];
-        size_t words = is_shared(link) ? (size_t)link->spec.capacity * sizeof(uint32_t) : 0;
-        shared->ends[i].arrived_at = used[link->spec.dst];
-        used[link->spec.dst] += words;
-        shared->ends[i].free_at = used[link->spec.src];
-        used[link->spec.src] += words;
+        shared->ends[i].released_at = used[link->spec.src];
+        if (is_shared(link))
+            used[link->spec.src] += (size_t)links->messages * sizeof(uint32_t);
     }
-    shared->turns = used[rank] / sizeof(uint32_t) - shared->records;
+    shared->releases = used[rank] / sizeof(uint32_t) - shared->records;
     for (int i = 0; i < links->count; i++) {
         sl_device_link *link = &links->list[i];
         if (!is_shared(link))
@@ -86,29 +87,6 @@ done:
     return status;
 }
 
-/* The words are zero but those of the free slots. */
-static sl_status fill_words(sl_device_links *links)
-{
-    sl_status status = SL_OK;
-    sl_stream *side = sl_device_words_side(links->words);
-    for (int i = 0; i < links->count; i++) {
-        const sl_device_link *link = &links->list[i];
-        for (int s = 0; is_shared(link) && link->sends && s < link->spec.capacity; s++) {
-            uint32_t *word = (uint32_t *)(void *)(links->shared->block + end_of(links, link)->free_at) + s;
-            const sl_word_use one = { .kind = SL_WORD_WRITE, .word = word, .value = 1 };
-            SL_TRY(sl_stream_use_words(side, &one, 1));
-        }
-    }
-    SL_TRY(sl_stream_synchronize(side));
-done:
-    return status;
-}
-
-static uint32_t *turn_words(const struct shared_links *shared)
-{
-    return (uint32_t *)(void *)shared->block + shared->records;
-}
-
 /* Takes this rank's block and says in *handle how others find it. */
 static sl_status take_block(sl_device_links *links, size_t bytes, sl_device_handle *handle)
 {
@@ -120,8 +98,7 @@ static sl_status take_block(sl_device_links *links, size_t bytes, sl_device_hand
                                 (void **)&shared->fetched));
     shared->looked = shared->fetched + shared->records;
     SL_TRY(sl_device_share(links->device, bytes, handle, (void **)&shared->block));
-    SL_TRY(sl_device_words_add(links->words, turn_words(shared), shared->turns));
-    SL_TRY(fill_words(links));
+    SL_TRY(sl_device_words_add(links->words, (uint32_t *)(void *)shared->block, shared->records + shared->releases));
 done:
     return status;
 }
@@ -177,9 +154,8 @@ static void bind_ends(sl_device_links *links)
         char *receiver = link->sends ? shared->attached[link->spec.dst] : shared->block;
         char *sender = link->sends ? shared->block : shared->attached[link->spec.src];
         end->record = (uint32_t *)(void *)(receiver + end->record_at);
-        end->arrived = (uint32_t *)(void *)(receiver + end->arrived_at);
         link->slots = receiver + end->slots_at;
-        end->free = (uint32_t *)(void *)(sender + end->free_at);
+        end->released = (uint32_t *)(void *)(sender + end->released_at);
     }
 }
 
@@ -189,6 +165,7 @@ static sl_status open_links(sl_device_links *links, const sl_rank_offer *offers)
     (void)offers;
     SL_TRY(SL_NEW(links->shared));
     SL_TRY(SL_NEW_ARRAY(links->shared->ends, links->count));
+    SL_TRY(SL_NEW_ARRAY(links->shared->told, links->count));
     SL_TRY(SL_NEW_ARRAY(links->shared->attached, sl_group_size(links->group)));
     SL_TRY(connect_blocks(links));
     bind_ends(links);
@@ -202,12 +179,13 @@ static void close_links(sl_device_links *links)
     if (!shared)
         return;
     if (shared->block)
-        sl_device_words_remove(links->words, turn_words(shared));
+        sl_device_words_remove(links->words, (uint32_t *)(void *)shared->block);
     for (int r = 0; shared->attached && r < sl_group_size(links->group); r++)
         sl_device_detach(links->device, shared->attached[r]);
     sl_device_unshare(links->device, shared->block);
     sl_device_free_host(links->device, shared->fetched);
     sl_free(shared->attached);
+    sl_free(shared->told);
     sl_free(shared->ends);
     sl_free(shared);
     links->shared = NULL;
@@ -215,46 +193,69 @@ static void close_links(sl_device_links *links)
 
 /* ---- A step ---------------------------------------------------------------------------------- */
 
-static sl_status begin(sl_device_links *links, sl_stream *out)
+/* No rank releases a message of the step before it has come, which is after this in the order of the stream. */
+static sl_status clear_releases(sl_device_links *links, sl_stream *out)
 {
     sl_status status = SL_OK;
-    for (int i = 0; i < links->count; i++) {
-        const sl_device_link *link = &links->list[i];
-        const sl_word_use use = { .kind = SL_WORD_WRITE,
-                                  .word = end_of(links, link)->record,
-                                  .value = (uint32_t)links->step };
-        if (is_shared(link) && link->sends)
-            SL_TRY(sl_stream_use_words(out, &use, 1));
-    }
+    const struct shared_links *shared = links->shared;
+    sl_stream *stream = links->polled ? sl_device_words_side(links->words) : out; /* where they are looked at */
+    if (shared->releases == 0)
+        return SL_OK;
+    SL_TRY(sl_stream_memset(stream, (uint32_t *)(void *)shared->block + shared->records, 0,
+                            shared->releases * sizeof(uint32_t)));
+    if (links->polled)
+        SL_TRY(sl_stream_synchronize(stream));
 done:
     return status;
 }
 
+static sl_status begin(sl_device_links *links, sl_stream *out)
+{
+    sl_status status = SL_OK;
+    int count = 0;
+    SL_TRY(clear_releases(links, out));
+    for (int i = 0; i < links->count; i++) {
+        const sl_device_link *link = &links->list[i];
+        if (is_shared(link) && link->sends)
+            links->shared->told[count++] = (sl_word_use){ .kind = SL_WORD_WRITE,
+                                                          .word = end_of(links, link)->record,
+                                                          .value = (uint32_t)links->step };
+    }
+    SL_TRY(sl_stream_use_words(out, links->shared->told, count));
+done:
+    return status;
+}
+
+/* The first messages of a step find free slots. */
 static sl_status reserve(sl_device_links *links, sl_device_link *link, int slot, sl_stream *stream)
 {
-    return sl_device_words_take(links->words, &end_of(links, link)->free[slot], NULL, links->polled, stream);
+    int before = link->number[slot] - link->spec.capacity;
+    if (before < 0)
+        return SL_OK;
+    return sl_device_words_await(links->words, &end_of(links, link)->released[before], links->polled, stream);
 }
 
 static sl_status commit(sl_device_links *links, sl_device_link *link, int slot, sl_stream *stream)
 {
-    const shared_end *end = end_of(links, link);
     int number = link->number[slot];
-    const sl_word_use uses[] = {
-        { .kind = SL_WORD_WRITE, .word = &end->record[1 + number], .value = link->tags[number] },
-        { .kind = SL_WORD_WRITE, .word = &end->arrived[slot], .value = 1 },
-    };
-    return sl_stream_use_words(stream, uses, 2);
+    const sl_word_use use = { .kind = SL_WORD_WRITE,
+                              .word = &end_of(links, link)->record[1 + number],
+                              .value = link->tags[number] };
+    return sl_stream_use_words(stream, &use, 1);
 }
 
 static sl_status receive(sl_device_links *links, sl_device_link *link, int slot, sl_stream *stream)
 {
-    return sl_device_words_take(links->words, &end_of(links, link)->arrived[slot], NULL, links->polled, stream);
+    uint32_t *word = &end_of(links, link)->record[1 + link->number[slot]];
+    return sl_device_words_await(links->words, word, links->polled, stream);
 }
 
+/* Nobody waits for the last ones of a step. */
 static sl_status release(sl_device_links *links, sl_device_link *link, int slot, sl_stream *stream)
 {
-    const sl_word_use use = { .kind = SL_WORD_WRITE, .word = &end_of(links, link)->free[slot], .value = 1 };
-    return sl_stream_use_words(stream, &use, 1);
+    int number = link->number[slot];
+    const sl_word_use use = { .kind = SL_WORD_WRITE, .word = &end_of(links, link)->released[number], .value = 1 };
+    return number + link->spec.capacity < links->messages ? sl_stream_use_words(stream, &use, 1) : SL_OK;
 }
 
 static sl_status fetch(sl_device_links *links, sl_stream *in)
@@ -294,12 +295,16 @@ done:
     return status;
 }
 
-static sl_status has_room(sl_device_links *links, const sl_device_link *link, int slot, bool *out)
+static sl_status has_room(sl_device_links *links, const sl_device_link *link, int number, bool *out)
 {
     sl_status status = SL_OK;
     sl_stream *side = sl_device_words_side(links->words);
     uint32_t *looked = links->shared->looked;
-    SL_TRY(sl_stream_copy(side, SL_COPY_DEVICE_TO_HOST, looked, &end_of(links, link)->free[slot], sizeof *looked));
+    int before = number - link->spec.capacity;
+    *looked = 1;
+    if (before >= 0)
+        SL_TRY(sl_stream_copy(side, SL_COPY_DEVICE_TO_HOST, looked, &end_of(links, link)->released[before],
+                              sizeof *looked));
     SL_TRY(sl_stream_synchronize(side));
     *out = *looked == 1;
 done:

@@ -345,5 +345,5 @@ sl_status sl_device_links_count_sent(sl_device_links *links, int i, int *out)
 sl_status sl_device_links_has_room(sl_device_links *links, int i, int number, bool *out)
 {
     const sl_device_link *link = &links->list[i];
-    return link->kind->has_room(links, link, number % link->spec.capacity, out);
+    return link->kind->has_room(links, link, number, out);
 }

@@ -30,7 +30,7 @@ const char *sl_device_links_reason(const sl_device_links *links);
 const char *sl_device_links_way(const sl_device_links *links);
 
 /* ---- A step ----------------------------------------------------------------------------------
- * polled: the host waits for each word (sl_device_words_take). In other steps a rank gives its streams all their work at
+ * polled: the host waits for each word (sl_device_words_await). In other steps a rank gives its streams all their work at
  * once, without a call in between that may be held up by what they wait for. */
 SL_MUST_CHECK sl_status sl_device_links_begin(sl_device_links *links, int64_t step, bool polled, sl_stream *out);
 

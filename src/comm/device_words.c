@@ -242,7 +242,7 @@ void sl_device_words_count_waiting(sl_device_words *words, int more)
     atomic_fetch_add(&words->group->link->waiting, more);
 }
 
-/* Until the word is 1, on the host; the word behind it comes along if there is a tag. */
+/* Until the word is odd, on the host; the word behind it comes along if there is a tag. */
 static sl_status poll_word(sl_device_words *words, const uint32_t *word, const uint32_t *tag)
 {
     sl_status status = SL_OK;
@@ -253,7 +253,7 @@ static sl_status poll_word(sl_device_words *words, const uint32_t *word, const u
         SL_TRY(sl_stream_copy(words->side, SL_COPY_DEVICE_TO_HOST, words->seen, word, (tag ? 2 : 1) * sizeof *word));
         SL_TRY(sl_stream_synchronize(words->side));
         sl_device_pause(since);
-    } while (words->seen[0] != 1);
+    } while (words->seen[0] % 2 == 0);
     if (tag && words->seen[1] != *tag)
         status =
             sl_fail(SL_ERR_COMM, "another rank does something else here (tag %08x, not %08x)", words->seen[1], *tag);
@@ -274,10 +274,16 @@ done:
     return status;
 }
 
+sl_status sl_device_words_await(sl_device_words *words, uint32_t *word, bool polled, sl_stream *stream)
+{
+    const sl_word_use use = { .kind = SL_WORD_WAIT, .word = word };
+    return polled ? poll_word(words, word, NULL) : sl_stream_use_words(stream, &use, 1);
+}
+
 sl_status sl_device_words_take(sl_device_words *words, uint32_t *word, const uint32_t *tag, bool polled,
                                sl_stream *stream)
 {
-    const sl_word_use uses[] = { { .kind = SL_WORD_WAIT, .word = word, .value = 1 },
+    const sl_word_use uses[] = { { .kind = SL_WORD_WAIT, .word = word },
                                  { .kind = SL_WORD_WRITE, .word = word, .value = 0 } };
     return polled ? take_polled(words, word, tag) : sl_stream_use_words(stream, uses, 2);
 }

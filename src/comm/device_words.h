@@ -47,7 +47,7 @@ sl_device *sl_device_words_device(const sl_device_words *words);
 /* A stream for what must not wait behind a step. */
 sl_stream *sl_device_words_side(const sl_device_words *words);
 
-/* Whether collectives poll, see sl_device_words_take. */
+/* Whether collectives poll, see sl_device_words_await. */
 void sl_device_words_set_polled(sl_device_words *words, bool polled);
 bool sl_device_words_are_polled(const sl_device_words *words);
 
@@ -62,10 +62,11 @@ SL_MUST_CHECK sl_status sl_device_words_add(sl_device_words *words, uint32_t *fi
 /* They do no longer; the block may go. */
 void sl_device_words_remove(sl_device_words *words, const uint32_t *first);
 
-/* In stream order: waits until the word is 1 and makes it 0, so that the next wait is for the next write.
+/* In stream order: waits until the word is odd.
  * polled: the host waits in place of the stream, so that no stream is ever held up. That is for steps in which a rank may do
- * something that waits for a whole device: load a kernel, allocate memory. With tag, the word behind it must then be
- * that. */
+ * something that waits for a whole device: load a kernel, allocate memory. */
+SL_MUST_CHECK sl_status sl_device_words_await(sl_device_words *words, uint32_t *word, bool polled, sl_stream *stream);
+/* The same, and makes it 0, so that the next wait is for the next write. polled with tag: the word behind it must be that. */
 SL_MUST_CHECK sl_status sl_device_words_take(sl_device_words *words, uint32_t *word, const uint32_t *tag, bool polled,
                                              sl_stream *stream);
 

@@ -57,7 +57,7 @@ sl_status cuda_event_synchronize(sl_event *event);
 sl_status cuda_event_query(sl_event *event, bool *done);
 sl_status cuda_event_elapsed(sl_event *from, sl_event *to, double *seconds);
 
-/* Shared blocks and their words: share.c. */
+/* Shared blocks: share.c; their words: words.c. */
 sl_status cuda_share(sl_device *head, size_t bytes, sl_device_handle *handle, void **out);
 void cuda_unshare(sl_device *head, void *address);
 sl_status cuda_attach(sl_device *head, const sl_device_handle *handle, void **out);

@@ -1,10 +1,8 @@
-/* Blocks that several ranks of a machine reach, and words in them that streams write and wait for. */
+/* Blocks that several ranks of a machine reach. */
 #include "cuda/device.h"
 
 #include "base/alloc.h"
 
-#include <cuda.h>
-#include <cudaTypedefs.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -185,56 +183,4 @@ void cuda_detach(sl_device *head, void *address)
 {
     if (cuda_select((cuda_device *)head) == SL_OK)
         leave_block(address);
-}
-
-/* ---- Words ----------------------------------------------------------------------------------- */
-
-/* The driver's function: the module links the runtime alone and loads without a driver, too. */
-static PFN_cuStreamBatchMemOp_v11070 batch_operations;
-
-static void find_batch(void)
-{
-    enum cudaDriverEntryPointQueryResult found;
-    void *function = NULL;
-    if (cudaGetDriverEntryPointByVersion("cuStreamBatchMemOp", &function, 11070, cudaEnableDefault, &found) ==
-            cudaSuccess &&
-        found == cudaDriverEntryPointSuccess)
-        memcpy(&batch_operations, &function, sizeof function);
-    (void)cudaGetLastError();
-}
-
-sl_status cuda_use_words(sl_stream *stream, const sl_word_use *uses, int count)
-{
-    enum { MOST = 128 }; /* of one call; CUDA takes 256 */
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    CUstreamBatchMemOpParams operations[MOST];
-    sl_status status = cuda_select((cuda_device *)stream->device);
-    pthread_once(&once, find_batch);
-    if (status == SL_OK && !batch_operations)
-        return sl_fail(SL_ERR_UNSUPPORTED, "the driver has no operations on words in streams");
-    for (int first = 0; first < count && status == SL_OK; first += MOST) {
-        int some = count - first < MOST ? count - first : MOST;
-        memset(operations, 0, (size_t)some * sizeof *operations);
-        for (int i = 0; i < some; i++) {
-            const sl_word_use *use = &uses[first + i];
-            if (use->kind == SL_WORD_WAIT)
-                operations[i].waitValue = (struct CUstreamMemOpWaitValueParams_st){
-                    .operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,
-                    .address = (CUdeviceptr)(uintptr_t)use->word,
-                    .value = use->value,
-                    .flags = CU_STREAM_WAIT_VALUE_EQ,
-                };
-            else
-                operations[i].writeValue = (struct CUstreamMemOpWriteValueParams_st){
-                    .operation = CU_STREAM_MEM_OP_WRITE_VALUE_32,
-                    .address = (CUdeviceptr)(uintptr_t)use->word,
-                    .value = use->value,
-                    .flags = CU_STREAM_WRITE_VALUE_DEFAULT,
-                };
-        }
-        CUresult result = batch_operations(((cuda_stream *)stream)->stream, (unsigned)some, operations, 0);
-        if (result != CUDA_SUCCESS)
-            status = sl_fail(SL_ERR_STAGE, "words in a stream: error %d of the driver", (int)result);
-    }
-    return status;
 }

@@ -47,7 +47,7 @@ typedef enum sl_word_kind { SL_WORD_WRITE, SL_WORD_WAIT } sl_word_kind;
 typedef struct sl_word_use {
     sl_word_kind kind;
     uint32_t *word;
-    uint32_t value; /* to write; to wait for */
+    uint32_t value; /* to write; a wait is for an odd word */
 } sl_word_use;
 
 /* Every entry is required unless it is marked optional. Outputs are set only on success; blocks, streams and events given in are never NULL. */

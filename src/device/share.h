@@ -17,7 +17,7 @@ void sl_device_unshare(sl_device *device, void *block); /* NULL is fine */
 SL_MUST_CHECK sl_status sl_device_attach(sl_device *device, const sl_device_handle *handle, void **out);
 void sl_device_detach(sl_device *device, void *block); /* NULL is fine */
 
-/* In stream order, one after the other: writes a word, or waits until it has the value. All that the stream did before a
+/* In stream order, one after the other: writes a word, or waits until it is odd. All that the stream did before a
  * write is visible to whoever has seen it. The words lie in shared or attached blocks. */
 SL_MUST_CHECK sl_status sl_stream_use_words(sl_stream *stream, const sl_word_use *uses, int count);
 

@@ -253,7 +253,7 @@ static void run_words(task *work)
         _Atomic uint32_t *word = test_device_near(uses[i].word);
         if (uses[i].kind == SL_WORD_WRITE)
             atomic_store(word, uses[i].value);
-        while (uses[i].kind == SL_WORD_WAIT && atomic_load(word) != uses[i].value)
+        while (uses[i].kind == SL_WORD_WAIT && atomic_load(word) % 2 == 0)
             sleep_seconds(20e-6);
     }
 }
