@@ -166,6 +166,8 @@ static sl_status open_links(sl_runtime *runtime, const sl_channel_spec *specs)
         sl_device_links_close(runtime->links);
         runtime->links = NULL;
     }
+    if (runtime->links)
+        SL_TRY(SL_NEW_ARRAY(runtime->link_counts, 2 * (int64_t)count));
 done:
     return status;
 }
@@ -338,6 +340,7 @@ void sl_runtime_destroy(sl_runtime *runtime)
     sl_weights_disconnect(runtime);
     sl_ties_close(runtime);
     sl_device_links_close(runtime->links);
+    sl_free(runtime->link_counts);
     sl_device_words_close(runtime->words);
     sl_group_close(runtime->group); /* and with it the channels */
     sl_group_close(runtime->sharers.across);
