@@ -1,20 +1,17 @@
 /* Replicas that are processes on one GPU: again and again with every way to share weights, collectives in device memory come
  * to their end and give the losses of those through host memory.
  *
- * SLUICE_GPU_ROUNDS: how often; 2 by default. SLUICE_GPU_DEVICE names another device. A run that does not end in time prints
- * where each of its ranks is. */
+ * SLUICE_GPU_ROUNDS: how often; 2 by default. SLUICE_GPU_DEVICE names another device. A run that does not end in time is killed
+ * by its alarm, and the report says what each of its ranks was doing. */
 #include "ranks/support/training.h"
 
 #include <sluice/comm.h>
 #include <sluice/device.h>
 
-#include <execinfo.h>
 #include <setjmp.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <cmocka.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,28 +26,12 @@ static const char *const modes[] = { "none", "optimizer", "full" };
 static struct scene {
     const char *device;
     int rounds, done; /* of all runs */
-    double first_loss, last_loss;
     double slowest; /* seconds of a run */
     char now[64];   /* what runs */
     char error[512];
 } * scene;
 
 /* ---- One rank -------------------------------------------------------------------------------- */
-
-static pthread_t main_thread;
-
-/* The stack of the thread that trains, not of one of the driver's. */
-static void show_place(int signal_number)
-{
-    void *frames[48];
-    if (!pthread_equal(pthread_self(), main_thread)) {
-        pthread_kill(main_thread, signal_number);
-        return;
-    }
-    int count = backtrace(frames, 48);
-    backtrace_symbols_fd(frames, count, STDERR_FILENO);
-    _exit(1);
-}
 
 static sl_status train(sl_group *group, const char *mode, const char *links, double *first, double *last)
 {
@@ -96,8 +77,6 @@ static int run_process(void *user, int rank)
     sl_device *device = NULL;
     double first = 0, last = 0;
     (void)user;
-    main_thread = pthread_self();
-    signal(SIGALRM, show_place);
     SL_TRY(sl_device_open(scene->device, NULL, &device));
     SL_TRY(sl_group_open(NULL, &group));
     SL_TRY(train_timed(group, 0, "none", "0", &first, &last));
