@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* Steps that the search for a pattern of a V may take, in seconds of sl_find_order(). */
@@ -83,6 +84,22 @@ static int stages_of(const named *name)
     return name->placement == SL_PLACEMENT_V ? 2 : 1;
 }
 
+/* The generator's schedule for two ranks and one microbatch, which each of them can make: if it fails there is no such
+ * name. */
+static sl_status make_sample(const char *name, sl_schedule **out)
+{
+    char known[400] = "";
+    size_t used = 0;
+    sl_status status = sl_schedule_generate(&(sl_generate_options){ .name = name, .ranks = 2, .microbatches = 1 }, out);
+    if (status != SL_ERR_ARGUMENT)
+        return status;
+    for (int n = 0; n < NAMES && used < sizeof known; n++)
+        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", n ? ", " : "", names[n].name);
+    for (int n = 0; sl_generator_name(n) && used < sizeof known; n++)
+        used += (size_t)snprintf(known + used, sizeof known - used, ", %s", sl_generator_name(n));
+    return sl_fail(SL_ERR_ARGUMENT, "there is no schedule '%.100s'; there are %s", name, known);
+}
+
 sl_status sl_plan_named_placement(const char *name, sl_placement *placement, int *stages_per_rank)
 {
     sl_status status = SL_OK;
@@ -94,7 +111,7 @@ sl_status sl_plan_named_placement(const char *name, sl_placement *placement, int
         return SL_OK;
     }
     /* Two ranks show where a generator puts its stages. */
-    SL_TRY(sl_schedule_generate(&(sl_generate_options){ .name = name, .ranks = 2, .microbatches = 1 }, &sample));
+    SL_TRY(make_sample(name, &sample));
     int stages = sl_schedule_stages(sample);
     *placement = stages > 2 && sl_schedule_rank_of(sample, 2) == 1 ? SL_PLACEMENT_V : SL_PLACEMENT_LOOP;
     *stages_per_rank = stages / 2;
