@@ -12,8 +12,7 @@ typedef struct polish {
     sl_order *best;
     sl_critical critical;
     double cost, best_cost; /* of the accepted steps, and the least so far */
-    int64_t until;
-    bool has_paces; /* there is time to look for the pace of single steps, too */
+    bool has_paces;         /* the paces of single steps change, too */
     double bound;
     uint64_t random;
 } polish;
@@ -165,13 +164,14 @@ static void move(polish *self)
         move_step(self);
 }
 
-/* Annealing: an order may be worse than the one before by a random amount, less and less. */
-static void run(polish *self)
+/* Annealing while the steps played are between the two: an order may be worse than the one before by a random amount, less
+ * and less. */
+static void run(polish *self, int64_t from, int64_t until)
 {
     static const double WARMTH = 2e-4; /* of the cost: what is allowed at the start, on the mean */
     self->best_cost = self->cost;
-    while (self->player.placed < self->until && self->best->value > self->bound * (1 + 1e-12)) {
-        double cost = self->cost, left = 1 - (double)self->player.placed / (double)self->until;
+    while (self->player.placed < until && self->best->value > self->bound * (1 + 1e-12)) {
+        double cost = self->cost, left = 1 - (double)(self->player.placed - from) / (double)(until - from);
         move(self);
         self->cost = cost - WARMTH * left * self->best_cost * log(1 - draw(self));
         if (!try_steps(self))
@@ -201,17 +201,20 @@ done:
 sl_status sl_polish(const sl_instance *instance, int64_t effort, double bound, sl_order *best)
 {
     sl_status status = SL_OK;
-    polish self = { .best = best, .cost = INFINITY, .until = effort, .bound = bound, .random = 0x2545f4914f6cdd1d };
+    polish self = { .best = best, .cost = INFINITY, .bound = bound, .random = 0x2545f4914f6cdd1d };
     SL_TRY(reserve(&self, instance));
     int64_t count = 0, steps = (int64_t)self.player.length * instance->ranks;
-    self.has_paces = effort / steps > TRIES_FOR_PACES * steps;
     for (int64_t n = 0; n < best->length * instance->ranks; n++) {
         if (sl_operation_kind_of(best->operations[n]) != SL_OPERATION_W)
             self.player.now.steps[count++] = best->operations[n];
     }
     choose_fill(&self);
-    if (isfinite(self.cost)) /* the order fits into memory */
-        run(&self);
+    if (isfinite(self.cost)) { /* the order fits into memory */
+        int64_t without = effort / steps > TRIES_FOR_PACES * steps ? effort / 10 * 3 : effort;
+        run(&self, 0, without);
+        self.has_paces = true;
+        run(&self, without, effort);
+    }
 done:
     release(&self);
     return status;

@@ -8,9 +8,9 @@
 enum { F, I, W, KINDS };
 
 /* A pass looks at all pairs of operations of a rank: what a pass and what the whole bound may cost. */
-#define MOST_PAIRS 160000
+#define MOST_PAIRS 100000
 #define MOST_EFFORT 12000000
-#define MOST_PASSES 40
+#define MOST_PASSES 25
 #define PRECISION 1e-6 /* of the time that is found */
 
 /* A lane is F, I or W of one stage, a task the n-th of a lane; (lanes, microbatches), a rank's lanes beside each other. */
