@@ -465,6 +465,13 @@ HELPER const char *op_without_case(void)
     return NULL;
 }
 
+static const char *wanted_op; /* the only one whose cases run; NULL: all */
+
+HELPER bool is_wanted(const op_case *c)
+{
+    return !wanted_op || strcmp(wanted_op, sl_op_name(c->op)) == 0;
+}
+
 /* The generator of the test numbers starts here for case i, so that every run of a case sees the same ones. */
 HELPER void seed_case(size_t i)
 {

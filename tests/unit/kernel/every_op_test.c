@@ -1,9 +1,12 @@
-/* Every op on every instruction set, with and without BLAS, in every memory layout, against the reference in f64. */
+/* Every op on every instruction set, with and without BLAS, in every memory layout, against the reference in f64. A
+ * sanitizer sees each of them in one layout, and large calls on one thread with the best instruction set alone. The name
+ * of an op as argument runs the cases of that one alone. */
 #include "unit/kernel/cases.h"
 
 #include "kernel/cpu/blas.h"
 #include "kernel/cpu/isa.h"
 #include "op/op.h"
+#include "support/sample.h"
 
 /* What the reference computes in f64 from the same numbers. */
 static void expect(const op_case *c, size_t i, bool accumulate, args *inputs, args *outputs)
@@ -49,14 +52,8 @@ static void check_surroundings(const char *what, const arg *a)
     size_t size = sl_dtype_size(a->view.meta.dtype);
     char *touched = calloc(a->bytes, 1);
     int64_t count = sl_meta_count(&a->view.meta);
-    for (int64_t i = 0; i < count; i++) {
-        int64_t rest = i, offset = 0;
-        for (int d = a->view.meta.shape.rank - 1; d >= 0; d--) {
-            offset += rest % a->view.meta.shape.dims[d] * a->view.meta.strides[d];
-            rest /= a->view.meta.shape.dims[d];
-        }
-        memset(touched + ((char *)a->view.data - a->block) + offset * (int64_t)size, 1, size);
-    }
+    for (int64_t i = 0; i < count; i++)
+        memset(touched + ((char *)a->view.data - a->block) + offset_of(&a->view.meta, i) * (int64_t)size, 1, size);
     for (size_t i = 0; i < a->bytes; i++) {
         if (!touched[i] && (unsigned char)a->block[i] != 0xA5)
             fail_msg("%s wrote outside its elements, %zu bytes into the block", what, i);
@@ -106,13 +103,12 @@ enum { BACKENDS = sizeof backends / sizeof *backends };
 static bool worth_running(const op_case *c, const backend *how)
 {
     bool product = c->op <= SL_OP_MATMUL;
+    if (c->large && how->threads == 1 && how->isa != sl_isa_best() && test_takes_sample())
+        return false;
     if (how->isa == SL_ISA_REFERENCE)
         return !c->large;
     return (how->blas || product) && (how->threads == 1 || c->large);
 }
-
-/* In a slow build each case runs in every second layout, the next case in the others. */
-enum { LAYOUT_STEP = SLOW_BUILD ? 2 : 1 };
 
 static void check_backend(size_t i, const backend *b, bool accumulate, const args *inputs, const args *outputs)
 {
@@ -120,8 +116,10 @@ static void check_backend(size_t i, const backend *b, bool accumulate, const arg
         return;
     open_device(b->threads);
     sl_blas_enable(b->blas);
-    for (int how = (int)(i % LAYOUT_STEP); how < LAYOUT_COUNT; how += LAYOUT_STEP)
-        check_case(i, (layout)how, accumulate, inputs, outputs);
+    for (int how = 0; how < LAYOUT_COUNT; how++) {
+        if (test_in_sample(i + (size_t)(b - backends) + accumulate, how, LAYOUT_COUNT))
+            check_case(i, (layout)how, accumulate, inputs, outputs);
+    }
     sl_blas_enable(false);
     close_device();
 }
@@ -132,6 +130,8 @@ static void every_backend_agrees_with_the_reference_in_f64(void **state)
     if (sl_isa_best() < SL_ISA_AVX512)
         print_message("this machine has %s at best: what lies above is not run\n", sl_isa_name(sl_isa_best()));
     for (size_t i = 0; i < CASE_COUNT; i++) {
+        if (!is_wanted(&cases[i]))
+            continue;
         for (int accumulate = 0; accumulate <= sl_op_get_info(cases[i].op)->accumulates; accumulate++) {
             args inputs, outputs;
             expect(&cases[i], i, accumulate, &inputs, &outputs);
@@ -150,8 +150,9 @@ static void the_table_has_every_op(void **state)
         fail_msg("no case runs %s", op_without_case());
 }
 
-int main(void)
+int main(int count, char **words)
 {
+    wanted_op = count > 1 ? words[1] : NULL;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_table_has_every_op),
         cmocka_unit_test(every_backend_agrees_with_the_reference_in_f64),

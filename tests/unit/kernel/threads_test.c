@@ -1,21 +1,17 @@
 /* Threads share the work of a kernel without changing its bits; also what the thread sanitizer looks at. */
 #include "unit/kernel/bits.h"
 
-#include "support/sanitized.h"
+#include "support/sample.h"
 
-#ifdef TEST_SANITIZED
-enum { MOST_THREADS = 3 };
-#else
-enum { MOST_THREADS = 5 };
-#endif
+enum { MOST_THREADS = 5, MOST_IN_SAMPLE = 3 };
 
 static void the_same_number_of_threads_gives_the_same_bits(void **state)
 {
     (void)state;
     for (size_t i = 0; i < CASE_COUNT; i++) {
-        if (!cases[i].large)
+        if (!cases[i].large || !test_in_sample(i, 0, 4))
             continue;
-        for (int threads = 2; threads <= MOST_THREADS; threads += 2) {
+        for (int threads = 2; threads <= (test_takes_sample() ? MOST_IN_SAMPLE : MOST_THREADS); threads += 2) {
             int64_t count;
             double *first = results_of(i, PACKED, threads, &count);
             check_same(i, first, PACKED, threads, "the same threads again");
@@ -24,7 +20,8 @@ static void the_same_number_of_threads_gives_the_same_bits(void **state)
     }
 }
 
-/* Other instruction sets than the best differ in how they multiply matrices; the rest is one code. */
+/* Other instruction sets than the best differ in how they multiply matrices; the rest is one code. A sample has two or
+ * three threads. */
 static void check_threads(void)
 {
     for (size_t i = 0; i < CASE_COUNT; i++) {
@@ -34,6 +31,8 @@ static void check_threads(void)
         double *one = results_of(i, PACKED, 1, &count);
         for (int threads = 2; threads <= MOST_THREADS; threads++) {
             char what[32];
+            if (!test_in_sample(i + (size_t)sl_isa_get(), threads - 2, MOST_IN_SAMPLE - 1))
+                continue;
             snprintf(what, sizeof what, "%d threads", threads);
             check_same(i, one, PACKED, threads, what);
         }
