@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Every command of docs/tutorial.md does what the page says: they are taken from it and run in order.
+# Every command of docs/tutorial.md does what the page says: they are taken from it and run in order. Trainings have a
+# fifth of the page's steps, with SLUICE_TEST_FULL all.
 . "$(dirname "$0")/common.bash"
 cd "$SLUICE_SOURCE"
 PATH=$(dirname "$SLUICE"):$PATH
@@ -16,6 +17,12 @@ awk -v scratch="$scratch" '
     }' docs/tutorial.md >"$commands"
 [ "$(grep -c '^sluice' "$commands")" -ge 14 ] || fail "the tutorial has lost its commands"
 sed -i "s|build/release/examples|'$SLUICE_BUILD'/examples|" "$commands"
+if [ -z "${SLUICE_TEST_FULL:-}" ]; then
+    sed -i -E 's/^(  steps: )300$/\160/; s/^(  every: )100$/\120/; s/^(timeout -s INT )3 /\11.5 /
+               s/(run\.steps=)50 /\110 /; s/(eval\.every=)50 /\110 /; s/(run\.steps=)310$/\162/; s/(--steps )20$/\14/' "$commands"
+    [ "$(grep -cE '^  steps: 60$|^  every: 20$|INT 1\.5 |run\.steps=10 |eval\.every=10 |run\.steps=62$|--steps 4$' "$commands")" -eq 7 ] ||
+        fail "the lengths of the page's trainings are not those expected here"
+fi
 
 document=
 while IFS= read -r line; do
