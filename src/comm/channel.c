@@ -137,6 +137,7 @@ static sl_wait wait_of(const sl_channel *channel, sl_wait_kind kind, const sl_me
         .peer = channel->is_src && kind != SL_WAIT_RECEIVE ? channel->dst : channel->src,
         .microbatch = message ? message->microbatch : -1,
         .step = message ? message->step : -1,
+        .in_order = channel->group->in_order,
     };
 }
 

@@ -351,7 +351,8 @@ void sl_channel_close(sl_channel *channel)
         at = &(*at)->next;
     if (*at)
         *at = channel->next;
-    sl_channel_drain(channel);
+    if (!sl_channel_drain(channel))
+        return; /* a stream may touch it for as long as the process lives */
     channel->transport->close_wire(channel->wire);
     sl_free(channel->handoffs);
     sl_free(channel);

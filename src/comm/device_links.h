@@ -23,7 +23,7 @@ void sl_device_links_close(sl_device_links *links);
 bool sl_device_links_has(const sl_device_links *links, int i);
 /* Whether all are, and what they do with messages can be captured and launched again in later steps. */
 bool sl_device_links_can_capture(const sl_device_links *links);
-/* How many are, and why the others are not, or if all are, why they are what they are. */
+/* How many are, and why the others are not ("" if all are). */
 int sl_device_links_count(const sl_device_links *links);
 const char *sl_device_links_reason(const sl_device_links *links);
 /* How messages go that have a link, for people. */
@@ -33,6 +33,8 @@ const char *sl_device_links_way(const sl_device_links *links);
  * polled: the host waits for each word (sl_device_words_await). In other steps a rank gives its streams all their work at
  * once, without a call in between that may be held up by what they wait for. */
 SL_MUST_CHECK sl_status sl_device_links_begin(sl_device_links *links, int64_t step, bool polled, sl_stream *out);
+
+bool sl_device_links_are_polled(const sl_device_links *links); /* in this step */
 
 /* As the calls on channels, in the order of a stream: neither returns an error of the other side. The slots of a link
  * are given out in turn. */
@@ -53,6 +55,8 @@ SL_MUST_CHECK sl_status sl_device_links_check(sl_device_links *links);
 /* Of the running step: how many messages of channel i the sender's stream has sent, as one of its ends sees it now. To the
  * sender all have been if the receiver is done with the step. 0 for a channel of others. */
 SL_MUST_CHECK sl_status sl_device_links_count_sent(sl_device_links *links, int i, int *out);
+/* The other end of channel i, which this rank has an end of: a rank of the group. */
+int sl_device_links_peer(const sl_device_links *links, int i);
 /* Of channel i, which this rank sends on: whether the slot of the step's message `number` is free now. */
 SL_MUST_CHECK sl_status sl_device_links_has_room(sl_device_links *links, int i, int number, bool *out);
 

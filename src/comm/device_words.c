@@ -22,20 +22,6 @@ uint64_t sl_hash_bytes(const void *data, size_t bytes)
 
 /* ---- Who can reach whom ---------------------------------------------------------------------- */
 
-/* A rank has up to six streams, two if it has only links. Streams that share a queue to the device hold each other up, for
- * ever if one waits for a word that the other is to write. */
-enum { STREAMS_OF_A_RANK = 6 };
-
-const char *sl_rank_queue_obstacle(const sl_rank_offer *offer)
-{
-    if (offer->queues == 0)
-        return "a device shares no memory";
-    if (offer->neighbors * STREAMS_OF_A_RANK <= offer->queues)
-        return NULL;
-    return offer->neighbors > 1 ? "too many ranks are threads of one process"
-                                : "a process has too few queues to its device (CUDA_DEVICE_MAX_CONNECTIONS)";
-}
-
 static uint64_t find_machine(void)
 {
     char text[64];
@@ -53,17 +39,18 @@ const char *sl_rank_obstacle(const sl_rank_offer *offers, int ranks, int a, int 
         return "a rank sends to itself";
     if (offers[a].wish == SL_LINKS_NCCL)
         return "";
-    if (offers[a].wish == SL_LINKS_NONE || offers[b].wish == SL_LINKS_NONE)
-        return "SLUICE_DEVICE_LINKS is 0";
+    if (offers[a].limit == 0 || offers[b].limit == 0)
+        return "a device shares no memory (SLUICE_DEVICE_LINKS)";
     if (offers[a].kind != offers[b].kind)
         return "the devices are of different kinds";
     if (offers[a].machine == 0 || offers[a].machine != offers[b].machine)
         return "ranks are on several machines";
-    const char *obstacle = sl_rank_queue_obstacle(&offers[a]);
-    return obstacle ? obstacle : sl_rank_queue_obstacle(&offers[b]);
+    if (offers[a].neighbors > offers[a].limit || offers[b].neighbors > offers[b].limit)
+        return "too many ranks are threads of one process";
+    return NULL;
 }
 
-sl_status sl_links_read_wish(int32_t *wish)
+static sl_status read_wish(int32_t *wish)
 {
     static const char *const values[] = { "", "0", "1", "nccl" }; /* as sl_links_wish */
     const char *given = getenv("SLUICE_DEVICE_LINKS");
@@ -84,9 +71,9 @@ sl_status sl_rank_offers_gather(sl_group *group, const sl_device *device, sl_ran
                           .process = getpid(),
                           .unit = device->unit,
                           .kind = (int32_t)sl_device_get_kind(device),
-                          .queues = device->queues,
+                          .limit = sl_device_share_limit(device, threads),
                           .neighbors = threads ? sl_group_local_size(group) : 1 };
-    SL_TRY(sl_links_read_wish(&own.wish));
+    SL_TRY(read_wish(&own.wish));
     SL_TRY(sl_group_all_gather(group, &own, sizeof own, offers));
 done:
     return status;
@@ -255,23 +242,53 @@ void sl_device_words_count_waiting(sl_device_words *words, int more)
     atomic_fetch_add(&words->group->link->waiting, more);
 }
 
+/* A wait of the host for what another rank writes, or for a stream of its own that may wait for that. */
+typedef struct host_wait {
+    double since, looked;
+    int counted; /* 1: it counts as a wait for another rank; 0: as an action */
+} host_wait;
+
+static host_wait begin_wait(sl_device_words *words)
+{
+    double now = sl_now();
+    sl_device_words_count_waiting(words, 1);
+    return (host_wait){ .since = now, .looked = now, .counted = 1 };
+}
+
+static void pass_time(sl_device_words *words, host_wait *wait)
+{
+    sl_device_pause(wait->since);
+    if (!words->is_held_up || sl_now() - wait->looked < LOOK_SECONDS)
+        return;
+    int now = words->is_held_up(words->watch_user);
+    sl_device_words_count_waiting(words, now - wait->counted);
+    wait->counted = now;
+    wait->looked = sl_now();
+}
+
+static void end_wait(sl_device_words *words, const host_wait *wait)
+{
+    sl_device_words_count_waiting(words, -wait->counted);
+    if (words->is_held_up)
+        sl_group_note_wait(words->group, NULL, 0);
+}
+
 /* Until the word is odd, on the host; the word behind it comes along if there is a tag. */
 static sl_status poll_word(sl_device_words *words, const uint32_t *word, const uint32_t *tag)
 {
     sl_status status = SL_OK;
-    double since = sl_now();
-    sl_device_words_count_waiting(words, 1);
+    host_wait wait = begin_wait(words);
     do {
         SL_TRY(sl_group_progress(words->group));
         SL_TRY(sl_stream_copy(words->side, SL_COPY_DEVICE_TO_HOST, words->seen, word, (tag ? 2 : 1) * sizeof *word));
         SL_TRY(sl_stream_synchronize(words->side));
-        sl_device_pause(since);
+        pass_time(words, &wait);
     } while (words->seen[0] % 2 == 0);
     if (tag && words->seen[1] != *tag)
         status =
             sl_fail(SL_ERR_COMM, "another rank does something else here (tag %08x, not %08x)", words->seen[1], *tag);
 done:
-    sl_device_words_count_waiting(words, -1);
+    end_wait(words, &wait);
     return status;
 }
 
@@ -311,25 +328,17 @@ sl_status sl_device_words_wait_event(sl_device_words *words, sl_event *event)
 {
     sl_status status = SL_OK;
     bool done = false;
-    double since = sl_now(), looked = since;
-    int waiting = 1;
-    sl_device_words_count_waiting(words, waiting);
+    host_wait wait = begin_wait(words);
     SL_TRY(sl_event_query(event, &done));
     while (!done) {
         SL_TRY(sl_group_progress(words->group));
         if (words->check)
             SL_TRY(words->check(words->links));
-        sl_device_pause(since);
-        if (words->is_held_up && sl_now() - looked > LOOK_SECONDS) {
-            int now = words->is_held_up(words->watch_user);
-            sl_device_words_count_waiting(words, now - waiting);
-            waiting = now;
-            looked = sl_now();
-        }
+        pass_time(words, &wait);
         SL_TRY(sl_event_query(event, &done));
     }
 done:
-    sl_device_words_count_waiting(words, -waiting);
+    end_wait(words, &wait);
     return status;
 }
 

@@ -18,19 +18,15 @@ typedef struct sl_rank_offer {
     int64_t process;
     uint64_t unit;     /* its device, among those of the machine */
     int32_t kind;      /* of its device */
-    int32_t queues;    /* of its process to the device; 0: the device shares nothing */
+    int32_t limit;     /* see sl_device_share_limit */
     int32_t neighbors; /* ranks of the run that are threads of its process */
     int32_t wish;      /* sl_links_wish */
 } sl_rank_offer;
 
-/* Fails if the variable has another value. */
-SL_MUST_CHECK sl_status sl_links_read_wish(int32_t *wish);
 /* Collective: offers[r] becomes that of rank r. */
 SL_MUST_CHECK sl_status sl_rank_offers_gather(sl_group *group, const sl_device *device, sl_rank_offer *offers);
 /* NULL if ranks a and b may try to reach each other's memory; else why they cannot (static), "" if another way is wished. */
 const char *sl_rank_obstacle(const sl_rank_offer *offers, int ranks, int a, int b);
-/* NULL if the process has enough queues for its ranks; else what is wrong (static). */
-const char *sl_rank_queue_obstacle(const sl_rank_offer *offer);
 
 /* Collective. Each rank gives the handle of its block (zeros if it has none) and wants those of the ranks p with
  * wanted[p]. attached[p] becomes the block of p, to be detached. reached[a * ranks + b]: a has attached b's block, the same
@@ -74,8 +70,9 @@ SL_MUST_CHECK sl_status sl_device_words_await(sl_device_words *words, uint32_t *
 SL_MUST_CHECK sl_status sl_device_words_take(sl_device_words *words, uint32_t *word, const uint32_t *tag, bool polled,
                                              sl_stream *stream);
 
-/* While the host waits for a stream it asks now and then whether that waits for another rank. If not, the time counts as
- * that of an action (sl_group_is_waiting). NULL: it always does. */
+/* While the host waits for a stream it asks now and then whether that waits for another rank, and is_held_up may say for what
+ * (sl_group_note_wait). If it does not wait, the time counts as that of an action (sl_group_is_waiting). NULL: it always
+ * does. */
 void sl_device_words_set_watch(sl_device_words *words, bool (*is_held_up)(void *user), void *user);
 
 /* Waits on the host, as far as the run goes on: fails if a rank has failed. */

@@ -401,6 +401,17 @@ void sl_group_fail_text(sl_group *group, sl_status code, const char *text)
     group->link->transport->fail(group->link, group->link->rank, code, text);
 }
 
+void sl_group_set_in_order(sl_group *group)
+{
+    group->in_order = true;
+}
+
+void sl_group_note_wait(sl_group *group, const sl_wait *wait, double since)
+{
+    if (group->link->transport->note_wait)
+        group->link->transport->note_wait(group->link, wait, since);
+}
+
 void sl_group_note(sl_group *group, const char *text)
 {
     group->link->transport->note(group->link, text);

@@ -32,6 +32,7 @@ struct sl_group {
     sl_link *link;
     int rank, size;
     int *members;         /* (size) their ranks in the run */
+    bool in_order;        /* its channels are used in the order of a program (sl_wait) */
     sl_channel **mesh_to; /* (size) for collectives; NULL where there is none (mesh.h) */
     sl_channel **mesh_from;
     int64_t collectives;  /* how many this group has started */
@@ -61,6 +62,11 @@ bool sl_group_has_lost(const sl_group *group);
 
 /* Seconds that an action may take if the user has set a hang timeout; negative: any; 0: nothing is set. */
 double sl_group_action_timeout(const sl_group *group);
+/* This rank uses the group's channels in the order of a program, from one thread: ranks that wait for each other there
+ * wait for ever, and the run fails. */
+void sl_group_set_in_order(sl_group *group);
+/* What this rank's streams have been waiting for since then (sl_now()); NULL: nothing. See sl_transport.note_wait. */
+void sl_group_note_wait(sl_group *group, const sl_wait *wait, double since);
 /* Whether a thread of this rank waits for another rank. From any thread. */
 bool sl_group_is_waiting(const sl_group *group);
 /* As sl_group_fail, with the whole text, from any thread. */
@@ -82,7 +88,7 @@ sl_status sl_channel_receive_bytes(sl_channel *channel, const sl_message *expect
 sl_status sl_channel_hand_over(sl_channel *channel, sl_envelope *envelope, sl_handoff_kind kind, sl_stream *stream);
 /* The same from a thread of a stream, which cannot return an error: one fails the run. */
 void sl_channel_hand_over_now(sl_channel *channel, sl_envelope *envelope, sl_handoff_kind kind);
-/* Waits until no stream will touch the channel any more. */
-void sl_channel_drain(sl_channel *channel);
+/* Waits until no stream will touch the channel any more; false if one may, because its device has failed. */
+SL_MUST_CHECK bool sl_channel_drain(sl_channel *channel);
 
 #endif

@@ -17,13 +17,21 @@ void sl_channel_hand_over_now(sl_channel *channel, sl_envelope *envelope, sl_han
         link->transport->fail(link, link->rank, status, sl_error_message());
 }
 
+/* The channel may be gone once none is in flight. */
+static void count(sl_channel *channel, int more)
+{
+    if (channel->link->streaming)
+        atomic_fetch_add(channel->link->streaming, more);
+    atomic_fetch_add_explicit(&channel->in_flight, more, memory_order_release);
+}
+
 static void run_handoff(void *arg)
 {
     sl_handoff *handoff = arg;
     sl_channel *channel = handoff->channel;
     sl_channel_hand_over_now(channel, handoff->envelope, handoff->kind);
     atomic_store_explicit(&handoff->busy, false, memory_order_release);
-    atomic_fetch_sub_explicit(&channel->in_flight, 1, memory_order_release); /* after this it may be gone */
+    count(channel, -1);
 }
 
 /* Each end of a channel has one record a slot, and a slot is handed over once until it comes round again. */
@@ -53,18 +61,30 @@ sl_status sl_channel_hand_over(sl_channel *channel, sl_envelope *envelope, sl_ha
     handoff->envelope = envelope;
     handoff->kind = kind;
     atomic_store_explicit(&handoff->busy, true, memory_order_relaxed);
-    atomic_fetch_add(&channel->in_flight, 1);
+    count(channel, 1);
     status = sl_stream_call(stream, run_handoff, handoff);
     if (status != SL_OK) {
         atomic_store(&handoff->busy, false);
-        atomic_fetch_sub(&channel->in_flight, 1);
+        count(channel, -1);
     }
 done:
     return status;
 }
 
-void sl_channel_drain(sl_channel *channel)
+/* For all channels of a run that has failed: its streams may have, too, and then they do not come to what they were given. */
+#define DRAIN_SECONDS 0.2
+
+bool sl_channel_drain(sl_channel *channel)
 {
-    while (atomic_load_explicit(&channel->in_flight, memory_order_acquire) > 0)
+    sl_link *link = channel->link;
+    while (atomic_load_explicit(&channel->in_flight, memory_order_acquire) > 0) {
         sched_yield();
+        if (!sl_link_has_failed(link))
+            continue;
+        if (link->drain_until == 0)
+            link->drain_until = sl_now() + DRAIN_SECONDS;
+        if (sl_now() > link->drain_until)
+            return false;
+    }
+    return true;
 }

@@ -64,6 +64,7 @@ typedef struct sl_wait {
     int peer;       /* rank of the run */
     int microbatch; /* for collectives: which one (sl_collective) */
     int64_t step;   /* for collectives: their number in the group */
+    bool in_order;  /* the rank follows a program and does nothing else meanwhile: nobody but the peer can end it */
 } sl_wait;
 
 /* How far a wait has come; zero starts one. */
@@ -85,9 +86,10 @@ typedef struct sl_link {
     int local_rank, local_size;
     uint64_t run_id;
     bool checksum;
-    sl_failure *failure; /* owned by the transport */
-    atomic_int waiting;  /* threads of this rank whose pause is armed; kept by the transport */
-    bool one_thread;     /* only the rank's own thread may commit and release */
+    sl_failure *failure;   /* owned by the transport */
+    atomic_int waiting;    /* threads of this rank whose pause is armed; kept by the transport */
+    bool one_thread;       /* only the rank's own thread may commit and release */
+    atomic_int *streaming; /* slots that streams of this rank have yet to hand over, if other ranks see it; else NULL */
 
     /* Kept by the layer above. */
     double action_timeout;           /* seconds that an action may take if the user has set a hang timeout; else 0 */
@@ -95,7 +97,8 @@ typedef struct sl_link {
     _Atomic(struct sl_group *) busy; /* groups with collectives that are posted and not done */
     atomic_flag progressing;         /* a thread moves them along (request.c) */
     atomic_flag queueing;            /* a thread looks at or changes the lists of groups and requests */
-    atomic_int movers;               /* threads that do nothing but move them along: whoever posts leaves it to them */
+    double drain_until; /* once the run has failed: when channels stop waiting for streams; 0: not yet known */
+    atomic_int movers;  /* threads that do nothing but move them along: whoever posts leaves it to them */
 } sl_link;
 
 /* One channel of a set, as agreed by all members. */
@@ -151,6 +154,9 @@ struct SL_NAMED_FIELDS sl_transport {
     /* Makes this the run's failure unless it has one, and wakes everybody. */
     void (*fail)(sl_link *link, int rank, sl_status code, const char *text);
     void (*note)(sl_link *link, const char *text);
+    /* Optional: what this rank has been waiting for since then (sl_now()) outside of pause(); NULL: nothing. Fails the run if
+     * ranks wait for each other in a circle. */
+    void (*note_wait)(sl_link *link, const sl_wait *wait, double since);
 };
 
 /* The transport of that name; "mpi" is loaded at run time. */

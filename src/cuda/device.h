@@ -36,8 +36,7 @@ extern const sl_module_host *cuda_host;
 extern const sl_device_backend cuda_backend;
 extern const sl_kernel_table cuda_kernels;
 
-int cuda_count(void);  /* devices that can be opened */
-int cuda_queues(void); /* of this process to each of them */
+int cuda_count(void); /* devices that can be opened */
 
 /* Every call of the runtime works on the thread's current device: this makes it the right one. */
 sl_status cuda_select(const cuda_device *device);
@@ -63,7 +62,7 @@ sl_status cuda_share(sl_device *head, size_t bytes, sl_device_handle *handle, vo
 void cuda_unshare(sl_device *head, void *address);
 sl_status cuda_attach(sl_device *head, const sl_device_handle *handle, void **out);
 void cuda_detach(sl_device *head, void *address);
-sl_status cuda_use_words(sl_stream *stream, const sl_word_use *uses, int count);
+sl_status cuda_use_words(sl_stream *head, const sl_word_use *uses, int count);
 
 /* Captures: capture.c. */
 sl_status cuda_capture_begin(sl_stream *stream);

@@ -102,8 +102,7 @@ sl_status cuda_use_words(sl_stream *head, const sl_word_use *uses, int count)
             operations[i] = operation_of(&uses[first + i]);
         CUresult result =
             join(stream, operations, some) ? CUDA_SUCCESS : driver.give(stream, (unsigned)some, operations, 0);
-        if (result != CUDA_SUCCESS)
-            status = sl_fail(SL_ERR_STAGE, "words in a stream: error %d of the driver", (int)result);
+        status = cuda_check((cudaError_t)result, "words in a stream"); /* both have the same numbers */
     }
     return status;
 }

@@ -4,8 +4,12 @@
 
 #include "device/backend.h"
 
+/* How many devices of one process may wait for each other's words; 0: the device shares nothing. threads: the others are
+ * threads of this process. If SLUICE_DEVICE_LINKS is set, its value 1 asks for it and any other forbids it. */
+int sl_device_share_limit(const sl_device *device, bool threads);
+
 /* Takes a block, zeroed, and says how others find it. It is freed when its owner has given it up and all that share this
- * process have detached. Not part of sl_device_get_memory. The device must have queues. */
+ * process have detached. Not part of sl_device_get_memory. The device must share. */
 SL_MUST_CHECK sl_status sl_device_share(sl_device *device, size_t bytes, sl_device_handle *handle, void **out);
 void sl_device_unshare(sl_device *device, void *block); /* NULL is fine */
 
@@ -13,8 +17,10 @@ void sl_device_unshare(sl_device *device, void *block); /* NULL is fine */
 SL_MUST_CHECK sl_status sl_device_attach(sl_device *device, const sl_device_handle *handle, void **out);
 void sl_device_detach(sl_device *device, void *block); /* NULL is fine */
 
+bool sl_device_has_words(const sl_device *device);
 /* In stream order, one after the other: writes a word, or waits until it is odd. All that the stream did before a
- * write is visible to whoever has seen it. The words lie in shared or attached blocks. */
+ * write is visible to whoever has seen it. The words lie in shared or attached blocks, or in host memory of the device
+ * (sl_device_alloc_host). */
 SL_MUST_CHECK sl_status sl_stream_use_words(sl_stream *stream, const sl_word_use *uses, int count);
 
 #endif

@@ -9,7 +9,6 @@ static void free_playing(sl_playing *playing)
 {
     sl_free(playing->steps);
     sl_free(playing->fill);
-    sl_free(playing->pace);
     sl_free(playing->played);
     sl_free(playing->ready);
     sl_free(playing->marks);
@@ -22,7 +21,6 @@ static sl_status new_playing(const sl_player *self, sl_playing *out)
     int64_t ranks = self->instance->ranks, lanes = ranks * self->lanes;
     SL_TRY(SL_NEW_ARRAY(out->steps, ranks * self->length));
     SL_TRY(SL_NEW_ARRAY(out->fill, ranks));
-    SL_TRY(SL_NEW_ARRAY(out->pace, ranks * self->length));
     SL_TRY(SL_NEW_ARRAY(out->played, ranks * self->length));
     SL_TRY(SL_NEW_ARRAY(out->ready, lanes * self->instance->microbatches));
     SL_TRY(SL_NEW_ARRAY(out->marks, ranks * self->marks));
@@ -151,7 +149,6 @@ typedef struct player_view {
     const sl_player_lane *lane;
     const int *weight_order;
     const sl_operation *steps;
-    const uint8_t *pace;
     sl_played *played;
     int *count;
     double limit, share;
@@ -226,7 +223,6 @@ static bool advance(sl_player *self, int rank, int *top)
     player_view view = { .lane = self->lane + rank * self->lanes,
                          .weight_order = self->weight_order + (int64_t)rank * self->instance->chunks,
                          .steps = self->now.steps + first,
-                         .pace = self->now.pace + first,
                          .played = self->now.played + first,
                          .count = self->count + rank * self->lanes,
                          .limit = self->instance->limit + self->instance->slack,
@@ -249,10 +245,7 @@ static bool advance(sl_player *self, int rank, int *top)
         useful = !lane->is_forward || make_room(&view, &own, lane->memory);
         if (!useful)
             break;
-        if (view.pace[own.at] == SL_PACE_ONE && own.weights > 0)
-            play_weight(&view, &own, next_weight(&view));
-        if (view.pace[own.at] != SL_PACE_NONE)
-            fill_gap(&view, &own, ready);
+        fill_gap(&view, &own, ready);
         sl_played *played = &view.played[own.at];
         played->weights = weights - own.weights;
         played->waited = ready > own.now;
@@ -375,7 +368,6 @@ static void copy_order(const sl_player *self, int rank, const sl_playing *from, 
 {
     int64_t first = (int64_t)rank * self->length + self->changed[rank], count = self->length - self->changed[rank];
     memcpy(to->steps + first, from->steps + first, (size_t)count * sizeof *to->steps);
-    memcpy(to->pace + first, from->pace + first, (size_t)count * sizeof *to->pace);
     to->fill[rank] = from->fill[rank];
 }
 

@@ -135,6 +135,8 @@ static sl_status compute(sl_runtime *runtime, const sl_instr *instr)
         SL_TRY(add(runtime, instr));
     else if (!is_done)
         SL_TRY(sl_stage_run(stage_of(runtime, instr), (sl_phase)instr->phase, instr->frame, &runtime->context));
+    if (instr->code == SL_CODE_RUN && runtime->lanes.passed_runs)
+        SL_TRY(sl_phases_give(runtime, instr, !is_done));
     SL_TRY(sl_captures_leave(runtime, instr));
 done:
     return status;
@@ -365,6 +367,13 @@ done:
     return status;
 }
 
+/* For other ranks, in the running step. */
+static bool streams_wait(const sl_runtime *runtime)
+{
+    bool in_links = runtime->links && !sl_device_links_are_polled(runtime->links);
+    return in_links || (runtime->words && !sl_device_words_are_polled(runtime->words));
+}
+
 /* ---- The whole program ----------------------------------------------------------------------- */
 
 /* Between actions posted collectives go on, unless the mover sees to them. */
@@ -397,8 +406,8 @@ sl_status sl_runtime_execute(sl_runtime *runtime, const sl_program *program)
 {
     sl_status status = SL_OK;
     int at = snprintf(runtime->note, sizeof runtime->note, "step %lld ", (long long)sl_runtime_step_label(runtime));
-    runtime->running = runtime->lanes.given = program;
-    runtime->lanes.seen_at = NULL;
+    runtime->running = program;
+    sl_phases_begin(runtime, program);
     sl_captures_begin(runtime);
     sl_trace_break(&runtime->trace);
     int64_t step = runtime->lanes.captures.step;
@@ -406,6 +415,7 @@ sl_status sl_runtime_execute(sl_runtime *runtime, const sl_program *program)
         status = sl_weights_begin(runtime, step < POLLED_STEPS, may_wait_inside(runtime));
     if (runtime->links && status == SL_OK)
         status = begin_links(runtime);
+    atomic_store(&runtime->lanes.may_be_held_up, streams_wait(runtime));
     if (status != SL_OK)
         status = sl_runtime_fail(runtime, status, -1, (sl_action){ .microbatch = -1 });
     for (int64_t i = 0; i < program->action_count && status == SL_OK; i++) {

@@ -8,6 +8,8 @@
 #include "runtime/captures.h"
 #include "runtime/program.h"
 
+#include <stdatomic.h>
+
 typedef enum sl_lane { SL_LANE_COMPUTE, SL_LANE_IN, SL_LANE_OUT, SL_LANE_COUNT } sl_lane;
 
 /* What an instruction waits for, and what waits for it. */
@@ -45,6 +47,15 @@ typedef struct sl_lanes {
     bool delivers;                      /* the running step does */
     const sl_program *given;            /* to the streams; what they were last seen at (progress.c) */
     const sl_program_action *seen_at;
+    /* How far the stream of kernels is, for the watch (progress.c): 1 + the last RUN of the running program that the host
+     * has given to it, and that it has passed; it writes the latter itself. NULL: nobody watches. */
+    _Atomic(const sl_program *) watched;
+    _Atomic uint32_t given_runs;
+    _Atomic uint32_t *passed_runs;
+    atomic_bool
+        may_be_held_up; /* by another rank, while it runs the program: what it does not pass may be no fault of its own */
+    int64_t held_at;    /* instruction at which they were seen to wait for another rank; -1: none */
+    double held_since;
     sl_captures captures;
 
     /* Host memory that copies go through. */

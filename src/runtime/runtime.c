@@ -146,7 +146,7 @@ static void describe_messages(sl_runtime *runtime, const char *reason)
     else if (all == 0)
         snprintf(runtime->messages_text, size, "none");
     else if (linked == all)
-        snprintf(runtime->messages_text, size, "device memory, %s: %s", sl_device_links_way(runtime->links), reason);
+        snprintf(runtime->messages_text, size, "device memory, %s", sl_device_links_way(runtime->links));
     else if (linked == 0)
         snprintf(runtime->messages_text, size, "host memory: %s", reason);
     else
@@ -166,8 +166,6 @@ static sl_status open_links(sl_runtime *runtime, const sl_channel_spec *specs)
         sl_device_links_close(runtime->links);
         runtime->links = NULL;
     }
-    if (runtime->links)
-        SL_TRY(SL_NEW_ARRAY(runtime->link_counts, 2 * (int64_t)count));
 done:
     return status;
 }
@@ -205,6 +203,7 @@ static sl_status open_channels(sl_runtime *runtime)
     for (int k = 0; k < count; k++)
         runtime->channels[others[k].id] = opened[k];
     sl_ties_take_channels(runtime);
+    sl_group_set_in_order(runtime->group);
     if (runtime->links)
         sl_device_words_set_watch(runtime->words, sl_progress_is_held_up, runtime);
 done:
@@ -267,8 +266,14 @@ done:
 /* What the user has set wins over what the caller thinks right. */
 static sl_status start_watchdog(sl_runtime *runtime, const sl_runtime_options *options)
 {
+    sl_status status = SL_OK;
     double given = sl_group_action_timeout(runtime->group), seconds = given != 0 ? given : options->action_timeout;
-    return seconds > 0 ? sl_watchdog_start(runtime, seconds, &runtime->watchdog) : SL_OK;
+    if (seconds <= 0)
+        return SL_OK;
+    SL_TRY(sl_phases_create(runtime));
+    SL_TRY(sl_watchdog_start(runtime, seconds, &runtime->watchdog));
+done:
+    return status;
 }
 
 static sl_status build(sl_runtime *runtime, const sl_runtime_options *options)
@@ -337,10 +342,10 @@ void sl_runtime_destroy(sl_runtime *runtime)
     sl_mover_stop(runtime->mover);
     sl_weights_destroy(runtime); /* ends what is posted */
     sl_lanes_destroy(runtime);   /* streams may still use what follows */
+    sl_phases_destroy(runtime);
     sl_weights_disconnect(runtime);
     sl_ties_close(runtime);
     sl_device_links_close(runtime->links);
-    sl_free(runtime->link_counts);
     sl_device_words_close(runtime->words);
     sl_group_close(runtime->group); /* and with it the channels */
     sl_group_close(runtime->sharers.across);

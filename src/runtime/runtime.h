@@ -54,7 +54,6 @@ struct sl_runtime {
     sl_channel **channels;      /* one a route; NULL if this rank has no end, or it is a link */
     sl_device_words *words;     /* that its streams wait for; NULL: they wait for no other rank */
     sl_device_links *links;     /* routes through memory of the device, by the same numbers; NULL: there are none */
-    int *link_counts;           /* (2 x routes of edges) room for a look at how far the links are; NULL: without links */
     char messages_text[320];    /* where messages lie, and why */
     char collectives_text[320]; /* where collectives do their work, and why */
     sl_program train, eval;
@@ -139,6 +138,15 @@ SL_MUST_CHECK sl_status sl_runtime_execute(sl_runtime *runtime, const sl_program
 /* While the host waits for a step with links (user: the runtime): notes the action that its streams are at, and whether
  * they wait for another rank there. */
 bool sl_progress_is_held_up(void *user);
+/* The stream of kernels is to say how far it is, if there are other ranks and the device can. */
+SL_MUST_CHECK sl_status sl_phases_create(sl_runtime *runtime);
+void sl_phases_destroy(sl_runtime *runtime); /* no stream is left */
+void sl_phases_begin(sl_runtime *runtime, const sl_program *program);
+/* The host has given a RUN to the stream; mark: not by launching what has the mark in it. */
+SL_MUST_CHECK sl_status sl_phases_give(sl_runtime *runtime, const sl_instr *instr, bool mark);
+/* The action that the stream of kernels is at; NULL if it has done all that it was given, or nobody watches. *passed: changes
+ * when it goes on. From any thread. */
+const sl_program_action *sl_phases_find_busy(const sl_runtime *runtime, uint32_t *passed);
 /* Zeroes the gradients of the k-th of this rank's stages. */
 SL_MUST_CHECK sl_status sl_runtime_zero_stage(sl_runtime *runtime, int k);
 /* OUTPUT and INPUT_GRAD: to whoever asked. */

@@ -293,6 +293,15 @@ done:
     return status;
 }
 
+/* A stream that fails in the middle of what it was given has a place. */
+static sl_status fail_step(sl_runtime *runtime, sl_status status)
+{
+    uint32_t passed;
+    const sl_program_action *at = sl_phases_find_busy(runtime, &passed);
+    return at ? sl_runtime_fail(runtime, status, at->cell, at->action)
+              : sl_runtime_fail(runtime, status, -1, (sl_action){ .microbatch = -1 });
+}
+
 /* The status, with its message, once no stream works any more. */
 static sl_status settle(sl_runtime *runtime, sl_status status)
 {
@@ -305,7 +314,6 @@ static sl_status settle(sl_runtime *runtime, sl_status status)
 static sl_status run_step(sl_runtime *runtime, const sl_program *program, const sl_step *step, bool training,
                           sl_step_result *result)
 {
-    const sl_action none = { .microbatch = -1 };
     sl_step_result own = { .loss = NAN };
     if (runtime->failed != SL_OK)
         return sl_fail(runtime->failed, "%s", runtime->failure.message);
@@ -325,7 +333,7 @@ static sl_status run_step(sl_runtime *runtime, const sl_program *program, const 
     if (status == SL_OK)
         status = finish(runtime, program, training, &own);
     if (status != SL_OK)
-        status = settle(runtime, sl_runtime_fail(runtime, status, -1, none));
+        status = settle(runtime, fail_step(runtime, status));
     if (runtime->watchdog)
         sl_watchdog_note(runtime->watchdog, NULL);
     if (status != SL_OK)

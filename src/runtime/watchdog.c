@@ -1,4 +1,4 @@
-/* The watchdog: a thread that looks whether the running action comes to an end. */
+/* The watchdog: a thread that looks whether the running action comes to an end, on the host and in the stream of kernels. */
 #include "runtime/watchdog.h"
 
 #include "base/alloc.h"
@@ -50,14 +50,42 @@ static bool sleep_for(const sl_watchdog *watchdog, double seconds)
     return poll(&stop, 1, (int)(seconds * 1000)) == 0;
 }
 
-/* Tells all ranks and ends the process unless the action comes back meanwhile. */
-static void report(sl_watchdog *watchdog, uint64_t count)
+/* What a look finds. */
+typedef struct sight {
+    uint64_t count;                    /* of actions begun */
+    const sl_program_action *host;     /* the action that the host is in; NULL: none, or it waits for another rank */
+    const sl_program_action *streamed; /* that the stream is in; NULL: none, or it may wait for another rank */
+    uint32_t passed;                   /* by the stream */
+} sight;
+
+static sight look(const sl_watchdog *watchdog)
 {
     const sl_runtime *runtime = watchdog->runtime;
-    const sl_program_action *action = atomic_load(&watchdog->action);
+    sight seen = { .count = atomic_load_explicit(&watchdog->count, memory_order_acquire) };
+    if (!sl_group_is_waiting(runtime->group))
+        seen.host = atomic_load(&watchdog->action);
+    if (!atomic_load(&runtime->lanes.may_be_held_up))
+        seen.streamed = sl_phases_find_busy(runtime, &seen.passed);
+    return seen;
+}
+
+static bool host_stays(const sight *before, const sight *now)
+{
+    return now->host && now->count == before->count;
+}
+
+static bool stream_stays(const sight *before, const sight *now)
+{
+    return now->streamed && now->streamed == before->streamed && now->passed == before->passed;
+}
+
+/* Tells all ranks and ends the process unless what was seen to stay goes on meanwhile. */
+static void report(sl_watchdog *watchdog, const sight *seen, const sl_program_action *action, bool by_host)
+{
+    const sl_runtime *runtime = watchdog->runtime;
     char place[256], stack[800], text[SL_FAILURE_TEXT];
     void *frames[SL_STACK_FRAMES];
-    int found = sl_stack_capture(atomic_load(&watchdog->runner), frames);
+    int found = by_host ? sl_stack_capture(atomic_load(&watchdog->runner), frames) : 0;
     sl_runtime_describe_action(runtime, atomic_load(&watchdog->step), action, place, sizeof place);
     snprintf(text, sizeof text, "rank %d has been in one action for more than %g s: %s%s%s",
              sl_group_world_rank(runtime->group, runtime->rank), watchdog->seconds, place, found ? "; stack: " : "",
@@ -65,27 +93,31 @@ static void report(sl_watchdog *watchdog, uint64_t count)
     if (sl_group_claim_report(runtime->group, SL_ERR_TIMEOUT))
         fprintf(stderr, "sluice: %s\n", text); /* the last chance to say why: the process ends here */
     sl_group_fail_text(runtime->group, SL_ERR_TIMEOUT, text);
-    if (sleep_for(watchdog, LAST_SECONDS) && atomic_load(&watchdog->count) == count)
+    if (!sleep_for(watchdog, LAST_SECONDS))
+        return;
+    sight now = look(watchdog);
+    if (by_host ? now.count == seen->count : stream_stays(seen, &now))
         _exit(SL_EXIT_AGAIN); /* nobody else can: the thread that would does not come back */
 }
 
 static void *watch(void *user)
 {
     sl_watchdog *watchdog = user;
-    uint64_t last = 0;
-    double busy = 0, looked = sl_now();
+    sight last = { .count = 0 };
+    double on_host = 0, in_stream = 0, looked = sl_now();
     while (sleep_for(watchdog, watchdog->interval)) {
         double now = sl_now(), passed = now - looked;
-        uint64_t count = atomic_load_explicit(&watchdog->count, memory_order_acquire);
-        bool runs = atomic_load(&watchdog->action) != NULL && !sl_group_is_waiting(watchdog->runtime->group);
+        sight seen = look(watchdog);
         looked = now;
         if (passed > 2 * watchdog->interval)
             passed = 2 * watchdog->interval; /* a process that was stopped did not run */
-        busy = runs && count == last ? busy + passed : 0;
-        last = count;
-        if (busy > watchdog->seconds) {
-            report(watchdog, count);
-            busy = 0;
+        on_host = host_stays(&last, &seen) ? on_host + passed : 0;
+        in_stream = stream_stays(&last, &seen) ? in_stream + passed : 0;
+        last = seen;
+        if (on_host > watchdog->seconds || in_stream > watchdog->seconds) {
+            /* A host that waits for its stream is at the last action that it has given to it. */
+            report(watchdog, &seen, in_stream > 0 ? seen.streamed : seen.host, on_host > watchdog->seconds);
+            on_host = in_stream = 0;
         }
     }
     return NULL;

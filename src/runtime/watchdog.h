@@ -1,5 +1,6 @@
-/* A thread that looks whether the running action comes to an end: one that does not is reported with its place and the
- * stack of the thread that runs it, and the process is ended. Waits for other ranks do not count. */
+/* A thread that looks whether the running action comes to an end, on the host and in the stream of kernels: one that does not
+ * is reported with its place and the stack of the thread that runs it, and the process is ended. Waits for other ranks do
+ * not count. */
 #ifndef SL_RUNTIME_WATCHDOG_H
 #define SL_RUNTIME_WATCHDOG_H
 

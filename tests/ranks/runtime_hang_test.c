@@ -1,5 +1,5 @@
-/* A callback that never returns, or a kernel of a step that a device was given as a whole: the run ends, and everybody is
- * told the rank, the action and its stack. A rank that waits for a slow one is not blamed. */
+/* A callback or a kernel that never returns, or a message that is never sent: the run ends, and everybody is told the rank,
+ * the action and the stack of the host. A rank that waits for a slow one is not blamed. */
 #include "support/device/test_device.h"
 
 #include <sluice/runtime.h>
@@ -24,7 +24,8 @@ static struct scene {
     bool hangs;     /* rank 1 (0 if there is one rank) does not return from its F of microbatch 2 of step 3 */
     int slow_us;    /* that rank 1 needs for every action */
     bool on_device; /* the stages launch kernels, and their steps are captured */
-    int launches;   /* of the kernel that will hang: once a step */
+    bool loses;     /* rank 0 does not send the message of microbatch 2 of step 3 */
+    int launches;   /* of that kernel: once a step */
     double hung_at;
     sl_status status[RANKS];
     char message[RANKS][2048];
@@ -71,9 +72,9 @@ static void run_kernel(const void *args)
     const int *of = args;
     if (of[0] != 1)
         return;
-    if (shared->slow_us)
+    if (shared->slow_us && shared->launches == 2)
         usleep((useconds_t)shared->slow_us);
-    if (of[1] != 2 || !shared->hangs || ++shared->launches < 3)
+    if (of[1] != 2 || ++shared->launches < 3 || !shared->hangs)
         return;
     shared->hung_at = sl_now();
     for (;;)
@@ -92,6 +93,18 @@ static sl_status launch_nothing(void *user, const sl_stage_call *call)
     (void)user;
     (void)call;
     return SL_OK;
+}
+
+/* Stands in for SEND_F. */
+static sl_status send_or_lose(void *user, sl_runtime *runtime, sl_action action)
+{
+    int *step = user;
+    *step += action.microbatch == 0;
+    if (*step == 3 && action.microbatch == 2) {
+        shared->hung_at = sl_now();
+        return SL_OK;
+    }
+    return sl_runtime_run_action(runtime, action);
 }
 
 static sl_status create_stage(int index, int count, sl_stage **out)
@@ -121,6 +134,7 @@ static sl_status run_rank(int rank, const sl_group_options *group_options)
     sl_schedule *schedule = NULL;
     sl_stage *stage = NULL;
     sl_runtime *runtime = NULL;
+    int sent = 0;
     sl_generate_options options = { .name = "1F1B", .ranks = shared->ranks, .microbatches = 4 };
     SL_TRY(sl_group_open(group_options, &group));
     if (shared->on_device)
@@ -132,6 +146,8 @@ static sl_status run_rank(int rank, const sl_group_options *group_options)
         .group = group, .device = device, .schedule = schedule, .stages = &stage, .stage_count = 1
     };
     SL_TRY(sl_runtime_create(&what, &runtime));
+    if (shared->loses && rank == 0)
+        SL_TRY(sl_runtime_set_action(runtime, SL_KIND_SEND_F, send_or_lose, &sent));
     for (int step = 0; step < (shared->on_device ? 3 : 4); step++)
         SL_TRY(sl_runtime_step(runtime, &(sl_step){ .number = step }, NULL));
 done:
@@ -238,9 +254,8 @@ static void a_rank_that_waits_or_works_on_is_not_blamed(void **state)
         fail_msg("%s", result.report);
 }
 
-static void a_kernel_that_never_ends_in_a_captured_step_is_named(void **state)
+static void expect_named_kernel(void)
 {
-    (void)state;
     static const char place[] = "rank 1 has been in one action for more than 0.5 s: pipeline rank 1, cell ";
     const sl_launch_options launch = { .ranks = RANKS, .run = rank_main, .hang_timeout = 0.5 };
     sl_launch_result result;
@@ -265,6 +280,59 @@ static void a_kernel_that_never_ends_in_a_captured_step_is_named(void **state)
         fail_msg("%s", result.report);
 }
 
+static void a_kernel_that_never_ends_in_a_captured_step_is_named(void **state)
+{
+    (void)state;
+    expect_named_kernel();
+}
+
+/* The host of its rank waits for messages like all others. */
+static void a_kernel_that_never_ends_is_named_if_messages_go_through_the_host(void **state)
+{
+    (void)state;
+    setenv("SLUICE_DEVICE_LINKS", "0", 1);
+    expect_named_kernel();
+    unsetenv("SLUICE_DEVICE_LINKS");
+}
+
+static void lose_a_message(bool on_device)
+{
+    const sl_launch_options launch = { .ranks = RANKS, .run = rank_main, .hang_timeout = 0.5 };
+    sl_launch_result result;
+    set_scene(RANKS, false, 0);
+    shared->loses = true;
+    shared->on_device = on_device;
+    assert_int_equal(sl_launch(&launch, &result), SL_OK);
+    assert_int_equal(result.exit_code, 1); /* of rank_main */
+    for (int r = 0; r < RANKS; r++)
+        assert_true(shared->at[r] - shared->hung_at < 2);
+}
+
+/* Rank 0 goes on to wait for a gradient that rank 1 does not send before the message has come. */
+static void ranks_that_wait_for_each_other_are_named(void **state)
+{
+    (void)state;
+    lose_a_message(false);
+    for (int r = 0; r < RANKS; r++) {
+        if (!strstr(shared->message[r], "rank 0 waits in a circle that nothing ends; last doing: rank 0: step 3 0") ||
+            !strstr(shared->message[r], "; rank 1: step 3 1") ||
+            !strstr(shared->message[r], ", waiting to receive on channel 0 from rank 0 (step 3, microbatch 2)"))
+            fail_msg("rank %d: %s", r, shared->message[r]);
+    }
+}
+
+/* Both ends see which one has not come. */
+static void a_message_that_a_stream_does_not_send_is_named(void **state)
+{
+    (void)state;
+    lose_a_message(true);
+    for (int r = 0; r < RANKS; r++) {
+        if (!strstr(shared->message[r], "rank 0 has been in one action for more than 0.5 s: pipeline rank 0, cell ") ||
+            !strstr(shared->message[r], "0F2 (stage 0, microbatch 2, step 3)"))
+            fail_msg("rank %d: %s", r, shared->message[r]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -272,6 +340,9 @@ int main(void)
         cmocka_unit_test(a_single_process_ends_itself_and_says_why),
         cmocka_unit_test(a_rank_that_waits_or_works_on_is_not_blamed),
         cmocka_unit_test(a_kernel_that_never_ends_in_a_captured_step_is_named),
+        cmocka_unit_test(a_kernel_that_never_ends_is_named_if_messages_go_through_the_host),
+        cmocka_unit_test(ranks_that_wait_for_each_other_are_named),
+        cmocka_unit_test(a_message_that_a_stream_does_not_send_is_named),
     };
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     return cmocka_run_group_tests(tests, NULL, NULL);

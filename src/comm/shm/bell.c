@@ -38,12 +38,17 @@ void sl_shm_ring_all(sl_shm *shm)
         sl_shm_ring(&shm->control->ranks[r]);
 }
 
-/* Only a warning: the rank it waits for may compute for hours. If that one is caught in a loop, its own watchdog ends it. */
-static void warn_of_long_wait(const sl_shm_link *link, sl_pause *pause)
+/* Only a warning, unless ranks wait for each other: the one it waits for may compute for hours. If that one is caught in a
+ * loop, its own watchdog ends it. */
+static void look_at_long_wait(const sl_shm_link *link, sl_pause *pause)
 {
     const sl_shm_control *control = link->shm->control;
     char waiting[256], doing[320] = "";
-    if (pause->warned || control->hang_timeout <= 0 || sl_now() - pause->slept < control->hang_timeout)
+    if (control->hang_timeout <= 0 || sl_now() - pause->slept < control->hang_timeout)
+        return;
+    sl_shm_set_wait(link->me, &pause->wait, pause->slept); /* another thread's wait may have been written over it */
+    sl_shm_fail_circle(link->shm, link->base.rank);
+    if (pause->warned)
         return;
     pause->warned = true;
     if (pause->wait.peer >= 0 && pause->wait.peer < (int)control->size)
@@ -121,7 +126,7 @@ sl_status sl_shm_pause(sl_link *base, sl_pause *pause)
         const struct timespec limit = { .tv_nsec = SLEEP_LIMIT_NS };
         syscall(SYS_futex, &me->bell, FUTEX_WAIT, pause->ticket, &limit, NULL, 0);
         pause->ticket = atomic_load(&me->bell);
-        warn_of_long_wait(link, pause);
+        look_at_long_wait(link, pause);
         return SL_OK;
     }
     if (link->spin_seconds > 0 && wait_busily(link, pause))
@@ -131,7 +136,7 @@ sl_status sl_shm_pause(sl_link *base, sl_pause *pause)
     pause->ticket = atomic_load(&me->bell);
     pause->armed = true;
     pause->slept = sl_now();
-    sl_shm_set_wait(me, &pause->wait);
+    sl_shm_set_wait(me, &pause->wait, pause->slept);
     return SL_OK;
 }
 
@@ -140,6 +145,6 @@ void sl_shm_resume(sl_link *base, sl_pause *pause)
     sl_shm_link *link = (sl_shm_link *)base;
     atomic_fetch_sub(&base->waiting, 1);
     atomic_fetch_sub(&link->me->sleepers, 1);
-    sl_shm_set_wait(link->me, &(sl_wait){ .kind = SL_WAIT_NOTHING });
+    sl_shm_set_wait(link->me, &(sl_wait){ .kind = SL_WAIT_NOTHING }, 0);
     pause->armed = false;
 }

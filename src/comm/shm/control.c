@@ -261,13 +261,33 @@ void sl_shm_set_note(sl_shm_rank *rank, const char *text)
         atomic_store_explicit(&rank->note[i], words[i], memory_order_relaxed);
 }
 
-void sl_shm_set_wait(sl_shm_rank *rank, const sl_wait *wait)
+#define IN_ORDER ((uint64_t)1 << 63) /* in the first word */
+
+/* Since when comes first: who finds it old has not read words of a new wait (get_wait). */
+void sl_shm_set_wait(sl_shm_rank *rank, const sl_wait *wait, double since)
 {
-    uint64_t first = (uint64_t)wait->kind << 32 | (uint32_t)wait->peer;
+    uint64_t first = (wait->in_order ? IN_ORDER : 0) | (uint64_t)wait->kind << 32 | (uint32_t)wait->peer;
     uint64_t second = (uint64_t)(uint32_t)wait->channel << 32 | (uint32_t)wait->microbatch;
-    atomic_store_explicit(&rank->wait[0], first, memory_order_relaxed);
-    atomic_store_explicit(&rank->wait[1], second, memory_order_relaxed);
-    atomic_store_explicit(&rank->wait[2], (uint64_t)wait->step, memory_order_relaxed);
+    atomic_store(&rank->wait[3], (uint64_t)(since * 1e9));
+    atomic_store(&rank->wait[0], first);
+    atomic_store(&rank->wait[1], second);
+    atomic_store(&rank->wait[2], (uint64_t)wait->step);
+}
+
+/* *since: when it began. */
+static sl_wait get_wait(const sl_shm_rank *rank, double *since)
+{
+    uint64_t first = atomic_load(&rank->wait[0]), second = atomic_load(&rank->wait[1]);
+    const sl_wait wait = {
+        .kind = (sl_wait_kind)(first >> 32 & 0xff),
+        .peer = (int)(uint32_t)first,
+        .channel = (int)(uint32_t)(second >> 32),
+        .microbatch = (int)(uint32_t)second,
+        .step = (int64_t)atomic_load(&rank->wait[2]),
+        .in_order = (first & IN_ORDER) != 0,
+    };
+    *since = (double)atomic_load(&rank->wait[3]) * 1e-9;
+    return wait;
 }
 
 char *sl_shm_describe(const sl_shm_rank *rank, char *text, size_t size)
@@ -279,15 +299,8 @@ char *sl_shm_describe(const sl_shm_rank *rank, char *text, size_t size)
     memcpy(note, words, sizeof note);
     note[sizeof note - 1] = 0;
 
-    uint64_t first = atomic_load_explicit(&rank->wait[0], memory_order_relaxed);
-    uint64_t second = atomic_load_explicit(&rank->wait[1], memory_order_relaxed);
-    const sl_wait wait = {
-        .kind = (sl_wait_kind)(first >> 32),
-        .peer = (int)(uint32_t)first,
-        .channel = (int)(uint32_t)(second >> 32),
-        .microbatch = (int)(uint32_t)second,
-        .step = (int64_t)atomic_load_explicit(&rank->wait[2], memory_order_relaxed),
-    };
+    double since;
+    const sl_wait wait = get_wait(rank, &since);
     char waiting[256] = "";
     if (wait.kind != SL_WAIT_NOTHING)
         sl_wait_text(&wait, waiting, sizeof waiting);
@@ -313,4 +326,47 @@ void sl_shm_fail_hung(sl_shm *shm, int rank)
     }
     if (sl_shm_fail(shm, rank, SL_ERR_TIMEOUT, text))
         atomic_store(&control->hung, rank + 1);
+}
+
+/* ---- Circles --------------------------------------------------------------------------------- */
+
+/* The rank that this one waits for; -1 if it may yet go on without that one. */
+static int find_next(const sl_shm_control *control, int rank, double now)
+{
+    const sl_shm_rank *at = &control->ranks[rank];
+    double since;
+    sl_wait wait = get_wait(at, &since);
+    bool is_message = wait.channel >= 0 && (wait.kind == SL_WAIT_RECEIVE || wait.kind == SL_WAIT_RESERVE);
+    if (!is_message || !wait.in_order || now - since < control->hang_timeout || atomic_load(&at->streaming) != 0 ||
+        atomic_load(&at->state) != SL_SHM_JOINED)
+        return -1;
+    return wait.peer >= 0 && wait.peer < (int)control->size ? wait.peer : -1;
+}
+
+void sl_shm_fail_circle(sl_shm *shm, int rank)
+{
+    char text[SL_FAILURE_TEXT], doing[320];
+    const sl_shm_control *control = shm->control;
+    double now = sl_now();
+    int first = rank;
+    if (control->hang_timeout <= 0)
+        return;
+    for (uint32_t i = 0; i < control->size && first >= 0; i++) /* so many steps lead into the circle */
+        first = find_next(control, first, now);
+    if (first < 0)
+        return;
+    for (int r = find_next(control, first, now), start = first; r != start; r = find_next(control, r, now)) {
+        if (r < 0)
+            return;
+        first = r < first ? r : first;
+    }
+    int used = snprintf(text, sizeof text, "rank %d waits in a circle that nothing ends; last doing:", first);
+    for (int r = first, more = 1; more && used > 0 && (size_t)used < sizeof text; more = r != first) {
+        used += snprintf(text + used, sizeof text - (size_t)used, "%s rank %d: %s", r == first ? "" : ";", r,
+                         sl_shm_describe(&control->ranks[r], doing, sizeof doing));
+        r = find_next(control, r, now);
+        if (r < 0)
+            return;
+    }
+    sl_shm_fail(shm, first, SL_ERR_TIMEOUT, text);
 }

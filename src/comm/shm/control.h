@@ -23,7 +23,8 @@ typedef struct sl_shm_rank {
 
     _Alignas(SL_SHM_LINE) _Atomic uint32_t state; /* sl_shm_state */
     _Atomic uint32_t beat;                        /* grows while the rank's process runs */
-    _Atomic uint64_t wait[3];                     /* an sl_wait, packed; all zero for none */
+    _Atomic uint64_t wait[4];                     /* an sl_wait, packed, and since when; all zero for none */
+    atomic_int streaming;                         /* slots that streams of the rank have yet to hand over */
 
     _Alignas(SL_SHM_LINE) _Atomic uint64_t note[SL_NOTE_BYTES / 8];
 } sl_shm_rank;
@@ -83,6 +84,9 @@ uint64_t sl_shm_mesh_offset(int size);
 bool sl_shm_fail(sl_shm *shm, int rank, sl_status code, const char *text);
 /* The failure of a rank that has given no sign of life for the hang timeout: names what all ranks were last doing. */
 void sl_shm_fail_hung(sl_shm *shm, int rank);
+/* Fails the run if `rank` waits in a circle, or for a rank of one: each of its ranks has waited for the next one for the
+ * hang timeout, and can do nothing else. */
+void sl_shm_fail_circle(sl_shm *shm, int rank);
 /* Wakes the rank if it sleeps. */
 void sl_shm_ring(sl_shm_rank *rank);
 void sl_shm_ring_all(sl_shm *shm);
@@ -90,7 +94,7 @@ void sl_shm_ring_all(sl_shm *shm);
 /* Tells the others on which core this rank, whose thread calls, runs. */
 void sl_shm_note_core(sl_shm_rank *rank);
 void sl_shm_set_note(sl_shm_rank *rank, const char *text);
-void sl_shm_set_wait(sl_shm_rank *rank, const sl_wait *wait);
+void sl_shm_set_wait(sl_shm_rank *rank, const sl_wait *wait, double since); /* sl_now() when it began */
 /* "2F3 of step 7, waiting to receive on channel 5 from rank 1": what the rank is or was last doing; returns text. */
 char *sl_shm_describe(const sl_shm_rank *rank, char *text, size_t size);
 

@@ -28,6 +28,7 @@ sl_status sl_shm_link_new(const sl_transport *transport, sl_shm *shm, int rank, 
         .run_id = shm->control->run_id,
         .checksum = options->checksum,
         .failure = &shm->control->failure,
+        .streaming = &shm->control->ranks[rank].streaming,
     };
     link->shm = sl_shm_ref(shm);
     link->me = &shm->control->ranks[rank];
@@ -64,6 +65,14 @@ void sl_shm_link_note(sl_link *base, const char *text)
     sl_shm_rank *me = ((sl_shm_link *)base)->me;
     sl_shm_note_core(me);
     sl_shm_set_note(me, text);
+}
+
+void sl_shm_link_note_wait(sl_link *base, const sl_wait *wait, double since)
+{
+    sl_shm_link *link = (sl_shm_link *)base;
+    sl_shm_set_wait(link->me, wait ? wait : &(sl_wait){ .kind = SL_WAIT_NOTHING }, since);
+    if (wait && sl_now() - since > link->shm->control->hang_timeout)
+        sl_shm_fail_circle(link->shm, base->rank);
 }
 
 /* ---- self and threads ------------------------------------------------------------------------ */

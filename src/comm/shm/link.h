@@ -35,6 +35,7 @@ void sl_shm_resume(sl_link *base, sl_pause *pause);
 void sl_shm_wake(sl_link *base);
 void sl_shm_link_fail(sl_link *base, int rank, sl_status code, const char *text);
 void sl_shm_link_note(sl_link *base, const char *text);
+void sl_shm_link_note_wait(sl_link *base, const sl_wait *wait, double since);
 
 /* The links of a run whose ranks are threads of this process: out[r] for rank r. */
 sl_status sl_shm_open_threads(int size, const sl_group_options *options, sl_link **out);
@@ -47,7 +48,7 @@ sl_status sl_shm_open_threads(int size, const sl_group_options *options, sl_link
         .take_slot = sl_shm_take_slot, .commit = sl_shm_commit, .peek_message = sl_shm_peek_message,                   \
         .take_message = sl_shm_take_message, .release = sl_shm_release, .peer_closed = sl_shm_peer_closed,             \
         .pause = sl_shm_pause, .resume = sl_shm_resume, .wake = sl_shm_wake, .fail = sl_shm_link_fail,                 \
-        .note = sl_shm_link_note,                                                                                      \
+        .note = sl_shm_link_note, .note_wait = sl_shm_link_note_wait,                                                  \
     }
 
 #endif

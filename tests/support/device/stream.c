@@ -262,8 +262,9 @@ sl_status test_stream_use_words(sl_stream *stream, const sl_word_use *uses, int 
 {
     size_t bytes = (size_t)count * sizeof *uses;
     for (int i = 0; i < count; i++) {
-        if (!test_window_has((const test_device *)stream->device, uses[i].word, sizeof *uses[i].word))
-            return sl_fail(SL_ERR_ARGUMENT, "test device: a word at %p, which is no shared memory",
+        bool is_shared = test_window_has((const test_device *)stream->device, uses[i].word, sizeof *uses[i].word);
+        if (!is_shared && test_memory_check_host("a word", uses[i].word) != SL_OK)
+            return sl_fail(SL_ERR_ARGUMENT, "test device: a word at %p, which is neither shared nor of the host",
                            (void *)uses[i].word);
     }
     task *work = test_task_new(stream, run_words, bytes);
