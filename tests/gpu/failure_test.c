@@ -1,8 +1,9 @@
-/* Ranks on one GPU of which one dies, stops, leaves or finds an error at a random moment of a step, while streams of the
- * others wait for its messages: everybody ends in time and says who and where, and nothing is left.
+/* Ranks on one GPU of which one dies, stops, hangs, leaves or finds an error at a random moment of a step, while streams of
+ * the others wait for its messages: everybody ends in time and says who and where, and nothing is left.
  *
- * SLUICE_GPU_POSITIONS: how many moments of each kind; 6 by default. SLUICE_GPU_DEVICE names another device: cpu, or test
- * (support/device). */
+ * SLUICE_GPU_POSITIONS: how many moments in all; 14 by default. Each is the same every time. SLUICE_GPU_SHARE=K/N runs those
+ * whose number is K modulo N. SLUICE_GPU_DEVICE names another device: cpu, or test (support/device). */
+#include "device/share.h"
 #include "support/device/test_device.h"
 #include "unit/runtime/captures.h"
 
@@ -10,6 +11,7 @@
 #include <math.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { SKIPPED = 77 };
@@ -22,9 +24,11 @@ typedef enum mishap {
     EVENT_STOP,  /* SIGSTOP */
     EVENT_TOKEN, /* a token past the vocabulary: a kernel finds it */
     EVENT_LEAVE, /* the rank fails between two steps */
+    EVENT_FAULT, /* a kernel touches an address that is none: from then on everything on the device fails */
     EVENT_HANG,  /* its stream never comes to the step's work */
 } mishap;
-static const char *const event_names[] = { "kill", "stop", "token past the vocabulary", "rank that leaves", "hang" };
+static const char *const event_names[] = { "kill",        "stop", "token past the vocabulary", "rank that leaves",
+                                           "bad address", "hang" };
 
 /* In memory that all ranks share. */
 static struct scene {
@@ -32,6 +36,7 @@ static struct scene {
     mishap event;
     int ranks, victim;
     bool threads;
+    bool links; /* streams hand the messages over; else the hosts do */
     int at_step;
     int delay_us;             /* from the start of that step, if the event comes from outside of it */
     double happened;          /* when */
@@ -46,13 +51,17 @@ static const char *const names[] = { "1F1B", "ZBVZeroBubble", "Interleaved1F1B",
 
 /* ---- One rank -------------------------------------------------------------------------------- */
 
-/* Signals the process a moment after the step has begun. */
-static void *signal_later(void *unused)
+/* Signals the process, or spoils its device, a moment after the step has begun. */
+static void *act_later(void *runtime)
 {
-    (void)unused;
+    sl_stream *stream = NULL;
     usleep((useconds_t)scene->delay_us);
     scene->happened = sl_now();
-    kill(getpid(), scene->event == EVENT_KILL ? SIGKILL : SIGSTOP);
+    if (scene->event != EVENT_FAULT)
+        kill(getpid(), scene->event == EVENT_KILL ? SIGKILL : SIGSTOP);
+    else if (sl_stream_create(sl_stream_device(sl_runtime_stream(runtime)), &stream) != SL_OK ||
+             sl_stream_copy(stream, SL_COPY_DEVICE_TO_DEVICE, (void *)4096, (void *)8192, 256) != SL_OK)
+        abort();
     return NULL;
 }
 
@@ -61,6 +70,20 @@ static void sleep_for_ever(void *unused)
     (void)unused;
     for (;;)
         pause();
+}
+
+/* A word that nobody writes holds the stream up, or a function of the host that does not return. */
+static sl_status hold_up(sl_stream *stream)
+{
+    sl_status status = SL_OK;
+    sl_device_handle handle;
+    sl_word_use use = { .kind = SL_WORD_WAIT };
+    if (scene->delay_us % 2)
+        return sl_stream_call(stream, sleep_for_ever, NULL);
+    SL_TRY(sl_device_share(sl_stream_device(stream), sizeof *use.word, &handle, (void **)&use.word));
+    SL_TRY(sl_stream_use_words(stream, &use, 1));
+done:
+    return status;
 }
 
 static sl_status run_step(gpt_rank *rank, int number, bool is_victim)
@@ -78,14 +101,15 @@ static sl_status run_step(gpt_rank *rank, int number, bool is_victim)
     }
     if (now && scene->event == EVENT_TOKEN)
         tokens[scene->delay_us % (BATCH * SEQ)] = VOCABULARY + 7;
-    if (now && is_victim && scene->event <= EVENT_STOP && pthread_create(&later, NULL, signal_later, NULL) != 0)
+    bool acts_later = scene->event <= EVENT_STOP || scene->event == EVENT_FAULT;
+    if (now && is_victim && acts_later && pthread_create(&later, NULL, act_later, rank->runtime) != 0)
         abort();
-    if (now && is_victim && scene->event > EVENT_STOP)
+    if (now && is_victim && !acts_later)
         scene->happened = sl_now();
     if (now && is_victim && scene->event == EVENT_LEAVE)
         return sl_fail(SL_ERR_IO, "the data is gone");
     if (now && is_victim && scene->event == EVENT_HANG)
-        SL_TRY(sl_stream_call(sl_runtime_stream(rank->runtime), sleep_for_ever, NULL));
+        SL_TRY(hold_up(sl_runtime_stream(rank->runtime)));
     const sl_step step = { .args = args, .arg_count = 2, .number = number, .seed = 1 };
     SL_TRY(sl_runtime_step(rank->runtime, &step, NULL));
     SL_TRY(sl_optimizer_step(rank->optimizer, sl_runtime_stream(rank->runtime), number + 1, 0.01, 1));
@@ -153,23 +177,27 @@ static void set_scene(mishap event, bool threads, int number)
     const char *device = scene->device;
     memset(scene, 0, sizeof *scene);
     *scene = (struct scene){ .device = device, .event = event, .threads = threads };
-    scene->ranks = number % 2 ? 2 : 4;
-    scene->victim = event == EVENT_TOKEN ? 0 : rand() % scene->ranks;
-    scene->at_step = 5 + rand() % 12; /* whole steps are graphs by then */
-    scene->delay_us = rand() % 3000;
+    srandom((unsigned)number);
+    scene->ranks = (int)random() % 3 ? 4 : 2;
+    scene->links = threads || (int)random() % 2;
+    setenv("SLUICE_DEVICE_LINKS", scene->links ? "1" : "0", 1);
+    scene->victim = event == EVENT_TOKEN ? 0 : (int)random() % scene->ranks;
+    scene->at_step = 5 + (int)random() % 12; /* whole steps are graphs by then */
+    scene->delay_us = (int)random() % 3000;
 }
 
 static const char *describe(char *text, size_t size)
 {
-    snprintf(text, size, "%s of rank %d of %d %s in step %d after %d us", event_names[scene->event], scene->victim,
-             scene->ranks, scene->threads ? "threads" : "processes", scene->at_step, scene->delay_us);
+    snprintf(text, size, "%s of rank %d of %d %s with messages of %s in step %d after %d us", event_names[scene->event],
+             scene->victim, scene->ranks, scene->threads ? "threads" : "processes", scene->links ? "streams" : "hosts",
+             scene->at_step, scene->delay_us);
     return text;
 }
 
 /* Every rank that can say something says the same. */
 static void expect_messages(const char *first, const char *second)
 {
-    char text[128];
+    char text[192];
     for (int r = 0; r < scene->ranks; r++) {
         bool is_gone = r == scene->victim && (scene->event <= EVENT_STOP || scene->event == EVENT_HANG);
         if (is_gone)
@@ -200,8 +228,8 @@ static double run_threads(void)
 
 /* What the process of the threads found. */
 typedef struct thread_report {
-    double worst;
-    char failure[512];
+    double seconds; /* to the end of the last thread */
+    char failure[768];
 } thread_report;
 static thread_report *report; /* shared, too */
 
@@ -209,7 +237,7 @@ static double run_processes(void)
 {
     sl_launch_result result;
     const sl_launch_options launch = { .ranks = scene->ranks, .run = process_main, .hang_timeout = HANG_TIMEOUT };
-    char text[128];
+    char text[192];
     assert_int_equal(sl_launch(&launch, &result), SL_OK);
     double seconds = sl_now() - scene->happened;
     if (result.exit_code == 0 || scene->happened == 0)
@@ -222,118 +250,161 @@ static double run_processes(void)
     return seconds;
 }
 
-static int positions(void)
+static void check_time(double seconds)
 {
-    const char *text = getenv("SLUICE_GPU_POSITIONS");
-    return text ? atoi(text) : 6;
-}
-
-static void check_time(double seconds, double *worst)
-{
-    char text[128];
+    char text[192];
     double limit = LIMIT;
     if (scene->event == EVENT_STOP)
         limit += HANG_TIMEOUT;
     else if (scene->event == EVENT_HANG)
         limit += HANG_TIMEOUT + LAST_WORD;
+    print_message("%s: %.3f s to the end\n", describe(text, sizeof text), seconds);
     for (int r = 0; seconds > limit && r < scene->ranks; r++)
         print_error("rank %d heard of it after %.3f s and had given everything back after %.3f s\n", r,
                     scene->heard[r] - scene->happened, scene->ended[r] - scene->happened);
     if (seconds > limit)
         fail_msg("%s: %.2f s to the end", describe(text, sizeof text), seconds);
-    *worst = fmax(*worst, seconds);
 }
 
-static void run_event(mishap event)
+static void run_position(mishap event, int number)
 {
-    double worst = 0;
-    for (int i = 0; i < positions(); i++) {
-        set_scene(event, false, i);
-        check_time(run_processes(), &worst);
-        char who[96];
-        snprintf(who, sizeof who,
-                 event == EVENT_HANG ? "has been in one action for more than 1.5 s: pipeline rank %d, cell "
-                                     : "rank %d was killed by signal 9",
-                 scene->victim);
-        if (event == EVENT_KILL || event == EVENT_HANG)
-            expect_messages(who, event == EVENT_KILL ? "last doing: step " : "(stage ");
-        else if (event == EVENT_STOP)
-            expect_messages("gave no sign of life for 1.5 s", "last doing: ");
-        else
-            expect_messages(event == EVENT_TOKEN ? "embedding: id 55 at element" : "the data is gone", "");
+    char who[96];
+    set_scene(event, false, number);
+    check_time(run_processes());
+    snprintf(who, sizeof who,
+             event == EVENT_HANG ? "has been in one action for more than 1.5 s: pipeline rank %d, cell "
+                                 : "rank %d was killed by signal 9",
+             scene->victim);
+    if (event == EVENT_KILL)
+        expect_messages(who, "last doing: step ");
+    else if (event == EVENT_HANG)
+        expect_messages(who, "(stage ");
+    else if (event == EVENT_STOP)
+        expect_messages("gave no sign of life for 1.5 s", "last doing: ");
+    else if (event == EVENT_FAULT)
+        expect_messages("an illegal memory access was encountered", "pipeline rank ");
+    else
+        expect_messages(event == EVENT_TOKEN ? "embedding: id 55 at element" : "the data is gone", "");
+}
+
+/* ---- Positions ------------------------------------------------------------------------------- */
+
+/* The kinds take turns; a kind that is there twice has twice as many positions. Threads die together. */
+static const struct {
+    mishap event;
+    bool threads;
+} kinds[] = {
+    { EVENT_KILL, false }, { EVENT_LEAVE, true }, { EVENT_STOP, false },  { EVENT_TOKEN, false },
+    { EVENT_KILL, false }, { EVENT_HANG, false }, { EVENT_FAULT, false }, { EVENT_LEAVE, false },
+    { EVENT_FAULT, true }, { EVENT_TOKEN, true },
+};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
+/* Runs this process's share of the positions of the kind. */
+static void run_positions(mishap event, bool threads, void (*run)(mishap event, int number))
+{
+    const char *all = getenv("SLUICE_GPU_POSITIONS"), *share = getenv("SLUICE_GPU_SHARE");
+    int count = all ? atoi(all) : 14, own = 0, shares = 1;
+    if (share && (sscanf(share, "%d/%d", &own, &shares) != 2 || shares < 1))
+        fail_msg("SLUICE_GPU_SHARE is '%s'", share);
+    for (int i = 0; i < count; i++) {
+        if (kinds[i % KINDS].event == event && kinds[i % KINDS].threads == threads && i % shares == own)
+            run(event, i);
     }
-    print_message("%s: %d times among processes, %.3f s to the end at most\n", event_names[event], positions(), worst);
 }
 
 static void a_rank_that_is_killed_ends_all(void **state)
 {
     (void)state;
-    run_event(EVENT_KILL);
+    run_positions(EVENT_KILL, false, run_position);
 }
 
 static void a_rank_that_is_stopped_ends_all(void **state)
 {
     (void)state;
-    run_event(EVENT_STOP);
+    run_positions(EVENT_STOP, false, run_position);
 }
 
 static void what_a_kernel_finds_ends_all(void **state)
 {
     (void)state;
-    run_event(EVENT_TOKEN);
+    run_positions(EVENT_TOKEN, false, run_position);
 }
 
 static void a_rank_that_leaves_ends_all(void **state)
 {
     (void)state;
-    run_event(EVENT_LEAVE);
+    run_positions(EVENT_LEAVE, false, run_position);
+}
+
+static void skip_without_gpu(void)
+{
+    if (strcmp(scene->device, "cuda") != 0)
+        skip(); /* see runtime_hang_test */
+}
+
+static void a_device_that_fails_ends_all(void **state)
+{
+    (void)state;
+    skip_without_gpu();
+    run_positions(EVENT_FAULT, false, run_position);
 }
 
 static void a_step_that_hangs_is_found_and_named(void **state)
 {
     (void)state;
-    if (strcmp(scene->device, "cuda") != 0)
-        skip(); /* see runtime_hang_test */
-    run_event(EVENT_HANG);
+    skip_without_gpu();
+    run_positions(EVENT_HANG, false, run_position);
 }
 
-/* All positions of the threads in one process, one after another: what the last one left would be in the way of the next. */
+/* One position of the threads of one process; what it found is in *report. */
 static int threads_main(void *user, int rank)
 {
+    static const char *const wanted[] = { [EVENT_TOKEN] = "embedding: id 55 at element",
+                                          [EVENT_LEAVE] = "the data is gone",
+                                          [EVENT_FAULT] = "an illegal memory access was encountered" };
+    char text[192];
     (void)user;
     (void)rank;
-    for (int i = 0; i < 2 * positions(); i++) {
-        char text[128];
-        set_scene(i / 2 % 2 ? EVENT_TOKEN : EVENT_LEAVE, true, i);
-        double seconds = run_threads();
-        report->worst = fmax(report->worst, seconds);
-        const char *wanted = scene->event == EVENT_TOKEN ? "embedding: id 55 at element" : "the data is gone";
-        for (int r = 0; r < scene->ranks; r++) {
-            if (scene->status[r] != SL_OK && strstr(scene->message[r], wanted) && scene->left_in_use[r] == 0)
-                continue;
-            snprintf(report->failure, sizeof report->failure, "%s: rank %d leaves %zu bytes and says '%.300s'",
-                     describe(text, sizeof text), r, scene->left_in_use[r], scene->message[r]);
-            return 1;
-        }
-        if (seconds > LIMIT) {
-            snprintf(report->failure, sizeof report->failure, "%s: %.2f s to the end", describe(text, sizeof text),
-                     seconds);
-            return 1;
-        }
+    report->seconds = run_threads();
+    for (int r = 0; r < scene->ranks; r++) {
+        if (scene->status[r] != SL_OK && strstr(scene->message[r], wanted[scene->event]) && scene->left_in_use[r] == 0)
+            continue;
+        snprintf(report->failure, sizeof report->failure, "%s: rank %d leaves %zu bytes and says '%.300s'",
+                 describe(text, sizeof text), r, scene->left_in_use[r], scene->message[r]);
+        return 1;
     }
     return 0;
+}
+
+static void run_thread_position(mishap event, int number)
+{
+    sl_launch_result result;
+    const sl_launch_options launch = { .ranks = 1, .run = threads_main };
+    memset(report, 0, sizeof *report);
+    set_scene(event, true, number);
+    assert_int_equal(sl_launch(&launch, &result), SL_OK);
+    double seconds = sl_now() - scene->happened;
+    if (result.exit_code != 0)
+        fail_msg("%s", report->failure[0] ? report->failure : result.report);
+    print_message("its threads ended after %.3f s\n", report->seconds);
+    check_time(seconds);
 }
 
 static void a_thread_that_fails_ends_all_and_leaves_nothing(void **state)
 {
     (void)state;
-    sl_launch_result result;
-    const sl_launch_options launch = { .ranks = 1, .run = threads_main };
-    memset(report, 0, sizeof *report);
-    assert_int_equal(sl_launch(&launch, &result), SL_OK);
-    if (result.exit_code != 0)
-        fail_msg("%s", report->failure[0] ? report->failure : result.report);
-    print_message("failures of threads: %d times, %.3f s to the end at most\n", 2 * positions(), report->worst);
+    run_positions(EVENT_LEAVE, true, run_thread_position);
+    run_positions(EVENT_TOKEN, true, run_thread_position);
+    if (strcmp(scene->device, "cuda") == 0)
+        run_positions(EVENT_FAULT, true, run_thread_position);
+}
+
+static void no_process_is_left(void **state)
+{
+    (void)state;
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+    assert_int_equal(errno, ECHILD);
 }
 
 /* Opened in a fork: a process that has opened a GPU cannot fork ranks that use it. */
@@ -366,7 +437,9 @@ int main(void)
         cmocka_unit_test(a_rank_that_leaves_ends_all),
         cmocka_unit_test(what_a_kernel_finds_ends_all),
         cmocka_unit_test(a_rank_that_is_stopped_ends_all),
+        cmocka_unit_test(a_device_that_fails_ends_all),
         cmocka_unit_test(a_step_that_hangs_is_found_and_named),
+        cmocka_unit_test(no_process_is_left),
     };
     sl_launch_result result;
     const sl_launch_options check = { .ranks = 1, .run = open_device };
@@ -376,7 +449,5 @@ int main(void)
     test_device_install();
     if (sl_launch(&check, &result) != SL_OK || result.exit_code == SKIPPED)
         return SKIPPED;
-    srand((unsigned)getpid());
-    setenv("SLUICE_DEVICE_LINKS", "1", 1);
     return cmocka_run_group_tests_name("gpu/failure", tests, NULL, NULL);
 }

@@ -75,8 +75,8 @@ position() {
     [ $event != diverge ] || took=$(($(now_ms) - $(stat -c %.3Y "$dir/metrics.jsonl" | tr -d .)))
     wait $launcher || code=$?
     case $kind-$event in
-    processes-kill) expected="rank $((victim - 2)) was killed by signal 9 .*; last doing: step [0-9]* " ;;
-    processes-stop) expected="rank $((victim - 2)) gave no sign of life for $hang_timeout s; last doing: rank $((victim - 2)): step [0-9]* " ;;
+    processes-kill) expected="rank $((victim - 2)) was killed by signal 9 .*; last doing: step [0-9]*[ ,]" ;;
+    processes-stop) expected="rank $((victim - 2)) gave no sign of life for $hang_timeout s; last doing: rank $((victim - 2)): step [0-9]*[ ,]" ;;
     *-spoil) expected="rank [0-$((ranks - 1))] failed: .*$dir.bin: token [0-9]* (byte offset [0-9]*) is 65535, past the vocabulary of 257" ;;
     *-diverge) expected="rank [0-$((ranks - 1))] failed: .* is -\\?\\(nan\\|inf\\)" ;;
     *) expected= ;;
