@@ -303,7 +303,7 @@ static void lose_a_message(bool on_device)
     shared->loses = true;
     shared->on_device = on_device;
     assert_int_equal(sl_launch(&launch, &result), SL_OK);
-    assert_int_equal(result.exit_code, 1); /* of rank_main */
+    assert_int_not_equal(result.exit_code, 0);
     for (int r = 0; r < RANKS; r++)
         assert_true(shared->at[r] - shared->hung_at < 2);
 }
