@@ -12,21 +12,20 @@ memory_used() { nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits
 ls /dev/shm >shm_before
 memory_before=$(memory_used)
 
-# part NUMBER: one of the shares of this share.
+# part NUMBER: one of the shares of this share. Each position is printed as it ends, and why it failed.
 part() {
     local own=${share%/*} shares=${share#*/}
-    if SLUICE_GPU_POSITIONS=100 SLUICE_GPU_SHARE=$((own + shares * $1))/$((shares * at_once)) "$test" >"part-$1" 2>&1; then
+    if SLUICE_GPU_POSITIONS=100 SLUICE_GPU_SHARE=$((own + shares * $1))/$((shares * at_once)) "$test" 2>&1 >/dev/null |
+        sed -u 's/^/    /' >&2; then
         echo "ok part $1"
     else
-        echo "part $1: $(grep -v '^\[' "part-$1" | grep -A 6 ERROR | head -c 3000)"
+        echo "part $1"
     fi
 }
 
 for ((i = 0; i < at_once; i++)); do
     start part "$i"
 done
-wait
-cat part-* | grep ' s to the end$' | sort -t: -k2 -n | sed 's/^/    /'
 finish "shares of the positions"
 
 ! pgrep -f "$test" >/dev/null || fail "a process is left: $(pgrep -af "$test" | head -3)"

@@ -258,7 +258,7 @@ static void check_time(double seconds)
         limit += HANG_TIMEOUT;
     else if (scene->event == EVENT_HANG)
         limit += HANG_TIMEOUT + LAST_WORD;
-    print_message("%s: %.3f s to the end\n", describe(text, sizeof text), seconds);
+    print_error("%s: %.3f s to the end\n", describe(text, sizeof text), seconds);
     for (int r = 0; seconds > limit && r < scene->ranks; r++)
         print_error("rank %d heard of it after %.3f s and had given everything back after %.3f s\n", r,
                     scene->heard[r] - scene->happened, scene->ended[r] - scene->happened);
@@ -387,7 +387,7 @@ static void run_thread_position(mishap event, int number)
     double seconds = sl_now() - scene->happened;
     if (result.exit_code != 0)
         fail_msg("%s", report->failure[0] ? report->failure : result.report);
-    print_message("its threads ended after %.3f s\n", report->seconds);
+    print_error("its threads ended after %.3f s\n", report->seconds);
     check_time(seconds);
 }
 
