@@ -7,7 +7,8 @@
 #include "kernel/cpu/isa.h"
 #include "op/op.h"
 
-enum { GUARD = 256, SKIPPED = 77 };
+/* What lies around tensors and in scratch memory: NaN in every element type, so that a result made of it shows. */
+enum { GUARD = 256, POISON = 0xFF, SKIPPED = 77 };
 
 static sl_device *gpu;
 static sl_stream *gpu_stream;
@@ -53,7 +54,7 @@ HELPER void copy_block(const far_block *block, bool to_device)
 {
     size_t all = block->bytes + block->shift + 2 * GUARD;
     char *image = malloc(all);
-    memset(image, 0xA5, all);
+    memset(image, POISON, all);
     if (to_device) {
         memcpy(image + GUARD + block->shift, block->host, block->bytes);
         assert_int_equal(sl_stream_copy(gpu_stream, SL_COPY_HOST_TO_DEVICE, block->device, image, all), SL_OK);
@@ -63,7 +64,7 @@ HELPER void copy_block(const far_block *block, bool to_device)
         assert_int_equal(sl_stream_synchronize(gpu_stream), SL_OK);
         for (size_t i = 0; i < all; i++) {
             bool inside = i >= GUARD + block->shift && i < GUARD + block->shift + block->bytes;
-            if (!inside && (unsigned char)image[i] != 0xA5)
+            if (!inside && (unsigned char)image[i] != POISON)
                 fail_msg("a kernel wrote outside a tensor, at byte %zu of %zu", i, all);
         }
         memcpy(block->host, image + GUARD + block->shift, block->bytes);
@@ -110,7 +111,7 @@ HELPER sl_status run_on_gpu(sl_kernel_call call)
     call.outputs = outputs;
     if (bytes > 0) {
         scratch = (far_block){ .host = malloc(bytes), .bytes = bytes };
-        memset(scratch.host, 0xA5, bytes);
+        memset(scratch.host, POISON, bytes);
         assert_int_equal(sl_device_alloc(gpu, bytes + 2 * GUARD, (void **)&scratch.device), SL_OK);
         copy_block(&scratch, true);
         call.scratch = scratch.device + GUARD;

@@ -28,10 +28,11 @@ typedef enum layout {
     SHIFTED, /* starts one element off the alignment */
     PADDED,  /* rows have gaps between them, the last dim is contiguous */
     TURNED,  /* dims lie in reverse order: the last one is strided */
-    LAYOUT_COUNT
+    LAYOUT_COUNT,
+    RANDOM = LAYOUT_COUNT /* dims in any order, gaps after any of them, another one each time */
 } layout;
 
-static const char *const layout_names[] = { "packed", "shifted", "padded", "turned" };
+static const char *const layout_names[] = { "packed", "shifted", "padded", "turned", "random" };
 
 /* A tensor in a block of its own with canaries around it. */
 typedef struct arg {
@@ -73,16 +74,36 @@ HELPER sl_shape parse_shape(const char *text)
     }
 }
 
+/* A number below `count` for layouts: the numbers in the tensors do not depend on them. */
+HELPER int random_choice(int count)
+{
+    static uint64_t state = 1;
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (int)((state >> 33) % (uint64_t)count);
+}
+
 HELPER sl_meta meta_in_layout(sl_dtype dtype, const sl_shape *shape, layout how, int64_t *span)
 {
     sl_meta meta = sl_meta_contiguous(dtype, shape);
-    int64_t stride = 1;
+    int64_t stride = how == RANDOM && random_choice(4) == 0 ? 2 : 1;
+    int order[SL_MAX_DIMS]; /* from the dim whose elements lie nearest to each other on */
     for (int n = 0; n < shape->rank; n++) {
-        int i = how == TURNED ? n : shape->rank - 1 - n;
+        order[n] = how == TURNED ? n : shape->rank - 1 - n;
+        if (how == RANDOM) { /* takes any of the places so far; who was there comes here */
+            int place = random_choice(n + 1);
+            int mine = order[n];
+            order[n] = order[place];
+            order[place] = mine;
+        }
+    }
+    for (int n = 0; n < shape->rank; n++) {
+        int i = order[n];
         meta.strides[i] = stride;
         stride *= shape->dims[i] > 0 ? shape->dims[i] : 1;
         if (how == PADDED)
             stride += n == 0 ? 3 : 1;
+        if (how == RANDOM)
+            stride += random_choice(4);
     }
     *span = stride;
     return meta;
@@ -166,7 +187,9 @@ HELPER arg make_arg(sl_dtype dtype, const sl_shape *shape, layout how)
 {
     int64_t span;
     arg a = { .view = { .meta = meta_in_layout(dtype, shape, how, &span) } };
-    size_t size = sl_dtype_size(dtype), lead = 64 + (how == SHIFTED ? size : 0);
+    size_t size = sl_dtype_size(dtype), lead = 64 + (how == SHIFTED  ? size
+                                                     : how == RANDOM ? (size_t)random_choice(8) * size
+                                                                     : 0);
     a.bytes = (lead + (size_t)span * size + 64 + 63) / 64 * 64;
     a.block = aligned_alloc(64, a.bytes);
     memset(a.block, 0xA5, a.bytes);
