@@ -2,6 +2,7 @@
  * that agree, memory as planned, a stop that leaves a checkpoint, failures that reach all ranks. */
 #include "ranks/support/training.h"
 #include "support/device/test_device.h"
+#include "support/sample.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -15,9 +16,12 @@ static const sl_train_options plain = { .console = NULL };
 
 /* ---- Tests ----------------------------------------------------------------------------------- */
 
-static void check_cuts(const char *precision)
+enum { CUTS = 5 };
+
+/* The first `count` of the cuts. */
+static void check_cuts(const char *precision, size_t count)
 {
-    static const char *const cases[][3] = {
+    static const char *const cases[CUTS][3] = {
         { "parallel.pp=2" },
         { "parallel.pp=4", "parallel.schedule=GPipe" },
         { "parallel.pp=2", "parallel.schedule=InterleavedZeroBubble", "parallel.stages_per_rank=2" },
@@ -30,7 +34,7 @@ static void check_cuts(const char *precision)
     training_run(name, &plain, (const char *const[]){ precision, NULL }, &whole);
     assert_int_equal(whole.steps, 6);
     assert_true(whole.loss[5] < whole.loss[0]);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < count; i++) {
         run_outcome cut;
         snprintf(name, sizeof name, "cut%zu-%s", i, precision);
         training_run(name, &plain, (const char *const[]){ precision, cases[i][0], cases[i][1], cases[i][2], NULL },
@@ -44,8 +48,8 @@ static void check_cuts(const char *precision)
 static void cuts_and_schedules_change_no_bit(void **state)
 {
     (void)state;
-    check_cuts("precision.dtype=f32");
-    check_cuts("precision.dtype=bf16");
+    check_cuts("precision.dtype=f32", CUTS);
+    check_cuts("precision.dtype=bf16", test_takes_sample() ? 1 : CUTS);
 }
 
 /* Also of bf16 weights without masters and of bf16 gradients, which ties and replicas add up. */
@@ -241,11 +245,7 @@ static void a_loss_that_is_no_number_ends_the_run_on_all_ranks(void **state)
     assert_non_null(strstr(out.message, "loss"));
 }
 
-#ifdef __SANITIZE_THREAD__
-enum { EVERY = 13 }; /* it is slow, and the runs have the same threads */
-#else
-enum { EVERY = 1 };
-#endif
+enum { SAMPLE_EVERY = 26 }; /* a sanitizer is slow, and the runs have the same threads */
 
 static void memory_is_planned_to_the_byte(void **state)
 {
@@ -262,7 +262,7 @@ static void memory_is_planned_to_the_byte(void **state)
                     int more = variant < 4 ? variant : (g + pp + f) % 4;
                     char name[32], family[32], schedule[64], ranks[32];
                     snprintf(name, sizeof name, "memory-%d", number);
-                    if (number++ % EVERY)
+                    if (!test_in_sample((size_t)number++, 0, SAMPLE_EVERY))
                         continue;
                     snprintf(family, sizeof family, "model.family=%s", families[f]);
                     snprintf(schedule, sizeof schedule, "parallel.schedule=%s", sl_generator_name(g));

@@ -1,5 +1,7 @@
-/* The peak to which MFU relates is the machine's, whatever else runs on it. */
+/* The peak to which MFU relates is the machine's, whatever else runs on it. Under a sanitizer it is measured once. */
 #include <sluice/kernel.h>
+
+#include "support/sample.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -11,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { BUSY_MAX = 32 };
+enum { BUSY_MAX = 32, TURNS = 4, ALL_TURNS = 20 };
 
 static double best_of_three(sl_device *device)
 {
@@ -32,6 +34,11 @@ static void other_processes_do_not_lower_the_peak(void **state)
     int count = (int)sysconf(_SC_NPROCESSORS_ONLN) * 4;
     count = count < BUSY_MAX ? count : BUSY_MAX;
     assert_int_equal(sl_device_open("cpu", &options, &device), SL_OK);
+#ifdef TEST_SANITIZED
+    assert_true(sl_kernel_measure_peak(device) > 0);
+    sl_device_close(device);
+    skip();
+#endif
     double alone = best_of_three(device);
     for (int i = 0; i < count; i++) {
         busy[i] = fork();
@@ -39,7 +46,7 @@ static void other_processes_do_not_lower_the_peak(void **state)
             ;
     }
     double least = alone;
-    for (int i = 0; i < 10; i++) {
+    for (int i = 0; i < (test_is_full() ? ALL_TURNS : TURNS); i++) {
         double rate = sl_kernel_measure_peak(device);
         least = rate < least ? rate : least;
     }
