@@ -94,12 +94,15 @@ position() {
     rm -rf "$dir"
 }
 
+# shown COMMAND...: prints what it says as soon as it says it, too.
+shown() { "$@" | tee /dev/stderr; }
+
 # positions COUNT: events in turn, as processes and threads, on 4 and 2 ranks.
 positions() {
     local i events=('processes kill' 'processes stop' 'threads spoil' 'processes diverge' 'processes launcher'
         'processes kill' 'threads kill' 'processes spoil' 'threads diverge' 'processes kill')
     for ((i = 0; i < $1; i++)); do
-        start position $i ${events[i % 10]} $((i / 10 % 2 ? 2 : 4))
+        start shown position $i ${events[i % 10]} $((i / 10 % 2 ? 2 : 4))
     done
 }
 
@@ -123,6 +126,5 @@ ls /dev/shm >shm_before
 memory_before=$(memory_used)
 
 positions 10
-cat results
 finish "kills, stops and faults"
 nothing_is_left
