@@ -20,8 +20,11 @@ void sl_channel_hand_over_now(sl_channel *channel, sl_envelope *envelope, sl_han
 /* The channel may be gone once none is in flight. */
 static void count(sl_channel *channel, int more)
 {
-    if (channel->link->streaming)
-        atomic_fetch_add(channel->link->streaming, more);
+    sl_streaming *streaming = channel->link->streaming;
+    if (streaming) {
+        atomic_store(&streaming->last, (uint64_t)(sl_now() * 1e9));
+        atomic_fetch_add(&streaming->left, more);
+    }
     atomic_fetch_add_explicit(&channel->in_flight, more, memory_order_release);
 }
 

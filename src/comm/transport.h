@@ -79,6 +79,12 @@ typedef struct sl_pause {
     bool warned;  /* that this takes long */
 } sl_pause;
 
+/* What streams of a rank have yet to do for others. */
+typedef struct sl_streaming {
+    atomic_int left;       /* slots that they will hand over */
+    _Atomic uint64_t last; /* when they last did: sl_now() in ns */
+} sl_streaming;
+
 /* One rank's place in a run. A transport's own structure starts with it. */
 typedef struct sl_link {
     const sl_transport *transport;
@@ -86,10 +92,10 @@ typedef struct sl_link {
     int local_rank, local_size;
     uint64_t run_id;
     bool checksum;
-    sl_failure *failure;   /* owned by the transport */
-    atomic_int waiting;    /* threads of this rank whose pause is armed; kept by the transport */
-    bool one_thread;       /* only the rank's own thread may commit and release */
-    atomic_int *streaming; /* slots that streams of this rank have yet to hand over, if other ranks see it; else NULL */
+    sl_failure *failure;     /* owned by the transport */
+    atomic_int waiting;      /* threads of this rank whose pause is armed; kept by the transport */
+    bool one_thread;         /* only the rank's own thread may commit and release */
+    sl_streaming *streaming; /* if other ranks see it; else NULL */
 
     /* Kept by the layer above. */
     double action_timeout;           /* seconds that an action may take if the user has set a hang timeout; else 0 */

@@ -254,11 +254,12 @@ static void a_rank_that_waits_or_works_on_is_not_blamed(void **state)
         fail_msg("%s", result.report);
 }
 
-static void expect_named_kernel(void)
+static void expect_named_kernel(const char *links)
 {
     static const char place[] = "rank 1 has been in one action for more than 0.5 s: pipeline rank 1, cell ";
     const sl_launch_options launch = { .ranks = RANKS, .run = rank_main, .hang_timeout = 0.5 };
     sl_launch_result result;
+    setenv("SLUICE_DEVICE_LINKS", links, 1);
     set_scene(RANKS, true, 0);
     shared->on_device = true;
     assert_int_equal(sl_launch(&launch, &result), SL_OK);
@@ -283,22 +284,21 @@ static void expect_named_kernel(void)
 static void a_kernel_that_never_ends_in_a_captured_step_is_named(void **state)
 {
     (void)state;
-    expect_named_kernel();
+    expect_named_kernel("1");
 }
 
 /* The host of its rank waits for messages like all others. */
 static void a_kernel_that_never_ends_is_named_if_messages_go_through_the_host(void **state)
 {
     (void)state;
-    setenv("SLUICE_DEVICE_LINKS", "0", 1);
-    expect_named_kernel();
-    unsetenv("SLUICE_DEVICE_LINKS");
+    expect_named_kernel("0");
 }
 
 static void lose_a_message(bool on_device)
 {
     const sl_launch_options launch = { .ranks = RANKS, .run = rank_main, .hang_timeout = 0.5 };
     sl_launch_result result;
+    setenv("SLUICE_DEVICE_LINKS", "1", 1);
     set_scene(RANKS, false, 0);
     shared->loses = true;
     shared->on_device = on_device;

@@ -337,8 +337,10 @@ static int find_next(const sl_shm_control *control, int rank, double now)
     double since;
     sl_wait wait = get_wait(at, &since);
     bool is_message = wait.channel >= 0 && (wait.kind == SL_WAIT_RECEIVE || wait.kind == SL_WAIT_RESERVE);
-    if (!is_message || !wait.in_order || now - since < control->hang_timeout || atomic_load(&at->streaming) != 0 ||
-        atomic_load(&at->state) != SL_SHM_JOINED)
+    bool streams = atomic_load(&at->streaming.left) != 0;
+    double streamed = (double)atomic_load(&at->streaming.last) * 1e-9; /* who waited for it may not have woken up yet */
+    if (!is_message || !wait.in_order || streams || atomic_load(&at->state) != SL_SHM_JOINED ||
+        now - since < control->hang_timeout || now - streamed < control->hang_timeout)
         return -1;
     return wait.peer >= 0 && wait.peer < (int)control->size ? wait.peer : -1;
 }

@@ -24,7 +24,7 @@ typedef struct sl_shm_rank {
     _Alignas(SL_SHM_LINE) _Atomic uint32_t state; /* sl_shm_state */
     _Atomic uint32_t beat;                        /* grows while the rank's process runs */
     _Atomic uint64_t wait[4];                     /* an sl_wait, packed, and since when; all zero for none */
-    atomic_int streaming;                         /* slots that streams of the rank have yet to hand over */
+    sl_streaming streaming;
 
     _Alignas(SL_SHM_LINE) _Atomic uint64_t note[SL_NOTE_BYTES / 8];
 } sl_shm_rank;

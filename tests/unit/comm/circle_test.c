@@ -69,11 +69,16 @@ static void who_may_go_on_is_in_no_circle(void **state)
     assert_int_equal(sl_group_check(groups[0]), SL_OK);
 
     wait_for(2, 3, 20);
-    atomic_fetch_add(groups[3]->link->streaming, 1); /* its stream may send what rank 2 waits for */
+    atomic_fetch_add(&groups[3]->link->streaming->left, 1); /* its stream may send what rank 2 waits for */
     wait_for(3, 2, 20);
     assert_int_equal(sl_group_check(groups[0]), SL_OK);
 
-    atomic_fetch_sub(groups[3]->link->streaming, 1);
+    atomic_fetch_sub(&groups[3]->link->streaming->left, 1);
+    atomic_store(&groups[3]->link->streaming->last, (uint64_t)(sl_now() * 1e9)); /* has just sent it */
+    wait_for(3, 2, 20);
+    assert_int_equal(sl_group_check(groups[0]), SL_OK);
+
+    atomic_store(&groups[3]->link->streaming->last, 0);
     sl_group_note_wait(groups[2], NULL, 0); /* goes on */
     wait_for(3, 2, 20);
     assert_int_equal(sl_group_check(groups[0]), SL_OK);
