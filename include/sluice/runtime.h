@@ -151,6 +151,12 @@ typedef enum sl_helper {
     SL_HELPER_ON /* unless the transport is for one thread alone (mpi) */
 } sl_helper;
 
+/* How gradients of replicas are added. */
+typedef enum sl_sum_mode {
+    SL_SUM_EXACT, /* in the order of the replicas: the same bits on every transport and device */
+    SL_SUM_FAST /* in any order, if that is faster: NCCL's own reductions. Everything else adds in order all the same */
+} sl_sum_mode;
+
 /* Zero is the default of every field except group, device, schedule and stages. Lists are borrowed for the call; the
  * group, the device, the stages and user pointers must outlive the runtime. */
 typedef struct SL_NAMED_FIELDS sl_runtime_options {
@@ -168,6 +174,7 @@ typedef struct SL_NAMED_FIELDS sl_runtime_options {
     sl_shard_mode shard;
     int shard_group, unsharded_stages; /* likewise */
     size_t offload_bytes;              /* likewise; ranks may have different ones */
+    sl_sum_mode sum;                   /* over the replicas */
     sl_helper helper;                  /* for what is posted to the replicas */
     sl_loss_mean mean;
     bool watch_loss;  /* a loss that is not finite is an error */

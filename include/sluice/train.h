@@ -83,6 +83,7 @@ typedef struct sl_train_config {
         sl_texts recompute;      /* modules whose activations are computed again in the backward pass */
         int64_t shard;           /* sl_shard_mode: what replicas share out */
         int64_t shard_group;     /* replicas that share; 0: all */
+        int64_t sum;             /* sl_sum_mode: of the replicas' gradients */
         int64_t unsharded;       /* stages of a rank whose weights are gathered at once (full); 0: as many as fit */
         int64_t threads;         /* a rank */
         double memory_gb;        /* limit of one rank; 0: an equal share of the machine's memory */

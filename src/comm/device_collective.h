@@ -1,11 +1,8 @@
-/* Collectives between ranks of one machine whose data never leaves device memory. They are work for a stream alone, copies,
- * kernels and words, and no host stands in between; each is the same work every time, so that it can be captured.
+/* Collectives whose data goes from device to device, in the order of a stream; no host stands in between. Between ranks of
+ * one machine they go through memory that all of them read, between machines through NCCL.
  *
- * Every rank has a block of staging memory that all others read. A collective is a number of turns. In a turn each rank puts
- * something into one half of its block and tells all others, then takes what it needs out of theirs. Turns use the
- * two halves alternately: who hears of a rank's turn knows that this rank has read all of the turn before, so a half is
- * free again without another word. Sums run in the order of the ranks or parts, element by element, with the bits of the
- * collectives of groups. */
+ * Sums run in the order of the ranks or parts, element by element, with the bits of the collectives of groups, unless any
+ * order will do. */
 #ifndef SL_COMM_DEVICE_COLLECTIVE_H
 #define SL_COMM_DEVICE_COLLECTIVE_H
 
@@ -19,13 +16,25 @@ typedef struct sl_device_collective sl_device_collective; /* one rank's end */
 typedef sl_status (*sl_device_sum_fn)(sl_stream *stream, sl_dtype dtype, int64_t count, const void *const *sources,
                                       int source_count, void *running, void *out);
 
-/* Collective. group, words and sum live longer. bytes of staging memory a rank, the same on all ranks: the fewer, the more
- * turns. *out becomes NULL if not all ranks reach each other, with the reason in reason (256 bytes), the same decision on
- * all ranks. */
-SL_MUST_CHECK sl_status sl_device_collective_open(sl_group *group, sl_device_words *words, size_t bytes,
-                                                  sl_device_sum_fn sum, char *reason, sl_device_collective **out);
+typedef struct SL_NAMED_FIELDS sl_device_collective_options {
+    size_t bytes;         /* of staging memory a rank, the same on all ranks: the fewer, the more turns */
+    sl_device_sum_fn sum; /* lives longer */
+    bool any_order;       /* sums may run in another order than that of the ranks, if that is faster */
+} sl_device_collective_options;
+
+/* Collective. group and words live longer. *out becomes NULL if not all ranks reach each other, with the reason in reason
+ * (256 bytes), the same decision on all ranks. */
+SL_MUST_CHECK sl_status sl_device_collective_open(sl_group *group, sl_device_words *words,
+                                                  const sl_device_collective_options *options, char *reason,
+                                                  sl_device_collective **out);
 /* No stream of this rank uses it any more. NULL is fine. */
 void sl_device_collective_close(sl_device_collective *collective);
+/* Whether sums run in the order of the ranks. */
+bool sl_device_collective_adds_in_order(const sl_device_collective *collective);
+/* Of NCCL, that this rank has for it. */
+int sl_device_collective_communicators(const sl_device_collective *collective);
+/* How the data goes, for people. */
+const char *sl_device_collective_way(const sl_device_collective *collective);
 
 /* ---- In the order of a stream ----
  * All ranks make the same calls in the same order, on streams whose work is ordered. Memory is the device's and is as the

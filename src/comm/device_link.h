@@ -29,6 +29,7 @@ struct sl_device_links {
     int64_t step;
     bool polled;
     char reason[256]; /* why a channel is no link */
+    sl_device_waits waits;
 
     struct shared_links *shared; /* of the kinds of these names; NULL: the pipeline has none of them */
     struct nccl_links *nccl;
@@ -65,6 +66,11 @@ struct SL_NAMED_FIELDS sl_device_link_kind {
     /* Optional, if streams wait for more than words. The run has failed: what streams of this rank wait for now comes,
      * whatever the other ranks do. Called again and again until the streams are done; false: it cannot be done. */
     bool (*let_through)(sl_device_links *links);
+    /* Optional: device memory of this rank beside the slots that it receives into. Adds its communicators of NCCL, whose own
+     * memory is not part of it. */
+    size_t (*count_memory)(const sl_device_links *links, int *communicators);
+    /* Optional: no stream uses the links any more. Begins what close waits for. */
+    void (*leave)(sl_device_links *links);
 };
 
 extern const sl_device_link_kind sl_device_link_shared, sl_device_link_nccl;

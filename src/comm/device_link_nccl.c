@@ -6,25 +6,14 @@
 #include "comm/device_link.h"
 
 #include "base/alloc.h"
-#include "comm/nccl.h"
+#include "comm/nccl_join.h"
 #include "device/share.h"
 
-#include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { SENDER, RECEIVER, RANKS }; /* of a communicator */
 enum { SLOT_ALIGNMENT = 256 };
 enum { RECORD_CHANNELS = 1 << 30 }; /* added to the id of the link's channel */
-/* A process has 32 queues to a GPU, and streams that share one wait behind each other. A link has three streams, of which
- * two are NCCL's own; a rank has six more. */
-enum { MOST_ENDS = 8 };
-
-static const double open_seconds = 30; /* for the other rank to come, too */
-
-/* What a rank tells of itself when links are opened. */
-enum { HAS_NCCL = 1, SERVES_THREADS = 2 };
-
 /* This rank's end of a link. */
 typedef struct nccl_end {
     sl_nccl_comm *comm; /* NULL: this rank has no end */
@@ -40,6 +29,7 @@ typedef struct nccl_end {
 
 struct nccl_links {
     const sl_nccl *nccl; /* NULL: this rank cannot use it */
+    int most_ends;       /* of a rank */
     nccl_end *ends;      /* (count) by the numbers of the list */
 };
 
@@ -78,57 +68,20 @@ static nccl_end *end_of(const sl_device_links *links, const sl_device_link *link
 
 /* ---- Asking a communicator ------------------------------------------------------------------- */
 
-/* NCCL may notice the death of a rank before the run does, whose word says more. */
-static sl_status explain(sl_device_links *links, sl_status status)
-{
-    char text[512];
-    double since = sl_now();
-    snprintf(text, sizeof text, "%s", sl_error_message());
-    while (sl_now() - since < 1) {
-        sl_status run = sl_group_progress(links->group);
-        if (run != SL_OK)
-            return run;
-        sl_device_pause(since);
-    }
-    return sl_fail(status, "%s", text);
-}
-
-/* Until the communicator has done what it was asked for last. limit: seconds; 0: none. */
 static sl_status settle(sl_device_links *links, const nccl_end *end, double limit)
 {
-    sl_status status = SL_OK;
-    const sl_nccl *nccl = links->nccl->nccl;
-    bool ready = false;
-    double since = sl_now();
-    status = nccl->ask(end->comm, &ready);
-    if (status == SL_OK && ready)
-        return SL_OK;
-    sl_device_words_count_waiting(links->words, 1);
-    while (status == SL_OK && !ready) {
-        if (limit > 0 && sl_now() - since > limit)
-            SL_TRY(sl_fail(SL_ERR_COMM, "NCCL: the other rank did not come in %g s", limit));
-        SL_TRY(sl_group_progress(links->group));
-        sl_device_pause(since);
-        status = nccl->ask(end->comm, &ready);
-    }
-    if (status != SL_OK)
-        status = explain(links, status);
-done:
-    sl_device_words_count_waiting(links->words, -1);
-    return status;
+    return sl_nccl_settle(links->words, links->nccl->nccl, end->comm, limit);
 }
 
 static sl_status watch(sl_device_links *links)
 {
+    sl_status status = SL_OK;
     for (int i = 0; i < links->count; i++) {
-        bool ready = false;
-        if (!has_end(&links->list[i]))
-            continue;
-        sl_status status = links->nccl->nccl->ask(links->nccl->ends[i].comm, &ready);
-        if (status != SL_OK)
-            return explain(links, status);
+        if (has_end(&links->list[i]))
+            SL_TRY(sl_nccl_check(links->words, links->nccl->nccl, links->nccl->ends[i].comm));
     }
-    return SL_OK;
+done:
+    return status;
 }
 
 /* ---- Opening --------------------------------------------------------------------------------- */
@@ -139,63 +92,33 @@ static void drop(sl_device_links *links, sl_device_link *link, const char *reaso
     link->kind = NULL;
 }
 
-/* Takes the kind from links with an end that cannot use NCCL. flags: (ranks) as told. */
-static sl_status drop_impossible(sl_device_links *links, const sl_rank_offer *offers, const uint8_t *flags)
-{
-    sl_status status = SL_OK;
-    int *ends = NULL;
-    SL_TRY(SL_NEW_ARRAY(ends, sl_group_size(links->group)));
-    for (int i = 0; i < links->count; i++) {
-        sl_device_link *link = &links->list[i];
-        int a = link->spec.src, b = link->spec.dst;
-        if (!is_nccl(link))
-            continue;
-        if (!(flags[a] & flags[b] & HAS_NCCL))
-            drop(links, link, "NCCL is not installed on all machines");
-        else if (offers[a].machine == offers[b].machine && offers[a].process == offers[b].process &&
-                 !(flags[a] & SERVES_THREADS))
-            drop(links, link, "ranks are threads of one process, which NCCL does not join");
-        else if (ends[a] >= MOST_ENDS || ends[b] >= MOST_ENDS)
-            drop(links, link, "a rank has too many links through NCCL");
-        else
-            ends[a]++, ends[b]++;
-    }
-done:
-    sl_free(ends);
-    return status;
-}
-
-/* NCCL takes two ranks on one GPU for a mistake, unless they seem to be on different hosts. */
-static void prepare_host(const sl_device_links *links, const sl_rank_offer *offers)
-{
-    int rank = sl_group_rank(links->group);
-    char host_id[64];
-    bool shares = false;
-    for (int r = 0; r < sl_group_size(links->group); r++)
-        shares |= r != rank && offers[r].machine == offers[rank].machine && offers[r].unit == offers[rank].unit;
-    snprintf(host_id, sizeof host_id, "%016llx-%lld", (unsigned long long)offers[rank].machine, (long long)getpid());
-    links->nccl->nccl->prepare(shares ? host_id : NULL);
-}
-
-/* Who can use NCCL at all. */
+/* Takes the kind from links with an end that cannot use NCCL. */
 static sl_status agree(sl_device_links *links, const sl_rank_offer *offers)
 {
     sl_status status = SL_OK;
-    struct nccl_links *own = links->nccl;
-    uint8_t flag = 0, *flags = NULL;
-    SL_TRY(SL_NEW_ARRAY(flags, sl_group_size(links->group)));
-    if (sl_nccl_load(&own->nccl) != SL_OK)
-        sl_device_links_set_reason(links, sl_error_message());
-    else if (own->nccl->device_kind != sl_device_get_kind(links->device))
-        own->nccl = NULL;
-    if (own->nccl)
-        flag = (uint8_t)(HAS_NCCL | (own->nccl->serves_threads ? SERVES_THREADS : 0));
-    SL_TRY(sl_group_all_gather(links->group, &flag, sizeof flag, flags));
-    SL_TRY(drop_impossible(links, offers, flags));
-    if (own->nccl)
-        prepare_host(links, offers);
+    int ranks = sl_group_size(links->group), *ends = NULL;
+    uint8_t *can = NULL;
+    char reason[256] = "";
+    SL_TRY(SL_NEW_ARRAY(can, ranks));
+    SL_TRY(SL_NEW_ARRAY(ends, ranks));
+    SL_TRY(sl_nccl_join(links->group, links->device, offers, can, reason, &links->nccl->nccl));
+    sl_device_links_set_reason(links, reason);
+    for (int i = 0; i < links->count; i++) {
+        sl_device_link *link = &links->list[i];
+        int a = link->spec.src, b = link->spec.dst;
+        const char *obstacle = is_nccl(link) ? sl_nccl_join_obstacle(offers, can, a, b) : NULL;
+        if (!is_nccl(link))
+            continue;
+        if (obstacle)
+            drop(links, link, obstacle);
+        else
+            ends[a]++, ends[b]++;
+    }
+    for (int r = 0; r < ranks; r++)
+        links->nccl->most_ends = ends[r] > links->nccl->most_ends ? ends[r] : links->nccl->most_ends;
 done:
-    sl_free(flags);
+    sl_free(ends);
+    sl_free(can);
     return status;
 }
 
@@ -246,7 +169,8 @@ static sl_status open_end(sl_device_links *links, sl_device_link *link, const sl
     SL_TRY(make_events(links->device, link->spec.capacity, &end->empty));
     if (memcmp(id, &none, sizeof none) == 0)
         return sl_fail(SL_ERR_COMM, "NCCL: rank %d could not make a communicator", link->spec.src);
-    SL_TRY(links->nccl->nccl->open(id, RANKS, link->sends ? SENDER : RECEIVER, &end->comm));
+    SL_TRY(links->nccl->nccl->open(id, RANKS, link->sends ? SENDER : RECEIVER, sl_nccl_blocks(links->nccl->most_ends),
+                                   &end->comm));
 done:
     return status;
 }
@@ -267,7 +191,7 @@ static sl_status settle_ends(sl_device_links *links)
     sl_status status = SL_OK;
     for (int i = 0; i < links->count; i++) {
         nccl_end *end = &links->nccl->ends[i];
-        if (!has_end(&links->list[i]) || end->failed || settle(links, end, open_seconds) == SL_OK)
+        if (!has_end(&links->list[i]) || end->failed || settle(links, end, SL_NCCL_OPEN_SECONDS) == SL_OK)
             continue;
         sl_device_links_set_reason(links, sl_error_message());
         end->failed = true;
@@ -393,11 +317,34 @@ static void destroy_events(sl_event **events, int count)
     sl_free(events);
 }
 
+/* The sender has slots, too. */
+static size_t count_memory(const sl_device_links *links, int *communicators)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < links->count; i++) {
+        const sl_device_link *link = &links->list[i];
+        if (has_end(link))
+            ++*communicators;
+        if (has_end(link) && link->sends)
+            bytes += (size_t)link->spec.capacity * link->spec.max_bytes;
+    }
+    return bytes;
+}
+
+static void leave(sl_device_links *links)
+{
+    for (int i = 0; links->nccl->ends && i < links->count; i++) {
+        if (links->nccl->ends[i].comm)
+            sl_nccl_leave(links->words, links->nccl->nccl, links->nccl->ends[i].comm);
+    }
+}
+
 static void close_links(sl_device_links *links)
 {
     struct nccl_links *own = links->nccl;
     if (!own)
         return;
+    leave(links);
     for (int i = 0; own->ends && i < links->count; i++) {
         const sl_device_link *link = &links->list[i];
         nccl_end *end = &own->ends[i];
@@ -566,4 +513,6 @@ const sl_device_link_kind sl_device_link_nccl = {
     .has_room = has_room,
     .watch = watch,
     .let_through = let_through,
+    .count_memory = count_memory,
+    .leave = leave,
 };

@@ -111,6 +111,15 @@ static bool let_through(void *user)
     return true;
 }
 
+static void leave(void *user)
+{
+    sl_device_links *links = user;
+    for (int k = 0; k < KINDS; k++) {
+        if (uses_kind(links, kinds[k]) && kinds[k]->leave)
+            kinds[k]->leave(links);
+    }
+}
+
 sl_status sl_device_links_open(sl_device_words *words, const sl_channel_spec *specs, int count, int messages,
                                sl_device_links **out)
 {
@@ -124,7 +133,8 @@ sl_status sl_device_links_open(sl_device_words *words, const sl_channel_spec *sp
     links->messages = messages;
     SL_TRY(make_list(links, specs));
     SL_TRY(connect_links(links));
-    sl_device_words_set_links(words, watch, let_through, links);
+    links->waits = (sl_device_waits){ .check = watch, .release = let_through, .leave = leave, .user = links };
+    sl_device_words_add_waits(words, &links->waits);
     *out = links;
     links = NULL; /* now the caller's */
 done:
@@ -136,7 +146,7 @@ void sl_device_links_close(sl_device_links *links)
 {
     if (!links)
         return;
-    sl_device_words_set_links(links->words, NULL, NULL, NULL);
+    sl_device_words_remove_waits(links->words, &links->waits);
     for (int k = 0; k < KINDS; k++)
         kinds[k]->close(links);
     for (int i = 0; links->list && i < links->count; i++) {
@@ -170,6 +180,16 @@ int sl_device_links_count(const sl_device_links *links)
 const char *sl_device_links_reason(const sl_device_links *links)
 {
     return links->linked < links->count ? links->reason : "";
+}
+
+size_t sl_device_links_count_memory(const sl_device_links *links, int *communicators)
+{
+    size_t bytes = 0;
+    for (int k = 0; k < KINDS; k++) {
+        if (uses_kind(links, kinds[k]) && kinds[k]->count_memory)
+            bytes += kinds[k]->count_memory(links, communicators);
+    }
+    return bytes;
 }
 
 const char *sl_device_links_way(const sl_device_links *links)

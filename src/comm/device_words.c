@@ -50,7 +50,7 @@ const char *sl_rank_obstacle(const sl_rank_offer *offers, int ranks, int a, int 
     return NULL;
 }
 
-static sl_status read_wish(int32_t *wish)
+sl_status sl_links_read_wish(int32_t *wish)
 {
     static const char *const values[] = { "", "0", "1", "nccl" }; /* as sl_links_wish */
     const char *given = getenv("SLUICE_DEVICE_LINKS");
@@ -73,7 +73,7 @@ sl_status sl_rank_offers_gather(sl_group *group, const sl_device *device, sl_ran
                           .kind = (int32_t)sl_device_get_kind(device),
                           .limit = sl_device_share_limit(device, threads),
                           .neighbors = threads ? sl_group_local_size(group) : 1 };
-    SL_TRY(read_wish(&own.wish));
+    SL_TRY(sl_links_read_wish(&own.wish));
     SL_TRY(sl_group_all_gather(group, &own, sizeof own, offers));
 done:
     return status;
@@ -121,9 +121,7 @@ struct sl_device_words {
     sl_event *reached; /* by the stream that is waited for */
     uint32_t *seen;    /* a word and its tag, on the host */
     word_set *sets;
-    sl_status (*check)(void *user); /* NULL, as the next: the words are all */
-    bool (*release)(void *user);
-    void *links;
+    sl_device_waits *waits;
     bool polled;
     bool (*is_held_up)(void *user); /* NULL: by another rank, if at all */
     void *watch_user;
@@ -161,7 +159,7 @@ void sl_device_words_close(sl_device_words *words)
 
 bool sl_device_words_are_used(const sl_device_words *words)
 {
-    return words->sets != NULL;
+    return words->sets || words->waits;
 }
 
 sl_group *sl_device_words_group(const sl_device_words *words)
@@ -189,12 +187,42 @@ bool sl_device_words_are_polled(const sl_device_words *words)
     return words->polled;
 }
 
-void sl_device_words_set_links(sl_device_words *words, sl_status (*check)(void *user), bool (*release)(void *user),
-                               void *user)
+void sl_device_words_add_waits(sl_device_words *words, sl_device_waits *waits)
 {
-    words->check = check;
-    words->release = release;
-    words->links = user;
+    waits->next = words->waits;
+    words->waits = waits;
+}
+
+void sl_device_words_remove_waits(sl_device_words *words, const sl_device_waits *waits)
+{
+    sl_device_waits **at = &words->waits;
+    while (*at && *at != waits)
+        at = &(*at)->next;
+    if (*at)
+        *at = waits->next;
+}
+
+void sl_device_words_leave(const sl_device_words *words)
+{
+    for (const sl_device_waits *waits = words->waits; waits; waits = waits->next)
+        waits->leave(waits->user);
+}
+
+static sl_status check_waits(const sl_device_words *words)
+{
+    sl_status status = SL_OK;
+    for (const sl_device_waits *waits = words->waits; waits; waits = waits->next)
+        SL_TRY(waits->check(waits->user));
+done:
+    return status;
+}
+
+static bool release_waits(const sl_device_words *words)
+{
+    bool all = true;
+    for (const sl_device_waits *waits = words->waits; waits; waits = waits->next)
+        all = waits->release(waits->user) && all;
+    return all;
 }
 
 sl_status sl_device_words_add(sl_device_words *words, uint32_t *first, size_t count)
@@ -332,8 +360,7 @@ sl_status sl_device_words_wait_event(sl_device_words *words, sl_event *event)
     SL_TRY(sl_event_query(event, &done));
     while (!done) {
         SL_TRY(sl_group_progress(words->group));
-        if (words->check)
-            SL_TRY(words->check(words->links));
+        SL_TRY(check_waits(words));
         pass_time(words, &wait);
         SL_TRY(sl_event_query(event, &done));
     }
@@ -361,7 +388,7 @@ static bool let_through(sl_device_words *words)
         SL_TRY(sl_stream_use_words(words->side, set->ones, set->count));
     SL_TRY(sl_stream_synchronize(words->side));
 done:
-    return status == SL_OK && (!words->release || words->release(words->links));
+    return status == SL_OK && release_waits(words);
 }
 
 void sl_device_words_free_streams(sl_device_words *words, sl_stream *const *streams, int count)

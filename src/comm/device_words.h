@@ -23,6 +23,8 @@ typedef struct sl_rank_offer {
     int32_t wish;      /* sl_links_wish */
 } sl_rank_offer;
 
+/* Fails if the variable has another value. */
+SL_MUST_CHECK sl_status sl_links_read_wish(int32_t *wish);
 /* Collective: offers[r] becomes that of rank r. */
 SL_MUST_CHECK sl_status sl_rank_offers_gather(sl_group *group, const sl_device *device, sl_rank_offer *offers);
 /* NULL if ranks a and b may try to reach each other's memory; else why they cannot (static), "" if another way is wished. */
@@ -41,7 +43,7 @@ typedef struct sl_device_words sl_device_words; /* all words that streams of one
 /* group and device live longer. It starts polled. */
 SL_MUST_CHECK sl_status sl_device_words_open(sl_group *group, sl_device *device, sl_device_words **out);
 void sl_device_words_close(sl_device_words *words);          /* once no stream waits any more; NULL is fine */
-bool sl_device_words_are_used(const sl_device_words *words); /* a stream may wait for one */
+bool sl_device_words_are_used(const sl_device_words *words); /* a stream may wait for one, or for something else */
 sl_group *sl_device_words_group(const sl_device_words *words);
 sl_device *sl_device_words_device(const sl_device_words *words);
 /* A stream for what must not wait behind a step. */
@@ -51,11 +53,21 @@ sl_stream *sl_device_words_side(const sl_device_words *words);
 void sl_device_words_set_polled(sl_device_words *words, bool polled);
 bool sl_device_words_are_polled(const sl_device_words *words);
 
-/* What streams wait for that is no word. check: while the host waits for a stream, fails if a link has. release: the run has
- * failed and they shall be let through, called again and again until they are done; false: it cannot be done. NULL: there is
- * nothing else. */
-void sl_device_words_set_links(sl_device_words *words, sl_status (*check)(void *user), bool (*release)(void *user),
-                               void *user);
+/* Something else than words that streams of this rank wait for; lies with its owner. */
+typedef struct sl_device_waits {
+    sl_status (*check)(void *user); /* while the host waits for a stream: fails if what it waits for has */
+    /* The run has failed and they shall be let through; called again and again until they are done. False: it cannot be
+     * done. */
+    bool (*release)(void *user);
+    /* No stream waits any more: begins what closing waits for, so that all of it ends at once. */
+    void (*leave)(void *user);
+    void *user;
+    struct sl_device_waits *next; /* of the words' */
+} sl_device_waits;
+
+void sl_device_words_add_waits(sl_device_words *words, sl_device_waits *waits);
+void sl_device_words_remove_waits(sl_device_words *words, const sl_device_waits *waits); /* also if it was not added */
+void sl_device_words_leave(const sl_device_words *words);                                /* all that were added */
 
 /* Streams of this rank wait for the words [first, first + count), which lie in a block of its own. */
 SL_MUST_CHECK sl_status sl_device_words_add(sl_device_words *words, uint32_t *first, size_t count);

@@ -52,30 +52,46 @@ done:
     return status;
 }
 
-sl_status sl_exchange_open(sl_exchange *exchange, sl_group *group, sl_device_words *words, size_t bytes)
+sl_status sl_exchange_open(sl_exchange *exchange, sl_group *group, sl_device_words *words, size_t bytes,
+                           sl_sum_mode sums)
 {
     sl_status status = SL_OK;
+    const sl_device_collective_options options = { .bytes = bytes,
+                                                   .sum = sl_exchange_add_up,
+                                                   .any_order = sums == SL_SUM_FAST };
     exchange->group = group;
-    if (words)
-        SL_TRY(sl_device_collective_open(group, words, bytes, sl_exchange_add_up, exchange->reason, &exchange->device));
+    if (!words)
+        return SL_OK;
+    SL_TRY(SL_NEW_ARRAY(exchange->parts, sl_group_size(group)));
+    SL_TRY(sl_device_collective_open(group, words, &options, exchange->reason, &exchange->device));
 done:
     return status;
 }
 
-void sl_exchange_count(const sl_exchange *exchange, int *all, int *on_device, const char **reason)
+bool sl_exchange_adds_in_order(const sl_exchange *exchange)
+{
+    return !exchange->device || sl_device_collective_adds_in_order(exchange->device);
+}
+
+void sl_exchange_count(const sl_exchange *exchange, sl_exchange_ways *ways)
 {
     if (!exchange->group || sl_group_size(exchange->group) < 2)
         return;
-    (*all)++;
-    *on_device += exchange->device != NULL;
-    if (!exchange->device && !*reason)
-        *reason = exchange->reason;
+    const char *way = exchange->device ? sl_device_collective_way(exchange->device) : ways->way;
+    ways->all++;
+    ways->on_device += exchange->device != NULL;
+    ways->communicators += exchange->device ? sl_device_collective_communicators(exchange->device) : 0;
+    if (!exchange->device && !ways->reason)
+        ways->reason = exchange->reason;
+    ways->way = ways->way && way != ways->way ? "by streams or through NCCL" : way;
 }
 
 void sl_exchange_close(sl_exchange *exchange)
 {
     sl_device_collective_close(exchange->device);
+    sl_free(exchange->parts);
     exchange->device = NULL;
+    exchange->parts = NULL;
 }
 
 sl_status sl_exchange_gather(const sl_exchange *exchange, const sl_bucket_item *items, int count, sl_stream *stream,
@@ -102,19 +118,13 @@ sl_status sl_exchange_scatter_sum(const sl_exchange *exchange, const sl_bucket_i
 sl_status sl_exchange_sum(const sl_exchange *exchange, void *data, int64_t count, sl_dtype dtype, sl_stream *stream,
                           sl_request **out)
 {
-    sl_status status = SL_OK;
-    sl_device_part *parts = NULL;
     int ranks = sl_group_size(exchange->group);
     if (!exchange->device)
         return sl_group_all_reduce_post(exchange->group, data, count, dtype, SL_REDUCE_SUM, stream, out);
-    SL_TRY(SL_NEW_ARRAY(parts, ranks));
     for (int r = 0; r < ranks; r++)
-        parts[r] = (sl_device_part){ .rank = r, .data = r == sl_group_rank(exchange->group) ? data : NULL };
-    SL_TRY(sl_device_sum(exchange->device, parts, ranks, count, dtype, stream));
+        exchange->parts[r] = (sl_device_part){ .rank = r, .data = r == sl_group_rank(exchange->group) ? data : NULL };
     *out = NULL;
-done:
-    sl_free(parts);
-    return status;
+    return sl_device_sum(exchange->device, exchange->parts, ranks, count, dtype, stream);
 }
 
 sl_status sl_exchange_broadcast(const sl_exchange *exchange, int root, void *data, size_t bytes, sl_stream *stream,

@@ -1,22 +1,36 @@
-/* The collectives of a runtime: in device memory if all ranks of the group reach each other's, else posted to go through
- * memory of the host. The bits are the same. */
+/* The collectives of a runtime: from device to device if the ranks of the group have a way, else posted to go through memory
+ * of the host. The bits are the same, unless sums may be fast. */
 #ifndef SL_RUNTIME_EXCHANGE_H
 #define SL_RUNTIME_EXCHANGE_H
 
 #include "comm/device_collective.h"
 
+#include <sluice/runtime.h>
+
 typedef struct sl_exchange {
     sl_group *group;              /* borrowed; NULL: there is no exchange */
     sl_device_collective *device; /* NULL: through the host */
-    char reason[256];             /* why that is so; "" if it is not */
+    sl_device_part *parts;        /* (ranks) room for those of a sum */
+    char reason[256];             /* why it goes through the host; "" if it does not */
 } sl_exchange;
 
 /* Collective over the group. words NULL: through the host. bytes: of staging memory. */
-SL_MUST_CHECK sl_status sl_exchange_open(sl_exchange *exchange, sl_group *group, sl_device_words *words, size_t bytes);
+SL_MUST_CHECK sl_status sl_exchange_open(sl_exchange *exchange, sl_group *group, sl_device_words *words, size_t bytes,
+                                         sl_sum_mode sums);
 void sl_exchange_close(sl_exchange *exchange); /* not the group */
 
-/* Adds it to the numbers of exchanges and of those in device memory; *reason: why the first other one is not. */
-void sl_exchange_count(const sl_exchange *exchange, int *all, int *on_device, const char **reason);
+/* Whether sums run in the order of the ranks. */
+bool sl_exchange_adds_in_order(const sl_exchange *exchange);
+
+/* What several exchanges have in common, for people. */
+typedef struct sl_exchange_ways {
+    int all, on_device;
+    const char *reason; /* why the first that goes through the host does; NULL: none does */
+    const char *way;    /* of the others */
+    int communicators;  /* of NCCL */
+} sl_exchange_ways;
+
+void sl_exchange_count(const sl_exchange *exchange, sl_exchange_ways *ways);
 
 /* In the order of the stream, as their sisters of groups. *out becomes NULL if the stream does all of it; else it is to be
  * waited for. after NULL: the stream has done what must come before. */

@@ -3,6 +3,7 @@
 #include "runtime/runtime.h"
 
 #include "base/alloc.h"
+#include "comm/nccl_join.h"
 
 #include <string.h>
 
@@ -310,4 +311,30 @@ sl_status sl_runtime_zero_grads(sl_runtime *runtime)
         SL_TRY(sl_runtime_zero_stage(runtime, k));
 done:
     return status;
+}
+
+/* ---- NCCL ------------------------------------------------------------------------------------ */
+
+static bool has_part(const sl_wiring *wiring, const sl_wire_tie *tie, int rank)
+{
+    bool here = false;
+    for (int p = 0; p < tie->member_count; p++)
+        here |= wiring->stages[tie->members[p].stage].rank == rank;
+    return here;
+}
+
+size_t sl_runtime_nccl_bytes(const sl_pipeline *pipeline, int rank)
+{
+    const sl_wiring *wiring = pipeline->wiring;
+    const sl_staging staging = sl_staging_of(wiring, rank, pipeline->training);
+    int communicators = (staging.sums > 0) + (staging.gathers > 0) + (staging.joins > 0);
+    size_t slots = 0;
+    for (int t = 0; pipeline->training && t < wiring->tie_count; t++)
+        communicators += has_part(wiring, &wiring->ties[t], rank) && sl_staging_of_tie(wiring, &wiring->ties[t]) > 0;
+    for (int i = 0; i < pipeline->routes.edge_routes; i++) {
+        const sl_route *route = &pipeline->routes.list[i];
+        communicators += route->src == rank || route->dst == rank;
+        slots += route->src == rank ? (size_t)route->capacity * route->bytes : 0;
+    }
+    return slots + sl_nccl_memory(communicators);
 }

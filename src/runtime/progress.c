@@ -3,11 +3,11 @@
  * whether they wait for another rank. */
 #include "runtime/runtime.h"
 
-#include "base/alloc.h"
 #include "comm/group.h"
 #include "device/share.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* ---- Phases ---------------------------------------------------------------------------------- */
 
@@ -87,10 +87,9 @@ typedef struct program_place {
 static sl_status find_place(sl_runtime *runtime, const sl_program *program, program_place *out)
 {
     sl_status status = SL_OK;
-    int *sent = NULL, *passed = NULL, routes = runtime->pipeline->routes.edge_routes;
+    int routes = runtime->pipeline->routes.edge_routes, *sent = runtime->link_counts, *passed = sent + routes;
     program_place place = { .instr = 0 };
-    SL_TRY(SL_NEW_ARRAY(sent, routes));
-    SL_TRY(SL_NEW_ARRAY(passed, routes));
+    memset(passed, 0, (size_t)routes * sizeof *passed);
     for (int r = 0; r < routes; r++)
         SL_TRY(sl_device_links_count_sent(runtime->links, r, &sent[r]));
     for (; place.instr < program->instr_count; place.instr++) {
@@ -107,8 +106,6 @@ static sl_status find_place(sl_runtime *runtime, const sl_program *program, prog
     }
     *out = place;
 done:
-    sl_free(passed);
-    sl_free(sent);
     return status;
 }
 

@@ -2,6 +2,7 @@
 #include "runtime/runtime.h"
 
 #include "base/alloc.h"
+#include "comm/nccl_join.h"
 #include "comm/group.h"
 
 #include <stdlib.h>
@@ -47,6 +48,7 @@ static sl_status take_options(sl_runtime *runtime, const sl_runtime_options *opt
     runtime->device = options->device;
     runtime->host = sl_device_is_host(options->device);
     runtime->mean = options->mean;
+    runtime->sum = options->sum;
     runtime->replica_params = options->replica_params;
     runtime->watch_loss = options->watch_loss;
     runtime->local_loss = options->local_loss;
@@ -166,6 +168,8 @@ static sl_status open_links(sl_runtime *runtime, const sl_channel_spec *specs)
         sl_device_links_close(runtime->links);
         runtime->links = NULL;
     }
+    if (runtime->links)
+        SL_TRY(SL_NEW_ARRAY(runtime->link_counts, 2 * (int64_t)count));
 done:
     return status;
 }
@@ -214,24 +218,44 @@ done:
     return status;
 }
 
+static sl_exchange_ways count_exchanges(const sl_runtime *runtime)
+{
+    sl_exchange_ways ways = { .all = 0 };
+    sl_exchange_count(&runtime->sharers.sums, &ways);
+    sl_exchange_count(&runtime->sharers.gathers, &ways);
+    sl_exchange_count(&runtime->sharers.joins, &ways);
+    sl_ties_count_exchanges(runtime, &ways);
+    return ways;
+}
+
 static void describe_collectives(sl_runtime *runtime)
 {
-    const char *reason = NULL;
-    int all = 0, on_device = 0;
+    const sl_exchange_ways ways = count_exchanges(runtime);
     size_t size = sizeof runtime->collectives_text;
-    sl_exchange_count(&runtime->sharers.sums, &all, &on_device, &reason);
-    sl_exchange_count(&runtime->sharers.gathers, &all, &on_device, &reason);
-    sl_exchange_count(&runtime->sharers.joins, &all, &on_device, &reason);
-    sl_ties_count_exchanges(runtime, &all, &on_device, &reason);
-    if (all > 0 && on_device == all)
-        snprintf(runtime->collectives_text, size, "device memory, by streams");
-    else if (all > 0 && (runtime->host || !*reason))
-        snprintf(runtime->collectives_text, size, "host memory");
-    else if (all > 0 && on_device == 0)
-        snprintf(runtime->collectives_text, size, "host memory: %s", reason);
-    else if (all > 0)
-        snprintf(runtime->collectives_text, size, "device memory for %d of %d groups, else host memory: %s", on_device,
-                 all, reason);
+    char *text = runtime->collectives_text;
+    if (ways.all > 0 && ways.on_device == ways.all)
+        snprintf(text, size, "device memory, %s", ways.way);
+    else if (ways.all > 0 && (runtime->host || !*ways.reason))
+        snprintf(text, size, "host memory");
+    else if (ways.all > 0 && ways.on_device == 0)
+        snprintf(text, size, "host memory: %s", ways.reason);
+    else if (ways.all > 0)
+        snprintf(text, size, "device memory for %d of %d groups, %s, else host memory: %s", ways.on_device, ways.all,
+                 ways.way, ways.reason);
+    size_t used = strlen(text);
+    if (used > 0 && runtime->sum == SL_SUM_FAST && runtime->replicas)
+        snprintf(text + used, size - used, "; sums in %s",
+                 sl_exchange_adds_in_order(&runtime->sharers.sums)
+                     ? "the order of the replicas: without NCCL none is faster"
+                     : "NCCL's order");
+}
+
+static void count_nccl(sl_runtime *runtime)
+{
+    int communicators = count_exchanges(runtime).communicators;
+    if (runtime->links)
+        runtime->memory.messages += sl_device_links_count_memory(runtime->links, &communicators);
+    runtime->memory.messages += sl_nccl_memory(communicators);
 }
 
 /* Collective: messages and collectives, through device memory if possible. */
@@ -243,6 +267,7 @@ static sl_status connect_ranks(sl_runtime *runtime)
     SL_TRY(open_channels(runtime));
     SL_TRY(sl_weights_connect(runtime));
     describe_collectives(runtime);
+    count_nccl(runtime);
     if (runtime->words && !runtime->links && !sl_device_words_are_used(runtime->words)) {
         sl_device_words_close(runtime->words);
         runtime->words = NULL;
@@ -343,9 +368,12 @@ void sl_runtime_destroy(sl_runtime *runtime)
     sl_weights_destroy(runtime); /* ends what is posted */
     sl_lanes_destroy(runtime);   /* streams may still use what follows */
     sl_phases_destroy(runtime);
+    if (runtime->words)
+        sl_device_words_leave(runtime->words);
     sl_weights_disconnect(runtime);
     sl_ties_close(runtime);
     sl_device_links_close(runtime->links);
+    sl_free(runtime->link_counts);
     sl_device_words_close(runtime->words);
     sl_group_close(runtime->group); /* and with it the channels */
     sl_group_close(runtime->sharers.across);

@@ -54,6 +54,8 @@ struct sl_runtime {
     sl_channel **channels;      /* one a route; NULL if this rank has no end, or it is a link */
     sl_device_words *words;     /* that its streams wait for; NULL: they wait for no other rank */
     sl_device_links *links;     /* routes through memory of the device, by the same numbers; NULL: there are none */
+    int *link_counts;           /* (2 x routes of edges) room for a look at how far the links are; NULL: without links */
+    sl_sum_mode sum;            /* over the replicas */
     char messages_text[320];    /* where messages lie, and why */
     char collectives_text[320]; /* where collectives do their work, and why */
     sl_program train, eval;
@@ -147,6 +149,9 @@ SL_MUST_CHECK sl_status sl_phases_give(sl_runtime *runtime, const sl_instr *inst
 /* The action that the stream of kernels is at; NULL if it has done all that it was given, or nobody watches. *passed: changes
  * when it goes on. From any thread. */
 const sl_program_action *sl_phases_find_busy(const sl_runtime *runtime, uint32_t *passed);
+/* Device memory that a rank takes for messages and collectives through NCCL, beside what the pipeline counts: slots of the
+ * senders, and what NCCL itself takes. */
+size_t sl_runtime_nccl_bytes(const sl_pipeline *pipeline, int rank);
 /* Zeroes the gradients of the k-th of this rank's stages. */
 SL_MUST_CHECK sl_status sl_runtime_zero_stage(sl_runtime *runtime, int k);
 /* OUTPUT and INPUT_GRAD: to whoever asked. */
@@ -164,7 +169,7 @@ void sl_ties_destroy(sl_runtime *runtime);
 SL_MUST_CHECK sl_status sl_ties_open(sl_runtime *runtime, uint8_t *on_device);
 void sl_ties_close(sl_runtime *runtime);
 /* Counts the exchanges of this rank's ties, those in device memory, and gives the first reason why one is not. */
-void sl_ties_count_exchanges(const sl_runtime *runtime, int *all, int *on_device, const char **reason);
+void sl_ties_count_exchanges(const sl_runtime *runtime, sl_exchange_ways *ways);
 SL_MUST_CHECK sl_status sl_ties_sum(sl_runtime *runtime, int64_t step);
 void sl_ties_take_channels(sl_runtime *runtime);
 

@@ -2,12 +2,12 @@
 #include "runtime/runtime.h"
 
 static sl_status connect_one(sl_runtime *runtime, sl_group *group, size_t bytes, sl_device_words *words,
-                             sl_exchange *exchange)
+                             sl_sum_mode sum, sl_exchange *exchange)
 {
     sl_status status = SL_OK;
     if (!group)
         return SL_OK;
-    SL_TRY(sl_exchange_open(exchange, group, sl_group_size(group) > 1 ? words : NULL, bytes));
+    SL_TRY(sl_exchange_open(exchange, group, sl_group_size(group) > 1 ? words : NULL, bytes, sum));
     if (exchange->device)
         runtime->memory.messages += bytes;
 done:
@@ -19,11 +19,11 @@ sl_status sl_weights_connect(sl_runtime *runtime)
     sl_status status = SL_OK;
     sl_sharers *sharers = &runtime->sharers;
     const sl_staging staging = sl_staging_of(runtime->wiring, runtime->rank, runtime->pipeline->training);
-    SL_TRY(connect_one(runtime, runtime->replicas, staging.sums, runtime->words, &sharers->sums));
-    SL_TRY(connect_one(runtime, sharers->shards, staging.gathers, runtime->words, &sharers->gathers));
+    SL_TRY(connect_one(runtime, runtime->replicas, staging.sums, runtime->words, runtime->sum, &sharers->sums));
+    SL_TRY(connect_one(runtime, sharers->shards, staging.gathers, runtime->words, SL_SUM_EXACT, &sharers->gathers));
     /* It comes after a sum: if the host has to wait for that, it has to give the gather, too. */
     SL_TRY(connect_one(runtime, sharers->across, staging.joins, sharers->sums.device ? runtime->words : NULL,
-                       &sharers->joins));
+                       SL_SUM_EXACT, &sharers->joins));
 done:
     return status;
 }

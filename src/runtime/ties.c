@@ -113,7 +113,7 @@ static sl_status open_tie(sl_runtime *runtime, sl_tie *tie)
     SL_TRY(sl_group_split(runtime->group, tie->here ? 0 : -1, runtime->rank, &tie->group));
     if (!tie->group)
         return SL_OK;
-    SL_TRY(sl_exchange_open(&tie->exchange, tie->group, runtime->words, bytes));
+    SL_TRY(sl_exchange_open(&tie->exchange, tie->group, runtime->words, bytes, SL_SUM_EXACT));
     if (!tie->exchange.device)
         return SL_OK;
     runtime->memory.messages += bytes;
@@ -142,10 +142,10 @@ done:
     return status;
 }
 
-void sl_ties_count_exchanges(const sl_runtime *runtime, int *all, int *on_device, const char **reason)
+void sl_ties_count_exchanges(const sl_runtime *runtime, sl_exchange_ways *ways)
 {
     for (int t = 0; t < runtime->tie_count; t++)
-        sl_exchange_count(&runtime->ties[t].exchange, all, on_device, reason);
+        sl_exchange_count(&runtime->ties[t].exchange, ways);
 }
 
 void sl_ties_close(sl_runtime *runtime)

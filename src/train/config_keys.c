@@ -95,6 +95,10 @@ const config_key sl_config_keys[] = {
     WORD(parallel, shard, "none|optimizer|full", "none",
          "what replicas share out: nothing, optimizer state (ZeRO-1), or weights, gradients and state (FSDP)"),
     INT(parallel, shard_group, 0, 4096, "0", "neighboring replicas that share; the groups have the same; 0: all share"),
+    WORD(
+        parallel, sum, "exact|fast", "exact",
+        "order in which gradients of replicas are added: theirs, with the same bits everywhere, or NCCL's own if it is "
+        "used"),
     INT(parallel, unsharded, 0, 256, "0",
         "stages of a rank whose weights are gathered at once (full); 0: as many as fit into the memory"),
     INT(parallel, threads, 1, 1024, "1", "threads per rank"),

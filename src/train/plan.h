@@ -119,6 +119,7 @@ typedef struct sl_mesh_facts {
     sl_shard_mode shard;
     int shard_group;
     int unsharded; /* 0: not known, or there is nothing to gather */
+    sl_sum_mode sum;
 } sl_mesh_facts;
 
 const char *sl_mesh_text(const sl_mesh_facts *mesh, char *text, size_t size); /* returns text */

@@ -6,7 +6,9 @@
 
 #include "base/alloc.h"
 #include "base/units.h"
+#include "comm/nccl_join.h"
 #include "pipeline/pipeline.h"
+#include "runtime/runtime.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -262,6 +264,8 @@ static sl_status count_memory(sl_train_plan *plan, sl_device *device)
         sl_pipeline_memory memory = sl_pipeline_get_memory(plan->pipeline, r / (int)plan->config->parallel.dp);
         plan->memory[r] = sl_plan_memory_of(&memory);
         plan->memory[r].context = sl_device_get_memory(device).context;
+        if (sl_nccl_is_expected(device))
+            plan->memory[r].messages += sl_runtime_nccl_bytes(plan->pipeline, r / (int)plan->config->parallel.dp);
         SL_TRY(count_state(plan, r, device));
         sl_plan_memory_sum(&plan->memory[r]);
     }

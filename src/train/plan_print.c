@@ -51,7 +51,9 @@ const char *sl_mesh_text(const sl_mesh_facts *mesh, char *text, size_t size)
     if (mesh->shard != SL_SHARD_NONE && used < size)
         used += (size_t)snprintf(text + used, size - used, ", shard_group %d", mesh->shard_group);
     if (mesh->unsharded > 0 && used < size)
-        snprintf(text + used, size - used, ", unsharded %d", mesh->unsharded);
+        used += (size_t)snprintf(text + used, size - used, ", unsharded %d", mesh->unsharded);
+    if (mesh->dp > 1 && mesh->sum == SL_SUM_FAST && used < size)
+        snprintf(text + used, size - used, ", sum fast");
     return text;
 }
 
@@ -61,7 +63,8 @@ const char *sl_plan_mesh_text(const sl_train_plan *plan, char *text, size_t size
                                  .dp = (int)plan->config->parallel.dp,
                                  .shard = plan->shard,
                                  .shard_group = plan->shard_group,
-                                 .unsharded = plan->unsharded };
+                                 .unsharded = plan->unsharded,
+                                 .sum = (sl_sum_mode)plan->config->parallel.sum };
     return sl_mesh_text(&mesh, text, size);
 }
 

@@ -270,7 +270,8 @@ static void print_head(const train_run *run)
         fprintf(run->options->console, "device %s\n", sl_kernel_describe(run->trainer->device, text, sizeof text));
     if (strcmp(run->plan->device, "cpu") != 0 && run->config->parallel.pp > 1)
         fprintf(run->options->console, "messages %s\n", sl_runtime_messages(run->trainer->runtime));
-    if (strcmp(run->plan->device, "cpu") != 0 && *sl_runtime_collectives(run->trainer->runtime))
+    bool asks = strcmp(run->plan->device, "cpu") != 0 || run->config->parallel.sum != SL_SUM_EXACT;
+    if (asks && *sl_runtime_collectives(run->trainer->runtime))
         fprintf(run->options->console, "collectives %s\n", sl_runtime_collectives(run->trainer->runtime));
     fflush(run->options->console);
 }

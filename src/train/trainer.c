@@ -47,6 +47,7 @@ static sl_status make_runtime(sl_trainer *trainer, int trace_events)
                                          .shard_group = plan->shard == SL_SHARD_NONE ? 0 : plan->shard_group,
                                          .unsharded_stages = plan->unsharded,
                                          .offload_bytes = plan->offload,
+                                         .sum = (sl_sum_mode)plan->config->parallel.sum,
                                          .stages = trainer->stages,
                                          .stage_count = trainer->stage_count,
                                          .args = args,

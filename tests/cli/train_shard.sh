@@ -44,6 +44,17 @@ rm -r full/checkpoints/step-*
 run 0 "$SLUICE" info full
 prints "pp 2 x dp 2, shard full, shard_group 2, unsharded 2"
 
+# Without NCCL no order of a sum is faster than the exact one: the same bits, and the run says so.
+run 0 "$SLUICE" "${arguments[@]}" --parallel.sum=fast --run.out=fast
+prints 'mesh pp 2 x dp 2, shard none, sum fast'
+prints 'collectives host memory; sums in the order of the replicas: without NCCL none is faster'
+run 0 "$compare" metrics none/metrics.jsonl fast/metrics.jsonl
+run 0 "$SLUICE" info fast/checkpoints/step-00000004
+prints "pp 2 x dp 2, shard none, sum fast"
+run 2 "$SLUICE" "${arguments[@]}" --parallel.sum=quick
+complains "parallel.sum"
+complains "is not one of exact|fast"
+
 run 2 "$SLUICE" "${arguments[@]}" --parallel.shard=all
 complains "is not one of none|optimizer|full"
 run 2 "$SLUICE" "${arguments[@]}" --parallel.shard_group=2

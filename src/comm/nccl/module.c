@@ -7,12 +7,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 _Static_assert(sizeof(sl_nccl_id) == sizeof(ncclUniqueId), "an id has room");
 
 struct sl_nccl_comm {
     ncclComm_t comm;
     bool is_stopped; /* the thread aborts it */
+    bool is_leaving; /* it was told to finalize */
     pthread_t thread;
 };
 
@@ -28,6 +30,20 @@ static struct {
                          cudaStream_t stream);
     ncclResult_t (*receive)(void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                             cudaStream_t stream);
+    ncclResult_t (*group_start)(void);
+    ncclResult_t (*group_end)(void);
+    ncclResult_t (*all_gather)(const void *data, void *all, size_t count, ncclDataType_t type, ncclComm_t comm,
+                               cudaStream_t stream);
+    ncclResult_t (*broadcast)(const void *data, void *out, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                              cudaStream_t stream);
+    ncclResult_t (*all_reduce)(const void *data, void *sum, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                               ncclComm_t comm, cudaStream_t stream);
+    ncclResult_t (*reduce)(const void *data, void *sum, size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
+                           ncclComm_t comm, cudaStream_t stream);
+    ncclResult_t (*reduce_scatter)(const void *parts, void *sum, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                                   ncclComm_t comm, cudaStream_t stream);
+    ncclResult_t (*finalize)(ncclComm_t comm);
+    ncclResult_t (*destroy)(ncclComm_t comm);
     ncclResult_t (*abort)(ncclComm_t comm);
     const char *(*error_string)(ncclResult_t result);
     const char *(*last_error)(ncclComm_t comm);
@@ -59,7 +75,7 @@ static sl_status make_id(sl_nccl_id *out)
 }
 
 /* Its kernels wait for other ranks beside the kernels of a step: few of them may hold the GPU's processors. */
-static sl_status open_comm(const sl_nccl_id *id, int ranks, int rank, sl_nccl_comm **out)
+static sl_status open_comm(const sl_nccl_id *id, int ranks, int rank, int blocks, sl_nccl_comm **out)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclUniqueId given;
@@ -70,7 +86,7 @@ static sl_status open_comm(const sl_nccl_id *id, int ranks, int rank, sl_nccl_co
     memcpy(given.internal, id->bytes, sizeof given.internal);
     config.blocking = 0;
     config.minCTAs = 1;
-    config.maxCTAs = 4;
+    config.maxCTAs = blocks;
     status = check(nccl.init(&made->comm, ranks, given, rank, &config), "open a communicator");
     if (status == SL_OK)
         *out = made;
@@ -98,6 +114,84 @@ static sl_status receive_message(sl_nccl_comm *comm, void *data, size_t bytes, i
     return check(nccl.receive(data, bytes, ncclUint8, from, comm->comm, host->stream_native(stream)), "receive");
 }
 
+/* ---- Collectives ----------------------------------------------------------------------------- */
+
+static sl_status begin_group(void)
+{
+    return check(nccl.group_start(), "begin a group");
+}
+
+static sl_status end_group(sl_nccl_comm *comm)
+{
+    (void)comm;
+    return check(nccl.group_end(), "end a group");
+}
+
+static sl_status all_gather(sl_nccl_comm *comm, const void *data, size_t bytes, void *all, sl_stream *stream)
+{
+    return check(nccl.all_gather(data, all, bytes, ncclUint8, comm->comm, host->stream_native(stream)), "all-gather");
+}
+
+static sl_status broadcast(sl_nccl_comm *comm, void *data, size_t bytes, int root, sl_stream *stream)
+{
+    return check(nccl.broadcast(data, data, bytes, ncclUint8, root, comm->comm, host->stream_native(stream)),
+                 "broadcast");
+}
+
+static sl_status find_type(sl_dtype dtype, ncclDataType_t *out)
+{
+    switch (dtype) {
+    case SL_F32:
+        *out = ncclFloat32;
+        return SL_OK;
+    case SL_F64:
+        *out = ncclFloat64;
+        return SL_OK;
+    case SL_BF16:
+        *out = ncclBfloat16;
+        return SL_OK;
+    case SL_F16:
+        *out = ncclFloat16;
+        return SL_OK;
+    default:
+        return host->fail(SL_ERR_ARGUMENT, "NCCL: sums of floating types alone");
+    }
+}
+
+static sl_status all_reduce(sl_nccl_comm *comm, void *data, int64_t count, sl_dtype dtype, sl_stream *stream)
+{
+    ncclDataType_t type = ncclFloat32;
+    sl_status status = find_type(dtype, &type);
+    if (status != SL_OK)
+        return status;
+    return check(nccl.all_reduce(data, data, (size_t)count, type, ncclSum, comm->comm, host->stream_native(stream)),
+                 "all-reduce");
+}
+
+static sl_status reduce(sl_nccl_comm *comm, const void *data, void *sum, int64_t count, sl_dtype dtype, int root,
+                        sl_stream *stream)
+{
+    ncclDataType_t type = ncclFloat32;
+    sl_status status = find_type(dtype, &type);
+    if (status != SL_OK)
+        return status;
+    return check(nccl.reduce(data, sum, (size_t)count, type, ncclSum, root, comm->comm, host->stream_native(stream)),
+                 "reduce");
+}
+
+static sl_status reduce_scatter(sl_nccl_comm *comm, const void *parts, void *sum, int64_t count, sl_dtype dtype,
+                                sl_stream *stream)
+{
+    ncclDataType_t type = ncclFloat32;
+    sl_status status = find_type(dtype, &type);
+    if (status != SL_OK)
+        return status;
+    return check(nccl.reduce_scatter(parts, sum, (size_t)count, type, ncclSum, comm->comm, host->stream_native(stream)),
+                 "reduce-scatter");
+}
+
+/* ---- The end --------------------------------------------------------------------------------- */
+
 static void *abort_comm(void *user)
 {
     sl_nccl_comm *comm = user;
@@ -118,9 +212,31 @@ static void stop(sl_nccl_comm *comm)
     }
 }
 
+static void leave(sl_nccl_comm *comm)
+{
+    if (!comm->is_stopped && !comm->is_leaving)
+        comm->is_leaving = check(nccl.finalize(comm->comm), "finalize") == SL_OK;
+}
+
+/* Whether all that was under way has come to its end. */
+static bool has_left(const sl_nccl_comm *comm)
+{
+    const struct timespec pause = { .tv_nsec = 1000000 };
+    ncclResult_t state = ncclInProgress;
+    for (int i = 0; comm->is_leaving && state == ncclInProgress && i < 2000; i++) {
+        if (nccl.get_async_error(comm->comm, &state) != ncclSuccess)
+            state = ncclInternalError;
+        if (state == ncclInProgress)
+            nanosleep(&pause, NULL);
+    }
+    return state == ncclSuccess;
+}
+
 static void close_comm(sl_nccl_comm *comm)
 {
-    if (!comm->is_stopped)
+    if (!comm->is_stopped && has_left(comm))
+        (void)nccl.destroy(comm->comm);
+    else if (!comm->is_stopped)
         abort_comm(comm);
     else if (!pthread_equal(comm->thread, pthread_self()))
         pthread_join(comm->thread, NULL);
@@ -141,6 +257,15 @@ static sl_status find_symbols(void *library)
         { "ncclCommGetAsyncError", &nccl.get_async_error },
         { "ncclSend", &nccl.send },
         { "ncclRecv", &nccl.receive },
+        { "ncclGroupStart", &nccl.group_start },
+        { "ncclGroupEnd", &nccl.group_end },
+        { "ncclAllGather", &nccl.all_gather },
+        { "ncclBroadcast", &nccl.broadcast },
+        { "ncclAllReduce", &nccl.all_reduce },
+        { "ncclReduce", &nccl.reduce },
+        { "ncclReduceScatter", &nccl.reduce_scatter },
+        { "ncclCommFinalize", &nccl.finalize },
+        { "ncclCommDestroy", &nccl.destroy },
         { "ncclCommAbort", &nccl.abort },
         { "ncclGetErrorString", &nccl.error_string },
         { "ncclGetLastError", &nccl.last_error },
@@ -168,7 +293,15 @@ sl_status sluice_nccl_module(const sl_nccl_host *given, const sl_nccl **out)
         .ask = ask,
         .send = send_message,
         .receive = receive_message,
+        .begin = begin_group,
+        .end = end_group,
+        .all_gather = all_gather,
+        .broadcast = broadcast,
+        .all_reduce = all_reduce,
+        .reduce = reduce,
+        .reduce_scatter = reduce_scatter,
         .stop = stop,
+        .leave = leave,
         .close = close_comm,
     };
     int version = 0;

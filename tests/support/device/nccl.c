@@ -1,33 +1,56 @@
-/* Stands in for NCCL on the tests' device: communicators of two ranks, between threads of one process. As NCCL does, it is
- * ready when both ranks have come, a message passes when both ends are in their streams, and what is under way ends only
- * by the other end or by a stop. */
+/* Stands in for NCCL on the tests' device: communicators between threads of one process. As NCCL does, it is ready when all
+ * ranks have come, a message passes when both ends are in their streams, and what is under way ends only by the other
+ * ranks or by a stop. Its sums run from the last rank to the first, which has other bits than the order of the ranks. */
 #include "support/device/internal.h"
+
+#include "base/half.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* What both ends of a communicator share; never freed before both have closed. */
+enum { MOST_RANKS = 16, MOST_CALLS = 4096 };
+
+/* A message that its sender offers until it is taken. */
+typedef struct offer {
+    struct offer *next;
+    const void *data;
+    size_t bytes;
+    int from, to;
+    bool taken;
+} offer;
+
+/* What all ends of a communicator share; never freed before all have closed. */
 typedef struct meeting {
     uint64_t id;
-    int opened, closed;
+    int ranks, opened, closed;
     bool stopped, failed;
-    const void *message; /* of the sender that waits; NULL: none does */
-    size_t bytes;
+    offer *offers; /* in the order of their coming */
     struct meeting *next;
 } meeting;
 
 struct sl_nccl_comm {
     meeting *at;
     int rank;
+    bool left; /* and so closed without harm to the others */
 };
 
-/* One end of a message, as a stream gets it. */
-typedef struct message_end {
+typedef enum call_kind { SEND, RECEIVE, ALL_GATHER, BROADCAST, REDUCE, ALL_REDUCE, REDUCE_SCATTER } call_kind;
+
+typedef struct call {
+    call_kind kind;
+    const void *from; /* of the device, as the next */
+    void *to;
+    size_t bytes; /* of a rank */
+    int peer;     /* or root */
+    sl_dtype dtype;
+} call;
+
+/* Calls that start together, as a stream gets them. */
+typedef struct call_group {
     meeting *at;
-    void *data;
-    size_t bytes;
-    bool sends;
-} message_end;
+    int rank, count;
+    call *calls; /* freed by who runs them */
+} call_group;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for all below and the meetings */
 static pthread_cond_t moved = PTHREAD_COND_INITIALIZER;
@@ -35,6 +58,14 @@ static meeting *meetings;
 static uint64_t last_id;
 static int open_count, opened_count;
 static bool refuses, holds;
+
+/* The group that this thread has begun. */
+static _Thread_local struct {
+    bool begun;
+    int count;
+    sl_stream *stream;
+    call calls[MOST_CALLS];
+} pending;
 
 static void prepare(const char *host_id)
 {
@@ -52,12 +83,12 @@ static sl_status make_id(sl_nccl_id *out)
     return refused ? sl_fail(SL_ERR_COMM, "NCCL of the tests: refused") : SL_OK;
 }
 
-static sl_status open_comm(const sl_nccl_id *id, int ranks, int rank, sl_nccl_comm **out)
+static sl_status open_comm(const sl_nccl_id *id, int ranks, int rank, int blocks, sl_nccl_comm **out)
 {
     uint64_t number;
     memcpy(&number, id->bytes, sizeof number);
     sl_nccl_comm *made = calloc(1, sizeof *made);
-    if (!made || ranks != 2)
+    if (!made || ranks > MOST_RANKS || blocks < 1)
         abort();
     made->rank = rank;
     pthread_mutex_lock(&lock);
@@ -69,9 +100,12 @@ static sl_status open_comm(const sl_nccl_id *id, int ranks, int rank, sl_nccl_co
         if (!at)
             abort();
         at->id = number;
+        at->ranks = ranks;
         at->next = meetings;
         meetings = at;
     }
+    if (at->ranks != ranks)
+        abort();
     at->opened++;
     open_count++;
     opened_count++;
@@ -85,49 +119,273 @@ static sl_status ask(sl_nccl_comm *comm, bool *ready)
 {
     pthread_mutex_lock(&lock);
     bool failed = comm->at->failed;
-    *ready = comm->at->opened == 2 && !holds;
+    *ready = comm->at->opened == comm->at->ranks && !holds;
     pthread_mutex_unlock(&lock);
     return failed ? sl_fail(SL_ERR_COMM, "NCCL of the tests: broken") : SL_OK;
 }
 
-/* Sizes that differ never pass. */
-static void run_end(const void *args)
+/* ---- Messages; the lock is held -------------------------------------------------------------- */
+
+static void *allocate(size_t bytes)
 {
-    const message_end *end = args;
-    meeting *at = end->at;
+    void *block = calloc(1, bytes + 1);
+    if (!block)
+        abort();
+    return block;
+}
+
+static void give(meeting *at, int from, int to, const void *data, size_t bytes)
+{
+    offer *made = allocate(sizeof *made), **last = &at->offers;
+    *made = (offer){ .data = data, .bytes = bytes, .from = from, .to = to };
+    while (*last)
+        last = &(*last)->next;
+    *last = made;
+    pthread_cond_broadcast(&moved);
+}
+
+/* The oldest message of the pair. Sizes that differ never pass. */
+static void take(meeting *at, int from, int to, void *data, size_t bytes)
+{
+    while (!at->stopped) {
+        offer *found = at->offers;
+        while (found && !(found->from == from && found->to == to && !found->taken))
+            found = found->next;
+        if (found && found->bytes == bytes) {
+            memcpy(data, found->data, bytes);
+            found->taken = true;
+            pthread_cond_broadcast(&moved);
+            return;
+        }
+        pthread_cond_wait(&moved, &lock);
+    }
+}
+
+/* Until all that the rank gave is taken; then its memory is its own again. */
+static void await_taken(meeting *at, int rank)
+{
+    for (;;) {
+        offer **each = &at->offers;
+        bool open = false;
+        while (*each) {
+            offer *found = *each;
+            if (found->from == rank && (found->taken || at->stopped)) {
+                *each = found->next;
+                free(found);
+                continue;
+            }
+            open |= found->from == rank;
+            each = &found->next;
+        }
+        if (!open)
+            return;
+        pthread_cond_wait(&moved, &lock);
+    }
+}
+
+static void add(sl_dtype dtype, void *sum, const void *more, size_t bytes)
+{
+    for (size_t i = 0; i < bytes / sl_dtype_size(dtype); i++) {
+        if (dtype == SL_F32)
+            ((float *)sum)[i] += ((const float *)more)[i];
+        else if (dtype == SL_F64)
+            ((double *)sum)[i] += ((const double *)more)[i];
+        else if (dtype == SL_BF16)
+            ((uint16_t *)sum)[i] =
+                sl_to_bf16(sl_from_bf16(((uint16_t *)sum)[i]) + sl_from_bf16(((const uint16_t *)more)[i]));
+        else
+            abort();
+    }
+}
+
+/* ---- Calls: what a rank gives, and what it takes --------------------------------------------- */
+
+/* Which bytes of `from` go to the rank; NULL: none. */
+static const char *given_to(const call *what, int me, int to)
+{
+    const char *from = test_device_near(what->from);
+    switch (what->kind) {
+    case SEND:
+        return to == what->peer ? from : NULL;
+    case ALL_GATHER:
+    case ALL_REDUCE:
+        return from;
+    case BROADCAST:
+        return me == what->peer ? from : NULL;
+    case REDUCE:
+        return to == what->peer ? from : NULL;
+    case REDUCE_SCATTER:
+        return from + (size_t)to * what->bytes;
+    default:
+        return NULL;
+    }
+}
+
+static bool takes_from(const call *what, int me, int from)
+{
+    switch (what->kind) {
+    case SEND:
+        return false;
+    case RECEIVE:
+    case BROADCAST:
+        return from == what->peer && from != me;
+    case REDUCE:
+        return me == what->peer;
+    default:
+        return true;
+    }
+}
+
+static bool is_sum(const call *what)
+{
+    return what->kind == REDUCE || what->kind == ALL_REDUCE || what->kind == REDUCE_SCATTER;
+}
+
+static size_t result_bytes(const call_group *group, const call *what)
+{
+    return what->bytes * (what->kind == ALL_GATHER ? (size_t)group->at->ranks : 1);
+}
+
+static void give_all(const call_group *group, const call *what)
+{
+    for (int to = 0; to < group->at->ranks; to++) {
+        const char *data = to != group->rank ? given_to(what, group->rank, to) : NULL;
+        if (data)
+            give(group->at, group->rank, to, data, what->bytes);
+    }
+}
+
+/* What comes of the call on this rank, in memory of the host; NULL: nothing. */
+static char *take_all(const call_group *group, const call *what)
+{
+    int me = group->rank, ranks = group->at->ranks;
+    char *result = NULL, *more = allocate(what->bytes);
+    for (int from = ranks - 1; from >= 0; from--) {
+        if (!takes_from(what, me, from))
+            continue;
+        if (from == me)
+            memcpy(more, given_to(what, me, me), what->bytes);
+        else
+            take(group->at, from, me, more, what->bytes);
+        bool first = !result;
+        if (first)
+            result = allocate(result_bytes(group, what));
+        if (first || !is_sum(what))
+            memcpy(what->kind == ALL_GATHER ? result + (size_t)from * what->bytes : result, more, what->bytes);
+        else
+            add(what->dtype, result, more, what->bytes);
+    }
+    free(more);
+    return result;
+}
+
+/* Memory that others read is written when they have read it. */
+static void run_group(const void *args)
+{
+    const call_group *group = args;
+    char **results = allocate((size_t)group->count * sizeof *results);
     pthread_mutex_lock(&lock);
-    if (end->sends) {
-        at->message = end->data;
-        at->bytes = end->bytes;
-        pthread_cond_broadcast(&moved);
-        while (at->message && !at->stopped)
-            pthread_cond_wait(&moved, &lock);
-    } else {
-        while (!(at->message && at->bytes == end->bytes) && !at->stopped)
-            pthread_cond_wait(&moved, &lock);
-        if (!at->stopped)
-            memcpy(test_device_near(end->data), test_device_near(at->message), end->bytes);
-        at->message = NULL;
-        pthread_cond_broadcast(&moved);
+    for (int i = 0; i < group->count; i++)
+        give_all(group, &group->calls[i]);
+    for (int i = 0; i < group->count; i++)
+        results[i] = take_all(group, &group->calls[i]);
+    await_taken(group->at, group->rank);
+    for (int i = 0; i < group->count; i++) {
+        const call *what = &group->calls[i];
+        if (results[i] && !group->at->stopped)
+            memcpy(test_device_near(what->to), results[i], result_bytes(group, what));
+        free(results[i]);
     }
     pthread_mutex_unlock(&lock);
+    free(results);
+    free(group->calls);
+}
+
+/* ---- Giving calls to streams ----------------------------------------------------------------- */
+
+static sl_status launch(sl_nccl_comm *comm, const call *calls, int count, sl_stream *stream)
+{
+    call_group group = { .at = comm->at, .rank = comm->rank, .count = count };
+    group.calls = allocate((size_t)count * sizeof *calls);
+    memcpy(group.calls, calls, (size_t)count * sizeof *calls);
+    return test_device_launch(stream, run_group, &group, sizeof group);
+}
+
+static sl_status post(sl_nccl_comm *comm, sl_stream *stream, call what)
+{
+    if (!pending.begun)
+        return launch(comm, &what, 1, stream);
+    if (pending.count == MOST_CALLS || (pending.count > 0 && pending.stream != stream))
+        abort();
+    pending.stream = stream;
+    pending.calls[pending.count++] = what;
+    return SL_OK;
+}
+
+static sl_status begin_group(void)
+{
+    if (pending.begun)
+        abort();
+    pending.begun = true;
+    pending.count = 0;
+    return SL_OK;
+}
+
+static sl_status end_group(sl_nccl_comm *comm)
+{
+    if (!pending.begun)
+        abort();
+    pending.begun = false;
+    return pending.count > 0 ? launch(comm, pending.calls, pending.count, pending.stream) : SL_OK;
 }
 
 static sl_status send_message(sl_nccl_comm *comm, const void *data, size_t bytes, int to, sl_stream *stream)
 {
-    const message_end end = { .at = comm->at, .data = (void *)data, .bytes = bytes, .sends = true };
     if (to == comm->rank)
         abort();
-    return test_device_launch(stream, run_end, &end, sizeof end);
+    return post(comm, stream, (call){ .kind = SEND, .from = data, .bytes = bytes, .peer = to });
 }
 
 static sl_status receive_message(sl_nccl_comm *comm, void *data, size_t bytes, int from, sl_stream *stream)
 {
-    const message_end end = { .at = comm->at, .data = data, .bytes = bytes };
     if (from == comm->rank)
         abort();
-    return test_device_launch(stream, run_end, &end, sizeof end);
+    return post(comm, stream, (call){ .kind = RECEIVE, .to = data, .bytes = bytes, .peer = from });
 }
+
+static sl_status all_gather(sl_nccl_comm *comm, const void *data, size_t bytes, void *all, sl_stream *stream)
+{
+    return post(comm, stream, (call){ .kind = ALL_GATHER, .from = data, .to = all, .bytes = bytes });
+}
+
+static sl_status broadcast(sl_nccl_comm *comm, void *data, size_t bytes, int root, sl_stream *stream)
+{
+    return post(comm, stream, (call){ .kind = BROADCAST, .from = data, .to = data, .bytes = bytes, .peer = root });
+}
+
+static sl_status all_reduce(sl_nccl_comm *comm, void *data, int64_t count, sl_dtype dtype, sl_stream *stream)
+{
+    size_t bytes = (size_t)count * sl_dtype_size(dtype);
+    return post(comm, stream, (call){ .kind = ALL_REDUCE, .from = data, .to = data, .bytes = bytes, .dtype = dtype });
+}
+
+static sl_status reduce(sl_nccl_comm *comm, const void *data, void *sum, int64_t count, sl_dtype dtype, int root,
+                        sl_stream *stream)
+{
+    size_t bytes = (size_t)count * sl_dtype_size(dtype);
+    return post(comm, stream,
+                (call){ .kind = REDUCE, .from = data, .to = sum, .bytes = bytes, .peer = root, .dtype = dtype });
+}
+
+static sl_status reduce_scatter(sl_nccl_comm *comm, const void *parts, void *sum, int64_t count, sl_dtype dtype,
+                                sl_stream *stream)
+{
+    size_t bytes = (size_t)count * sl_dtype_size(dtype);
+    return post(comm, stream,
+                (call){ .kind = REDUCE_SCATTER, .from = parts, .to = sum, .bytes = bytes, .dtype = dtype });
+}
+
+/* ---- The end --------------------------------------------------------------------------------- */
 
 static void stop(sl_nccl_comm *comm)
 {
@@ -137,10 +395,16 @@ static void stop(sl_nccl_comm *comm)
     pthread_mutex_unlock(&lock);
 }
 
-/* The streams of the other end may still have work of it, so what they share stays. */
+static void leave(sl_nccl_comm *comm)
+{
+    comm->left = true;
+}
+
+/* The streams of other ends may still have work of it, so what they share stays. */
 static void close_comm(sl_nccl_comm *comm)
 {
-    stop(comm);
+    if (!comm->left)
+        stop(comm);
     pthread_mutex_lock(&lock);
     comm->at->closed++;
     open_count--;
@@ -158,7 +422,15 @@ const sl_nccl test_nccl = {
     .ask = ask,
     .send = send_message,
     .receive = receive_message,
+    .begin = begin_group,
+    .end = end_group,
+    .all_gather = all_gather,
+    .broadcast = broadcast,
+    .all_reduce = all_reduce,
+    .reduce = reduce,
+    .reduce_scatter = reduce_scatter,
     .stop = stop,
+    .leave = leave,
     .close = close_comm,
 };
 
@@ -199,6 +471,11 @@ void test_nccl_clear(void)
     while (meetings) {
         meeting *gone = meetings;
         meetings = gone->next;
+        while (gone->offers) {
+            offer *left = gone->offers;
+            gone->offers = left->next;
+            free(left);
+        }
         free(gone);
     }
     opened_count = 0;

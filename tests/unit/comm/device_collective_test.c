@@ -1,5 +1,6 @@
-/* Collectives in device memory: the bits of the host's collectives for random sizes, ranks and staging memory; a rank that
- * fails in the middle lets everybody go. Ranks are threads on the tests' device. */
+/* Collectives on devices, through shared memory and through what stands in for NCCL: the bits of the host's collectives for
+ * random sizes, ranks and staging memory; a rank that fails in the middle lets everybody go. Ranks are threads on the
+ * tests' device. */
 #include "base/half.h"
 #include "comm/device_collective.h"
 #include "runtime/exchange.h"
@@ -26,6 +27,7 @@ struct crew {
     int ranks;
     uint64_t seed;
     size_t staging;
+    bool any_order;
     crew_body body;
     sl_status status[MOST_RANKS];
     char messages[MOST_RANKS][512];
@@ -62,8 +64,10 @@ static sl_status seat_open(crew *all, int rank, seat *at)
     SL_TRY(sl_device_open("test", NULL, &at->device));
     SL_TRY(sl_stream_create(at->device, &at->stream));
     SL_TRY(sl_device_words_open(at->group, at->device, &at->words));
-    SL_TRY(
-        sl_device_collective_open(at->group, at->words, all->staging, sl_exchange_add_up, at->reason, &at->collective));
+    const sl_device_collective_options options = { .bytes = all->staging,
+                                                   .sum = sl_exchange_add_up,
+                                                   .any_order = all->any_order };
+    SL_TRY(sl_device_collective_open(at->group, at->words, &options, at->reason, &at->collective));
 done:
     return status;
 }
@@ -300,6 +304,13 @@ static sl_status leave(seat *at, void *data, sl_status status)
     return status == SL_OK ? SL_OK : sl_fail(status, "%s", message);
 }
 
+/* What SLUICE_DEVICE_LINKS asks for. */
+static const char *wanted_way(void)
+{
+    const char *wish = getenv("SLUICE_DEVICE_LINKS");
+    return wish && strcmp(wish, "nccl") == 0 ? "through NCCL" : "by streams";
+}
+
 static sl_status run_many(crew *all, int rank)
 {
     static sl_status (*const tries[])(seat *) = { try_gather, try_scatter, try_sum, try_parts, try_broadcast };
@@ -308,6 +319,8 @@ static sl_status run_many(crew *all, int rank)
     SL_TRY(seat_open(all, rank, &at));
     if (!at.collective)
         SL_TRY(sl_fail(SL_ERR_INTERNAL, "not in device memory: %s", at.reason));
+    if (strcmp(sl_device_collective_way(at.collective), wanted_way()) != 0)
+        SL_TRY(sl_fail(SL_ERR_INTERNAL, "not %s", wanted_way()));
     for (int i = 0; i < 12; i++) {
         sl_device_words_set_polled(at.words, i % 4 == 0);
         SL_TRY(tries[next_random(&at.random) % (sizeof tries / sizeof *tries)](&at));
@@ -341,6 +354,14 @@ static void run_crew(crew *all)
         sl_group_close(all->groups[r]);
 }
 
+static void expect_all_ok(const crew *all)
+{
+    for (int r = 0; r < all->ranks; r++) {
+        if (all->status[r] != SL_OK)
+            fail_msg("seed %d, rank %d of %d: %s", (int)all->seed, r, all->ranks, all->messages[r]);
+    }
+}
+
 static void they_have_the_bits_of_the_host(void **state)
 {
     (void)state;
@@ -348,10 +369,7 @@ static void they_have_the_bits_of_the_host(void **state)
     for (int i = 0; i < 12; i++) {
         crew all = { .ranks = 2 + i % 4, .seed = 77 + (uint64_t)i, .staging = staging[i % 3], .body = run_many };
         run_crew(&all);
-        for (int r = 0; r < all.ranks; r++) {
-            if (all.status[r] != SL_OK)
-                fail_msg("%d ranks, seed %d, rank %d: %s", all.ranks, 77 + i, r, all.messages[r]);
-        }
+        expect_all_ok(&all);
     }
 }
 
@@ -435,22 +453,146 @@ static void the_environment_can_forbid_them(void **state)
 {
     (void)state;
     crew all = { .ranks = 3, .staging = 1 << 16, .body = expect_none };
-    setenv("SLUICE_DEVICE_LINKS", "0", 1);
     run_crew(&all);
-    unsetenv("SLUICE_DEVICE_LINKS");
-    for (int r = 0; r < all.ranks; r++) {
-        if (all.status[r] != SL_OK)
-            fail_msg("rank %d: %s", r, all.messages[r]);
-    }
+    expect_all_ok(&all);
 }
+
+/* ---- NCCL ---- */
+
+static sl_status expect_refusal(crew *all, int rank)
+{
+    sl_status status = SL_OK;
+    seat at;
+    SL_TRY(seat_open(all, rank, &at));
+    if (at.collective || !strstr(at.reason, rank == 0 ? "refused" : "rank 0 of 3 could not do its part"))
+        status = sl_fail(SL_ERR_INTERNAL, "reason: '%s'", at.reason);
+done:
+    return leave(&at, NULL, status);
+}
+
+static void without_a_communicator_there_is_a_reason(void **state)
+{
+    (void)state;
+    crew all = { .ranks = 3, .staging = 1 << 16, .body = expect_refusal };
+    test_nccl_refuse(true);
+    run_crew(&all);
+    test_nccl_refuse(false);
+    expect_all_ok(&all);
+}
+
+/* Compares sums on the device, which may have been added in any order, with those of the host. *others: how many elements
+ * have other bits than the sum in the order of the ranks. */
+static sl_status compare_near(const seat *at, const twin *each, int *others)
+{
+    sl_status status = SL_OK;
+    float *image = NULL;
+    const float *exact = (const float *)(void *)each->host;
+    SL_TRY(sl_device_alloc_host(at->device, each->bytes + 1, (void **)&image));
+    SL_TRY(sl_device_words_wait(at->words, at->stream));
+    SL_TRY(sl_stream_copy(at->stream, SL_COPY_DEVICE_TO_HOST, image, each->device, each->bytes));
+    SL_TRY(sl_stream_synchronize(at->stream));
+    for (size_t i = 0; i < each->bytes / sizeof *image; i++) {
+        float off = image[i] - exact[i];
+        if (!(off < 0.01F && off > -0.01F))
+            SL_TRY(sl_fail(SL_ERR_INTERNAL, "element %zu: %g, not %g", i, (double)image[i], (double)exact[i]));
+        *others += off != 0;
+    }
+done:
+    sl_device_free_host(at->device, image);
+    return status;
+}
+
+/* Parts of a reduce-scatter in rows, whose order is that of the ranks if there is one row. */
+static sl_status scatter_near(seat *at, int rows, int *others)
+{
+    sl_status status = SL_OK;
+    enum { COUNT = 700 };
+    twin send = { .bytes = 0 }, recv = { .bytes = 0 };
+    sl_request *request = NULL;
+    SL_TRY(twin_make(at, COUNT * sizeof(float) * (size_t)at->all->ranks, SL_F32, 5, &send));
+    SL_TRY(twin_make(at, COUNT * sizeof(float), SL_F32, 6, &recv));
+    const sl_bucket_item near = { .send = send.host, .recv = recv.host, .count = COUNT };
+    const sl_bucket_item far = { .send = send.device, .recv = recv.device, .count = COUNT };
+    SL_TRY(sl_device_reduce_scatter(at->collective, &far, 1, rows, SL_F32, at->stream));
+    SL_TRY(sl_group_reduce_scatter_bucket_post(at->group, &near, 1, rows, SL_F32, SL_REDUCE_SUM, NULL, &request));
+    SL_TRY(sl_request_wait(request));
+    SL_TRY(compare_near(at, &recv, others));
+done:
+    twin_free(at, &send);
+    twin_free(at, &recv);
+    return status;
+}
+
+static sl_status sum_in_any_order(crew *all, int rank)
+{
+    sl_status status = SL_OK;
+    seat at;
+    sl_device_part parts[MOST_RANKS];
+    twin data = { .bytes = 0 };
+    int others = 0;
+    SL_TRY(seat_open(all, rank, &at));
+    SL_TRY(twin_make(&at, 900 * sizeof(float), SL_F32, 3, &data));
+    for (int r = 0; r < all->ranks; r++)
+        parts[r] = (sl_device_part){ .rank = r, .data = r == rank ? data.device : NULL };
+    SL_TRY(sl_device_sum(at.collective, parts, all->ranks, 900, SL_F32, at.stream));
+    SL_TRY(sl_group_all_reduce(at.group, data.host, 900, SL_F32, SL_REDUCE_SUM));
+    SL_TRY(compare_near(&at, &data, &others));
+    SL_TRY(scatter_near(&at, 1, &others));
+    SL_TRY(scatter_near(&at, 2, &others));
+    bool in_order = sl_device_collective_adds_in_order(at.collective);
+    if (in_order != (others == 0) || in_order == (strcmp(wanted_way(), "through NCCL") == 0))
+        SL_TRY(sl_fail(SL_ERR_INTERNAL, "%d elements have other bits", others));
+done:
+    twin_free(&at, &data);
+    return leave(&at, NULL, status);
+}
+
+static void sums_in_any_order_are_those_of_nccl(void **state)
+{
+    (void)state;
+    crew all = { .ranks = 4, .staging = 1 << 16, .any_order = true, .body = sum_in_any_order };
+    run_crew(&all);
+    expect_all_ok(&all);
+}
+
+/* ---- */
+
+/* The state of a test is what SLUICE_DEVICE_LINKS says. */
+static int choose_way(void **state)
+{
+    return setenv("SLUICE_DEVICE_LINKS", *state, 1);
+}
+
+/* Whatever happened, no communicator is left. */
+static int leave_way(void **state)
+{
+    int opened = 0, left = test_nccl_count(&opened);
+    (void)state;
+    test_nccl_clear();
+    unsetenv("SLUICE_DEVICE_LINKS");
+    return left;
+}
+
+#define TEST_OF(function, way)                                                                                         \
+    {                                                                                                                  \
+        .name = #function " (" #way ")", .test_func = function, .setup_func = choose_way, .teardown_func = leave_way,  \
+        .initial_state = (way)                                                                                         \
+    }
 
 int main(void)
 {
+    static char one[] = "1", nccl[] = "nccl", none[] = "0";
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(they_have_the_bits_of_the_host),
-        cmocka_unit_test(a_failure_in_the_middle_frees_all_streams),
-        cmocka_unit_test(another_collective_than_the_others_is_found),
-        cmocka_unit_test(the_environment_can_forbid_them),
+        TEST_OF(they_have_the_bits_of_the_host, one),
+        TEST_OF(they_have_the_bits_of_the_host, nccl),
+        TEST_OF(a_failure_in_the_middle_frees_all_streams, one),
+        TEST_OF(a_failure_in_the_middle_frees_all_streams, nccl),
+        TEST_OF(another_collective_than_the_others_is_found, one),
+        TEST_OF(another_collective_than_the_others_is_found, nccl),
+        TEST_OF(sums_in_any_order_are_those_of_nccl, one),
+        TEST_OF(sums_in_any_order_are_those_of_nccl, nccl),
+        TEST_OF(without_a_communicator_there_is_a_reason, nccl),
+        TEST_OF(the_environment_can_forbid_them, none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,6 +5,7 @@
 #include "runtime/runtime.h"
 
 #include <stdatomic.h>
+#include <time.h>
 
 /* ---- Allocations of this process: the C library's own are counted where no sanitizer has taken them over ---- */
 
@@ -111,9 +112,56 @@ static void a_step_allocates_nothing(void **state)
     }
 }
 
+/* The first steps may allocate. Then rank 1 comes late: the other's host waits for its streams and looks at what they wait
+ * for. */
+static sl_status count_beside_late(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
+{
+    counts *into = self->user;
+    sl_status status = SL_OK;
+    float x[MAX_SAMPLES * WIDTH], t[MAX_SAMPLES * WIDTH];
+    int64_t dims[] = { self->samples, WIDTH };
+    sl_arg args[2] = { { "x", { x, sl_meta_make(SL_F32, 2, dims) } }, { "t", { t, sl_meta_make(SL_F32, 2, dims) } } };
+    (void)stages, (void)count;
+    job_batch(0, 0, self->samples, x, t);
+    for (int i = 0; i < 6; i++) {
+        SL_TRY(meet(runtime));
+        if (i == 4)
+            into->before[rank] = sl_alloc_count();
+        SL_TRY(meet(runtime));
+        if (i >= 4 && rank == 1)
+            nanosleep(&(struct timespec){ .tv_nsec = 300000000 }, NULL);
+        SL_TRY(sl_runtime_step(runtime, &(sl_step){ .args = args, .arg_count = 2, .number = 2 + i }, NULL));
+    }
+    SL_TRY(meet(runtime));
+    into->after[rank] = sl_alloc_count();
+    SL_TRY(meet(runtime));
+done:
+    return status;
+}
+
+static void a_step_that_waits_long_allocates_nothing(void **state)
+{
+    static const char *const links[] = { "1", "nccl" };
+    (void)state;
+    test_device_install();
+    for (int i = 0; i < 2; i++) {
+        counts seen = { 0 };
+        assert_int_equal(setenv("SLUICE_DEVICE_LINKS", links[i], 1), 0);
+        job made = job_make("1F1B", 2, 0, 4, 8);
+        made.device = "test";
+        made.after = count_beside_late;
+        made.user = &seen;
+        job_finish(&made);
+        for (int r = 0; r < 2; r++)
+            assert_int_equal(seen.after[r], seen.before[r]);
+    }
+    assert_int_equal(unsetenv("SLUICE_DEVICE_LINKS"), 0);
+}
+
 typedef struct sizes {
     sl_pipeline_memory memory[MAX_RANKS];
     size_t in_use[MAX_RANKS], peak[MAX_RANKS];
+    size_t predicted[MAX_RANKS]; /* for messages through NCCL */
 } sizes;
 
 static sl_status look_at_memory(job *self, int rank, sl_runtime *runtime, toy_stage *stages, int count)
@@ -121,6 +169,8 @@ static sl_status look_at_memory(job *self, int rank, sl_runtime *runtime, toy_st
     sizes *into = self->user;
     (void)stages, (void)count;
     into->memory[rank] = sl_runtime_get_memory(runtime);
+    into->predicted[rank] =
+        sl_pipeline_get_memory(runtime->pipeline, rank).messages + sl_runtime_nccl_bytes(runtime->pipeline, rank);
     sl_device_memory memory = sl_device_get_memory(sl_stream_device(sl_runtime_stream(runtime)));
     into->in_use[rank] = memory.in_use;
     into->peak[rank] = memory.peak;
@@ -148,6 +198,29 @@ static void device_memory_is_what_was_predicted(void **state)
     assert_int_equal(saw.memory[1].slots, 3 * 64);
     assert_int_equal(saw.memory[2].slots, 2 * 64);
     assert_int_equal(saw.memory[3].slots, 1 * 64 + 64 + 2 * 8 * 8);
+}
+
+/* What NCCL takes is counted before the run as it is taken. */
+static void memory_of_nccl_is_what_was_predicted(void **state)
+{
+    (void)state;
+    test_device_install();
+    for (int i = 0; i < 4; i++) {
+        sizes saw = { 0 };
+        assert_int_equal(setenv("SLUICE_DEVICE_LINKS", "nccl", 1), 0);
+        job made = job_make(i % 2 ? "Interleaved1F1B" : "1F1B", 2, 0, 4, 8);
+        made.device = "test";
+        made.replicas = i / 2 ? 2 : 0;
+        made.shape.tied_with[made.shape.stages - 1] = 0;
+        made.after = look_at_memory;
+        made.user = &saw;
+        job_finish(&made);
+        for (int r = 0; r < 2; r++) {
+            assert_int_equal(saw.memory[r].messages, saw.predicted[r]);
+            assert_true(saw.predicted[r] > 460000000);
+        }
+    }
+    assert_int_equal(unsetenv("SLUICE_DEVICE_LINKS"), 0);
 }
 
 /* Blocks of the saved regions that the runtime keeps, beside what the schedule layer counts. */
@@ -188,7 +261,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_allocates_nothing),
+        cmocka_unit_test(a_step_that_waits_long_allocates_nothing),
         cmocka_unit_test(device_memory_is_what_was_predicted),
+        cmocka_unit_test(memory_of_nccl_is_what_was_predicted),
         cmocka_unit_test(slots_are_those_that_the_schedule_needs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
