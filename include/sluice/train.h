@@ -235,6 +235,9 @@ typedef struct SL_NAMED_FIELDS sl_train_options {
     FILE *console;          /* where rank 0 shows progress; NULL: nowhere */
     /* Read after every step: once it is not 0 on any rank, all ranks write a checkpoint and stop. May be NULL. */
     const volatile sig_atomic_t *stop;
+    /* The caller ends its process by _exit if another rank was lost (SL_ERR_PEER): then nothing is freed before, for a GPU and
+     * what waits on it end sooner with the process. */
+    bool ends_process;
 } sl_train_options;
 
 /* The same on all ranks, except the bubble. */

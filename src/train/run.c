@@ -465,6 +465,7 @@ done:
     if (status != SL_OK)
         sl_group_fail(group, status);
     sl_output_close(&run.output);
-    sl_trainer_destroy(run.trainer);
+    if (!(status == SL_ERR_PEER && options->ends_process))
+        sl_trainer_destroy(run.trainer);
     return status;
 }

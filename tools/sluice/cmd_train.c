@@ -213,19 +213,32 @@ typedef struct rank_job {
     const train_arguments *arguments;
 } rank_job;
 
+/* Taking down a GPU's streams and communicators takes longer than the end of the process, which does it, too. */
+static bool ends_at_once(const rank_job *job, const sl_group *group)
+{
+    return strcmp(sl_group_transport(group), "local") == 0 && sl_train_plan_memory(job->plan, 0).device > 0;
+}
+
 static int run_rank(void *user, sl_group *group)
 {
     const rank_job *job = user;
     sl_train_result result;
+    bool at_once = ends_at_once(job, group);
     const sl_train_options options = { .resume = job->arguments->resume,
                                        .overwrite = job->arguments->overwrite,
                                        .trace_steps = job->arguments->trace,
                                        .save_grads = job->arguments->save_grads,
                                        .console = stdout,
-                                       .stop = &stop_signal };
+                                       .stop = &stop_signal,
+                                       .ends_process = at_once };
     sl_status status = sl_train_run(job->plan, group, &options, &result);
+    int code = status == SL_OK ? EXIT_OK : ranks_failure(NAME, group, status);
+    if (status == SL_ERR_PEER && at_once) {
+        fflush(NULL);
+        _exit(code);
+    }
     if (status != SL_OK)
-        return ranks_failure(NAME, group, status);
+        return code;
     if (sl_group_rank(group) == 0)
         print_result(job->config, job->arguments, &result);
     return result.stopped ? 128 + (stop_signal ? (int)stop_signal : SIGTERM) : EXIT_OK;
