@@ -66,9 +66,8 @@ struct SL_NAMED_FIELDS sl_device_link_kind {
     /* Optional, if streams wait for more than words. The run has failed: what streams of this rank wait for now comes,
      * whatever the other ranks do. Called again and again until the streams are done; false: it cannot be done. */
     bool (*let_through)(sl_device_links *links);
-    /* Optional: device memory of this rank beside the slots that it receives into. Adds its communicators of NCCL, whose own
-     * memory is not part of it. */
-    size_t (*count_memory)(const sl_device_links *links, int *communicators);
+    /* Optional, as sl_device_links_count_memory. */
+    size_t (*count_memory)(const sl_device_links *links, sl_nccl_use *use);
     /* Optional: no stream uses the links any more. Begins what close waits for. */
     void (*leave)(sl_device_links *links);
 };

@@ -318,13 +318,13 @@ static void destroy_events(sl_event **events, int count)
 }
 
 /* The sender has slots, too. */
-static size_t count_memory(const sl_device_links *links, int *communicators)
+static size_t count_memory(const sl_device_links *links, sl_nccl_use *use)
 {
     size_t bytes = 0;
+    use->most_links = links->nccl->most_ends;
     for (int i = 0; i < links->count; i++) {
         const sl_device_link *link = &links->list[i];
-        if (has_end(link))
-            ++*communicators;
+        use->links += has_end(link);
         if (has_end(link) && link->sends)
             bytes += (size_t)link->spec.capacity * link->spec.max_bytes;
     }

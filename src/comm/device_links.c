@@ -182,12 +182,12 @@ const char *sl_device_links_reason(const sl_device_links *links)
     return links->linked < links->count ? links->reason : "";
 }
 
-size_t sl_device_links_count_memory(const sl_device_links *links, int *communicators)
+size_t sl_device_links_count_memory(const sl_device_links *links, sl_nccl_use *use)
 {
     size_t bytes = 0;
     for (int k = 0; k < KINDS; k++) {
         if (uses_kind(links, kinds[k]) && kinds[k]->count_memory)
-            bytes += kinds[k]->count_memory(links, communicators);
+            bytes += kinds[k]->count_memory(links, use);
     }
     return bytes;
 }

@@ -26,9 +26,9 @@ bool sl_device_links_can_capture(const sl_device_links *links);
 /* How many are, and why the others are not ("" if all are). */
 int sl_device_links_count(const sl_device_links *links);
 const char *sl_device_links_reason(const sl_device_links *links);
-/* Device memory of this rank beside the slots that it receives into. Adds its communicators of NCCL to the number, whose own
- * memory (sl_nccl_memory) is not part of it. */
-size_t sl_device_links_count_memory(const sl_device_links *links, int *communicators);
+/* Device memory of this rank beside the slots that it receives into. Sets the links of `use`: what NCCL takes for its
+ * communicators (sl_nccl_memory) is not part of it. */
+size_t sl_device_links_count_memory(const sl_device_links *links, sl_nccl_use *use);
 /* How messages go that have a link, for people. */
 const char *sl_device_links_way(const sl_device_links *links);
 

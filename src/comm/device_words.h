@@ -12,6 +12,12 @@
 /* What SLUICE_DEVICE_LINKS says: nothing, 0, 1, nccl. */
 typedef enum sl_links_wish { SL_LINKS_UNSAID, SL_LINKS_NONE, SL_LINKS_ANY, SL_LINKS_NCCL } sl_links_wish;
 
+/* Communicators of NCCL that a rank has. */
+typedef struct sl_nccl_use {
+    int links, most_links; /* of this rank, and of the rank that has the most */
+    int groups;
+} sl_nccl_use;
+
 /* What a rank says of itself; plain data. */
 typedef struct sl_rank_offer {
     uint64_t machine; /* 0: it does not know */

@@ -106,17 +106,18 @@ void sl_nccl_leave(sl_device_words *words, const sl_nccl *nccl, sl_nccl_comm *co
         nccl->stop(comm);
 }
 
-int sl_nccl_blocks(int communicators)
+int sl_nccl_blocks(int links)
 {
-    return communicators <= 8 ? 4 : communicators <= 16 ? 2 : 1;
+    return links <= 8 ? 4 : links <= 16 ? 2 : 1;
 }
 
 /* Measured with NCCL 2.28 on an H200: its kernels and what all communicators share, then each of them. */
-size_t sl_nccl_memory(int communicators)
+size_t sl_nccl_memory(const sl_nccl_use *use)
 {
     const size_t shared = 460300000, each = 9500000, block = 2080000;
-    size_t one = each + (size_t)sl_nccl_blocks(communicators) * block;
-    return communicators > 0 ? shared + (size_t)communicators * one : 0;
+    size_t links = (size_t)use->links * (each + (size_t)sl_nccl_blocks(use->most_links) * block);
+    size_t groups = (size_t)use->groups * (each + (size_t)sl_nccl_blocks(1) * block);
+    return links + groups > 0 ? shared + links + groups : 0;
 }
 
 bool sl_nccl_is_expected(const sl_device *device)

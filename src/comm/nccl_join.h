@@ -22,12 +22,12 @@ SL_MUST_CHECK sl_status sl_nccl_agree(sl_group *group, sl_status own, char *reas
 SL_MUST_CHECK sl_status sl_nccl_open_group(sl_device_words *words, sl_group *group, const sl_rank_offer *offers,
                                            char *reason, const sl_nccl **nccl, sl_nccl_comm **comm);
 
-/* For sl_nccl.open, if a rank has so many communicators. Their kernels wait for other ranks beside the kernels of a step: few
+/* For sl_nccl.open, if a rank has so many links. Their kernels wait for other ranks beside the kernels of a step: few
  * of them may hold the GPU's processors. */
-int sl_nccl_blocks(int communicators);
+int sl_nccl_blocks(int links);
 
-/* Bytes of the device that NCCL takes for so many communicators of a rank, about. */
-size_t sl_nccl_memory(int communicators);
+/* Bytes of the device that NCCL takes for the communicators of a rank, about. */
+size_t sl_nccl_memory(const sl_nccl_use *use);
 /* Whether a run that begins now will use NCCL, as far as the environment tells: it is asked for, or the run is on several
  * machines. */
 bool sl_nccl_is_expected(const sl_device *device);

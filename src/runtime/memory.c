@@ -323,18 +323,30 @@ static bool has_part(const sl_wiring *wiring, const sl_wire_tie *tie, int rank)
     return here;
 }
 
+static int count_links(const sl_pipeline *pipeline, int rank)
+{
+    int count = 0;
+    for (int i = 0; i < pipeline->routes.edge_routes; i++)
+        count += pipeline->routes.list[i].src == rank || pipeline->routes.list[i].dst == rank;
+    return count;
+}
+
 size_t sl_runtime_nccl_bytes(const sl_pipeline *pipeline, int rank)
 {
     const sl_wiring *wiring = pipeline->wiring;
     const sl_staging staging = sl_staging_of(wiring, rank, pipeline->training);
-    int communicators = (staging.sums > 0) + (staging.gathers > 0) + (staging.joins > 0);
+    sl_nccl_use use = { .links = count_links(pipeline, rank),
+                        .groups = (staging.sums > 0) + (staging.gathers > 0) + (staging.joins > 0) };
     size_t slots = 0;
+    for (int r = 0; r < wiring->rank_count; r++) {
+        int links = count_links(pipeline, r);
+        use.most_links = links > use.most_links ? links : use.most_links;
+    }
     for (int t = 0; pipeline->training && t < wiring->tie_count; t++)
-        communicators += has_part(wiring, &wiring->ties[t], rank) && sl_staging_of_tie(wiring, &wiring->ties[t]) > 0;
+        use.groups += has_part(wiring, &wiring->ties[t], rank) && sl_staging_of_tie(wiring, &wiring->ties[t]) > 0;
     for (int i = 0; i < pipeline->routes.edge_routes; i++) {
         const sl_route *route = &pipeline->routes.list[i];
-        communicators += route->src == rank || route->dst == rank;
         slots += route->src == rank ? (size_t)route->capacity * route->bytes : 0;
     }
-    return slots + sl_nccl_memory(communicators);
+    return slots + sl_nccl_memory(&use);
 }

@@ -252,10 +252,10 @@ static void describe_collectives(sl_runtime *runtime)
 
 static void count_nccl(sl_runtime *runtime)
 {
-    int communicators = count_exchanges(runtime).communicators;
+    sl_nccl_use use = { .groups = count_exchanges(runtime).communicators };
     if (runtime->links)
-        runtime->memory.messages += sl_device_links_count_memory(runtime->links, &communicators);
-    runtime->memory.messages += sl_nccl_memory(communicators);
+        runtime->memory.messages += sl_device_links_count_memory(runtime->links, &use);
+    runtime->memory.messages += sl_nccl_memory(&use);
 }
 
 /* Collective: messages and collectives, through device memory if possible. */

@@ -1,8 +1,9 @@
-/* Pipelines of processes that share a GPU: messages through NCCL give the bits of messages through the host, with every
- * schedule. */
+/* Processes that share a GPU: messages through NCCL give the bits of messages through the host, with every schedule, and NCCL
+ * takes as much of the GPU's memory as the plan counts. */
 #include "ranks/support/pipeline.h"
 
-#include "comm/nccl.h"
+#include "comm/device_links.h"
+#include "comm/nccl_join.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -106,10 +107,92 @@ static int compare_ways(int ranks)
     return result.exit_code == SKIPPED ? -1 : wrong;
 }
 
-/* Numbers of ranks as arguments; else 2 and 4. */
+/* ---- Memory ---------------------------------------------------------------------------------- */
+
+enum { PAIR = 2, CHANNELS = 6 };
+
+/* In memory that both ranks share. */
+typedef struct memory_job {
+    size_t before, after, counted; /* on the GPU, by both ranks; of one */
+} memory_job;
+
+/* When both ranks are here and the GPU is idle. */
+static sl_status look_at_gpu(sl_group *group, sl_device *device, size_t *taken)
+{
+    sl_status status = SL_OK;
+    SL_TRY(sl_group_barrier(group));
+    if (sl_group_rank(group) == 0)
+        *taken = sl_device_get_memory(device).taken;
+    SL_TRY(sl_group_barrier(group));
+done:
+    return status;
+}
+
+static sl_status measure_links(sl_group *group, sl_device *device, memory_job *job)
+{
+    sl_status status = SL_OK;
+    sl_device_words *words = NULL;
+    sl_device_links *links = NULL;
+    sl_channel_spec specs[CHANNELS];
+    const size_t slots = (size_t)4 << 20;
+    sl_nccl_use use = { .groups = 0 };
+    for (int c = 0; c < CHANNELS; c++)
+        specs[c] =
+            (sl_channel_spec){ .id = c, .src = c % PAIR, .dst = 1 - c % PAIR, .capacity = 4, .max_bytes = 1 << 20 };
+    SL_TRY(sl_device_words_open(group, device, &words));
+    SL_TRY(look_at_gpu(group, device, &job->before));
+    SL_TRY(sl_device_links_open(words, specs, CHANNELS, 4, &links));
+    SL_TRY(look_at_gpu(group, device, &job->after));
+    size_t counted = CHANNELS / PAIR * slots + sl_device_links_count_memory(links, &use);
+    if (sl_group_rank(group) == 0)
+        job->counted = counted + sl_nccl_memory(&use);
+    SL_TRY(sl_group_barrier(group));
+done:
+    if (status != SL_OK)
+        fprintf(stderr, "memory: %s\n", sl_error_message());
+    sl_device_links_close(links);
+    sl_device_words_close(words);
+    return status;
+}
+
+static int measure_rank(void *user, int rank)
+{
+    sl_group *group = NULL;
+    sl_device *device = NULL;
+    sl_status status = SL_OK;
+    (void)rank;
+    setenv("SLUICE_DEVICE_LINKS", "nccl", 1);
+    SL_TRY(sl_device_open("cuda", NULL, &device));
+    SL_TRY(sl_group_open(NULL, &group));
+    SL_TRY(measure_links(group, device, user));
+done:
+    sl_device_close(device);
+    sl_group_close(group);
+    return status == SL_OK ? 0 : 1;
+}
+
+/* Whether a rank takes what is counted, within 2%. */
+static bool takes_what_is_counted(void)
+{
+    sl_launch_result result;
+    memory_job *job = mmap(NULL, sizeof *job, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    const sl_launch_options launch = { .ranks = PAIR, .run = measure_rank, .user = job };
+    if (job == MAP_FAILED || sl_launch(&launch, &result) != SL_OK || result.exit_code != 0)
+        return false;
+    double taken = ((double)job->after - (double)job->before) / PAIR, counted = (double)job->counted;
+    printf("%d links: %.1f MB of the GPU are taken by a rank, %.1f MB are counted\n", CHANNELS, taken / 1e6,
+           counted / 1e6);
+    fflush(stdout);
+    munmap(job, sizeof *job);
+    return taken < 1.02 * counted && taken > 0.98 * counted;
+}
+
+/* A number of ranks as argument; "memory"; else 2, 4 and the memory. */
 int main(int argc, char **argv)
 {
     setenv("SLUICE_TEST_DEVICE", "cuda", 1);
+    if (argc > 1 && strcmp(argv[1], "memory") == 0)
+        return !takes_what_is_counted();
     if (argc > 1) {
         int wrong = compare_ways(atoi(argv[1]));
         return wrong < 0 ? SKIPPED : wrong > 0;
@@ -117,5 +200,5 @@ int main(int argc, char **argv)
     int two = compare_ways(2);
     if (two < 0)
         return SKIPPED;
-    return two > 0 || compare_ways(4) != 0;
+    return two > 0 || compare_ways(4) != 0 || !takes_what_is_counted();
 }
