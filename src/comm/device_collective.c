@@ -40,7 +40,10 @@ sl_status sl_device_collective_open(sl_group *group, sl_device_words *words,
         if (!first[0])
             snprintf(first, sizeof first, "%s", why);
     }
-    snprintf(reason, 256, "%s", made ? "" : first);
+    if (made && !first[0])
+        snprintf(first, sizeof first, "%s",
+                 made->kind == &sl_collective_shared ? "the ranks are on one machine" : "SLUICE_DEVICE_LINKS is nccl");
+    snprintf(reason, 256, "%s", first);
     *out = made;
 done:
     sl_free(offers);

@@ -22,8 +22,8 @@ typedef struct SL_NAMED_FIELDS sl_device_collective_options {
     bool any_order;       /* sums may run in another order than that of the ranks, if that is faster */
 } sl_device_collective_options;
 
-/* Collective. group and words live longer. *out becomes NULL if not all ranks reach each other, with the reason in reason
- * (256 bytes), the same decision on all ranks. */
+/* Collective. group and words live longer. *out becomes NULL if the ranks have no way to each other, the same decision on all
+ * ranks. reason (256 bytes) says why, or why the way is what it is. */
 SL_MUST_CHECK sl_status sl_device_collective_open(sl_group *group, sl_device_words *words,
                                                   const sl_device_collective_options *options, char *reason,
                                                   sl_device_collective **out);

@@ -122,7 +122,7 @@ static sl_status use_once(const nccl_collective *collective, sl_stream *stream)
     SL_TRY(nccl->reduce(collective->comm, collective->block, collective->block + half, 1, SL_F32, 0, stream));
     SL_TRY(settle(collective, SL_NCCL_OPEN_SECONDS));
 done:
-    return status == SL_OK ? sl_device_words_wait(collective->head.words, stream) : status;
+    return status == SL_OK ? sl_nccl_await(collective->head.words, nccl, collective->comm, stream) : status;
 }
 
 static sl_status open_nccl(const sl_device_collective *head, const sl_rank_offer *offers, size_t bytes, char *reason,

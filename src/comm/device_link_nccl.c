@@ -258,8 +258,9 @@ static sl_status await_first(sl_device_links *links)
 {
     sl_status status = SL_OK;
     for (int i = 0; i < links->count; i++) {
+        const nccl_end *end = &links->nccl->ends[i];
         if (has_end(&links->list[i]))
-            SL_TRY(sl_device_words_wait(links->words, links->nccl->ends[i].stream));
+            SL_TRY(sl_nccl_await(links->words, links->nccl->nccl, end->comm, end->stream));
     }
 done:
     return status;

@@ -97,6 +97,30 @@ sl_status sl_nccl_check(sl_device_words *words, const sl_nccl *nccl, sl_nccl_com
     return status == SL_OK ? SL_OK : explain(words, status);
 }
 
+sl_status sl_nccl_await(sl_device_words *words, const sl_nccl *nccl, sl_nccl_comm *comm, sl_stream *stream)
+{
+    sl_status status = SL_OK;
+    sl_event *reached = NULL;
+    bool done = false;
+    double since = sl_now();
+    sl_device_words_count_waiting(words, 1);
+    SL_TRY(sl_event_create(sl_device_words_device(words), &reached));
+    SL_TRY(sl_event_record(reached, stream));
+    SL_TRY(sl_event_query(reached, &done));
+    while (!done) {
+        if (sl_now() - since > SL_NCCL_OPEN_SECONDS)
+            SL_TRY(sl_fail(SL_ERR_COMM, "NCCL: nothing came from the other ranks in %d s", SL_NCCL_OPEN_SECONDS));
+        SL_TRY(sl_group_progress(sl_device_words_group(words)));
+        SL_TRY(sl_nccl_check(words, nccl, comm));
+        sl_device_pause(since);
+        SL_TRY(sl_event_query(reached, &done));
+    }
+done:
+    sl_event_destroy(reached);
+    sl_device_words_count_waiting(words, -1);
+    return status;
+}
+
 /* Once the run has failed, nobody comes. */
 void sl_nccl_leave(sl_device_words *words, const sl_nccl *nccl, sl_nccl_comm *comm)
 {

@@ -34,6 +34,9 @@ bool sl_nccl_is_expected(const sl_device *device);
 
 /* Until the communicator has done what it was asked for last. limit: seconds; 0: none. */
 SL_MUST_CHECK sl_status sl_nccl_settle(sl_device_words *words, const sl_nccl *nccl, sl_nccl_comm *comm, double limit);
+/* Until the stream has done what the communicator was asked for, SL_NCCL_OPEN_SECONDS at most. */
+SL_MUST_CHECK sl_status sl_nccl_await(sl_device_words *words, const sl_nccl *nccl, sl_nccl_comm *comm,
+                                      sl_stream *stream);
 /* Begins the end of a communicator that no stream of this rank uses any more; close is to follow. */
 void sl_nccl_leave(sl_device_words *words, const sl_nccl *nccl, sl_nccl_comm *comm);
 /* Fails if the communicator has. */

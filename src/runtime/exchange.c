@@ -83,6 +83,8 @@ void sl_exchange_count(const sl_exchange *exchange, sl_exchange_ways *ways)
     ways->communicators += exchange->device ? sl_device_collective_communicators(exchange->device) : 0;
     if (!exchange->device && !ways->reason)
         ways->reason = exchange->reason;
+    if (exchange->device && !ways->why)
+        ways->why = exchange->reason;
     ways->way = ways->way && way != ways->way ? "by streams or through NCCL" : way;
 }
 

@@ -11,7 +11,7 @@ typedef struct sl_exchange {
     sl_group *group;              /* borrowed; NULL: there is no exchange */
     sl_device_collective *device; /* NULL: through the host */
     sl_device_part *parts;        /* (ranks) room for those of a sum */
-    char reason[256];             /* why it goes through the host; "" if it does not */
+    char reason[256]; /* why it goes through the host, or why it goes the way it does; "": nothing is known */
 } sl_exchange;
 
 /* Collective over the group. words NULL: through the host. bytes: of staging memory. */
@@ -27,6 +27,7 @@ typedef struct sl_exchange_ways {
     int all, on_device;
     const char *reason; /* why the first that goes through the host does; NULL: none does */
     const char *way;    /* of the others */
+    const char *why;    /* the first of them goes that way */
     int communicators;  /* of NCCL */
 } sl_exchange_ways;
 

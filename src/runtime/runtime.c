@@ -234,7 +234,7 @@ static void describe_collectives(sl_runtime *runtime)
     size_t size = sizeof runtime->collectives_text;
     char *text = runtime->collectives_text;
     if (ways.all > 0 && ways.on_device == ways.all)
-        snprintf(text, size, "device memory, %s", ways.way);
+        snprintf(text, size, "device memory, %s: %s", ways.way, ways.why);
     else if (ways.all > 0 && (runtime->host || !*ways.reason))
         snprintf(text, size, "host memory");
     else if (ways.all > 0 && ways.on_device == 0)

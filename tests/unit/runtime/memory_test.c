@@ -167,6 +167,8 @@ static sl_status look_at_memory(job *self, int rank, sl_runtime *runtime, toy_st
 {
     sizes *into = self->user;
     (void)stages, (void)count;
+    if (runtime->replicas && sl_group_rank(runtime->replicas) > 0)
+        return SL_OK; /* the first one says it for all */
     into->memory[rank] = sl_runtime_get_memory(runtime);
     into->predicted[rank] =
         sl_pipeline_get_memory(runtime->pipeline, rank).messages + sl_runtime_nccl_bytes(runtime->pipeline, rank);
