@@ -4,7 +4,7 @@
 # the GPU is left, and a run starts and ends as before.
 . "$(dirname "$0")/gpu.bash"
 cd "$scratch"
-at_once=${SLUICE_GPU_JOBS:-3}
+at_once=${SLUICE_GPU_JOBS:-2}
 share=${SLUICE_GPU_SHARE:-0/1}
 test=$SLUICE_BUILD/tests/gpu_failure_test
 

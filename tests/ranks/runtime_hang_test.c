@@ -304,8 +304,10 @@ static void lose_a_message(bool on_device)
     shared->on_device = on_device;
     assert_int_equal(sl_launch(&launch, &result), SL_OK);
     assert_int_not_equal(result.exit_code, 0);
-    for (int r = 0; r < RANKS; r++)
-        assert_true(shared->at[r] - shared->hung_at < 2);
+    for (int r = 0; r < RANKS; r++) { /* a sanitizer takes seconds to name the functions of a stack */
+        if (shared->at[r] - shared->hung_at > (on_device ? 8 : 2))
+            fail_msg("rank %d after %.3f s: %s", r, shared->at[r] - shared->hung_at, shared->message[r]);
+    }
 }
 
 /* Rank 0 goes on to wait for a gradient that rank 1 does not send before the message has come. */
