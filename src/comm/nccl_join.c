@@ -149,6 +149,8 @@ bool sl_nccl_is_expected(const sl_device *device)
     sl_environment environment;
     const sl_nccl *nccl = NULL;
     int32_t wish = SL_LINKS_UNSAID;
+    if (sl_device_is_host(device))
+        return false;
     if (sl_links_read_wish(&wish) != SL_OK || sl_environment_read(&environment) != SL_OK)
         return false; /* whoever opens the run says why */
     bool asked = wish == SL_LINKS_NCCL;
