@@ -33,11 +33,18 @@ HELPER void close_gpu(void)
     sl_device_close(gpu);
 }
 
-/* A tensor's memory on the GPU: from its first element to its last, guards before and after. */
+/* A tensor of a call, or its scratch memory, and its place in the call's image on the GPU. */
 typedef struct far_block {
-    char *host, *device;
-    size_t bytes, shift; /* shift: how far the data is off an alignment of 256 */
+    char *host;
+    size_t bytes, place;
 } far_block;
+
+/* All memory of a call: blocks in the order of their places, with guards before, between and behind them. */
+typedef struct far_image {
+    far_block blocks[2 * MAX_ARGS + 1];
+    int count;
+    size_t bytes;
+} far_image;
 
 HELPER size_t span_bytes(const sl_meta *meta)
 {
@@ -50,48 +57,69 @@ HELPER size_t span_bytes(const sl_meta *meta)
     return (size_t)(last + 1) * sl_dtype_size(meta->dtype);
 }
 
-HELPER void copy_block(const far_block *block, bool to_device)
+/* NULL if nothing at that address is in the image. */
+HELPER const far_block *find_block(const far_image *image, const void *host)
 {
-    size_t all = block->bytes + block->shift + 2 * GUARD;
-    char *image = malloc(all);
-    memset(image, POISON, all);
-    if (to_device) {
-        memcpy(image + GUARD + block->shift, block->host, block->bytes);
-        assert_int_equal(sl_stream_copy(gpu_stream, SL_COPY_HOST_TO_DEVICE, block->device, image, all), SL_OK);
-        assert_int_equal(sl_stream_synchronize(gpu_stream), SL_OK);
-    } else {
-        assert_int_equal(sl_stream_copy(gpu_stream, SL_COPY_DEVICE_TO_HOST, image, block->device, all), SL_OK);
-        assert_int_equal(sl_stream_synchronize(gpu_stream), SL_OK);
-        for (size_t i = 0; i < all; i++) {
-            bool inside = i >= GUARD + block->shift && i < GUARD + block->shift + block->bytes;
-            if (!inside && (unsigned char)image[i] != POISON)
-                fail_msg("a kernel wrote outside a tensor, at byte %zu of %zu", i, all);
-        }
-        memcpy(block->host, image + GUARD + block->shift, block->bytes);
+    for (int i = 0; i < image->count; i++) {
+        if (image->blocks[i].host == host)
+            return &image->blocks[i];
     }
-    free(image);
+    return NULL;
 }
 
-/* The views of a call on the GPU; tensors at one address share one block. */
-HELPER void send_views(const sl_view *views, int count, sl_view *out, far_block *blocks, int *block_count)
+/* As far off an alignment as in host memory. Tensors at one address share a block. */
+HELPER void add_block(far_image *image, char *host, size_t bytes)
+{
+    if (find_block(image, host))
+        return;
+    size_t place = image->bytes + GUARD + (uintptr_t)host % 64;
+    image->blocks[image->count++] = (far_block){ .host = host, .bytes = bytes, .place = place };
+    image->bytes = (place + bytes + GUARD - 1) / GUARD * GUARD + GUARD;
+}
+
+HELPER void add_views(far_image *image, const sl_view *views, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (!sl_view_is_none(&views[i]))
+            add_block(image, views[i].data, span_bytes(&views[i].meta));
+    }
+}
+
+/* The views of a call on the GPU, where the image begins at `base`. */
+HELPER void place_views(const far_image *image, char *base, const sl_view *views, int count, sl_view *out)
 {
     for (int i = 0; i < count; i++) {
         out[i] = views[i];
-        if (sl_view_is_none(&views[i]))
-            continue;
-        far_block *found = NULL;
-        for (int b = 0; b < *block_count && !found; b++)
-            found = blocks[b].host == views[i].data ? &blocks[b] : NULL;
-        if (!found) {
-            found = &blocks[(*block_count)++];
-            *found = (far_block){ .host = views[i].data,
-                                  .bytes = span_bytes(&views[i].meta),
-                                  .shift = (uintptr_t)views[i].data % 64 };
-            size_t all = found->bytes + found->shift + 2 * GUARD;
-            assert_int_equal(sl_device_alloc(gpu, all, (void **)&found->device), SL_OK);
-            copy_block(found, true);
+        if (!sl_view_is_none(&views[i]))
+            out[i].data = base + find_block(image, views[i].data)->place;
+    }
+}
+
+/* One copy to the GPU and one back for all tensors of a call: there are thousands of calls, and under a tool waiting for
+ * the GPU is what takes long. */
+HELPER void send_image(const far_image *image, char *bytes, char *base)
+{
+    memset(bytes, POISON, image->bytes);
+    for (int i = 0; i < image->count; i++)
+        memcpy(bytes + image->blocks[i].place, image->blocks[i].host, image->blocks[i].bytes);
+    assert_int_equal(sl_stream_copy(gpu_stream, SL_COPY_HOST_TO_DEVICE, base, bytes, image->bytes), SL_OK);
+}
+
+HELPER void fetch_image(const far_image *image, char *bytes, const char *base)
+{
+    size_t next = 0;
+    assert_int_equal(sl_stream_copy(gpu_stream, SL_COPY_DEVICE_TO_HOST, bytes, base, image->bytes), SL_OK);
+    assert_int_equal(sl_stream_synchronize(gpu_stream), SL_OK);
+    for (int i = 0; i <= image->count; i++) {
+        const far_block *block = i < image->count ? &image->blocks[i] : NULL;
+        for (; next < (block ? block->place : image->bytes); next++) {
+            if ((unsigned char)bytes[next] != POISON)
+                fail_msg("a kernel wrote outside a tensor, at byte %zu of %zu", next, image->bytes);
         }
-        out[i].data = found->device + GUARD + found->shift;
+        if (block) {
+            memcpy(block->host, bytes + next, block->bytes);
+            next += block->bytes;
+        }
     }
 }
 
@@ -99,36 +127,37 @@ HELPER void send_views(const sl_view *views, int count, sl_view *out, far_block 
 HELPER sl_status run_on_gpu(sl_kernel_call call)
 {
     sl_view inputs[MAX_ARGS], outputs[MAX_ARGS];
-    far_block blocks[2 * MAX_ARGS], scratch = { 0 };
-    int count = 0;
-    size_t bytes = 0;
-    sl_status status = sl_kernel_scratch(gpu, &call, &bytes);
+    far_image image = { 0 };
+    size_t scratch_bytes = 0;
+    void *scratch = NULL;
+    char *base = NULL;
+    sl_status status = sl_kernel_scratch(gpu, &call, &scratch_bytes);
     if (status != SL_OK)
         return status;
-    send_views(call.inputs, call.input_count, inputs, blocks, &count);
-    send_views(call.outputs, call.output_count, outputs, blocks, &count);
+    add_views(&image, call.inputs, call.input_count);
+    add_views(&image, call.outputs, call.output_count);
+    if (scratch_bytes > 0) {
+        assert_int_equal(posix_memalign(&scratch, 64, scratch_bytes), 0);
+        memset(scratch, POISON, scratch_bytes);
+        add_block(&image, scratch, scratch_bytes);
+    }
+    char *bytes = malloc(image.bytes + 1);
+    assert_int_equal(sl_device_alloc(gpu, image.bytes + 1, (void **)&base), SL_OK);
+    send_image(&image, bytes, base);
+    place_views(&image, base, call.inputs, call.input_count, inputs);
+    place_views(&image, base, call.outputs, call.output_count, outputs);
     call.inputs = inputs;
     call.outputs = outputs;
-    if (bytes > 0) {
-        scratch = (far_block){ .host = malloc(bytes), .bytes = bytes };
-        memset(scratch.host, POISON, bytes);
-        assert_int_equal(sl_device_alloc(gpu, bytes + 2 * GUARD, (void **)&scratch.device), SL_OK);
-        copy_block(&scratch, true);
-        call.scratch = scratch.device + GUARD;
-        call.scratch_bytes = bytes;
-    }
+    call.scratch = scratch ? base + find_block(&image, scratch)->place : NULL;
+    call.scratch_bytes = scratch_bytes;
     status = sl_kernel_run(gpu_stream, &call);
     if (status == SL_OK)
-        status = sl_stream_synchronize(gpu_stream);
-    for (int i = 0; i < count; i++) {
-        if (status == SL_OK)
-            copy_block(&blocks[i], false);
-        sl_device_free(gpu, blocks[i].device);
-    }
-    if (scratch.device && status == SL_OK)
-        copy_block(&scratch, false);
-    sl_device_free(gpu, scratch.device);
-    free(scratch.host);
+        status = sl_stream_synchronize(gpu_stream); /* what a kernel has found */
+    if (status == SL_OK)
+        fetch_image(&image, bytes, base);
+    sl_device_free(gpu, base);
+    free(bytes);
+    free(scratch);
     return status;
 }
 
