@@ -1,8 +1,8 @@
 // Attention of bf16 by the matrix units, for what cuDNN does not do: dropout, documents, windows, capped scores, sequences
 // of any length, any strides. Blocks of four warps; a warp has 16 queries (or, for the gradients of keys and values, 16
-// keys) and goes through the others tile by tile, while the next tile is on its way to shared memory. Weights are rounded
-// to bf16 before they are multiplied; nothing of size T x T is written. Deterministic: the gradients of queries and those
-// of keys and values have a kernel each, in which every sum has one owner and one order.
+// keys) and goes through the others tile by tile, while the next tile is on its way to shared memory. Nothing of size T x T
+// is written. Deterministic: the gradients of queries and those of keys and values have a kernel each, in which every sum
+// has one owner and one order.
 #include "cuda/attention_mma.cuh"
 
 extern __shared__ __align__(16) bf16 mma_tiles[];

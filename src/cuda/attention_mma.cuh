@@ -99,17 +99,21 @@ __device__ __forceinline__ void multiply_rows(const bf16 *x, const bf16 *y, floa
     }
 }
 
-// sums += weights[16][COUNT], rounded, times COUNT rows of x, of which OUT columns are taken.
+// sums += weights[16][COUNT] times COUNT rows of x, of which OUT columns are taken. Weights are multiplied in two parts, a bf16
+// number and what it leaves, so that nothing but results is rounded to bf16.
 template <int D, int COUNT, int OUT>
 __device__ __forceinline__ void add_weighted(const float weights[COUNT / 8][4], const bf16 *x, float sums[OUT / 8][4])
 {
     enum { STRIDE = D + TILE_PAD };
 #pragma unroll
     for (int n = 0; n < COUNT; n += 16) {
-        const mma_operand left = left_of(&weights[n / 8]);
+        const mma_operand left = left_of(&weights[n / 8]), rest = rest_of(&weights[n / 8], left);
 #pragma unroll
-        for (int d = 0; d < OUT; d += 16)
-            multiply_add(&sums[d / 8], left, load_right_transposed<STRIDE>(x + n * STRIDE + d));
+        for (int d = 0; d < OUT; d += 16) {
+            const mma_operand right = load_right_transposed<STRIDE>(x + n * STRIDE + d);
+            multiply_add(&sums[d / 8], left, right);
+            multiply_add(&sums[d / 8], rest, right);
+        }
     }
 }
 

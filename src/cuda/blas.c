@@ -108,6 +108,8 @@ static bool take_problem(const cuda_product_args *args, blas_problem *out)
         return false;
     if (args->bias && (!by_rows || args->bias_dtype != args->c.dtype || args->bias_stride != 1))
         return false;
+    if (args->bias && args->add && args->c.dtype != SL_F32) /* cuBLASLt would round before it adds the bias */
+        return false;
     if (by_rows) { /* the left operand is b', which is m x k */
         cuda_matrix first = { left->data, left->dtype, left->columns, left->rows };
         cuda_matrix second = { right->data, right->dtype, right->columns, right->rows };

@@ -79,6 +79,19 @@ __device__ __forceinline__ mma_operand left_of(const float sums[2][4])
                pair_of(sums[1][2], sums[1][3]) } };
 }
 
+__device__ __forceinline__ uint32_t pair_of_rest(float low, float high, uint32_t rounded)
+{
+    return pair_of(low - __uint_as_float(rounded << 16), high - __uint_as_float(rounded & 0xffff0000u));
+}
+
+// What left_of took away, rounded: both together are the sums, good to 2^-17.
+__device__ __forceinline__ mma_operand rest_of(const float sums[2][4], const mma_operand &left)
+{
+    return { { pair_of_rest(sums[0][0], sums[0][1], left.pairs[0]), pair_of_rest(sums[0][2], sums[0][3], left.pairs[1]),
+               pair_of_rest(sums[1][0], sums[1][1], left.pairs[2]),
+               pair_of_rest(sums[1][2], sums[1][3], left.pairs[3]) } };
+}
+
 // Adds left (16 x 16) times right (16 x 16).
 __device__ __forceinline__ void multiply_add(float sums[2][4], const mma_operand &left, const mma_operand &right)
 {

@@ -3,6 +3,7 @@
 #include "gpu/gpu.h"
 
 #include "kernel/fused.h"
+#include "kernel/gpu_scratch.h"
 
 static int failures;
 
@@ -171,6 +172,30 @@ static args converted(const op_case *c, const args *from, recipe how, layout whe
     return to;
 }
 
+/* A result in bf16 is as near as a bf16 number can be, but for what f32 loses on the way: nothing in between was rounded to
+ * bf16. Chance decides about a few elements; many of them tell. cuDNN's attention rounds its weights. */
+static void check_rounded_once(const op_case *c, const char *what, int number, const sl_view *given,
+                               const sl_view *expected)
+{
+    enum { MANY_ENOUGH = 200 };
+    int64_t count = sl_meta_count(&expected->meta);
+    double error = 0, least = 0;
+    arg rounded = make_arg(SL_BF16, &expected->meta.shape, PACKED);
+    for (int64_t i = 0; i < count; i++) {
+        double exact = get(expected, i);
+        put(&rounded.view, i, exact);
+        double difference = get(given, i) - exact, smallest = get(&rounded.view, i) - exact;
+        if (isfinite(difference) && isfinite(smallest)) {
+            error += difference * difference;
+            least += smallest * smallest;
+        }
+    }
+    free(rounded.block);
+    if (count >= MANY_ENOUGH && !(sqrt(error) <= 1.05 * sqrt(least) + 1e-12))
+        complain("%s %s -> %s, tensor %d: error %.3g, that of rounding once %.3g", what, c->inputs, c->outputs, number,
+                 sqrt(error), sqrt(least));
+}
+
 static void check_mixed(const op_case *c, const char *what, const sl_kernel_call *call, const args *wanted)
 {
     if (run_on_gpu(*call) != SL_OK)
@@ -184,6 +209,8 @@ static void check_mixed(const op_case *c, const char *what, const sl_kernel_call
         if (sl_op_is_fused(c->op))
             tolerance = 0x1p-8; /* of what is rounded between its parts, too; its bits have a test of their own */
         check_close(c, what, n, output, &wanted->views[n], tolerance);
+        if (output->meta.dtype == SL_BF16 && !sl_op_is_fused(c->op) && !sl_gpu_dnn_fits(call))
+            check_rounded_once(c, what, n, output, &wanted->views[n]);
     }
 }
 
