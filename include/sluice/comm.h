@@ -63,6 +63,9 @@ SL_API SL_MUST_CHECK sl_status sl_group_clock_offset(sl_group *group, double *ou
 
 /* NCCL's version, or why messages between GPUs cannot go through it: for people. Returns text. */
 SL_API char *sl_nccl_describe(char *text, size_t size);
+/* How messages between ranks with such a device go, on one machine and between machines, and why: for people. NULL: they
+ * have none but the processor. Returns text. */
+SL_API char *sl_device_links_describe(const sl_device *device, char *text, size_t size);
 
 /* ---- Failures --------------------------------------------------------------------------------
  * The first failure of a run is the one that all ranks report: a rank that died, one that hangs, or sl_group_fail.

@@ -46,8 +46,6 @@ static const char *find_obstacle(const sl_rank_offer *offers, int ranks, int a, 
         return "NCCL joins devices of one kind";
     if (asked || x->machine == 0 || x->machine != y->machine)
         return NULL;
-    if (x->limit == 0 || y->limit == 0)
-        return "on one machine NCCL is used if SLUICE_DEVICE_LINKS is nccl";
     return x->unit == y->unit ? "the ranks share a GPU" : NULL;
 }
 

@@ -2,6 +2,8 @@
 #include "comm/device_link.h"
 
 #include "base/alloc.h"
+#include "comm/nccl.h"
+#include "device/backend.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -179,7 +181,9 @@ int sl_device_links_count(const sl_device_links *links)
 
 const char *sl_device_links_reason(const sl_device_links *links)
 {
-    return links->linked < links->count ? links->reason : "";
+    if (links->linked < links->count || links->reason[0])
+        return links->reason;
+    return uses_kind(links, &sl_device_link_shared) ? "the ranks are on one machine" : "SLUICE_DEVICE_LINKS is nccl";
 }
 
 size_t sl_device_links_count_memory(const sl_device_links *links, sl_nccl_use *use)
@@ -202,6 +206,31 @@ const char *sl_device_links_way(const sl_device_links *links)
         way = kind ? kind->way : way;
     }
     return way;
+}
+
+char *sl_device_links_describe(const sl_device *device, char *text, size_t size)
+{
+    char version[256];
+    const sl_nccl *nccl = NULL;
+    int32_t wish = SL_LINKS_UNSAID;
+    if (!device || sl_device_is_host(device)) {
+        snprintf(text, size, "host memory: there is no GPU");
+    } else if (sl_links_read_wish(&wish) != SL_OK) {
+        snprintf(text, size, "%s", sl_error_message());
+    } else if (wish == SL_LINKS_NONE) {
+        snprintf(text, size, "host memory: SLUICE_DEVICE_LINKS is 0");
+    } else {
+        const sl_rank_offer own = { .queues = device->queues, .neighbors = 1 };
+        const char *obstacle = wish == SL_LINKS_NCCL ? "SLUICE_DEVICE_LINKS is nccl" : sl_rank_queue_obstacle(&own);
+        bool has_nccl = sl_nccl_load(&nccl) == SL_OK;
+        snprintf(version, sizeof version, has_nccl ? "NCCL %s" : "host memory (%s)",
+                 has_nccl ? nccl->version : sl_error_message());
+        if (obstacle)
+            snprintf(text, size, "%s: %s", version, obstacle);
+        else
+            snprintf(text, size, "device memory on one machine, %s between machines", version);
+    }
+    return text;
 }
 
 /* ---- A step ---------------------------------------------------------------------------------- */

@@ -23,7 +23,7 @@ void sl_device_links_close(sl_device_links *links);
 bool sl_device_links_has(const sl_device_links *links, int i);
 /* Whether all are, and what they do with messages can be captured and launched again in later steps. */
 bool sl_device_links_can_capture(const sl_device_links *links);
-/* How many are, and why the others are not ("" if all are). */
+/* How many are, and why the others are not, or if all are, why they are what they are. */
 int sl_device_links_count(const sl_device_links *links);
 const char *sl_device_links_reason(const sl_device_links *links);
 /* Device memory of this rank beside the slots that it receives into. Sets the links of `use`: what NCCL takes for its

@@ -22,6 +22,20 @@ uint64_t sl_hash_bytes(const void *data, size_t bytes)
 
 /* ---- Who can reach whom ---------------------------------------------------------------------- */
 
+/* A rank has up to six streams, two if it has only links. Streams that share a queue to the device hold each other up, for
+ * ever if one waits for a word that the other is to write. */
+enum { STREAMS_OF_A_RANK = 6 };
+
+const char *sl_rank_queue_obstacle(const sl_rank_offer *offer)
+{
+    if (offer->queues == 0)
+        return "a device shares no memory";
+    if (offer->neighbors * STREAMS_OF_A_RANK <= offer->queues)
+        return NULL;
+    return offer->neighbors > 1 ? "too many ranks are threads of one process"
+                                : "a process has too few queues to its device (CUDA_DEVICE_MAX_CONNECTIONS)";
+}
+
 static uint64_t find_machine(void)
 {
     char text[64];
@@ -39,15 +53,14 @@ const char *sl_rank_obstacle(const sl_rank_offer *offers, int ranks, int a, int 
         return "a rank sends to itself";
     if (offers[a].wish == SL_LINKS_NCCL)
         return "";
-    if (offers[a].limit == 0 || offers[b].limit == 0)
-        return "a device shares no memory (SLUICE_DEVICE_LINKS)";
+    if (offers[a].wish == SL_LINKS_NONE || offers[b].wish == SL_LINKS_NONE)
+        return "SLUICE_DEVICE_LINKS is 0";
     if (offers[a].kind != offers[b].kind)
         return "the devices are of different kinds";
     if (offers[a].machine == 0 || offers[a].machine != offers[b].machine)
         return "ranks are on several machines";
-    if (offers[a].neighbors > offers[a].limit || offers[b].neighbors > offers[b].limit)
-        return "too many ranks are threads of one process";
-    return NULL;
+    const char *obstacle = sl_rank_queue_obstacle(&offers[a]);
+    return obstacle ? obstacle : sl_rank_queue_obstacle(&offers[b]);
 }
 
 sl_status sl_links_read_wish(int32_t *wish)
@@ -71,7 +84,7 @@ sl_status sl_rank_offers_gather(sl_group *group, const sl_device *device, sl_ran
                           .process = getpid(),
                           .unit = device->unit,
                           .kind = (int32_t)sl_device_get_kind(device),
-                          .limit = sl_device_share_limit(device, threads),
+                          .queues = device->queues,
                           .neighbors = threads ? sl_group_local_size(group) : 1 };
     SL_TRY(sl_links_read_wish(&own.wish));
     SL_TRY(sl_group_all_gather(group, &own, sizeof own, offers));

@@ -24,7 +24,7 @@ typedef struct sl_rank_offer {
     int64_t process;
     uint64_t unit;     /* its device, among those of the machine */
     int32_t kind;      /* of its device */
-    int32_t limit;     /* see sl_device_share_limit */
+    int32_t queues;    /* of its process to the device; 0: the device shares nothing */
     int32_t neighbors; /* ranks of the run that are threads of its process */
     int32_t wish;      /* sl_links_wish */
 } sl_rank_offer;
@@ -35,6 +35,8 @@ SL_MUST_CHECK sl_status sl_links_read_wish(int32_t *wish);
 SL_MUST_CHECK sl_status sl_rank_offers_gather(sl_group *group, const sl_device *device, sl_rank_offer *offers);
 /* NULL if ranks a and b may try to reach each other's memory; else why they cannot (static), "" if another way is wished. */
 const char *sl_rank_obstacle(const sl_rank_offer *offers, int ranks, int a, int b);
+/* NULL if the process has enough queues for its ranks; else what is wrong (static). */
+const char *sl_rank_queue_obstacle(const sl_rank_offer *offer);
 
 /* Collective. Each rank gives the handle of its block (zeros if it has none) and wants those of the ranks p with
  * wanted[p]. attached[p] becomes the block of p, to be detached. reached[a * ranks + b]: a has attached b's block, the same

@@ -10,11 +10,6 @@
 /* Stands for an allocation of no bytes, which CUDA answers with NULL. */
 enum { LEAST_BYTES = 256 };
 
-/* A process whose ranks are threads has 32 queues to a GPU (CUDA_DEVICE_MAX_CONNECTIONS, see module.c). Streams that share
- * one hold each other up, for ever if one waits for a word that the other is to write. A rank has up to six streams, two if
- * it has only links. */
-enum { SHARE_LIMIT = 5 };
-
 sl_status cuda_check(cudaError_t error, const char *what)
 {
     if (error == cudaSuccess)
@@ -27,6 +22,7 @@ sl_status cuda_check(cudaError_t error, const char *what)
 int cuda_count(void)
 {
     int count = 0;
+    cuda_choose_queues();
     return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 
@@ -51,7 +47,7 @@ static void cuda_close(sl_device *head)
 static int default_index(int count)
 {
     static const char *const local_ranks[] = { "SLUICE_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
-                                               "SLURM_LOCALID" };
+                                               "LOCAL_RANK", "SLURM_LOCALID" };
     for (size_t i = 0; i < sizeof local_ranks / sizeof *local_ranks; i++) {
         const char *rank = getenv(local_ranks[i]);
         if (rank && *rank)
@@ -66,6 +62,7 @@ static sl_status cuda_open(int index, const sl_device_options *options, sl_devic
     cuda_device *device = NULL;
     int count = 0;
     (void)options;
+    cuda_choose_queues();
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess || count == 0)
         return sl_fail(SL_ERR_UNSUPPORTED, "cuda: there is no GPU that can be used: %s",
@@ -82,6 +79,7 @@ static sl_status cuda_open(int index, const sl_device_options *options, sl_devic
     memcpy(&device->head.unit, device->properties.uuid.bytes, sizeof device->head.unit);
     device->head.total = device->properties.totalGlobalMem;
     device->head.context = SL_CUDA_CONTEXT_BYTES;
+    device->head.queues = cuda_queues();
     if (device->properties.major < 8) {
         status = sl_fail(SL_ERR_UNSUPPORTED, "cuda:%d: %s has compute capability %d.%d; 8.0 or more is needed",
                          device->index, device->properties.name, device->properties.major, device->properties.minor);
@@ -235,8 +233,6 @@ const sl_device_backend cuda_backend = {
     .event_synchronize = cuda_event_synchronize,
     .event_query = cuda_event_query,
     .event_elapsed = cuda_event_elapsed,
-    .share_limit = SHARE_LIMIT,
-    .shares_with_processes = false,
     .share = cuda_share,
     .unshare = cuda_unshare,
     .attach = cuda_attach,

@@ -36,7 +36,9 @@ extern const sl_module_host *cuda_host;
 extern const sl_device_backend cuda_backend;
 extern const sl_kernel_table cuda_kernels;
 
-int cuda_count(void); /* devices that can be opened */
+int cuda_count(void);          /* devices that can be opened */
+void cuda_choose_queues(void); /* before CUDA is first used in this process */
+int cuda_queues(void);         /* of this process to each device */
 
 /* Every call of the runtime works on the thread's current device: this makes it the right one. */
 sl_status cuda_select(const cuda_device *device);

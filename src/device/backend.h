@@ -15,9 +15,10 @@ struct sl_device {
     char name[32];        /* open may set it; else it is the spec */
     atomic_size_t in_use; /* bytes; kept by sl_device_count_bytes */
     atomic_size_t peak;
-    size_t total;                    /* bytes of memory that it has, set by open; 0: the host's */
-    uint64_t unit;                   /* set by open: the same for all who open this piece of hardware; 0: not known */
-    size_t context;                  /* bytes of it that driver and libraries take, set by open */
+    size_t total;   /* bytes of memory that it has, set by open; 0: the host's */
+    uint64_t unit;  /* set by open: the same for all who open this piece of hardware; 0: not known */
+    size_t context; /* bytes of it that driver and libraries take, set by open */
+    int queues;     /* set by open: streams of this process that never hold each other up; 0: shares nothing */
     const sl_gpu_model *model;       /* set by open if the device is only described */
     pthread_mutex_t lock;            /* for the reserve */
     struct device_reserve *reserves; /* memory taken in advance; kept by memory.c */
@@ -89,8 +90,6 @@ struct SL_NAMED_FIELDS sl_device_backend {
     sl_status (*event_elapsed)(sl_event *from, sl_event *to, double *seconds);
 
     /* Optional, all or none: blocks that devices of other ranks reach, and words in them (share.h). */
-    int share_limit;
-    bool shares_with_processes; /* unasked; else only with threads of its own process (share.h) */
     sl_status (*share)(sl_device *device, size_t bytes, sl_device_handle *handle, void **out);
     void (*unshare)(sl_device *device, void *block);
     sl_status (*attach)(sl_device *device, const sl_device_handle *handle, void **out);

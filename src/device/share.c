@@ -1,16 +1,6 @@
 /* Shared blocks and their words: what every backend has in common. */
 #include "device/share.h"
 
-#include <stdlib.h>
-#include <string.h>
-
-int sl_device_share_limit(const sl_device *device, bool threads)
-{
-    const char *wanted = getenv("SLUICE_DEVICE_LINKS");
-    bool shares = wanted && *wanted ? strcmp(wanted, "1") == 0 : threads || device->backend->shares_with_processes;
-    return shares ? device->backend->share_limit : 0;
-}
-
 sl_status sl_device_share(sl_device *device, size_t bytes, sl_device_handle *handle, void **out)
 {
     return device->backend->share(device, bytes, handle, out);

@@ -4,12 +4,8 @@
 
 #include "device/backend.h"
 
-/* How many devices of one process may wait for each other's words; 0: the device shares nothing. threads: the others are
- * threads of this process. If SLUICE_DEVICE_LINKS is set, its value 1 asks for it and any other forbids it. */
-int sl_device_share_limit(const sl_device *device, bool threads);
-
 /* Takes a block, zeroed, and says how others find it. It is freed when its owner has given it up and all that share this
- * process have detached. Not part of sl_device_get_memory. The device must share. */
+ * process have detached. Not part of sl_device_get_memory. The device must have queues. */
 SL_MUST_CHECK sl_status sl_device_share(sl_device *device, size_t bytes, sl_device_handle *handle, void **out);
 void sl_device_unshare(sl_device *device, void *block); /* NULL is fine */
 

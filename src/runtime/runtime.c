@@ -148,7 +148,7 @@ static void describe_messages(sl_runtime *runtime, const char *reason)
     else if (all == 0)
         snprintf(runtime->messages_text, size, "none");
     else if (linked == all)
-        snprintf(runtime->messages_text, size, "device memory, %s", sl_device_links_way(runtime->links));
+        snprintf(runtime->messages_text, size, "device memory, %s: %s", sl_device_links_way(runtime->links), reason);
     else if (linked == 0)
         snprintf(runtime->messages_text, size, "host memory: %s", reason);
     else

@@ -4,12 +4,14 @@
 cd "$scratch"
 models=$SLUICE_DATA/models
 
-# Without a file: the version, the devices and NCCL, or why there is none.
+# Without a file: the version, the devices and NCCL, or why there is none, and how messages go.
 run 0 "$SLUICE" info
 prints 'version       '
 grep -qE '^cpu           cpu: ' "$out" || fail "the processor is not described"
 grep -qE '^cuda          (cuda:0: |device cuda: libsluice_cuda.so |cuda: there is no GPU)' "$out" || fail "the GPU is not described"
 grep -qE '^nccl          (2\.[0-9.]+$|libsluice_nccl.so |NCCL is not installed: )' "$out" || fail "NCCL is not described"
+grep -qE '^messages      (host memory: there is no GPU$|device memory on one machine, (NCCL 2|host memory \()|(NCCL|host memory).*: .)' "$out" ||
+    fail "the way of messages is not described"
 run 0 env SLUICE_PLUGIN_PATH=/nowhere "$SLUICE" info --format json
 json_is version "$("$SLUICE" --version | grep -oE '[0-9]+\.[0-9.]+' | head -1)"
 run 1 "$SLUICE" eval --device cuda:7 --model "$models/gpt2-tiny" --tokens "$models/gpt2-tiny/tokens.bin" --batch 1 --seq 8

@@ -1,9 +1,9 @@
 /* Ranks that share one GPU: every schedule on 2 and 4 ranks, as threads, as processes and as processes with MPS, messages in
  * device memory, through NCCL and in host memory, gives the losses and weights of all stages on one rank, bit for bit.
  *
- * SLUICE_GPU_MATRIX=all runs all of it; else one of many. The ranks of a kind run one case after another, for a start on a
- * GPU takes long. SLUICE_GPU_DEVICE names another device: cpu, or test
- * (support/device). */
+ * SLUICE_GPU_MATRIX=all runs all of it; else one of many. SLUICE_GPU_TEST, a pattern, chooses among the kinds of ranks, and
+ * SLUICE_GPU_WAYS, as "device nccl", among the ways of messages. The ranks of a kind run one case after another, for a start
+ * on a GPU takes long. SLUICE_GPU_DEVICE names another device: cpu, or test (support/device). */
 #include "support/device/test_device.h"
 #include "unit/runtime/captures.h"
 
@@ -22,11 +22,12 @@ static const char *const kind_names[] = { "threads", "processes", "processes wit
 /* How messages go. */
 typedef enum message_way { DEVICE_MEMORY, HOST_MEMORY, NCCL, WAYS } message_way;
 static const struct {
+    const char *name;
     const char *variable; /* SLUICE_DEVICE_LINKS */
     const char *text;     /* what the runtime says */
-} ways[] = { { "1", "device memory, handed over by streams" },
-             { "0", "host memory" },
-             { "nccl", "device memory, through NCCL" } };
+} ways[] = { { "device", "", "device memory, handed over by streams" },
+             { "host", "0", "host memory" },
+             { "nccl", "nccl", "device memory, through NCCL" } };
 
 typedef struct param_hash {
     char name[56];
@@ -194,6 +195,8 @@ static int process_main(void *user, int rank)
     sl_device *device = NULL;
     (void)user;
     (void)rank;
+    if (shared->count > 0)
+        choose_way(&shared->cases[shared->count - 1]); /* with NCCL, which comes last, the device has more queues */
     SL_TRY(sl_device_open(shared->device, NULL, &device));
     if (shared->kind != THREADS)
         SL_TRY(sl_group_open(NULL, &group));
@@ -320,16 +323,18 @@ static int count_stages(const matrix_case *each)
 /* One case of so many is run unless all are. NCCL joins processes, and takes long to connect them. */
 static int sparsity(rank_kind kind, message_way way)
 {
-    const char *wanted = getenv("SLUICE_GPU_MATRIX");
-    if (way == NCCL && kind == THREADS)
+    const char *wanted = getenv("SLUICE_GPU_MATRIX"), *chosen = getenv("SLUICE_GPU_WAYS");
+    if ((way == NCCL && kind == THREADS) || (chosen && !strstr(chosen, ways[way].name)))
         return INT_MAX;
     if (wanted && strcmp(wanted, "all") == 0)
-        return way == NCCL ? 4 : 1;
+        return 1;
     return way == NCCL ? INT_MAX : way == HOST_MEMORY ? 9 : kind == THREADS ? 1 : 3;
 }
 
 static void run_kind(rank_kind kind)
 {
+    if (shared->count == 0)
+        run_references();
     int wrong = 0, begin = shared->count, turn = kind;
     double start = sl_now();
     for (int ranks = 2; ranks <= MOST_RANKS; ranks *= 2) {
@@ -354,7 +359,8 @@ static void run_kind(rank_kind kind)
 static void stages_on_one_rank_have_the_bits_of_one_stage(void **state)
 {
     (void)state;
-    run_references();
+    if (shared->count == 0)
+        run_references();
     for (int stages = 1; stages <= MOST_STAGES; stages *= 2) {
         for (int falling = 0; falling < 2; falling++) {
             const matrix_case *each = references[stages][falling];
@@ -451,6 +457,7 @@ int main(void)
         return 1;
     shared->device = getenv("SLUICE_GPU_DEVICE") ? getenv("SLUICE_GPU_DEVICE") : "cuda";
     test_device_install();
+    cmocka_set_test_filter(getenv("SLUICE_GPU_TEST"));
     if (sl_launch(&check, &result) != SL_OK || result.exit_code == SKIPPED)
         return SKIPPED;
     return cmocka_run_group_tests_name("gpu/matrix", tests, NULL, NULL);

@@ -23,7 +23,7 @@ static const cli_usage usage = {
     .description =
         "Describes a checkpoint, the folder of a run, a Hugging Face folder, a safetensors file, a token file "
         "or a schedule (CSV). The kind is found by looking into it. Without a file it describes this installation: "
-        "its version, the devices that it can use, and NCCL, or why it cannot.",
+        "its version, the devices that it can use, NCCL, or why it cannot, and how messages between ranks go.",
     .examples =
         "sluice info\nsluice info out\nsluice info out/checkpoints/step-00000100 --verify\nsluice info train.bin",
     .min_operands = 0,
@@ -31,24 +31,26 @@ static const cli_usage usage = {
 };
 
 /* The device and what its kernels run on, or why it cannot be opened. */
-static void describe_device(const char *spec, info_writer *out)
+static void describe_device(const char *spec, info_writer *out, sl_device **opened)
 {
     char text[256];
-    sl_device *device = NULL;
-    if (sl_device_open(spec, NULL, &device) == SL_OK)
-        info_text(out, spec, sl_kernel_describe(device, text, sizeof text));
+    if (sl_device_open(spec, NULL, opened) == SL_OK)
+        info_text(out, spec, sl_kernel_describe(*opened, text, sizeof text));
     else
         info_text(out, spec, sl_error_message());
-    sl_device_close(device);
 }
 
 static void describe_installation(info_writer *out)
 {
     char text[512];
+    sl_device *cpu = NULL, *gpu = NULL;
     info_text(out, "version", sl_version());
-    describe_device("cpu", out);
-    describe_device("cuda", out);
+    describe_device("cpu", out, &cpu);
+    describe_device("cuda", out, &gpu);
     info_text(out, "nccl", sl_nccl_describe(text, sizeof text));
+    info_text(out, "messages", sl_device_links_describe(gpu, text, sizeof text));
+    sl_device_close(gpu);
+    sl_device_close(cpu);
 }
 
 static bool has(const char *folder, const char *name)

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { QUEUES = 384 }; /* its streams are threads: for as many ranks as tests have */
+
 static sl_status test_open(int index, const sl_device_options *options, sl_device **out)
 {
     (void)index;
@@ -11,6 +13,7 @@ static sl_status test_open(int index, const sl_device_options *options, sl_devic
     if (!device)
         abort();
     device->threads = options->threads ? options->threads : 1;
+    device->head.queues = QUEUES;
     test_memory_open(device);
     *out = &device->head;
     return SL_OK;
@@ -52,8 +55,6 @@ static const sl_device_backend test_backend = {
     .event_synchronize = test_event_synchronize,
     .event_query = test_event_query,
     .event_elapsed = test_event_elapsed,
-    .share_limit = 64,
-    .shares_with_processes = true,
     .share = test_share,
     .unshare = test_leave,
     .attach = test_attach,

@@ -159,7 +159,9 @@ static sl_status run_steps(link_ring *ring, int rank)
     sl_status status = SL_OK;
     place at = { .device = NULL };
     SL_TRY(place_open(ring, rank, &at));
-    if (sl_device_links_count(at.links) != CHANNELS || strcmp(sl_device_links_reason(at.links), "") != 0)
+    const char *why =
+        strcmp(ring->way, "through NCCL") == 0 ? "SLUICE_DEVICE_LINKS is nccl" : "the ranks are on one machine";
+    if (sl_device_links_count(at.links) != CHANNELS || strcmp(sl_device_links_reason(at.links), why) != 0)
         SL_TRY(sl_fail(SL_ERR_INTERNAL, "not all are links: %s", sl_device_links_reason(at.links)));
     if (strcmp(sl_device_links_way(at.links), ring->way) != 0)
         SL_TRY(sl_fail(SL_ERR_INTERNAL, "messages go %s", sl_device_links_way(at.links)));
@@ -453,6 +455,61 @@ static void a_wish_that_means_nothing_is_an_error(void **state)
     }
 }
 
+/* Two ranks of one machine. */
+static void which_ranks_may_try_follows_from_what_they_say(void **state)
+{
+    (void)state;
+    static const struct {
+        sl_rank_offer other;
+        const char *obstacle; /* NULL: none */
+    } cases[] = {
+        { { .machine = 1, .process = 1, .kind = 1, .queues = 32, .neighbors = 5 }, NULL },
+        { { .machine = 1, .process = 2, .kind = 1, .queues = 8, .neighbors = 1 }, NULL },
+        { { .machine = 1, .process = 2, .kind = 1, .queues = 4, .neighbors = 1 },
+          "a process has too few queues to its device (CUDA_DEVICE_MAX_CONNECTIONS)" },
+        { { .machine = 1, .process = 1, .kind = 1, .queues = 32, .neighbors = 6 },
+          "too many ranks are threads of one process" },
+        { { .machine = 1, .process = 2, .kind = 1, .queues = 0, .neighbors = 1 }, "a device shares no memory" },
+        { { .machine = 2, .process = 2, .kind = 1, .queues = 32, .neighbors = 1 }, "ranks are on several machines" },
+        { { .machine = 1, .process = 2, .kind = 2, .queues = 32, .neighbors = 1 },
+          "the devices are of different kinds" },
+        { { .machine = 1, .process = 2, .kind = 1, .queues = 32, .neighbors = 1, .wish = SL_LINKS_NONE },
+          "SLUICE_DEVICE_LINKS is 0" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const sl_rank_offer offers[] = { { .machine = 1, .process = 1, .kind = 1, .queues = 32, .neighbors = 1 },
+                                         cases[i].other };
+        for (int a = 0; a < 2; a++) {
+            const char *obstacle = sl_rank_obstacle(offers, 2, a, 1 - a);
+            if (cases[i].obstacle ? !obstacle || strcmp(obstacle, cases[i].obstacle) != 0 : obstacle != NULL)
+                fail_msg("case %zu: %s", i, obstacle ? obstacle : "no obstacle");
+        }
+    }
+}
+
+static void the_way_of_messages_can_be_described(void **state)
+{
+    (void)state;
+    char text[256];
+    sl_device *device = NULL;
+    assert_string_equal(sl_device_links_describe(NULL, text, sizeof text), "host memory: there is no GPU");
+    assert_int_equal(sl_device_open("test", NULL, &device), SL_OK);
+    sl_device_links_describe(device, text, sizeof text);
+    if (strncmp(text, "device memory on one machine, ", 30) != 0)
+        fail_msg("%s", text);
+    setenv("SLUICE_DEVICE_LINKS", "0", 1);
+    assert_string_equal(sl_device_links_describe(device, text, sizeof text), "host memory: SLUICE_DEVICE_LINKS is 0");
+    setenv("SLUICE_DEVICE_LINKS", "nccl", 1);
+    sl_device_links_describe(device, text, sizeof text);
+    if (!strstr(text, ": SLUICE_DEVICE_LINKS is nccl"))
+        fail_msg("%s", text);
+    setenv("SLUICE_DEVICE_LINKS", "fast", 1);
+    assert_string_equal(sl_device_links_describe(device, text, sizeof text),
+                        "SLUICE_DEVICE_LINKS is 'fast': it can be 0, 1 or nccl");
+    unsetenv("SLUICE_DEVICE_LINKS");
+    sl_device_close(device);
+}
+
 #define TEST_OF(function, way)                                                                                         \
     {                                                                                                                  \
         .name = #function " (" #way ")", .test_func = function, .setup_func = choose_way, .teardown_func = leave_way,  \
@@ -475,6 +532,8 @@ int main(void)
         TEST_OF(an_error_of_nccl_ends_the_step, nccl),
         TEST_OF(the_environment_can_forbid_them, none),
         TEST_OF(a_wish_that_means_nothing_is_an_error, fast),
+        cmocka_unit_test(which_ranks_may_try_follows_from_what_they_say),
+        cmocka_unit_test(the_way_of_messages_can_be_described),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
