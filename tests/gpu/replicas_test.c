@@ -26,8 +26,8 @@ static const char *const modes[] = { "none", "optimizer", "full" };
 static struct scene {
     const char *device;
     int rounds, done; /* of all runs */
-    double slowest; /* seconds of a run */
-    char now[64];   /* what runs */
+    double slowest;   /* seconds of a run */
+    char now[64];     /* what runs */
     char error[512];
 } * scene;
 
