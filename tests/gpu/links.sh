@@ -10,7 +10,7 @@ arguments=(train --device cuda --data.text=text.txt --model.n_layer=8 --model.n_
 # way_environment WAY: what chooses how messages go.
 way_environment() {
     case $1 in
-    device) echo SLUICE_DEVICE_LINKS=1 ;;
+    device) echo SLUICE_DEVICE_LINKS= ;; # the default
     host) echo SLUICE_DEVICE_LINKS=0 ;;
     esac
 }

@@ -10,7 +10,7 @@ arguments=(train --device cuda --data.text=text.txt --model.n_layer=4 --model.n_
 # replicas_case PP SHARD KIND: a run; its losses and weights are those of the run through the host.
 replicas_case() {
     local pp=$1 shard=$2 kind=$3 name="pp $1, shard $2, $3" dir="$1-$2-$3" code=0
-    env SLUICE_DEVICE_LINKS=1 timeout 90 "$SLUICE" "${arguments[@]}" --run.out="$dir" --parallel.pp="$pp" --parallel.shard="$shard" \
+    timeout 90 "$SLUICE" "${arguments[@]}" --run.out="$dir" --parallel.pp="$pp" --parallel.shard="$shard" \
         --ranks-as "$kind" >"$dir.out" 2>"$dir.err" </dev/null || code=$?
     if [ $code -ne 0 ]; then
         echo "$name: exit code $code: $(head -c 300 "$dir.err" | head -2 | tr '\n' ' ')"
