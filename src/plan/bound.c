@@ -327,9 +327,11 @@ sl_status sl_instance_bounds(const sl_instance *instance, sl_plan_bound *out)
     found.makespan = larger(found.makespan, together.makespan);
     found.stage_time = larger(found.stage_time, together.stage_time);
     bool upward = instance->placement == SL_PLACEMENT_LOOP;
-    out->makespan = least_by_first_i(preludes, instance->ranks, upward, true, found.makespan);
-    out->stage_time =
-        upward ? least_by_first_i(preludes, instance->ranks, true, false, found.stage_time) : found.stage_time;
+    found.makespan = least_by_first_i(preludes, instance->ranks, upward, true, found.makespan);
+    if (upward)
+        found.stage_time = least_by_first_i(preludes, instance->ranks, true, false, found.stage_time);
+    SL_TRY(sl_windows_bound(instance, found.makespan, &found.makespan));
+    *out = found;
 done:
     sl_free(preludes);
     sl_free(forward);

@@ -48,4 +48,7 @@ SL_MUST_CHECK sl_status sl_instance_bounds(const sl_instance *instance, sl_plan_
 SL_MUST_CHECK sl_status sl_unrolled_bound(const sl_instance *instance, const double *tail, const double *most_forward,
                                           sl_plan_bound *out);
 
+/* Another part: raises the known bound of the makespan by what windows of time leave no room for. */
+SL_MUST_CHECK sl_status sl_windows_bound(const sl_instance *instance, double known, double *makespan);
+
 #endif

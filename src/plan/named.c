@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* Steps that the search for a pattern of a V may take, in seconds of sl_find_order(). */
@@ -83,6 +84,22 @@ static int stages_of(const named *name)
     return name->placement == SL_PLACEMENT_V ? 2 : 1;
 }
 
+/* The generator's schedule for two ranks and one microbatch, which each of them can make: if it fails there is no such
+ * name. */
+static sl_status make_sample(const char *name, sl_schedule **out)
+{
+    char known[400] = "";
+    size_t used = 0;
+    sl_status status = sl_schedule_generate(&(sl_generate_options){ .name = name, .ranks = 2, .microbatches = 1 }, out);
+    if (status != SL_ERR_ARGUMENT)
+        return status;
+    for (int n = 0; n < NAMES && used < sizeof known; n++)
+        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", n ? ", " : "", names[n].name);
+    for (int n = 0; sl_generator_name(n) && used < sizeof known; n++)
+        used += (size_t)snprintf(known + used, sizeof known - used, ", %s", sl_generator_name(n));
+    return sl_fail(SL_ERR_ARGUMENT, "there is no schedule '%.100s'; there are %s", name, known);
+}
+
 sl_status sl_plan_named_placement(const char *name, sl_placement *placement, int *stages_per_rank)
 {
     sl_status status = SL_OK;
@@ -94,7 +111,7 @@ sl_status sl_plan_named_placement(const char *name, sl_placement *placement, int
         return SL_OK;
     }
     /* Two ranks show where a generator puts its stages. */
-    SL_TRY(sl_schedule_generate(&(sl_generate_options){ .name = name, .ranks = 2, .microbatches = 1 }, &sample));
+    SL_TRY(make_sample(name, &sample));
     int stages = sl_schedule_stages(sample);
     *placement = stages > 2 && sl_schedule_rank_of(sample, 2) == 1 ? SL_PLACEMENT_V : SL_PLACEMENT_LOOP;
     *stages_per_rank = stages / 2;
@@ -110,12 +127,14 @@ static sl_status make_pattern(const named *name, const sl_plan_problem *problem,
     sl_plan_problem equal;
     sl_instance instance = { 0 };
     sl_order order = { 0 };
+    sl_plan_bound bound;
     sl_plan_problem_init(&equal, problem->ranks, problem->microbatches, name->placement, 0);
     equal.costs.stage.release = 0;
     equal.memory = name->limit(problem->ranks);
     SL_TRY(sl_instance_create(&equal, &instance));
     SL_TRY(sl_order_create(&instance, &order));
-    SL_TRY(sl_find_order(&instance, name->placement == SL_PLACEMENT_V ? PATTERN_BUDGET : 0, &order));
+    SL_TRY(sl_instance_bounds(&instance, &bound));
+    SL_TRY(sl_find_order(&instance, &bound, name->placement == SL_PLACEMENT_V ? PATTERN_BUDGET : 0, &order));
     SL_TRY(sl_order_schedule(&instance, &order, out));
 done:
     sl_order_destroy(&order);
@@ -189,26 +208,37 @@ sl_status sl_plan_make(const sl_plan_problem *problem, const char *name, sl_sche
     return found->pattern ? make_pattern(found, problem, out) : make_rounds(found, problem, out);
 }
 
-sl_status sl_plan_named(const sl_plan_problem *problem, const char *name, sl_plan_result **out)
+sl_status sl_plan_named_within(const sl_plan_problem *problem, const sl_instance *instance, const sl_plan_bound *bound,
+                               const char *name, sl_plan_result **out)
 {
     sl_status status = SL_OK;
     double started = sl_now();
-    sl_instance instance = { 0 };
     sl_schedule *schedule = NULL;
     sl_placement placement;
     int chunks;
 
-    SL_TRY(sl_instance_create(problem, &instance));
     SL_TRY(sl_plan_named_placement(name, &placement, &chunks));
-    SL_TRY(check_placement(&instance, proper_name(name), placement, chunks));
+    SL_TRY(check_placement(instance, proper_name(name), placement, chunks));
     sl_plan_problem sized = *problem;
-    sized.stages_per_rank = instance.chunks;
+    sized.stages_per_rank = instance->chunks;
     SL_TRY(sl_plan_make(&sized, name, &schedule));
     if (!sl_schedule_has_backward(schedule)) {
         sl_schedule_destroy(schedule);
         SL_TRY(sl_fail(SL_ERR_UNSUPPORTED, "%s goes forward alone: there is nothing to plan", name));
     }
-    SL_TRY(sl_plan_result_create(problem, &instance, schedule, proper_name(name), started, out));
+    SL_TRY(sl_plan_result_create(problem, instance, bound, schedule, proper_name(name), started, out));
+done:
+    return status;
+}
+
+sl_status sl_plan_named(const sl_plan_problem *problem, const char *name, sl_plan_result **out)
+{
+    sl_status status = SL_OK;
+    sl_instance instance = { 0 };
+    sl_plan_bound bound;
+    SL_TRY(sl_instance_create(problem, &instance));
+    SL_TRY(sl_instance_bounds(&instance, &bound));
+    SL_TRY(sl_plan_named_within(problem, &instance, &bound, name, out));
 done:
     sl_instance_destroy(&instance);
     return status;

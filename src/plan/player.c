@@ -9,6 +9,7 @@ static void free_playing(sl_playing *playing)
 {
     sl_free(playing->steps);
     sl_free(playing->fill);
+    sl_free(playing->pace);
     sl_free(playing->played);
     sl_free(playing->ready);
     sl_free(playing->marks);
@@ -21,6 +22,7 @@ static sl_status new_playing(const sl_player *self, sl_playing *out)
     int64_t ranks = self->instance->ranks, lanes = ranks * self->lanes;
     SL_TRY(SL_NEW_ARRAY(out->steps, ranks * self->length));
     SL_TRY(SL_NEW_ARRAY(out->fill, ranks));
+    SL_TRY(SL_NEW_ARRAY(out->pace, ranks * self->length));
     SL_TRY(SL_NEW_ARRAY(out->played, ranks * self->length));
     SL_TRY(SL_NEW_ARRAY(out->ready, lanes * self->instance->microbatches));
     SL_TRY(SL_NEW_ARRAY(out->marks, ranks * self->marks));
@@ -149,6 +151,7 @@ typedef struct player_view {
     const sl_player_lane *lane;
     const int *weight_order;
     const sl_operation *steps;
+    const uint8_t *pace;
     sl_played *played;
     int *count;
     double limit, share;
@@ -223,6 +226,7 @@ static bool advance(sl_player *self, int rank, int *top)
     player_view view = { .lane = self->lane + rank * self->lanes,
                          .weight_order = self->weight_order + (int64_t)rank * self->instance->chunks,
                          .steps = self->now.steps + first,
+                         .pace = self->now.pace + first,
                          .played = self->now.played + first,
                          .count = self->count + rank * self->lanes,
                          .limit = self->instance->limit + self->instance->slack,
@@ -245,7 +249,10 @@ static bool advance(sl_player *self, int rank, int *top)
         useful = !lane->is_forward || make_room(&view, &own, lane->memory);
         if (!useful)
             break;
-        fill_gap(&view, &own, ready);
+        if (view.pace[own.at] == SL_PACE_ONE && own.weights > 0)
+            play_weight(&view, &own, next_weight(&view));
+        if (view.pace[own.at] != SL_PACE_NONE)
+            fill_gap(&view, &own, ready);
         sl_played *played = &view.played[own.at];
         played->weights = weights - own.weights;
         played->waited = ready > own.now;
@@ -368,6 +375,7 @@ static void copy_order(const sl_player *self, int rank, const sl_playing *from, 
 {
     int64_t first = (int64_t)rank * self->length + self->changed[rank], count = self->length - self->changed[rank];
     memcpy(to->steps + first, from->steps + first, (size_t)count * sizeof *to->steps);
+    memcpy(to->pace + first, from->pace + first, (size_t)count * sizeof *to->pace);
     to->fill[rank] = from->fill[rank];
 }
 

@@ -1,5 +1,5 @@
 /* The player runs a given order of F and I on every rank and adds the W by two rules: when an F has no room, and when
- * they fit into a gap. It keeps the order that was accepted last, so that another one is played only from the place
+ * they fit into a gap. Before single steps it may differ from the second. It keeps the order that was accepted last, so that another one is played only from the place
  * on at which the two differ. What the wave search and the local search share. */
 #ifndef SL_PLAN_PLAYER_H
 #define SL_PLAN_PLAYER_H
@@ -35,10 +35,14 @@ typedef struct sl_player_rank {
     int weights; /* W that could run, of all chunks */
 } sl_player_rank;
 
+/* The W before a step that it does not need for room: those that fit into the gap, none, or one even without a gap. */
+typedef enum sl_pace { SL_PACE_GAP, SL_PACE_NONE, SL_PACE_ONE, SL_PACE_COUNT } sl_pace;
+
 /* All that an order leads to; once for the order being played and once for the accepted one. */
 typedef struct sl_playing {
     sl_operation *steps;   /* (ranks, length) */
     double *fill;          /* (ranks) share of a W that a gap must have to be filled by it */
+    uint8_t *pace;         /* (ranks, length) sl_pace of each place */
     sl_played *played;     /* (ranks, length) */
     double *ready;         /* (ranks, lanes, microbatches) */
     sl_player_rank *marks; /* (ranks, marks) the rank before every few steps */

@@ -1,16 +1,18 @@
-/* Local search on the order itself: single F and I move, W follow. It mends what a wave cannot have: a start and an end
- * that differ from the middle. */
+/* Local search on the order itself: single F and I move, W follow; in small orders single W move as well. It mends what a
+ * wave cannot have: a start and an end that differ from the middle. */
 #include "plan/polish.h"
 
 #include <math.h>
 #include <string.h>
+
+enum { TRIES_FOR_PACES = 100 }; /* of every step that the effort must allow; else moves of F and I are worth more */
 
 typedef struct polish {
     sl_player player;
     sl_order *best;
     sl_critical critical;
     double cost, best_cost; /* of the accepted steps, and the least so far */
-    int64_t until;
+    bool has_paces;         /* the paces of single steps change, too */
     double bound;
     uint64_t random;
 } polish;
@@ -55,13 +57,20 @@ static void shift(polish *self, int rank, int from, int to)
     sl_player_change(&self->player, rank, to < from ? to : from);
 }
 
-/* Moves a step a few places forward or back; most often one on the critical path. */
-static void move_step(polish *self)
+/* A step, most often one on the critical path. */
+static void choose_step(polish *self, int *rank, int *step)
 {
     const sl_critical_step *critical = &self->critical.steps[(int)(draw(self) * self->critical.count)];
     bool any = self->critical.count == 0 || draw(self) < 0.3;
-    int rank = any ? (int)(draw(self) * self->player.instance->ranks) : critical->rank;
-    int from = any ? (int)(draw(self) * self->player.length) : critical->step;
+    *rank = any ? (int)(draw(self) * self->player.instance->ranks) : critical->rank;
+    *step = any ? (int)(draw(self) * self->player.length) : critical->step;
+}
+
+/* Moves a step a few places forward or back. */
+static void move_step(polish *self)
+{
+    int rank, from;
+    choose_step(self, &rank, &from);
     int distance = 1 + (int)(draw(self) * draw(self) * 8);
     shift(self, rank, from, draw(self) < 0.5 ? from - distance : from + distance);
 }
@@ -126,12 +135,24 @@ static void choose_fill(polish *self)
     }
 }
 
+/* Another pace at a place, most often on the critical path. */
+static void move_pace(polish *self)
+{
+    int rank, step;
+    choose_step(self, &rank, &step);
+    self->player.now.pace[(int64_t)rank * self->player.length + step] = (uint8_t)(draw(self) * SL_PACE_COUNT);
+    sl_player_change(&self->player, rank, step);
+}
+
 /* One move of one kind or another, sometimes several. */
 static void move(polish *self)
 {
     static const double fills[] = { 1, 0.75, 0.5, 0.25, 0.001 };
+    bool pace = self->has_paces && draw(self) < 0.2;
     double kind = draw(self);
-    if (kind < 0.15) {
+    if (pace) {
+        move_pace(self);
+    } else if (kind < 0.15) {
         int rank = (int)(draw(self) * self->player.instance->ranks);
         set_fill(self, rank, fills[(int)(draw(self) * 5)]);
     } else if (kind < 0.6) {
@@ -143,13 +164,14 @@ static void move(polish *self)
         move_step(self);
 }
 
-/* Annealing: an order may be worse than the one before by a random amount, less and less. */
-static void run(polish *self)
+/* Annealing while the steps played are between the two: an order may be worse than the one before by a random amount, less
+ * and less. */
+static void run(polish *self, int64_t from, int64_t until)
 {
     static const double WARMTH = 2e-4; /* of the cost: what is allowed at the start, on the mean */
     self->best_cost = self->cost;
-    while (self->player.placed < self->until && self->best->value > self->bound * (1 + 1e-12)) {
-        double cost = self->cost, left = 1 - (double)self->player.placed / (double)self->until;
+    while (self->player.placed < until && self->best->value > self->bound * (1 + 1e-12)) {
+        double cost = self->cost, left = 1 - (double)(self->player.placed - from) / (double)(until - from);
         move(self);
         self->cost = cost - WARMTH * left * self->best_cost * log(1 - draw(self));
         if (!try_steps(self))
@@ -179,16 +201,20 @@ done:
 sl_status sl_polish(const sl_instance *instance, int64_t effort, double bound, sl_order *best)
 {
     sl_status status = SL_OK;
-    polish self = { .best = best, .cost = INFINITY, .until = effort, .bound = bound, .random = 0x2545f4914f6cdd1d };
+    polish self = { .best = best, .cost = INFINITY, .bound = bound, .random = 0x2545f4914f6cdd1d };
     SL_TRY(reserve(&self, instance));
-    int64_t count = 0;
+    int64_t count = 0, steps = (int64_t)self.player.length * instance->ranks;
     for (int64_t n = 0; n < best->length * instance->ranks; n++) {
         if (sl_operation_kind_of(best->operations[n]) != SL_OPERATION_W)
             self.player.now.steps[count++] = best->operations[n];
     }
     choose_fill(&self);
-    if (isfinite(self.cost)) /* the order fits into memory */
-        run(&self);
+    if (isfinite(self.cost)) { /* the order fits into memory */
+        int64_t without = effort / steps > TRIES_FOR_PACES * steps ? effort / 10 * 3 : effort;
+        run(&self, 0, without);
+        self.has_paces = true;
+        run(&self, without, effort);
+    }
 done:
     release(&self);
     return status;

@@ -61,8 +61,8 @@ static void fill_figures(sl_plan_result *self, const sl_instance *instance, cons
     figures->gap_stage_time = gap(figures->stage_time, figures->bound.stage_time);
 }
 
-sl_status sl_plan_result_create(const sl_plan_problem *problem, const sl_instance *instance, sl_schedule *schedule,
-                                const char *method, double started, sl_plan_result **out)
+sl_status sl_plan_result_create(const sl_plan_problem *problem, const sl_instance *instance, const sl_plan_bound *bound,
+                                sl_schedule *schedule, const char *method, double started, sl_plan_result **out)
 {
     sl_status status = SL_OK;
     sl_plan_result *self = NULL;
@@ -72,8 +72,8 @@ sl_status sl_plan_result_create(const sl_plan_problem *problem, const sl_instanc
 
     SL_TRY(SL_NEW(self));
     self->figures.method = method;
+    self->figures.bound = *bound;
     SL_TRY(SL_NEW_ARRAY(self->peak_memory, instance->ranks));
-    SL_TRY(sl_instance_bounds(instance, &self->figures.bound));
     SL_TRY(plan_costs(problem, instance->stages, &costs, &stages));
     SL_TRY(sl_schedule_simulate(schedule, &costs, NULL, 0, &timeline));
     self->schedule = schedule;

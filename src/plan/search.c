@@ -117,13 +117,11 @@ done:
     return status;
 }
 
-sl_status sl_find_order(const sl_instance *instance, double budget_seconds, sl_order *best)
+sl_status sl_find_order(const sl_instance *instance, const sl_plan_bound *bounds, double budget_seconds, sl_order *best)
 {
     sl_status status = SL_OK;
     sl_placer placer = { 0 };
-    sl_plan_bound bounds;
-    SL_TRY(sl_instance_bounds(instance, &bounds));
-    double bound = instance->objective == SL_OBJECTIVE_MAKESPAN ? bounds.makespan : bounds.stage_time;
+    double bound = instance->objective == SL_OBJECTIVE_MAKESPAN ? bounds->makespan : bounds->stage_time;
     int64_t effort = (int64_t)(budget_seconds * EFFORT_PER_SECOND);
     SL_TRY(sl_placer_create(instance, &placer));
     if (instance->chunks == 1)
@@ -163,17 +161,19 @@ sl_status sl_plan_search(const sl_plan_problem *problem, double budget_seconds, 
     sl_order order = { 0 };
     sl_schedule *schedule = NULL;
     sl_plan_result *best = NULL, *other = NULL;
+    sl_plan_bound bound;
 
     SL_TRY(sl_instance_create(problem, &instance));
     if (!(budget_seconds >= 0))
         SL_TRY(sl_fail(SL_ERR_ARGUMENT, "a budget of %g seconds: 0 or more is needed", budget_seconds));
     SL_TRY(sl_order_create(&instance, &order));
-    SL_TRY(sl_find_order(&instance, budget_seconds, &order));
+    SL_TRY(sl_instance_bounds(&instance, &bound));
+    SL_TRY(sl_find_order(&instance, &bound, budget_seconds, &order));
     SL_TRY(sl_order_schedule(&instance, &order, &schedule));
-    SL_TRY(sl_plan_result_create(problem, &instance, schedule, order.method, started, &best));
+    SL_TRY(sl_plan_result_create(problem, &instance, &bound, schedule, order.method, started, &best));
     sl_order_destroy(&order);
     for (int n = 0; sl_plan_generator(n) && !is_optimal(best, problem->objective); n++) {
-        if (sl_plan_named(problem, sl_plan_generator(n), &other) == SL_OK)
+        if (sl_plan_named_within(problem, &instance, &bound, sl_plan_generator(n), &other) == SL_OK)
             keep_better(problem->objective, other, &best);
     }
     best->figures.seconds = sl_now() - started;

@@ -126,11 +126,38 @@ static void bounds_are_at_least_the_reference_and_below_all_schedules(void **sta
     assert_int_equal(rows, 468);
 }
 
+/* What an exact solver proved to be the best of eight uneven stages: the bound is within 1.3% of it. */
+static void windows_show_what_uneven_stages_wait_for(void **state)
+{
+    (void)state;
+    static const double costs[8][3] = { { 7.01, 11.33, 7.09 }, { 7.66, 9.83, 10.36 },   { 8.01, 13.6, 7.72 },
+                                        { 9.62, 13.18, 7.13 }, { 10.35, 10.28, 10.44 }, { 8.04, 11.94, 7.21 },
+                                        { 12.56, 9.02, 7.77 }, { 12.59, 10.4, 5.7 } };
+    const double best = 561.54;
+    sl_stage_cost stages[8];
+    sl_plan_problem problem;
+    sl_plan_bound bound;
+    sl_plan_problem_init(&problem, 8, 16, SL_PLACEMENT_LOOP, 1);
+    for (int stage = 0; stage < 8; stage++) {
+        stages[stage] = problem.costs.stage;
+        stages[stage].f = costs[stage][0];
+        stages[stage].i = costs[stage][1];
+        stages[stage].w = costs[stage][2];
+    }
+    problem.costs.stages = stages;
+    problem.costs.latency = 1;
+    problem.memory = 8;
+    assert_int_equal(sl_plan_bounds(&problem, &bound), SL_OK);
+    assert_true(bound.makespan <= best);
+    assert_true(bound.makespan >= best * (1 - 0.013));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bounds_are_never_above_the_best_order),
         cmocka_unit_test(bounds_are_at_least_the_reference_and_below_all_schedules),
+        cmocka_unit_test(windows_show_what_uneven_stages_wait_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

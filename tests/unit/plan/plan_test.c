@@ -299,6 +299,10 @@ static void refuses_what_cannot_be_planned(void **state)
     assert_int_equal(sl_plan_search(&good, NAN, &result), SL_ERR_ARGUMENT);
     assert_int_equal(sl_plan_named(&good, "ForwardOnly", &result), SL_ERR_UNSUPPORTED);
     assert_int_equal(sl_plan_named(&good, "NoSuch", &result), SL_ERR_ARGUMENT);
+    assert_string_equal(sl_error_message(),
+                        "there is no schedule 'NoSuch'; there are ZB-H1, ZB-H2, ZB-1p, ZB-2p, V-ZB, V-Half, V-Min, "
+                        "GPipe, 1F1B, Interleaved1F1B, LoopedBFS, InterleavedZeroBubble, ZBVZeroBubble, DualPipeV, "
+                        "ForwardOnly, ForwardOnlyV");
 }
 
 /* The least memory that the error names is enough. */

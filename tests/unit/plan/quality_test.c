@@ -122,13 +122,13 @@ static double draw(void)
     return (double)(seed >> 11) * 0x1p-53;
 }
 
-/* One stage a rank, each cost 10 to 50% off: 0.5% over the bound on the mean, 2% at most but for one of 100. */
+/* One stage a rank, each cost 10 to 50% off: 0.5% over the bound on the mean, 2% at most. */
 static void linear_plans_of_uneven_stages_are_near_the_bound(void **state)
 {
     (void)state;
     static const int sizes[] = { 4, 6, 8, 12, 16 };
     double sum = 0, worst = 0;
-    int count = 0, above = 0;
+    int count = 0;
     for (int n = 0; n < (full ? 200 : 20); n++) {
         sl_stage_cost stages[16];
         sl_plan_problem problem;
@@ -149,16 +149,13 @@ static void linear_plans_of_uneven_stages_are_near_the_bound(void **state)
         sum += gap;
         worst = gap > worst ? gap : worst;
         count++;
-        above += gap > 0.02;
         if (gap > 0.02)
             print_message("%d ranks, %d microbatches, memory %g, spread %.2f: %.2f%% over %g\n", ranks,
                           problem.microbatches, problem.memory, spread, 100 * gap, figures.bound.makespan);
     }
-    print_message("uneven: mean %.3f%%, worst %.3f%% over the bound, %d of %d above 2%%\n", 100 * sum / count,
-                  100 * worst, above, count);
+    print_message("uneven: mean %.3f%%, worst %.3f%% over the bound\n", 100 * sum / count, 100 * worst);
     assert_true(sum / count <= 0.005);
-    assert_true(worst <= 0.03);
-    assert_true(above <= count / 100);
+    assert_true(worst <= 0.02);
 }
 
 int main(int argc, char **argv)
