@@ -1,5 +1,6 @@
 /* Seconds of units measured here: two of each kind in the order of the model, in as many threads at once as ranks will
- * work at once, so that what processors share (caches, memory) is shared here as well. */
+ * work at once, so that what processors share (caches, memory) is shared here as well. If ranks are more than cores, once
+ * with one a core and once with all: those that take turns on a core find its caches full of the others' data. */
 #include "tune/tune.h"
 
 #include "base/alloc.h"
@@ -7,7 +8,6 @@
 
 #include <math.h>
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -27,7 +27,8 @@ typedef struct chain {
     pthread_mutex_t gate; /* held until all threads are there */
     bool abandoned;       /* they are not: nothing is run */
     pthread_barrier_t barrier;
-    bool stop; /* set by the first thread between two barriers */
+    bool stop;    /* set by the first thread between two barriers */
+    double whole; /* found: seconds of all kinds and phases, once each */
 } chain;
 
 /* Memory and pointers of one unit in one thread. */
@@ -48,13 +49,11 @@ typedef struct chain_copy {
     int block_count;
     size_t block_capacity;
     unit_memory *units;
-    double *samples; /* (kind, what is timed, pass) */
-    int *counts;     /* (kind, what is timed) */
+    double *sums; /* (kind, what is timed) seconds */
+    int *counts;  /* (kind, what is timed) */
     sl_status status;
     char message[512];
 } chain_copy;
-
-enum { MOST_SAMPLES = 2 * SAME_KIND * MOST_PASSES };
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
@@ -206,8 +205,8 @@ static double work_clock(const chain *all)
 static void add_sample(chain_copy *copy, int unit, int timed, double seconds)
 {
     int cell = copy->chain->kinds[unit] * TIMED_COUNT + timed;
-    if (copy->counts[cell] < MOST_SAMPLES)
-        copy->samples[cell * MOST_SAMPLES + copy->counts[cell]++] = seconds;
+    copy->sums[cell] += seconds;
+    copy->counts[cell]++;
 }
 
 static sl_status time_phase(chain_copy *copy, int unit, sl_phase phase, bool counts)
@@ -292,51 +291,57 @@ static void *run_copy(void *user)
     return NULL;
 }
 
-static int by_value(const void *a, const void *b)
+/* The mean of what was timed over passes, units of the kind and copies: a step is a sum of many. */
+static double mean_of(const chain_copy *copies, int copy_count, int cell)
 {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-/* The median over passes, units of the kind and copies, since a step takes what is usual. Measured at several moments the
- * least counts: what disturbs one makes nothing faster. */
-static sl_status take_medians(const chain_copy *copies, int copy_count, tune_costs *costs)
-{
-    sl_status status = SL_OK;
-    double *values = NULL;
-    SL_TRY(SL_NEW_ARRAY(values, copy_count * MOST_SAMPLES));
-    for (int cell = 0; cell < copies[0].chain->kind_count * TIMED_COUNT; cell++) {
-        int count = 0;
-        for (int c = 0; c < copy_count; c++) {
-            memcpy(values + count, copies[c].samples + (ptrdiff_t)cell * MOST_SAMPLES,
-                   (size_t)copies[c].counts[cell] * sizeof *values);
-            count += copies[c].counts[cell];
-        }
-        if (count == 0)
-            continue;
-        qsort(values, (size_t)count, sizeof *values, by_value);
-        tune_cost *cost = &costs->kinds[cell / TIMED_COUNT];
-        double *fields[TIMED_COUNT] = { &cost->f, &cost->i, &cost->w, &cost->b, &cost->pack_f, &cost->pack_i };
-        double *field = fields[cell % TIMED_COUNT], value = values[count / 2];
-        *field = costs->measured ? fmin(*field, value) : value;
+    double sum = 0;
+    int count = 0;
+    for (int c = 0; c < copy_count; c++) {
+        sum += copies[c].sums[cell];
+        count += copies[c].counts[cell];
     }
-    costs->measured = true;
-done:
-    sl_free(values);
-    return status;
+    return count > 0 ? sum / count : 0;
 }
 
+/* Seconds of all kinds and phases, once each. */
+static double whole_of(const chain_copy *copies, int copy_count)
+{
+    double whole = 0;
+    for (int cell = 0; cell < copies[0].chain->kind_count * TIMED_COUNT; cell++)
+        whole += mean_of(copies, copy_count, cell);
+    return whole;
+}
+
+/* Measured at several moments the one counts in which the whole chain took least: what disturbs makes nothing faster. Its
+ * parts stay together, since the sum of each part's best moment is a time that no step has. */
+static void take_means(const chain_copy *copies, int copy_count, tune_costs *costs)
+{
+    double whole = copies[0].chain->whole;
+    if (costs->measured > 0 && costs->measured <= whole)
+        return;
+    costs->measured = whole;
+    for (int kind = 0; kind < copies[0].chain->kind_count; kind++) {
+        tune_cost *cost = &costs->kinds[kind];
+        double *fields[TIMED_COUNT] = { &cost->f, &cost->i, &cost->w, &cost->b, &cost->pack_f, &cost->pack_i };
+        for (int timed = 0; timed < TIMED_COUNT; timed++)
+            *fields[timed] = mean_of(copies, copy_count, kind * TIMED_COUNT + timed);
+    }
+}
+
+/* Runs the chain in so many threads; costs may be NULL, if only the whole is wanted. */
 static sl_status run_copies(chain *all, int copy_count, tune_costs *costs)
 {
     sl_status status = SL_OK;
     chain_copy *copies = NULL;
     pthread_t *threads = NULL;
     int started = 0, cells = all->kind_count * TIMED_COUNT;
+    if (pthread_barrier_init(&all->barrier, NULL, (unsigned)copy_count) != 0)
+        return sl_fail(SL_ERR_MEMORY, "no barrier for %d threads", copy_count);
     SL_TRY(SL_NEW_ARRAY(copies, copy_count));
     SL_TRY(SL_NEW_ARRAY(threads, copy_count));
     for (int c = 0; c < copy_count; c++) {
         copies[c] = (chain_copy){ .chain = all, .first = c == 0 };
-        SL_TRY(SL_NEW_ARRAY(copies[c].samples, (int64_t)cells * MOST_SAMPLES));
+        SL_TRY(SL_NEW_ARRAY(copies[c].sums, cells));
         SL_TRY(SL_NEW_ARRAY(copies[c].counts, cells));
     }
     pthread_mutex_lock(&all->gate);
@@ -351,10 +356,13 @@ static sl_status run_copies(chain *all, int copy_count, tune_costs *costs)
         if (copies[c].status != SL_OK)
             SL_TRY(sl_fail(copies[c].status, "measuring a layer: %s", copies[c].message));
     }
-    SL_TRY(take_medians(copies, copy_count, costs));
+    all->whole = whole_of(copies, copy_count);
+    if (costs)
+        take_means(copies, copy_count, costs);
 done:
+    pthread_barrier_destroy(&all->barrier);
     for (int c = 0; copies && c < copy_count; c++) {
-        sl_free(copies[c].samples);
+        sl_free(copies[c].sums);
         sl_free(copies[c].counts);
     }
     sl_free(threads);
@@ -388,7 +396,7 @@ done:
     return status;
 }
 
-sl_status sl_tune_measure_costs(const tune_model *model, int copies, tune_costs *costs)
+sl_status sl_tune_measure_costs(const tune_model *model, int ranks, int cores, tune_costs *costs)
 {
     sl_status status = SL_OK;
     sl_device *device = NULL;
@@ -397,16 +405,18 @@ sl_status sl_tune_measure_costs(const tune_model *model, int copies, tune_costs 
                   .threads = (int)model->config->parallel.threads,
                   .device = model->plan->device,
                   .gate = PTHREAD_MUTEX_INITIALIZER };
-    bool barrier = false;
+    bool crowded = ranks > cores && costs->measured == 0;
+    double crowd = 0;
     SL_TRY(sl_device_open(all.device, &(sl_device_options){ .threads = all.threads }, &device));
     SL_TRY(build_chain(model, costs, device, &all));
-    barrier = pthread_barrier_init(&all.barrier, NULL, (unsigned)copies) == 0;
-    if (!barrier)
-        SL_TRY(sl_fail(SL_ERR_MEMORY, "no barrier for %d threads", copies));
-    SL_TRY(run_copies(&all, copies, costs));
+    if (crowded) {
+        SL_TRY(run_copies(&all, ranks, NULL));
+        crowd = all.whole;
+    }
+    SL_TRY(run_copies(&all, ranks < cores ? ranks : cores, costs));
+    if (crowded)
+        costs->crowded = fmax(1, crowd / all.whole);
 done:
-    if (barrier)
-        pthread_barrier_destroy(&all.barrier);
     for (int u = 0; u < all.count; u++)
         sl_stage_program_destroy(all.programs[u]);
     sl_free(all.programs);

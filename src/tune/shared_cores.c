@@ -90,7 +90,9 @@ static void finish_part(core_share *share, core_rank *rank)
 static bool advance_time(core_share *share, double copies, double cores, double *ends)
 {
     int active = start_ready(share);
-    double speed = active * copies > cores ? cores / (active * copies) : 1, step = INFINITY;
+    double speed = 1, step = INFINITY;
+    if (active * copies > cores)
+        speed = cores / (active * copies * fmax(1, share->stages->crowded));
     for (int r = 0; r < share->rank_count; r++) {
         const core_rank *rank = &share->ranks[r];
         if (rank->runs)

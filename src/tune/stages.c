@@ -7,11 +7,10 @@
 #include <math.h>
 #include <string.h>
 
-/* As many copies as ranks will work at once. */
 static sl_status measure_costs(const sl_tune *tune, tune_costs *costs)
 {
     double cores = sl_tune_cores() / (double)tune->config->parallel.threads;
-    return sl_tune_measure_costs(&tune->model, (int)fmax(1, fmin(tune->ranks, cores)), costs);
+    return sl_tune_measure_costs(&tune->model, tune->ranks, (int)fmax(1, cores), costs);
 }
 
 sl_status sl_tune_measure_again(sl_tune *tune)
@@ -110,6 +109,7 @@ sl_status sl_tune_make_stages(sl_tune *tune, const tune_candidate *candidate, tu
     const tune_costs *costs = NULL;
     tune_stages made = { .count = candidate->pp * candidate->chunks };
     SL_TRY(find_costs(tune, candidate, &costs));
+    made.crowded = costs->crowded;
     SL_TRY(SL_NEW_ARRAY(made.cuts, made.count));
     SL_TRY(SL_NEW_ARRAY(made.costs, made.count));
     SL_TRY(SL_NEW_ARRAY(made.hops, (int64_t)6 * made.count));

@@ -50,8 +50,9 @@ typedef struct tune_cost {
 typedef struct tune_costs {
     int64_t rows;
     int recompute;
-    bool packs; /* a step has several microbatches: train packs weights once for all of them */
-    bool measured;
+    bool packs;       /* a step has several microbatches: train packs weights once for all of them */
+    double measured;  /* seconds of all kinds and phases, once each; 0: not measured */
+    double crowded;   /* how much longer work takes while all ranks share the cores; 0: they have one each */
     tune_cost *kinds; /* (kind_count) */
 } tune_costs;
 
@@ -60,8 +61,9 @@ SL_MUST_CHECK sl_status sl_tune_build_unit(const tune_model *model, const sl_gra
                                            const tune_costs *costs, sl_device *device, sl_stage_program **program);
 /* Fills kinds from the model of FLOPs and bytes. */
 SL_MUST_CHECK sl_status sl_tune_count_costs(const tune_model *model, const sl_cluster *cluster, tune_costs *costs);
-/* Replaces the seconds by those that `copies` threads measure here, all at once; measured again, the less stays. */
-SL_MUST_CHECK sl_status sl_tune_measure_costs(const tune_model *model, int copies, tune_costs *costs);
+/* Replaces the seconds by those that threads measure here, as many at once as ranks will work at once; measured again, the
+ * less stays. */
+SL_MUST_CHECK sl_status sl_tune_measure_costs(const tune_model *model, int ranks, int cores, tune_costs *costs);
 
 /* ---- What ranks cost each other (machine.c) --------------------------------------------------- */
 
@@ -115,6 +117,7 @@ typedef struct tune_stages {
     sl_stage_cost *costs; /* activation in bytes */
     double *hops;         /* seconds from stage s to s + 1 */
     double *kept, *scratch, *params, *grads, *elements;
+    double crowded; /* of the costs */
 } tune_stages;
 
 /* What units cost a stage: seconds, and bytes that it holds all the time and for each microbatch in flight. */
@@ -157,7 +160,8 @@ double sl_tune_snapshot_memory(const tune_setting *setting, const tune_stages *s
 SL_MUST_CHECK sl_status sl_tune_find_memory(const tune_setting *setting, const tune_stages *stages,
                                             const sl_timeline *timeline, tune_candidate *candidate);
 
-/* When each rank has run its actions if `copies` pipelines share `cores`: ends (ranks). */
+/* When each rank has run its actions if `copies` pipelines share `cores`: ends (ranks). While more ranks than cores are at
+ * work they take stages->crowded times as long. */
 SL_MUST_CHECK sl_status sl_tune_share_cores(const sl_schedule *schedule, const tune_stages *stages, int copies,
                                             double cores, double *ends);
 

@@ -92,6 +92,7 @@ static double end_by_ticks(const sl_schedule *schedule, const tune_stages *stage
             working += works[r] = can_work(&self, r);
         idle = working ? 0 : idle + 1;
         double speed = fmin(1, cores / fmax(1, working * copies));
+        speed /= working * copies > cores ? fmax(1, stages->crowded) : 1;
         self.now += tick;
         for (int r = 0; r < ranks; r++) {
             self.left[r] -= works[r] ? tick * speed : 0;
@@ -134,7 +135,9 @@ static void ranks_that_share_cores_take_as_long_as_in_small_ticks(void **state)
             costs[s] = (sl_stage_cost){ .f = draw(0.5, 2), .i = draw(0.5, 2), .w = draw(0.5, 2), .b = draw(1, 4) };
             hops[s] = draw(0, 0.5);
         }
-        const tune_stages stages = { .count = count, .costs = costs, .hops = hops };
+        const tune_stages stages = {
+            .count = count, .costs = costs, .hops = hops, .crowded = round % 2 ? draw(1, 1.5) : 0
+        };
         double cores = floor(draw(1, 1 + ranks * copies));
         assert_int_equal(sl_tune_share_cores(schedule, &stages, copies, cores, ends), SL_OK);
         for (int r = 0; r < ranks; r++)

@@ -360,21 +360,24 @@ static void failures_while_measuring_leave_the_costs_as_they_were(void **state)
     const tune_cost before = costs.kinds[0];
     char *device = tune->plan->device, nowhere[] = "nowhere";
     tune->plan->device = nowhere;
-    assert_int_not_equal(sl_tune_measure_costs(&tune->model, 2, &costs), SL_OK);
+    assert_int_not_equal(sl_tune_measure_costs(&tune->model, 2, 2, &costs), SL_OK);
     assert_non_null(strstr(sl_error_message(), "nowhere"));
     tune->plan->device = device;
     for (int64_t n = 0;; n += 1 + n / 8) {
         sl_alloc_fail_after(n);
-        sl_status status = sl_tune_measure_costs(&tune->model, 2, &costs);
+        sl_status status = sl_tune_measure_costs(&tune->model, 2, 2, &costs);
         sl_alloc_fail_after(-1);
         if (status == SL_OK)
             break;
         assert_int_equal(status, SL_ERR_MEMORY);
-        assert_true(!costs.measured && costs.kinds[0].f == before.f && costs.kinds[0].b == before.b);
+        assert_true(costs.measured == 0 && costs.kinds[0].f == before.f && costs.kinds[0].b == before.b);
         failures++;
     }
     assert_true(failures > 20);
-    assert_true(costs.measured && costs.kinds[0].f > 0);
+    assert_true(costs.measured > 0 && costs.crowded == 0 && costs.kinds[0].f > 0);
+    costs.measured = 0;
+    assert_int_equal(sl_tune_measure_costs(&tune->model, 2, 1, &costs), SL_OK); /* two ranks on one core */
+    assert_true(costs.measured > 0 && costs.crowded >= 1);
     sl_tune_destroy(tune);
 }
 
