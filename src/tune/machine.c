@@ -21,8 +21,10 @@ typedef struct machine_probe {
 } machine_probe;
 
 /* A thread that plays one rank. */
-typedef struct machine_rank {
+typedef struct machine_rank machine_rank;
+struct machine_rank {
     const machine_probe *probe;
+    sl_status (*measure)(machine_rank *);
     sl_group *world;
     sl_group *group; /* of the collective that is timed */
     sl_device *device;
@@ -35,7 +37,7 @@ typedef struct machine_rank {
     tune_machine found;
     sl_status status;
     char message[512];
-} machine_rank;
+};
 
 /* ---- What is timed --------------------------------------------------------------------------- */
 
@@ -183,11 +185,35 @@ done:
     return status;
 }
 
-static sl_status time_all(machine_rank *rank)
+/* What ranks wait for most of the time: long enough that they sleep. */
+static sl_status time_waits(machine_rank *rank)
+{
+    sl_status status = SL_OK;
+    SL_TRY(time_call(rank, call_round, &rank->found.round));
+    rank->found.round /= ROUNDS;
+    SL_TRY(time_messages(rank));
+done:
+    return status;
+}
+
+/* What they do all at once. */
+static sl_status time_work(machine_rank *rank)
+{
+    sl_status status = SL_OK;
+    tune_machine *found = &rank->found;
+    for (int dp = 2; dp <= rank->probe->ranks && found->exchange_count < TUNE_EXCHANGES; dp++) {
+        if (rank->probe->ranks % dp == 0)
+            SL_TRY(time_exchange(rank, dp, &found->exchanges[found->exchange_count++]));
+    }
+    SL_TRY(time_update(rank));
+done:
+    return status;
+}
+
+static sl_status measure_with_memory(machine_rank *rank)
 {
     sl_status status = SL_OK;
     const sl_train_config *config = rank->probe->model->config;
-    tune_machine *found = &rank->found;
     void *block = NULL;
     size_t room = share_of(rank->probe->grad_bytes, 1, 1);
     rank->dtype = (sl_dtype)config->precision.grad;
@@ -198,14 +224,7 @@ static sl_status time_all(machine_rank *rank)
     SL_TRY(sl_stream_synchronize(rank->stream));
     rank->data = block;
     rank->result = rank->data + room;
-    SL_TRY(time_call(rank, call_round, &found->round));
-    found->round /= ROUNDS;
-    SL_TRY(time_messages(rank));
-    for (int dp = 2; dp <= rank->probe->ranks && found->exchange_count < TUNE_EXCHANGES; dp++) {
-        if (rank->probe->ranks % dp == 0)
-            SL_TRY(time_exchange(rank, dp, &found->exchanges[found->exchange_count++]));
-    }
-    SL_TRY(time_update(rank));
+    SL_TRY(rank->measure(rank));
 done:
     sl_device_free(rank->device, block);
     sl_stream_destroy(rank->stream);
@@ -216,7 +235,7 @@ done:
 static void *play_rank(void *user)
 {
     machine_rank *rank = user;
-    rank->status = time_all(rank);
+    rank->status = measure_with_memory(rank);
     if (rank->status != SL_OK) {
         snprintf(rank->message, sizeof rank->message, "%s", sl_error_message());
         sl_group_fail(rank->world, rank->status); /* nobody waits for this rank any more */
@@ -273,23 +292,21 @@ static void count_model(machine_probe *probe)
     probe->grad_bytes = probe->elements * (double)sl_dtype_size((sl_dtype)probe->model->config->precision.grad);
 }
 
-sl_status sl_tune_measure_machine(const tune_model *model, int ranks, double cores, tune_machine *machine)
+/* All ranks measure at once; what rank 0 has found is added to *found. */
+static sl_status play_ranks(const machine_probe *probe, const sl_group_options *options,
+                            sl_status (*measure)(machine_rank *), tune_machine *found)
 {
     sl_status status = SL_OK;
-    machine_probe probe = { .model = model, .ranks = ranks };
     machine_rank *all = NULL;
     sl_group **groups = NULL;
     pthread_t *threads = NULL;
-    int started = 0;
-    if (ranks < 2)
-        return SL_OK;
-    count_model(&probe);
+    int started = 0, ranks = probe->ranks;
     SL_TRY(SL_NEW_ARRAY(all, ranks));
     SL_TRY(SL_NEW_ARRAY(groups, ranks));
     SL_TRY(SL_NEW_ARRAY(threads, ranks));
-    SL_TRY(sl_group_open_threads(ranks, NULL, groups));
+    SL_TRY(sl_group_open_threads(ranks, options, groups));
     for (int r = 0; r < ranks; r++)
-        all[r] = (machine_rank){ .probe = &probe, .world = groups[r] };
+        all[r] = (machine_rank){ .probe = probe, .measure = measure, .world = groups[r], .found = *found };
     for (; started < ranks && status == SL_OK; started += status == SL_OK)
         status = sl_thread_start("measures the machine", play_rank, &all[started], &threads[started]);
     for (int r = started; r < ranks; r++) {
@@ -300,10 +317,25 @@ sl_status sl_tune_measure_machine(const tune_model *model, int ranks, double cor
         pthread_join(threads[r], NULL);
     SL_TRY(status);
     SL_TRY(first_failure(all, ranks));
-    keep_less(&all[0].found, fmin(1, cores / ranks), machine);
+    *found = all[0].found;
 done:
     sl_free(threads);
     sl_free(groups);
     sl_free(all);
+    return status;
+}
+
+sl_status sl_tune_measure_machine(const tune_model *model, int ranks, double cores, tune_machine *machine)
+{
+    sl_status status = SL_OK;
+    machine_probe probe = { .model = model, .ranks = ranks };
+    tune_machine found = { 0 };
+    if (ranks < 2)
+        return SL_OK;
+    count_model(&probe);
+    SL_TRY(play_ranks(&probe, &(sl_group_options){ .spin_us = -1 }, time_waits, &found));
+    SL_TRY(play_ranks(&probe, NULL, time_work, &found));
+    keep_less(&found, fmin(1, cores / ranks), machine);
+done:
     return status;
 }
