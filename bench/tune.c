@@ -18,8 +18,9 @@ static const cli_usage usage = {
         "slowest, as 'sluice plan -c --measure' does, trains a few steps with each, and compares. error is the "
         "largest distance between prediction and measurement, tau Kendall's rank correlation of the two (1: the same "
         "order), chosen how much slower the one that the tuner would choose is than the best one measured. All "
-        "configurations are trained one after the other, several times; the least of the medians counts. The whole "
-        "takes some minutes, and the machine must be idle.",
+        "configurations are trained one after the other, a few steps each, many times; the least of the medians "
+        "counts, so that each meets a moment in which nothing else disturbs. The whole takes some minutes, and the "
+        "machine must be idle.",
     .examples = "sluice bench tune --format json\n"
                 "sluice bench tune --model 0 --ranks 2 --configurations 6",
 };
@@ -110,7 +111,7 @@ done:
 int bench_tune(int argc, char **argv)
 {
     int model = -1, ranks = 0, format = FORMAT_TEXT, code;
-    tune_effort effort = { .configurations = 12, .rounds = 3, .steps = 9 };
+    tune_effort effort = { .configurations = 12, .rounds = 6, .steps = 4 };
     const cli_option options[] = {
         { .name = "model",
           .value = "N",
@@ -130,13 +131,13 @@ int bench_tune(int argc, char **argv)
           .integer = &effort.rounds,
           .min = 1,
           .max = 100,
-          .help = "How often each is trained; 3 by default." },
+          .help = "How often each is trained; 6 by default." },
         { .name = "steps",
           .value = "S",
           .integer = &effort.steps,
           .min = 2,
           .max = 1000,
-          .help = "Steps of each; 9 by default. The first does not count." },
+          .help = "Steps of each; 4 by default. The first does not count." },
         FORMAT_OPTION_ROW(format),
         { .name = NULL },
     };
