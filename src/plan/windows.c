@@ -8,7 +8,7 @@
 enum { F, I, W, KINDS };
 
 /* A pass looks at all pairs of operations of a rank: what a pass and what the whole bound may cost. */
-#define MOST_PAIRS 100000
+#define MOST_PAIRS 45000
 #define MOST_EFFORT 12000000
 #define MOST_PASSES 25
 #define PRECISION 1e-6 /* of the time that is found */
