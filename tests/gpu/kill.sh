@@ -95,7 +95,12 @@ position() {
 }
 
 # shown COMMAND...: prints what it says as soon as it says it, too.
-shown() { "$@" | tee /dev/stderr; }
+shown() {
+    local said
+    said=$("$@")
+    echo "$said"
+    echo "$said" >&2
+}
 
 # positions COUNT: events in turn, as processes and threads, on 4 and 2 ranks.
 positions() {
