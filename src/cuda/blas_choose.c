@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { CANDIDATES = 8, ROUNDS = 4, ALGORITHM_WORDS = sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t) };
+enum { CANDIDATES = 8, ROUNDS = 3, RUNS = 2, ALGORITHM_WORDS = sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t) };
 
 /* ---- Proposals ------------------------------------------------------------------------------- */
 
@@ -117,15 +117,14 @@ static cublasStatus_t start_trial(const cuda_blas *blas, const blas_trial *trial
     return cuda_blas_start(blas->handle, &trial->problem, algorithm, trial->workspace, trial->workspace_bytes, stream);
 }
 
-/* Seconds of a candidate; negative if it fails, or if its bits are not those of the first (which sets them). */
-static double try_candidate(const cuda_blas *blas, blas_trial *trial, const cublasLtMatmulAlgo_t *algorithm, bool first,
-                            cudaStream_t stream)
+/* Whether a candidate runs and gives the bits of the first, which sets them. */
+static bool is_candidate(const cuda_blas *blas, const blas_trial *trial, const cublasLtMatmulAlgo_t *algorithm,
+                         bool first, cudaStream_t stream)
 {
     int32_t different = 0;
-    float milliseconds = 0, best = 1e9f;
     cudaMemsetAsync(trial->d, 0, trial->d_bytes, stream);
     if (start_trial(blas, trial, algorithm, stream) != CUBLAS_STATUS_SUCCESS)
-        return -1;
+        return false;
     if (first) {
         cudaMemcpyAsync(trial->first, trial->d, trial->d_bytes, cudaMemcpyDeviceToDevice, stream);
     } else {
@@ -133,16 +132,22 @@ static double try_candidate(const cuda_blas *blas, blas_trial *trial, const cubl
         cuda_count_different(stream, trial->first, trial->d, (int64_t)trial->d_bytes, trial->different);
         cudaMemcpyAsync(&different, trial->different, sizeof different, cudaMemcpyDeviceToHost, stream);
     }
-    for (int round = 0; round < ROUNDS; round++) {
-        cudaEventRecord(trial->begin, stream);
+    return cudaStreamSynchronize(stream) == cudaSuccess && different == 0;
+}
+
+/* Seconds of a candidate, with all that it does beside the product; negative if it fails. */
+static double time_candidate(const cuda_blas *blas, const blas_trial *trial, const cublasLtMatmulAlgo_t *algorithm,
+                             cudaStream_t stream)
+{
+    float milliseconds = 0;
+    cudaEventRecord(trial->begin, stream);
+    for (int run = 0; run < RUNS; run++)
         start_trial(blas, trial, algorithm, stream);
-        cudaEventRecord(trial->end, stream);
-        if (cudaStreamSynchronize(stream) != cudaSuccess)
-            return -1;
-        cudaEventElapsedTime(&milliseconds, trial->begin, trial->end);
-        best = milliseconds < best ? milliseconds : best;
-    }
-    return different ? -1 : (double)best * 1e-3;
+    cudaEventRecord(trial->end, stream);
+    if (cudaStreamSynchronize(stream) != cudaSuccess)
+        return -1;
+    cudaEventElapsedTime(&milliseconds, trial->begin, trial->end);
+    return (double)milliseconds * 1e-3 / RUNS;
 }
 
 static void print_choice(const blas_shape *shape, int same, int count, int chosen, double best, double first)
@@ -156,25 +161,33 @@ static void print_choice(const blas_shape *shape, int same, int count, int chose
                    2e-12 * (double)shape->m * (double)shape->n * (double)shape->k / best);
 }
 
-/* The number of the candidate to take; -1 if there is no memory to try them in. */
+/* The number of the candidate to take; -1 if there is no memory to try them in. The rounds go through all candidates, so
+ * that a clock that changes meanwhile favors none. */
 static int fastest(const cuda_blas *blas, const blas_problem *problem, const cublasLtMatmulHeuristicResult_t *found,
                    int count, size_t bytes, cudaStream_t stream)
 {
     blas_trial trial = { 0 };
     int chosen = -1, same = 0;
-    double best = 0, first = 0;
-    if (open_trial(problem, bytes, stream, &trial)) {
-        for (int i = 0; i < count; i++) {
-            double seconds = try_candidate(blas, &trial, &found[i].algo, i == 0, stream);
-            first = i == 0 ? seconds : first;
-            same += seconds > 0;
-            if (seconds > 0 && (best == 0 || seconds < best)) {
-                best = seconds;
-                chosen = i;
-            }
-        }
-        print_choice(&problem->shape, same, count, chosen, best, first);
+    bool takes_part[CANDIDATES] = { false };
+    double best[CANDIDATES] = { 0 };
+    bool opened = open_trial(problem, bytes, stream, &trial);
+    for (int i = 0; i < count && opened; i++) {
+        takes_part[i] = is_candidate(blas, &trial, &found[i].algo, i == 0, stream);
+        same += takes_part[i];
     }
+    for (int t = 0; t < ROUNDS * count && opened; t++) {
+        int i = t % count;
+        double seconds = takes_part[i] ? time_candidate(blas, &trial, &found[i].algo, stream) : -1;
+        takes_part[i] = seconds > 0;
+        if (seconds > 0 && (best[i] == 0 || seconds < best[i]))
+            best[i] = seconds;
+    }
+    for (int i = 0; i < count && opened; i++) {
+        if (takes_part[i] && (chosen < 0 || best[i] < best[chosen]))
+            chosen = i;
+    }
+    if (chosen >= 0)
+        print_choice(&problem->shape, same, count, chosen, best[chosen], best[0]);
     (void)cudaGetLastError();
     close_trial(&trial);
     return chosen;
