@@ -1,12 +1,13 @@
-// Look-up of table rows by id. The gradient has one owner for each row of the table, who adds the terms in the order of
-// the ids: the positions are sorted by id first, stably.
+// Look-up of table rows by id. The gradient has one owner for each row of the table, who adds its terms in an order that
+// depends on their number alone: the positions are sorted by id first, stably.
 #include "cuda/element.cuh"
 
 #include "kernel/call.h"
 
 template <int GROUP, class S>
 __global__ void __launch_bounds__(BLOCK)
-    look_up(const __grid_constant__ tensor_view ids, const __grid_constant__ tensor_view table, const __grid_constant__ tensor_view y_view, int64_t rows, int64_t size, bool add,
+    look_up(const __grid_constant__ tensor_view ids, const __grid_constant__ tensor_view table,
+            const __grid_constant__ tensor_view y_view, int64_t rows, int64_t size, bool add,
             const __grid_constant__ cuda_reporter reporter)
 {
     int64_t row = group_row<GROUP>();
@@ -31,100 +32,154 @@ sl_status cuda_embedding(const cuda_run *run)
     const sl_kernel_call *call = run->call;
     const sl_view *ids = sl_call_input(call, 0), *table = sl_call_input(call, 1);
     int64_t rows = sl_meta_count(&ids->meta), size = table->meta.shape.dims[1];
-    LAUNCH_ROWS(run, look_up, rows, size, merged(ids, 0), view_of(table), merged(sl_call_output(call, 0), 1), rows, size,
-                sl_call_accumulates(call, 0), run->reporter);
+    LAUNCH_ROWS(run, look_up, rows, size, merged(ids, 0), view_of(table), merged(sl_call_output(call, 0), 1), rows,
+                size, sl_call_accumulates(call, 0), run->reporter);
     return launched("embedding kernel");
 }
 
 // ---- Gradient ---------------------------------------------------------------------------------
 
-enum { OWNED = 64 }; // rows of the table that a block sorts for
+// A block sorts for OWNED rows of the table. It goes through all ids in rounds, eight neighbours a thread.
+enum { OWNED = BLOCK, ROUND = BLOCK * WIDE };
 
-// starts[r] and starts[r + 1] enclose the positions, in sorted[], of the ids that are r.
-__global__ void __launch_bounds__(BLOCK)
-    sort_positions(const __grid_constant__ tensor_view ids, int64_t count, int64_t rows, int32_t *starts, int32_t *sorted, const __grid_constant__ cuda_reporter reporter)
+// Ids first..first + 7 of `count`; -1 past the end.
+__device__ __forceinline__ void get_ids(const tensor_view &ids, int64_t first, int64_t count, int64_t out[WIDE])
 {
-    __shared__ int32_t next[OWNED + 1], list[BLOCK], list_row[BLOCK], warp_count[BLOCK / 32];
-    int64_t first = (int64_t)blockIdx.x * OWNED;
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int below = 0;
-    for (int i = threadIdx.x; i <= OWNED; i += BLOCK)
-        next[i] = 0;
+#pragma unroll
+    for (int k = 0; k < WIDE; k++)
+        out[k] = first + k < count ? load_index(ids.data, ids.dtype, ids.offset(first + k)) : -1;
+}
+
+// The sum of `value` over all threads before this one; *total: over all.
+__device__ __forceinline__ int sum_before(int value, int *total)
+{
+    __shared__ int warps[BLOCK / 32];
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, sum = value, before = 0;
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+        int other = __shfl_up_sync(0xffffffffu, sum, distance);
+        sum += lane >= distance ? other : 0;
+    }
+    __syncthreads(); // the last use of warps is over
+    if (lane == 31)
+        warps[warp] = sum;
     __syncthreads();
-    for (int64_t i = threadIdx.x; i < count; i += BLOCK) {
-        int64_t id = load_index(ids.data, ids.dtype, ids.offset(i));
-        if (id < 0 || id >= rows) {
-            if (blockIdx.x == 0)
-                report(reporter, CUDA_FAULT_ID, id, i, rows);
-        } else if (id < first) {
-            below++;
-        } else if (id < first + OWNED) {
-            atomicAdd(&next[id - first + 1], 1); // whole numbers: their order does not matter
+    *total = 0;
+    for (int w = 0; w < BLOCK / 32; w++) {
+        before += w < warp ? warps[w] : 0;
+        *total += warps[w];
+    }
+    return before + sum - value;
+}
+
+// starts[r] and starts[r + 1] enclose the positions, in sorted[], of the ids that are r, rising.
+__global__ void __launch_bounds__(BLOCK)
+    sort_positions(const __grid_constant__ tensor_view ids, int64_t count, int64_t rows, int32_t *starts,
+                   int32_t *sorted, const __grid_constant__ cuda_reporter reporter)
+{
+    __shared__ int32_t counts[OWNED], list[ROUND];
+    __shared__ uint8_t list_row[ROUND];
+    int64_t first = (int64_t)blockIdx.x * OWNED, id[WIDE];
+    int below = 0, total = 0;
+    counts[threadIdx.x] = 0;
+    __syncthreads();
+    for (int64_t i = (int64_t)threadIdx.x * WIDE; i < count; i += ROUND) {
+        get_ids(ids, i, count, id);
+#pragma unroll
+        for (int k = 0; k < WIDE; k++) {
+            if (i + k >= count)
+                continue;
+            if (id[k] < 0 || id[k] >= rows) {
+                if (blockIdx.x == 0)
+                    report(reporter, CUDA_FAULT_ID, id[k], i + k, rows);
+            } else if (id[k] < first) {
+                below++;
+            } else if (id[k] < first + OWNED) {
+                atomicAdd(&counts[id[k] - first], 1); // whole numbers: their order does not matter
+            }
         }
     }
     below = group_sum<BLOCK, int>(below);
     __syncthreads();
-    if (threadIdx.x == 0) {
-        next[0] = below;
-        for (int r = 0; r < OWNED; r++)
-            next[r + 1] += next[r];
-    }
-    __syncthreads();
-    for (int r = threadIdx.x; r < OWNED; r += BLOCK) {
-        if (first + r < rows)
-            starts[first + r] = next[r];
-        if (first + r == rows - 1)
-            starts[rows] = next[r + 1];
-    }
-    __syncthreads();
-    for (int64_t begin = 0; begin < count; begin += BLOCK) { // in order: a list of this round, then each row its own
-        int64_t i = begin + threadIdx.x, id = -1;
-        if (i < count)
-            id = load_index(ids.data, ids.dtype, ids.offset(i));
-        bool mine = id >= first && id < first + OWNED && id < rows;
-        unsigned votes = __ballot_sync(0xffffffffu, mine);
-        if (lane == 0)
-            warp_count[warp] = __popc(votes);
-        __syncthreads();
-        int before = 0, total = 0;
-        for (int w = 0; w < BLOCK / 32; w++) {
-            before += w < warp ? warp_count[w] : 0;
-            total += warp_count[w];
-        }
-        if (mine) {
-            int at = before + __popc(votes & ((1u << lane) - 1));
-            list[at] = (int32_t)i;
-            list_row[at] = (int32_t)(id - first);
-        }
-        __syncthreads();
-        if (threadIdx.x < OWNED) {
-            for (int k = 0; k < total; k++) {
-                if (list_row[k] == (int)threadIdx.x)
-                    sorted[next[threadIdx.x]++] = list[k];
+    int next = below + sum_before(counts[threadIdx.x], &total); // the place of the next position of this thread's row
+    if (first + threadIdx.x < rows)
+        starts[first + threadIdx.x] = next;
+    if (first + threadIdx.x == rows - 1)
+        starts[rows] = next + counts[threadIdx.x];
+    for (int64_t begin = 0; begin < count; begin += ROUND) { // in order: a list of this round, then each row its own
+        int64_t i = begin + (int64_t)threadIdx.x * WIDE;
+        int mine = 0;
+        get_ids(ids, i, count, id);
+#pragma unroll
+        for (int k = 0; k < WIDE; k++)
+            mine += id[k] >= first && id[k] < first + OWNED && id[k] < rows;
+        int at = sum_before(mine, &total);
+#pragma unroll
+        for (int k = 0; k < WIDE; k++) {
+            if (id[k] >= first && id[k] < first + OWNED && id[k] < rows) {
+                list[at] = (int32_t)(i + k);
+                list_row[at++] = (uint8_t)(id[k] - first);
             }
         }
         __syncthreads();
+        for (int k = 0; k < total; k++) {
+            if (list_row[k] == threadIdx.x)
+                sorted[next++] = list[k];
+        }
+    }
+}
+
+// A row of the table with few positions is added up by one warp, in their order; one with many by all eight, each every
+// eighth position, then these sums in order.
+enum { FEW_POSITIONS = 16, ADDING_WARPS = BLOCK / 32 };
+
+template <class S>
+__device__ __forceinline__ void add_every(const int32_t *sorted, int begin, int end, int step, const tensor_view &dy,
+                                          int64_t column, int64_t size, S sums[WIDE])
+{
+#pragma unroll 4
+    for (int k = begin; k < end; k += step) {
+        S v[WIDE];
+        row_view<S>(dy, sorted[k]).get_wide(column, size, 0, v);
+#pragma unroll
+        for (int n = 0; n < WIDE; n++)
+            sums[n] += v[n];
     }
 }
 
 template <class S>
 __global__ void __launch_bounds__(BLOCK)
-    add_positions(const int32_t *starts, const int32_t *sorted, const __grid_constant__ tensor_view dy_view, const __grid_constant__ tensor_view table, int64_t size,
-                  bool add)
+    add_positions(const int32_t *starts, const int32_t *sorted, const __grid_constant__ tensor_view dy,
+                  const __grid_constant__ tensor_view table, int64_t size, bool add)
 {
-    int64_t row = blockIdx.x;
-    int begin = starts[row], end = starts[row + 1];
-    if (begin == end && add)
-        return;
-    row_view<S> to(table, row);
-    for (int64_t i = threadIdx.x; i < size; i += BLOCK) {
-        S sum = 0;
-#pragma unroll 8
-        for (int k = begin; k < end; k++) {
-            row_view<S> from(dy_view, sorted[k]);
-            sum += from.get(i);
+    __shared__ S lines[ADDING_WARPS][32 * WIDE];
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int64_t first = (int64_t)blockIdx.x * ADDING_WARPS, own = first + warp, rows = table.dims[0];
+    int begin = own < rows ? starts[own] : 0, end = own < rows ? starts[own + 1] : 0;
+    if (own < rows && end - begin <= FEW_POSITIONS && (begin < end || !add)) {
+        for (int64_t c = lane * WIDE; c < size; c += 32 * WIDE) {
+            S sums[WIDE] = {};
+            add_every<S>(sorted, begin, end, 1, dy, c, size, sums);
+            row_view<S>(table, own).put_wide(c, size, sums, add);
         }
-        to.put(i, sum, add);
+    }
+    for (int64_t row = first; row < first + ADDING_WARPS && row < rows; row++) {
+        begin = starts[row];
+        end = starts[row + 1];
+        for (int64_t piece = 0; end - begin > FEW_POSITIONS && piece < size; piece += 32 * WIDE) {
+            S sums[WIDE] = {};
+            add_every<S>(sorted, begin + warp, end, ADDING_WARPS, dy, piece + lane * WIDE, size, sums);
+            __syncthreads(); // the last use of lines is over
+#pragma unroll
+            for (int n = 0; n < WIDE; n++)
+                lines[warp][lane * WIDE + n] = sums[n];
+            __syncthreads();
+            S total = lines[0][threadIdx.x];
+            for (int r = 1; r < ADDING_WARPS; r++)
+                total += lines[r][threadIdx.x];
+            if (piece + threadIdx.x < size)
+                row_view<S>(table, row).put(piece + threadIdx.x, total, add);
+        }
     }
 }
 
@@ -138,11 +193,12 @@ sl_status cuda_embedding_grad(const cuda_run *run)
     bool add = sl_call_accumulates(call, 0);
     if (rows == 0 || size == 0)
         return SL_OK;
-    sort_positions<<<(unsigned)((rows + OWNED - 1) / OWNED), BLOCK, 0, run->stream>>>(merged(ids, 0), count, rows, starts,
-                                                                                      sorted, run->reporter);
+    sort_positions<<<(unsigned)((rows + OWNED - 1) / OWNED), BLOCK, 0, run->stream>>>(merged(ids, 0), count, rows,
+                                                                                      starts, sorted, run->reporter);
+    unsigned blocks = (unsigned)((rows + ADDING_WARPS - 1) / ADDING_WARPS);
     if (is_double(call))
-        add_positions<double><<<(unsigned)rows, BLOCK, 0, run->stream>>>(starts, sorted, dy, table, size, add);
+        add_positions<double><<<blocks, BLOCK, 0, run->stream>>>(starts, sorted, dy, table, size, add);
     else
-        add_positions<float><<<(unsigned)rows, BLOCK, 0, run->stream>>>(starts, sorted, dy, table, size, add);
+        add_positions<float><<<blocks, BLOCK, 0, run->stream>>>(starts, sorted, dy, table, size, add);
     return launched("embedding gradient kernel");
 }
