@@ -179,6 +179,23 @@ template <class S> struct row_view {
         store<S>(data, dtype, i * stride, value, add);
     }
 
+    // Eight elements between being read and being used.
+    struct piece {
+        S values[WIDE];
+        __device__ __forceinline__ void widen(S out[WIDE]) const
+        {
+#pragma unroll
+            for (int k = 0; k < WIDE; k++)
+                out[k] = values[k];
+        }
+    };
+    __device__ __forceinline__ piece fetch(int64_t first, int64_t size) const
+    {
+        piece p;
+        get_wide(first, size, 0, p.values);
+        return p;
+    }
+
     // Elements first..first + 7 of `size`; those past the end are `fill`.
     __device__ __forceinline__ void get_wide(int64_t first, int64_t size, S fill, S out[WIDE]) const
     {
@@ -278,6 +295,14 @@ __device__ __forceinline__ void store_eight(float *to, const float in[WIDE])
         *(float4 *)(to + 4 * half) = *(const float4 *)(in + 4 * half);
 }
 
+// Eight elements as they lie in memory: half the registers.
+struct eight_bf16 {
+    uint4 bits;
+    __device__ __forceinline__ void get(const __nv_bfloat16 *from) { bits = *(const uint4 *)from; }
+    __device__ __forceinline__ void put(const float in[WIDE]) { store_eight((__nv_bfloat16 *)&bits, in); }
+    __device__ __forceinline__ void widen(float out[WIDE]) const { load_eight((const __nv_bfloat16 *)&bits, out); }
+};
+
 template <class T> struct dtype_of;
 template <> struct dtype_of<float> {
     static constexpr int value = SL_F32;
@@ -295,6 +320,13 @@ template <class T> struct packed_row {
         data = (T *)view.data + view.offset(row, 1);
     }
     __device__ __forceinline__ float get(int64_t i) const { return load<float>(data, dtype, i); }
+    using piece = eight_bf16;
+    __device__ __forceinline__ piece fetch(int64_t first, int64_t) const
+    {
+        piece p;
+        p.get(data + first);
+        return p;
+    }
     __device__ __forceinline__ void get_wide(int64_t first, int64_t size, float fill, float out[WIDE]) const
     {
 #pragma unroll
@@ -475,10 +507,24 @@ __device__ __forceinline__ double error_function(double x) { return erf(x); }
 __device__ __forceinline__ float reciprocal_root(float x) { return 1 / sqrtf(x); }
 __device__ __forceinline__ double reciprocal_root(double x) { return 1 / sqrt(x); }
 
-// Good to 2^-20, which is enough if the data is bf16: several times as fast.
-__device__ __forceinline__ float quick_exponential(float x) { return __expf(x); }
+// Good to 2^-20, which is enough if the data is bf16: several times as fast. Results too small for a normal number become
+// 0.
+#define LOG_2_E 1.44269504088896340736
+__device__ __forceinline__ float quick_exponential_of_2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+__device__ __forceinline__ float quick_exponential(float x) { return quick_exponential_of_2(x * (float)LOG_2_E); }
+__device__ __forceinline__ double quick_exponential_of_2(double x) { return exp2(x); }
 __device__ __forceinline__ double quick_exponential(double x) { return exp(x); }
-__device__ __forceinline__ float quick_reciprocal(float x) { return __fdividef(1, x); }
+__device__ __forceinline__ float quick_reciprocal(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 __device__ __forceinline__ double quick_reciprocal(double x) { return 1 / x; }
 
 static inline sl_status launched(const char *what)

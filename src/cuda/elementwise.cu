@@ -24,7 +24,7 @@ struct element_args {
 
 template <class S> __device__ __forceinline__ S sigmoid(S x, bool quick)
 {
-    return 1 / (1 + (quick ? quick_exponential(-x) : exponential(-x)));
+    return quick ? quick_reciprocal(1 + quick_exponential(-x)) : 1 / (1 + exponential(-x));
 }
 
 template <class S> __device__ __forceinline__ S gelu_inner(S x)
@@ -35,14 +35,14 @@ template <class S> __device__ __forceinline__ S gelu_inner(S x)
 // gelu(x) is x * gate(x): the gate is the sigmoid of twice the inner argument. Good to bf16, and half the work.
 template <class S> __device__ __forceinline__ S gelu_gate(S x)
 {
-    S twice = x * fma((S)(2 * ROOT_2_PI * 0.044715), x * x, (S)(2 * ROOT_2_PI));
-    return quick_reciprocal(1 + quick_exponential(-twice));
+    S power = x * fma((S)(-2 * LOG_2_E * ROOT_2_PI * 0.044715), x * x, (S)(-2 * LOG_2_E * ROOT_2_PI)); // of 2
+    return quick_reciprocal(1 + quick_exponential_of_2(power));
 }
 
 template <class S> __device__ __forceinline__ S gelu_gate_slope(S x)
 {
     S gate = gelu_gate(x), inner = fma((S)(6 * ROOT_2_PI * 0.044715), x * x, (S)(2 * ROOT_2_PI));
-    return fma(x * gate * (1 - gate), inner, gate);
+    return fma(fma(-(x * gate), gate, x * gate), inner, gate);
 }
 
 template <class S> __device__ __forceinline__ S gelu_tanh_slope(S x, bool quick)
@@ -361,43 +361,76 @@ sl_status cuda_elementwise(const cuda_run *run)
 
 // ---- Gradient and its sum over rows -----------------------------------------------------------
 
+// What is stored of eight elements of dx, given x in a; added to the sums.
+template <bool QUICK>
+__device__ __forceinline__ void gelu_grad_eight(float a[WIDE], const float dy[WIDE], const float old[WIDE], int dtype,
+                                                float sums[WIDE])
+{
+    float second;
+#pragma unroll
+    for (int k = 0; k < WIDE; k++) {
+        a[k] = formula<float>(SL_OP_GELU_TANH_GRAD, a[k], dy[k], 0, 0, 0, QUICK, &second);
+        a[k] = as_stored<float>(old ? a[k] + old[k] : a[k], dtype);
+        sums[k] += a[k];
+    }
+}
+
 // Writes dx where column_parts passes, and adds what was stored.
-template <class Row> struct gelu_grad_columns {
+template <bool QUICK> struct gelu_grad_columns {
     tensor_view x, dy, dx;
-    bool adds, quick;
-    __device__ __forceinline__ void add(int64_t row, int64_t column, int64_t columns, float sums[1][WIDE]) const
+    bool adds;
+    struct fetched {
+        row_view<float>::piece x, dy;
+    };
+    __device__ __forceinline__ fetched fetch(int64_t row, int64_t column, int64_t columns) const
     {
-        Row from(x, row), given(dy, row), to(dx, row);
-        float a[WIDE], b[WIDE], old[WIDE] = {}, second;
-        from.get_wide(column, columns, 0, a);
-        given.get_wide(column, columns, 0, b);
+        return { row_view<float>(x, row).fetch(column, columns), row_view<float>(dy, row).fetch(column, columns) };
+    }
+    __device__ __forceinline__ void add(fetched &what, int64_t row, int64_t column, int64_t columns,
+                                        float sums[1][WIDE]) const
+    {
+        row_view<float> to(dx, row);
+        float old[WIDE];
         if (adds)
             to.get_wide(column, columns, 0, old);
-#pragma unroll
-        for (int k = 0; k < WIDE; k++) {
-            a[k] = quick ? formula<float>(SL_OP_GELU_TANH_GRAD, a[k], b[k], 0, 0, 0, true, &second)
-                         : formula<float>(SL_OP_GELU_TANH_GRAD, a[k], b[k], 0, 0, 0, false, &second);
-            a[k] = as_stored<float>(adds ? a[k] + old[k] : a[k], dx.dtype);
-        }
-        to.put_wide(column, columns, a, false);
-#pragma unroll
-        for (int k = 0; k < WIDE; k++)
-            sums[0][k] += a[k];
+        gelu_grad_eight<QUICK>(what.x.values, what.dy.values, adds ? old : NULL, to.dtype, sums[0]);
+        to.put_wide(column, columns, what.x.values, false);
     }
 };
 
-template <class Row> static void launch_gelu_grad(const cuda_run *run, int64_t rows, int64_t size)
+// Packed bf16, nothing to add to.
+struct packed_gelu_grad_columns {
+    const __nv_bfloat16 *x, *dy;
+    __nv_bfloat16 *dx;
+    struct fetched {
+        eight_bf16 x, dy;
+    };
+    __device__ __forceinline__ fetched fetch(int64_t row, int64_t column, int64_t columns) const
+    {
+        fetched what;
+        what.x.get(x + row * columns + column);
+        what.dy.get(dy + row * columns + column);
+        return what;
+    }
+    __device__ __forceinline__ void add(const fetched &what, int64_t row, int64_t column, int64_t columns,
+                                        float sums[1][WIDE]) const
+    {
+        float a[WIDE], b[WIDE];
+        what.x.widen(a);
+        what.dy.widen(b);
+        gelu_grad_eight<true>(a, b, NULL, SL_BF16, sums[0]);
+        store_eight(dx + row * columns + column, a);
+    }
+};
+
+template <bool QUICK> static gelu_grad_columns<QUICK> gelu_source(const sl_kernel_call *call)
 {
-    const sl_kernel_call *call = run->call;
-    const sl_view *x = sl_call_input(call, 0);
-    gelu_grad_columns<Row> source;
-    source.x = merged(x, 1);
+    gelu_grad_columns<QUICK> source;
+    source.x = merged(sl_call_input(call, 0), 1);
     source.dy = merged(sl_call_input(call, 1), 1);
     source.dx = merged(sl_call_output(call, 0), 1);
     source.adds = sl_call_accumulates(call, 0);
-    source.quick = x->meta.dtype == SL_BF16;
-    launch_columns<float, 1>(run, source, rows, size, view_of(sl_call_output(call, 1)), tensor_view(),
-                             sl_call_accumulates(call, 1), false, 1);
+    return source;
 }
 
 sl_status cuda_gelu_grad_sum(const cuda_run *run, bool *is_done)
@@ -408,11 +441,19 @@ sl_status cuda_gelu_grad_sum(const cuda_run *run, bool *is_done)
     *is_done = !is_double(call) && rows > 1 && size >= 32; // as SUM_TO takes sums by columns
     if (!*is_done)
         return SL_OK;
-    if (is_packed(x, SL_BF16) && is_packed(sl_call_input(call, 1), SL_BF16) &&
-        is_packed(sl_call_output(call, 0), SL_BF16))
-        launch_gelu_grad<packed_row<__nv_bfloat16>>(run, rows, size);
-    else
-        launch_gelu_grad<row_view<float>>(run, rows, size);
+    const sl_view *dy = sl_call_input(call, 1), *dx = sl_call_output(call, 0);
+    column_results results = {};
+    results.to[0] = view_of(sl_call_output(call, 1));
+    results.add[0] = sl_call_accumulates(call, 1);
+    if (is_packed(x, SL_BF16) && is_packed(dy, SL_BF16) && is_packed(dx, SL_BF16) && !sl_call_accumulates(call, 0)) {
+        packed_gelu_grad_columns source = { (const __nv_bfloat16 *)x->data, (const __nv_bfloat16 *)dy->data,
+                                            (__nv_bfloat16 *)dx->data };
+        launch_columns<float, 1>(run, source, rows, size, results, 1);
+    } else if (x->meta.dtype == SL_BF16) {
+        launch_columns<float, 1>(run, gelu_source<true>(call), rows, size, results, 1);
+    } else {
+        launch_columns<float, 1>(run, gelu_source<false>(call), rows, size, results, 1);
+    }
     return launched("gelu gradient kernel");
 }
 

@@ -1,4 +1,5 @@
 // Layer normalization and RMS normalization over the last dim, and their gradients.
+#include "cuda/mma.cuh"
 #include "cuda/norm.cuh"
 
 // A row as its threads hold it: HELD pieces of eight elements each, the whole row. A row that is longer is read each time
@@ -167,7 +168,7 @@ sl_status cuda_norm(const cuda_run *run)
     return launched("norm kernel");
 }
 
-// ---- Long rows by single warps ----------------------------------------------------------------
+// ---- Packed rows by single warps --------------------------------------------------------------
 
 struct add_norm_args {
     const __nv_bfloat16 *a, *b, *w, *bias; // w, bias NULL: none
@@ -178,79 +179,124 @@ struct add_norm_args {
     float eps;
 };
 
-__global__ void __launch_bounds__(BLOCK) add_norm_long(const __grid_constant__ add_norm_args args)
+// The two rows that a warp adds next come to shared memory meanwhile. A thread reads what it has itself copied.
+__device__ __forceinline__ void fetch_pair(const add_norm_args &args, int64_t row, __nv_bfloat16 *to)
 {
-    int lane = threadIdx.x % 32, size = args.size;
-    int64_t row = (int64_t)blockIdx.x * (BLOCK / 32) + threadIdx.x / 32, start = row * size;
-    if (row >= args.rows)
-        return;
-    eight_bf16 x[LONG_PIECES] = {}, other[LONG_PIECES] = {};
-    float parts[LONG_PIECES] = {}, v[WIDE], more[WIDE], mean = 0;
-#pragma unroll
-    for (int n = 0; n < LONG_PIECES; n++) {
-        int c = (n * 32 + lane) * WIDE;
-        if (c < size) {
-            x[n].get(args.a + start + c);
-            other[n].get(args.b + start + c);
-        }
+    for (int c = threadIdx.x % 32 * WIDE; row < args.rows && c < args.size; c += 32 * WIDE) {
+        copy_later(to + c, args.a + row * args.size + c, true);
+        copy_later(to + args.size + c, args.b + row * args.size + c, true);
     }
+    close_copies();
+}
+
+// The sum over a row, of which parts[n] is the lane's in piece n.
+template <int PIECES, bool LONG> __device__ __forceinline__ float sum_row(float parts[PIECES])
+{
+    if constexpr (LONG)
+        return sum_pieces(parts);
+    else
+        return group_sum<32, float>(parts[0]);
+}
+
+// A row is PIECES pieces of 256 elements. LONG: more than 1024 elements, whose sums have the order of a block's.
+template <int PIECES, bool LONG>
+__global__ void __launch_bounds__(BLOCK, LONG ? 1 : 2) add_norm_packed(const __grid_constant__ add_norm_args args)
+{
+    extern __shared__ __nv_bfloat16 pairs[]; // [warps][2 on their way][2 summands][size]
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, size = args.size;
+    __nv_bfloat16 *own = pairs + warp * 4 * size;
+    int64_t row = (int64_t)blockIdx.x * (BLOCK / 32) + warp, step = (int64_t)gridDim.x * (BLOCK / 32);
+    fetch_pair(args, row, own);
+    eight_bf16 w[PIECES] = {}, bias[PIECES] = {};
 #pragma unroll
-    for (int n = 0; n < LONG_PIECES; n++) {
+    for (int n = 0; n < PIECES; n++) {
         int c = (n * 32 + lane) * WIDE;
-        x[n].widen(v);
-        other[n].widen(more);
+        w[n].bits = make_uint4(0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u); // ones
+        if (args.w && c < size)
+            w[n].get(args.w + c);
+        if (args.bias && c < size)
+            bias[n].get(args.bias + c);
+    }
+    for (int i = 0; row < args.rows; i++, row += step) {
+        const __nv_bfloat16 *from = own + i % 2 * 2 * size;
+        int64_t start = row * size;
+        eight_bf16 x[PIECES] = {}, other = {};
+        float parts[PIECES] = {}, v[WIDE], more[WIDE], mean = 0;
+        fetch_pair(args, row + step, own + (i + 1) % 2 * 2 * size);
+        wait_for_copies<1>();
 #pragma unroll
-        for (int k = 0; k < WIDE; k++)
-            v[k] += more[k];
-        x[n].put(v); // as it is stored
-        if (c < size)
+        for (int n = 0; n < PIECES; n++) {
+            int c = (n * 32 + lane) * WIDE;
+            if (c >= size)
+                continue;
+            x[n].get(from + c);
+            other.get(from + size + c);
+            x[n].widen(v);
+            other.widen(more);
+#pragma unroll
+            for (int k = 0; k < WIDE; k++)
+                v[k] += more[k];
+            x[n].put(v); // as it is stored
             *(uint4 *)(args.sum + start + c) = x[n].bits;
-        x[n].widen(v);
+            x[n].widen(v);
 #pragma unroll
-        for (int k = 0; k < WIDE; k++)
-            parts[n] += v[k];
-    }
-    if (args.mean)
-        mean = sum_pieces(parts) / (float)size;
-#pragma unroll
-    for (int n = 0; n < LONG_PIECES; n++) {
-        bool inside = (n * 32 + lane) * WIDE < size;
-        x[n].widen(v);
-        parts[n] = 0;
-#pragma unroll
-        for (int k = 0; k < WIDE; k++)
-            parts[n] += inside ? (v[k] - mean) * (v[k] - mean) : 0;
-    }
-    float rstd = reciprocal_root(sum_pieces(parts) / (float)size + args.eps);
-#pragma unroll
-    for (int n = 0; n < LONG_PIECES; n++) {
-        int c = (n * 32 + lane) * WIDE;
-        float factor[WIDE], offset[WIDE];
-        if (c >= size)
-            continue;
-        x[n].widen(v);
-#pragma unroll
-        for (int k = 0; k < WIDE; k++) {
-            factor[k] = 1;
-            offset[k] = 0;
+            for (int k = 0; k < WIDE; k++)
+                parts[LONG ? n : 0] += v[k];
         }
-        if (args.w)
-            load_eight(args.w + c, factor);
-        if (args.bias)
-            load_eight(args.bias + c, offset);
-#pragma unroll
-        for (int k = 0; k < WIDE; k++)
-            v[k] = (v[k] - mean) * rstd * factor[k] + offset[k];
-        store_eight(args.y + start + c, v);
-    }
-    if (lane == 0) {
         if (args.mean)
-            args.mean[row] = mean;
-        args.rstd[row] = rstd;
+            mean = sum_row<PIECES, LONG>(parts) / (float)size;
+#pragma unroll
+        for (int n = 0; n < PIECES; n++)
+            parts[n] = 0;
+#pragma unroll
+        for (int n = 0; n < PIECES; n++) {
+            bool inside = (n * 32 + lane) * WIDE < size;
+            x[n].widen(v);
+#pragma unroll
+            for (int k = 0; k < WIDE; k++)
+                parts[LONG ? n : 0] += inside ? (v[k] - mean) * (v[k] - mean) : 0;
+        }
+        float rstd = reciprocal_root(sum_row<PIECES, LONG>(parts) / (float)size + args.eps);
+#pragma unroll
+        for (int n = 0; n < PIECES; n++) {
+            int c = (n * 32 + lane) * WIDE;
+            float factor[WIDE], offset[WIDE];
+            if (c >= size)
+                continue;
+            x[n].widen(v);
+            w[n].widen(factor);
+            bias[n].widen(offset);
+#pragma unroll
+            for (int k = 0; k < WIDE; k++)
+                v[k] = (v[k] - mean) * rstd * factor[k] + offset[k];
+            store_eight(args.y + start + c, v);
+        }
+        if (lane == 0) {
+            if (args.mean)
+                args.mean[row] = mean;
+            args.rstd[row] = rstd;
+        }
     }
 }
 
-static bool launch_add_norm_long(const cuda_run *run, int64_t rows, int64_t size)
+static size_t shared_bytes(int64_t size)
+{
+    return (size_t)size * 4 * (BLOCK / 32) * sizeof(__nv_bfloat16);
+}
+
+template <int PIECES, bool LONG> static sl_status launch_pairs(const cuda_run *run, const add_norm_args &args)
+{
+    size_t bytes = shared_bytes(args.size);
+    int64_t all = (args.rows + BLOCK / 32 - 1) / (BLOCK / 32), at_once = (int64_t)run->multiprocessors * (LONG ? 1 : 2);
+    cudaError_t error = cudaFuncSetAttribute((const void *)add_norm_packed<PIECES, LONG>,
+                                             cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    if (error == cudaSuccess)
+        add_norm_packed<PIECES, LONG>
+            <<<(unsigned)(all < at_once ? all : at_once), BLOCK, bytes, run->stream>>>(args);
+    return error == cudaSuccess ? launched("norm kernel") : cuda_check(error, "norm kernel");
+}
+
+static sl_status launch_add_norm(const cuda_run *run, int64_t rows, int64_t size, bool *is_done)
 {
     const sl_kernel_call *call = run->call;
     bool centered = call->op == SL_OP_ADD_LAYERNORM;
@@ -267,10 +313,12 @@ static bool launch_add_norm_long(const cuda_run *run, int64_t rows, int64_t size
     args.rows = rows;
     args.size = (int)size;
     args.eps = (float)call->attrs.eps;
-    if (!args.rstd || (centered && !args.mean))
-        return false;
-    add_norm_long<<<(unsigned)((rows + BLOCK / 32 - 1) / (BLOCK / 32)), BLOCK, 0, run->stream>>>(args);
-    return true;
+    *is_done = size > 0 && args.rstd && (args.mean || !centered) && fits_shared(shared_bytes(size));
+    if (!*is_done)
+        return SL_OK;
+    if (size <= 32 * WIDE * 3)
+        return launch_pairs<3, false>(run, args);
+    return size <= SHORT_ROW ? launch_pairs<4, false>(run, args) : launch_pairs<LONG_PIECES, true>(run, args);
 }
 
 sl_status cuda_add_norm(const cuda_run *run, bool *is_done)
@@ -289,8 +337,10 @@ sl_status cuda_add_norm(const cuda_run *run, bool *is_done)
     *is_done = !is_double(call) && size <= BLOCK * WIDE;
     if (!*is_done || row_blocks(rows, size) == 0)
         return SL_OK;
-    if (packed && size > SHORT_ROW && launch_add_norm_long(run, rows, size))
-        return launched("norm kernel");
+    bool by_warps = false;
+    sl_status status = packed ? launch_add_norm(run, rows, size, &by_warps) : SL_OK;
+    if (by_warps || status != SL_OK)
+        return status;
     if (packed)
         LAUNCH_FLOAT(run, add_norm_rows, packed_row<__nv_bfloat16>, rows, size, a, other, sum, w, b, y, mean, rstd, rows,
                      size, call->attrs.eps, centered);
@@ -372,15 +422,27 @@ sl_status cuda_norm_grad_x(const cuda_run *run)
 
 template <class S, class Row> struct norm_columns {
     tensor_view dy, x, mean, rstd;
-    __device__ __forceinline__ void add(int64_t row, int64_t column, int64_t columns, S sums[2][WIDE]) const
+    struct fetched {
+        typename Row::piece dy, x;
+        S center, scale;
+    };
+    __device__ __forceinline__ fetched fetch(int64_t row, int64_t column, int64_t columns) const
     {
-        S center = mean.data ? load<S>(mean.data, mean.dtype, mean.offset(row)) : 0;
-        S scale = load<S>(rstd.data, rstd.dtype, rstd.offset(row)), g[WIDE], v[WIDE];
-        Row(dy, row).get_wide(column, columns, 0, g);
-        Row(x, row).get_wide(column, columns, 0, v);
+        fetched what;
+        what.dy = Row(dy, row).fetch(column, columns);
+        what.x = Row(x, row).fetch(column, columns);
+        what.center = mean.data ? load<S>(mean.data, mean.dtype, mean.offset(row)) : 0;
+        what.scale = load<S>(rstd.data, rstd.dtype, rstd.offset(row));
+        return what;
+    }
+    __device__ __forceinline__ void add(const fetched &what, int64_t, int64_t, int64_t, S sums[2][WIDE]) const
+    {
+        S g[WIDE], v[WIDE];
+        what.dy.widen(g);
+        what.x.widen(v);
 #pragma unroll
         for (int k = 0; k < WIDE; k++) {
-            sums[0][k] = fma(g[k], (v[k] - center) * scale, sums[0][k]);
+            sums[0][k] = fma(g[k], (v[k] - what.center) * what.scale, sums[0][k]);
             sums[1][k] += g[k];
         }
     }
@@ -396,9 +458,12 @@ template <class S, class Row> static void grad_w(const cuda_run *run)
     source.x = merged(x, 1);
     source.mean = centered ? merged(sl_call_input(call, 2), 0) : tensor_view();
     source.rstd = merged(sl_call_input(call, centered ? 3 : 2), 0);
-    launch_columns<S, 2>(run, source, sl_row_count(&x->meta, 1), sl_dim_from_last(&x->meta, 1),
-                         view_of(sl_call_output(call, 0)), view_of(sl_call_output(call, 1)),
-                         sl_call_accumulates(call, 0), sl_call_accumulates(call, 1), 1);
+    column_results results = {};
+    for (int k = 0; k < (centered ? 2 : 1); k++) {
+        results.to[k] = view_of(sl_call_output(call, k));
+        results.add[k] = sl_call_accumulates(call, k);
+    }
+    launch_columns<S, 2>(run, source, sl_row_count(&x->meta, 1), sl_dim_from_last(&x->meta, 1), results, 1);
 }
 
 sl_status cuda_norm_grad_w(const cuda_run *run)

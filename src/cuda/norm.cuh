@@ -1,18 +1,10 @@
-// What kernels of norms share: packed bf16 as it lies in memory, sums of long rows by one warp.
+// What kernels of norms share: sums of long rows by one warp, room for rows in shared memory.
 #ifndef SL_CUDA_NORM_CUH
 #define SL_CUDA_NORM_CUH
 
 #include "cuda/columns.cuh"
 
 #include "kernel/call.h"
-
-// Eight elements as they lie in memory: half the registers.
-struct eight_bf16 {
-    uint4 bits;
-    __device__ __forceinline__ void get(const __nv_bfloat16 *from) { bits = *(const uint4 *)from; }
-    __device__ __forceinline__ void put(const float in[WIDE]) { store_eight((__nv_bfloat16 *)&bits, in); }
-    __device__ __forceinline__ void widen(float out[WIDE]) const { load_eight((const __nv_bfloat16 *)&bits, out); }
-};
 
 // Rows of more than 1024 elements are held by a block elsewhere, a piece by each warp. Here one warp holds all pieces: it
 // waits for nobody, and its sums have the order of the block's.
@@ -27,6 +19,15 @@ __device__ __forceinline__ float sum_pieces(float parts[LONG_PIECES])
         total = n == 0 ? piece : total + piece;
     }
     return total;
+}
+
+// Whether a block of the current device can have so many bytes of shared memory.
+static inline bool fits_shared(size_t bytes)
+{
+    int device = 0, most = 0;
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) == cudaSuccess &&
+           bytes <= (size_t)most;
 }
 
 // The numbers of a packed f32 tensor; NULL if it is another.

@@ -90,30 +90,40 @@ __global__ void __launch_bounds__(BLOCK) reduce_each(const __grid_constant__ gro
 
 template <class S> struct plain_columns {
     grouped x;
-    __device__ __forceinline__ void add(int64_t row, int64_t column, int64_t columns, S sums[1][WIDE]) const
+    using fetched = typename row_view<S>::piece;
+    __device__ __forceinline__ fetched fetch(int64_t row, int64_t column, int64_t columns) const
     {
         int64_t at = x.reduced.offset(row);
-        S v[WIDE];
-        if (x.kept.rank == 1) {
-            row_view<S>(x.data, at, x.dtype, x.kept.strides[0]).get_wide(column, columns, 0, v);
-        } else {
-#pragma unroll
-            for (int k = 0; k < WIDE; k++)
-                v[k] = column + k < columns ? load<S>(x.data, x.dtype, at + x.kept.offset(column + k)) : 0;
-        }
+        fetched what;
+        if (x.kept.rank == 1)
+            return row_view<S>(x.data, at, x.dtype, x.kept.strides[0]).fetch(column, columns);
 #pragma unroll
         for (int k = 0; k < WIDE; k++)
-            sums[0][k] += v[k];
+            what.values[k] = column + k < columns ? load<S>(x.data, x.dtype, at + x.kept.offset(column + k)) : 0;
+        return what;
+    }
+    __device__ __forceinline__ void add(const fetched &what, int64_t, int64_t, int64_t, S sums[1][WIDE]) const
+    {
+#pragma unroll
+        for (int k = 0; k < WIDE; k++)
+            sums[0][k] += what.values[k];
     }
 };
 
 // Packed rows of bf16.
 struct packed_columns {
     const __nv_bfloat16 *x;
-    __device__ __forceinline__ void add(int64_t row, int64_t column, int64_t columns, float sums[1][WIDE]) const
+    using fetched = eight_bf16;
+    __device__ __forceinline__ fetched fetch(int64_t row, int64_t column, int64_t columns) const
+    {
+        fetched what;
+        what.get(x + row * columns + column);
+        return what;
+    }
+    __device__ __forceinline__ void add(const fetched &what, int64_t, int64_t, int64_t, float sums[1][WIDE]) const
     {
         float v[WIDE];
-        load_eight(x + row * columns + column, v);
+        what.widen(v);
 #pragma unroll
         for (int k = 0; k < WIDE; k++)
             sums[0][k] += v[k];
@@ -122,16 +132,17 @@ struct packed_columns {
 
 template <class S> static void sum_columns(const cuda_run *run, const grouped &g, const tensor_view &y, double factor)
 {
+    column_results results = {};
+    results.to[0] = y;
+    results.add[0] = sl_call_accumulates(run->call, 0);
     if (is_packed(sl_call_input(run->call, 0), SL_BF16) && g.results % WIDE == 0 && !is_double(run->call)) {
         packed_columns source = { (const __nv_bfloat16 *)g.data };
-        launch_columns<float, 1>(run, source, g.size, g.results, y, tensor_view(), sl_call_accumulates(run->call, 0),
-                                 false, factor);
+        launch_columns<float, 1>(run, source, g.size, g.results, results, factor);
         return;
     }
     plain_columns<S> source;
     source.x = g;
-    launch_columns<S, 1>(run, source, g.size, g.results, y, tensor_view(), sl_call_accumulates(run->call, 0), false,
-                         factor);
+    launch_columns<S, 1>(run, source, g.size, g.results, results, factor);
 }
 
 sl_status cuda_reduce(const cuda_run *run)
@@ -304,12 +315,24 @@ __global__ void __launch_bounds__(BLOCK)
         store<double>(y.data, y.dtype, 0, sum, add);
 }
 
-// A number a tensor of a model: few enough for one thread, whose order is that of the host.
-__global__ void clip_norm(const __grid_constant__ tensor_view x, int64_t count, double clip, double *norm, double *scale)
+// A number a tensor of a model: one thread adds them, in the order of the host; all threads read.
+__global__ void __launch_bounds__(BLOCK)
+    clip_norm(const __grid_constant__ tensor_view x, int64_t count, double clip, double *norm, double *scale)
 {
+    __shared__ double values[BLOCK];
     double sum = 0;
-    for (int64_t i = 0; i < count; i++)
-        sum += load<double>(x.data, x.dtype, x.offset(i));
+    for (int64_t first = 0; first < count; first += BLOCK) {
+        int here = count - first < BLOCK ? (int)(count - first) : BLOCK;
+        if ((int)threadIdx.x < here)
+            values[threadIdx.x] = load<double>(x.data, x.dtype, x.offset(first + threadIdx.x));
+        __syncthreads();
+#pragma unroll 8
+        for (int i = 0; threadIdx.x == 0 && i < here; i++)
+            sum += values[i];
+        __syncthreads();
+    }
+    if (threadIdx.x != 0)
+        return;
     *norm = sqrt(sum);
     double factor = clip > 0 ? clip / (*norm + 1e-6) : 1;
     *scale = !isfinite(*norm) ? (double)NAN : factor < 1 ? factor : 1;
@@ -319,9 +342,9 @@ sl_status cuda_clip(const cuda_run *run)
 {
     const sl_kernel_call *call = run->call;
     const sl_view *x = sl_call_input(call, 0);
-    clip_norm<<<1, 1, 0, run->stream>>>(merged(x, 0), sl_meta_count(&x->meta), call->attrs.alpha,
-                                        (double *)sl_call_output(call, 0)->data,
-                                        (double *)sl_call_output(call, 1)->data);
+    clip_norm<<<1, BLOCK, 0, run->stream>>>(merged(x, 0), sl_meta_count(&x->meta), call->attrs.alpha,
+                                            (double *)sl_call_output(call, 0)->data,
+                                            (double *)sl_call_output(call, 1)->data);
     return launched("norm");
 }
 

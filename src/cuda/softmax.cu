@@ -18,9 +18,10 @@ template <class S> struct running_sum {
             return; // nothing to see yet
         sum = largest == max ? sum : sum * exponential(max - largest);
         max = largest;
+        const S shift = max * (S)-LOG_2_E;
 #pragma unroll
         for (int k = 0; k < WIDE; k++)
-            part += QUICK ? quick_exponential(v[k] - max) : exponential(v[k] - max);
+            part += QUICK ? quick_exponential_of_2(fma(v[k], (S)LOG_2_E, shift)) : exponential(v[k] - max);
         sum += part;
     }
 };
@@ -134,22 +135,26 @@ __global__ void __launch_bounds__(BLOCK, 4)
     terms[row] = term;
 }
 
+enum { MEAN_BLOCK = 1024 }; // threads of the one block that goes through all rows
+
 __device__ int64_t count_targets(const tensor_view &targets, int64_t rows, int64_t ignored)
 {
     int64_t counted = 0;
-    for (int64_t row = threadIdx.x; row < rows; row += BLOCK)
+#pragma unroll 8
+    for (int64_t row = threadIdx.x; row < rows; row += MEAN_BLOCK)
         counted += load_index(targets.data, targets.dtype, targets.offset(row)) != ignored;
-    return (int64_t)group_sum<BLOCK, long long>((long long)counted);
+    return (int64_t)group_sum<MEAN_BLOCK, long long>((long long)counted);
 }
 
-__global__ void __launch_bounds__(BLOCK)
+__global__ void __launch_bounds__(MEAN_BLOCK)
     mean_loss(const double *terms, const __grid_constant__ tensor_view targets, const __grid_constant__ tensor_view loss, int64_t rows, int64_t ignored)
 {
     int64_t counted = count_targets(targets, rows, ignored);
     double total = 0;
-    for (int64_t row = threadIdx.x; row < rows; row += BLOCK)
+#pragma unroll 8
+    for (int64_t row = threadIdx.x; row < rows; row += MEAN_BLOCK)
         total += terms[row];
-    total = group_sum<BLOCK, double>(total);
+    total = group_sum<MEAN_BLOCK, double>(total);
     if (threadIdx.x == 0)
         store<double>(loss.data, loss.dtype, 0, counted ? total / (double)counted : 0, false);
 }
@@ -182,11 +187,11 @@ sl_status cuda_cross_entropy(const cuda_run *run)
     double *terms = (double *)call->scratch;
     LAUNCH_LOSS(run, loss_rows, is_packed(x, SL_BF16), rows, size, merged(x, 1), targets, merged(sl_call_output(call, 1), 0), terms, rows, size,
                 ignored, run->reporter);
-    mean_loss<<<1, BLOCK, 0, run->stream>>>(terms, targets, view_of(sl_call_output(call, 0)), rows, ignored);
+    mean_loss<<<1, MEAN_BLOCK, 0, run->stream>>>(terms, targets, view_of(sl_call_output(call, 0)), rows, ignored);
     return launched("cross entropy kernel");
 }
 
-__global__ void __launch_bounds__(BLOCK) count_rows(const __grid_constant__ tensor_view targets, int64_t rows, int64_t ignored, double *out)
+__global__ void __launch_bounds__(MEAN_BLOCK) count_rows(const __grid_constant__ tensor_view targets, int64_t rows, int64_t ignored, double *out)
 {
     int64_t counted = count_targets(targets, rows, ignored);
     if (threadIdx.x == 0)
@@ -199,6 +204,7 @@ __device__ __forceinline__ void write_gradient(const Row &x, const Row &dx, int6
                                                bool add)
 {
     const int64_t step = GROUP * WIDE;
+    const S shift = lse * (S)-LOG_2_E;
     for (int64_t start = (int64_t)group_lane<GROUP>() * WIDE; start < size; start += 4 * step) {
         S v[4][WIDE];
 #pragma unroll
@@ -212,7 +218,7 @@ __device__ __forceinline__ void write_gradient(const Row &x, const Row &dx, int6
             int own = target >= i && target < i + WIDE ? (int)(target - i) : -1; // the target's place in the piece
 #pragma unroll
             for (int k = 0; k < WIDE; k++) {
-                S p = QUICK ? quick_exponential(v[n][k] - lse) : exponential(v[n][k] - lse);
+                S p = QUICK ? quick_exponential_of_2(fma(v[n][k], (S)LOG_2_E, shift)) : exponential(v[n][k] - lse);
                 v[n][k] = weight * (p - (S)(k == own ? 1 : 0));
             }
             if (i < size)
@@ -248,7 +254,7 @@ sl_status cuda_cross_entropy_grad(const cuda_run *run)
     double *counted = (double *)call->scratch;
     if (rows == 0 || size == 0)
         return SL_OK;
-    count_rows<<<1, BLOCK, 0, run->stream>>>(targets, rows, ignored, counted);
+    count_rows<<<1, MEAN_BLOCK, 0, run->stream>>>(targets, rows, ignored, counted);
     bool packed = is_packed(x, SL_BF16) && is_packed(sl_call_output(call, 0), SL_BF16);
     LAUNCH_LOSS(run, loss_grad_rows, packed, rows, size, merged(x, 1), targets, merged(sl_call_input(call, 2), 0),
                 view_of(sl_call_input(call, 3)), merged(sl_call_output(call, 0), 1), counted, rows, size, ignored,
