@@ -36,5 +36,5 @@ for ((turn = 0; turn < 50; turn++)); do
 done
 [ "$(memory_used)" -le "$memory_before" ] || fail "memory of the GPU is left: $(memory_used) MiB in use, $memory_before before"
 run 0 "$SLUICE" train --device cuda --model.vocab=257 --model.n_layer=8 --model.n_embd=64 --model.n_head=4 --batch.seq=32 --batch.size=8 \
-    --batch.microbatches=8 --parallel.schedule=ZBVZeroBubble --parallel.pp=4 --log.progress=off --run.steps=6 --run.out=next \
+    --batch.microbatches=8 --parallel.schedule=ZBVZeroBubble --parallel.pp=2 --log.progress=off --log.peak_gflops=1000 --run.steps=6 --run.out=next \
     --data.tokens="$data/tokens.bin"

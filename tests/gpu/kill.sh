@@ -8,7 +8,7 @@ hang_timeout=2
 at_once=2
 cp "$SLUICE_DATA/models/gpt2-tiny/tokens.bin" tokens.bin
 arguments=(train --device cuda --model.vocab=257 --model.n_layer=8 --model.n_embd=64 --model.n_head=4 --batch.seq=32 --batch.size=8 --batch.microbatches=8
-    --parallel.schedule=ZBVZeroBubble --log.progress=off --run.steps=1000000 --hang-timeout=$hang_timeout)
+    --parallel.schedule=ZBVZeroBubble --log.progress=off --log.peak_gflops=1000 --run.steps=1000000 --hang-timeout=$hang_timeout)
 
 # The launcher, the ranks' keeper, the ranks: one, or all of them in one.
 family() {
