@@ -147,6 +147,13 @@ typedef struct sl_weight_shardings {
     const sl_sharding *counted; /* what each alone of all sums and counts in a norm: one part, whatever the mode */
 } sl_weight_shardings;
 
+/* What stages can do with messages. */
+typedef enum sl_message_place {
+    SL_MESSAGES_ON_HOST,  /* work on them in place; the device's memory is the host's */
+    SL_MESSAGES_STAGED,   /* nothing: each is copied to or from a buffer of the device, which works by itself */
+    SL_MESSAGES_ON_DEVICE /* work on them in place, in memory of a device that works by itself. Slots are used in turn */
+} sl_message_place;
+
 /* Zero is the default of every field except schedule and stages. Everything is borrowed for the call. */
 typedef struct SL_NAMED_FIELDS sl_pipeline_options {
     const sl_schedule *schedule; /* lowered if it has no messages */
@@ -160,8 +167,7 @@ typedef struct SL_NAMED_FIELDS sl_pipeline_options {
      * replicas; 0: all. */
     int shard_group;
     int unsharded_stages; /* FULL: most on a rank at once, if the schedule has no UNSHARD; 0: 3 */
-    /* Stages cannot work on messages in place: each is copied to or from a buffer of the device. */
-    bool staged_messages;
+    sl_message_place messages;
     /* Host memory of a rank, in bytes, for what microbatches save between F and their backward: what would lie idle on the
      * device for long goes there and comes back in time. 0: none. Changes no result. */
     size_t offload_bytes;

@@ -174,8 +174,9 @@ typedef struct SL_NAMED_FIELDS sl_runtime_options {
     sl_shard_mode shard;
     int shard_group, unsharded_stages; /* likewise */
     size_t offload_bytes;              /* likewise; ranks may have different ones */
-    sl_sum_mode sum;                   /* over the replicas */
-    sl_helper helper;                  /* for what is posted to the replicas */
+    bool staged_messages; /* copies messages also if stages could work on them in place; on all ranks alike */
+    sl_sum_mode sum;      /* over the replicas */
+    sl_helper helper;     /* for what is posted to the replicas */
     sl_loss_mean mean;
     bool watch_loss;  /* a loss that is not finite is an error */
     bool local_loss;  /* losses stay on the rank that has them: no message at the end of a step */

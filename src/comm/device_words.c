@@ -92,6 +92,23 @@ done:
     return status;
 }
 
+sl_status sl_ranks_share_device(sl_group *group, const sl_device *device, bool *out)
+{
+    sl_status status = SL_OK;
+    int ranks = sl_group_size(group);
+    sl_rank_offer *offers = NULL;
+    bool shared = true;
+    SL_TRY(SL_NEW_ARRAY(offers, ranks));
+    SL_TRY(sl_rank_offers_gather(group, device, offers));
+    for (int r = 1; r < ranks; r++)
+        shared = shared && !sl_rank_obstacle(offers, ranks, 0, r) && offers[r].process == offers[0].process &&
+                 offers[r].unit == offers[0].unit;
+    *out = shared;
+done:
+    sl_free(offers);
+    return status;
+}
+
 sl_status sl_device_attach_peers(sl_group *group, sl_device *device, const sl_device_handle *own, const uint8_t *wanted,
                                  void **attached, uint8_t *reached, char *reason)
 {

@@ -53,6 +53,12 @@ bool sl_root_is_contiguous(const sl_wire_root *root)
     return true;
 }
 
+/* Else the device works by itself. */
+static bool is_on_host(const sl_pipeline *pipeline)
+{
+    return pipeline->messages == SL_MESSAGES_ON_HOST;
+}
+
 /* Root inputs that must be copied, each once however many stages of the rank read it. If they are copied to a device,
  * the state of the generator goes with them, behind the last. */
 static void count_inputs(const sl_pipeline *pipeline, int rank, sl_pipeline_memory *memory)
@@ -66,17 +72,17 @@ static void count_inputs(const sl_pipeline *pipeline, int rank, sl_pipeline_memo
             for (int i = 0; i < stage->input_count; i++)
                 used |= stage->inputs[i].root == r;
         }
-        if (used && !(pipeline->in_place && sl_root_is_contiguous(root)))
+        if (used && !(is_on_host(pipeline) && sl_root_is_contiguous(root)))
             memory->inputs += sl_round_up(sl_wiring_bytes(wiring, root->metas)) * (size_t)wiring->microbatches;
     }
-    if (!pipeline->in_place)
+    if (!is_on_host(pipeline))
         memory->inputs += sl_round_up(sizeof(sl_rng));
 }
 
 /* Gradients of tied weights come from other ranks, through copies. */
 static bool has_far_tie(const sl_pipeline *pipeline, int rank)
 {
-    for (int i = pipeline->routes.edge_routes; !pipeline->in_place && i < pipeline->routes.count; i++) {
+    for (int i = pipeline->routes.edge_routes; !is_on_host(pipeline) && i < pipeline->routes.count; i++) {
         if (pipeline->routes.list[i].dst == rank)
             return true;
     }
@@ -165,12 +171,12 @@ void sl_pipeline_count_memory(sl_pipeline *pipeline)
     for (int r = 0; r < pipeline->wiring->rank_count; r++)
         count_rank(pipeline, r);
     /* On a device that works by itself gradients of tied weights have their staging, not routes. */
-    int routes = pipeline->in_place ? pipeline->routes.count : pipeline->routes.edge_routes;
+    int routes = is_on_host(pipeline) ? pipeline->routes.count : pipeline->routes.edge_routes;
     for (int i = 0; i < routes; i++) {
         const sl_route *route = &pipeline->routes.list[i];
         pipeline->ranks[route->dst].memory.messages += (size_t)route->capacity * route->bytes;
     }
-    for (int r = 0; !pipeline->in_place && r < pipeline->wiring->rank_count; r++) {
+    for (int r = 0; !is_on_host(pipeline) && r < pipeline->wiring->rank_count; r++) {
         sl_staging staging = sl_staging_of(pipeline->wiring, r, pipeline->training);
         pipeline->ranks[r].memory.messages += staging.sums + staging.gathers + staging.joins + staging.ties;
     }

@@ -113,14 +113,14 @@ static sl_status compile_mode(sl_pipeline *pipeline, bool training)
                                              .routes = &pipeline->routes,
                                              .rank = r,
                                              .training = training,
-                                             .in_place = pipeline->in_place,
+                                             .in_place = pipeline->messages != SL_MESSAGES_STAGED,
                                              .slots = &plan->slots,
                                              .host_slots = &plan->host_slots,
                                              .offload_bytes = training ? pipeline->offload_bytes : 0 };
         SL_TRY(sl_rank_program_compile(&options, program));
         programs[r] = program;
     }
-    SL_TRY(sl_routes_size(&pipeline->routes, programs, ranks));
+    SL_TRY(sl_routes_size(&pipeline->routes, programs, ranks, pipeline->messages == SL_MESSAGES_ON_HOST));
 done:
     sl_free(programs);
     return status;
@@ -133,7 +133,7 @@ sl_status sl_pipeline_compile(const sl_pipeline_options *options, sl_pipeline **
     if (!options || !options->schedule)
         return sl_fail(SL_ERR_ARGUMENT, "no schedule was given");
     SL_TRY(SL_NEW(pipeline));
-    pipeline->in_place = !options->staged_messages;
+    pipeline->messages = options->messages;
     pipeline->offload_bytes = options->offload_bytes;
     SL_TRY(sl_wiring_create(options, &pipeline->wiring));
     SL_TRY(prepare_schedule(pipeline, options));

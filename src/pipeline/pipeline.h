@@ -23,7 +23,7 @@ struct sl_pipeline {
     sl_routes routes;
     sl_rank_plan *ranks;
     bool training; /* the schedule has backward actions */
-    bool in_place;
+    sl_message_place messages;
     size_t offload_bytes; /* that a rank may use of the host */
 };
 

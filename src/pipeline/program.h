@@ -77,7 +77,9 @@ typedef struct SL_NAMED_FIELDS sl_compile_options {
 
 SL_MUST_CHECK sl_status sl_rank_program_compile(const sl_compile_options *options, sl_rank_program *out);
 
-/* Chooses the capacity of every edge's route: programs[r] is that of rank r. Capacities only grow. */
-SL_MUST_CHECK sl_status sl_routes_size(sl_routes *routes, const sl_rank_program *const *programs, int ranks);
+/* Chooses the capacity of every edge's route: programs[r] is that of rank r. Capacities only grow. any_slot: a message takes
+ * whichever slot is free; else the slots are used in turn. */
+SL_MUST_CHECK sl_status sl_routes_size(sl_routes *routes, const sl_rank_program *const *programs, int ranks,
+                                       bool any_slot);
 
 #endif

@@ -110,36 +110,45 @@ void sl_routes_free(sl_routes *routes)
 
 /* ---- Capacity --------------------------------------------------------------------------------
  * All ranks' programs run on paper, in time, with equal stages and links that hold any number of messages. The most
- * that a route held at once, from reserve to release, is enough for this run to end. What a rank does never depends on
- * timing, so a run that can end in one way ends in every way. One message more lets a sender run ahead. */
+ * that a route held at once, from reserve to release, is enough for this run to end; if slots are used in turn, the most from
+ * the oldest message that it held to the newest. What a rank does never depends on timing, so a run that can end in one way
+ * ends in every way. One message more lets a sender run ahead. */
 
 /* One run of all programs; times are in units of F. */
 typedef struct rehearsal {
     const sl_rank_program *const *programs;
-    int64_t *at;      /* next instruction of each rank */
-    double *clocks;   /* of each rank */
-    double **sent;    /* of each route: when each message was committed */
-    double **changes; /* of each route: when messages came (time) and went (-1 - time) */
-    int *sent_count, *received, *change_count;
+    int64_t *at;                   /* next instruction of each rank */
+    double *clocks;                /* of each rank */
+    double **sent;                 /* of each route: when each message was committed */
+    double **reserved, **released; /* of each route and message: when */
+    int **numbers;                 /* of each rank and cell: the message that it points to */
+    int *sent_count, *reserved_count, *received;
     int *waiting; /* of each route: the rank that waits for its next message; -1: none */
     int *ready;   /* ranks that can go on; a stack */
     int ready_count;
 } rehearsal;
-static void rehearsal_free(rehearsal *run, int routes)
+
+static void rehearsal_free(rehearsal *run, int ranks, int routes)
 {
     for (int i = 0; i < routes; i++) {
         if (run->sent)
             sl_free(run->sent[i]);
-        if (run->changes)
-            sl_free(run->changes[i]);
+        if (run->reserved)
+            sl_free(run->reserved[i]);
+        if (run->released)
+            sl_free(run->released[i]);
     }
+    for (int r = 0; run->numbers && r < ranks; r++)
+        sl_free(run->numbers[r]);
     sl_free(run->at);
     sl_free(run->clocks);
     sl_free(run->sent);
-    sl_free(run->changes);
+    sl_free(run->reserved);
+    sl_free(run->released);
+    sl_free(run->numbers);
     sl_free(run->sent_count);
+    sl_free(run->reserved_count);
     sl_free(run->received);
-    sl_free(run->change_count);
     sl_free(run->waiting);
     sl_free(run->ready);
 }
@@ -153,13 +162,16 @@ static sl_status rehearsal_init(rehearsal *run, const sl_rank_program *const *pr
     SL_TRY(SL_NEW_ARRAY(run->at, ranks));
     SL_TRY(SL_NEW_ARRAY(run->clocks, ranks));
     SL_TRY(SL_NEW_ARRAY(run->sent, routes));
-    SL_TRY(SL_NEW_ARRAY(run->changes, routes));
+    SL_TRY(SL_NEW_ARRAY(run->reserved, routes));
+    SL_TRY(SL_NEW_ARRAY(run->released, routes));
+    SL_TRY(SL_NEW_ARRAY(run->numbers, ranks));
     SL_TRY(SL_NEW_ARRAY(run->sent_count, routes));
+    SL_TRY(SL_NEW_ARRAY(run->reserved_count, routes));
     SL_TRY(SL_NEW_ARRAY(run->received, routes));
-    SL_TRY(SL_NEW_ARRAY(run->change_count, routes));
     SL_TRY(SL_NEW_ARRAY(run->waiting, routes));
     SL_TRY(SL_NEW_ARRAY(run->ready, ranks));
     for (int r = 0; r < ranks; r++) {
+        SL_TRY(SL_NEW_ARRAY(run->numbers[r], programs[r]->cell_count));
         for (int64_t i = 0; i < programs[r]->instr_count; i++) {
             if (programs[r]->instrs[i].code == SL_CODE_COMMIT)
                 messages[programs[r]->instrs[i].index]++;
@@ -169,7 +181,8 @@ static sl_status rehearsal_init(rehearsal *run, const sl_rank_program *const *pr
     for (int i = 0; i < routes; i++) {
         run->waiting[i] = -1;
         SL_TRY(SL_NEW_ARRAY(run->sent[i], messages[i]));
-        SL_TRY(SL_NEW_ARRAY(run->changes[i], 2 * messages[i]));
+        SL_TRY(SL_NEW_ARRAY(run->reserved[i], messages[i]));
+        SL_TRY(SL_NEW_ARRAY(run->released[i], messages[i]));
     }
 done:
     sl_free(messages);
@@ -190,11 +203,12 @@ static void advance(rehearsal *run, int rank)
                 run->waiting[route] = rank;
                 return;
             }
+            run->numbers[rank][instr->cell] = run->received[route];
             double sent = run->sent[route][run->received[route]++];
             *clock = sent > *clock ? sent : *clock;
             break;
         case SL_CODE_RESERVE:
-            run->changes[route][run->change_count[route]++] = *clock;
+            run->reserved[route][run->reserved_count[route]++] = *clock;
             break;
         case SL_CODE_COMMIT:
             run->sent[route][run->sent_count[route]++] = *clock;
@@ -203,7 +217,7 @@ static void advance(rehearsal *run, int rank)
             run->waiting[route] = -1;
             break;
         case SL_CODE_RELEASE:
-            run->changes[route][run->change_count[route]++] = -1 - *clock;
+            run->released[route][run->numbers[rank][instr->cell]] = *clock;
             break;
         case SL_CODE_RUN:
             *clock += instr->phase == SL_PHASE_B ? 2 : 1;
@@ -214,32 +228,27 @@ static void advance(rehearsal *run, int rank)
     }
 }
 
-static double time_of(double change)
-{
-    return change < 0 ? -1 - change : change;
-}
-
-/* By time; what comes before what goes, so that the count is never too low. */
 static int by_time(const void *left, const void *right)
 {
     double a = *(const double *)left, b = *(const double *)right;
-    if (time_of(a) != time_of(b))
-        return time_of(a) < time_of(b) ? -1 : 1;
-    return (a < 0) - (b < 0);
+    return (a > b) - (a < b);
 }
 
-static int most_at_once(double *changes, int count)
+/* The most messages that a route held. What comes at a time counts with what goes then, so it is never too low. */
+static int most_held(const double *reserved, double *released, int count, bool any_slot)
 {
-    int now = 0, most = 0;
-    qsort(changes, (size_t)count, sizeof *changes, by_time);
+    int gone = 0, most = 0;
+    if (any_slot && count > 0) /* it does not matter which one goes */
+        qsort(released, (size_t)count, sizeof *released, by_time);
     for (int i = 0; i < count; i++) {
-        now += changes[i] < 0 ? -1 : 1;
-        most = now > most ? now : most;
+        while (released[gone] < reserved[i])
+            gone++;
+        most = i + 1 - gone > most ? i + 1 - gone : most;
     }
     return most;
 }
 
-sl_status sl_routes_size(sl_routes *routes, const sl_rank_program *const *programs, int ranks)
+sl_status sl_routes_size(sl_routes *routes, const sl_rank_program *const *programs, int ranks, bool any_slot)
 {
     sl_status status = SL_OK;
     rehearsal run = { 0 };
@@ -251,13 +260,13 @@ sl_status sl_routes_size(sl_routes *routes, const sl_rank_program *const *progra
             SL_TRY(sl_fail(SL_ERR_INTERNAL, "rank %d would wait forever at instruction %lld", r, (long long)run.at[r]));
     }
     for (int i = 0; i < routes->edge_routes; i++) {
-        int capacity = most_at_once(run.changes[i], run.change_count[i]) + 1;
+        int capacity = most_held(run.reserved[i], run.released[i], run.sent_count[i], any_slot) + 1;
         if (capacity > run.sent_count[i])
             capacity = run.sent_count[i];
         if (capacity > routes->list[i].capacity)
             routes->list[i].capacity = capacity;
     }
 done:
-    rehearsal_free(&run, routes->edge_routes);
+    rehearsal_free(&run, ranks, routes->edge_routes);
     return status;
 }

@@ -87,23 +87,25 @@ typedef struct program_place {
 static sl_status find_place(sl_runtime *runtime, const sl_program *program, program_place *out)
 {
     sl_status status = SL_OK;
-    int routes = runtime->pipeline->routes.edge_routes, *sent = runtime->link_counts, *passed = sent + routes;
+    int routes = runtime->pipeline->routes.edge_routes, *sent = runtime->link_counts;
+    int *passed = sent + routes, *reserved = passed + routes;
     program_place place = { .instr = 0 };
-    memset(passed, 0, (size_t)routes * sizeof *passed);
+    memset(passed, 0, 2 * (size_t)routes * sizeof *passed);
     for (int r = 0; r < routes; r++)
         SL_TRY(sl_device_links_count_sent(runtime->links, r, &sent[r]));
     for (; place.instr < program->instr_count; place.instr++) {
         const sl_instr *instr = &program->instrs[place.instr];
         int route = instr->index;
-        bool hands_over = instr->code == SL_CODE_RECEIVE || instr->code == SL_CODE_COMMIT;
-        if (!hands_over || !sl_device_links_has(runtime->links, route) || passed[route]++ < sent[route])
+        bool reserves = instr->code == SL_CODE_RESERVE, receives = instr->code == SL_CODE_RECEIVE, has_room = true;
+        if (!sl_runtime_is_link_message(runtime, instr) || !(reserves || receives || instr->code == SL_CODE_COMMIT))
             continue;
-        bool has_room = false;
-        if (instr->code == SL_CODE_COMMIT)
-            SL_TRY(sl_device_links_has_room(runtime->links, route, sent[route], &has_room));
-        place.waits = !has_room;
-        break;
+        if (reserves && reserved[route]++ >= sent[route])
+            SL_TRY(sl_device_links_has_room(runtime->links, route, reserved[route] - 1, &has_room));
+        place.waits = receives || !has_room;
+        if (!has_room || (!reserves && passed[route]++ >= sent[route]))
+            break;
     }
+    place.waits = place.waits && place.instr < program->instr_count;
     *out = place;
 done:
     return status;

@@ -111,6 +111,19 @@ static void hand_back(const sl_runtime *runtime)
     }
 }
 
+/* Collective. Threads whose messages lie in the memory of the device that they share work on them in place. What goes to
+ * the host meanwhile has streams of its own, which know nothing of messages. */
+static sl_status choose_messages(const sl_runtime *runtime, const sl_runtime_options *options, sl_message_place *out)
+{
+    sl_status status = SL_OK;
+    bool shared = false;
+    SL_TRY(sl_ranks_share_device(runtime->group, runtime->device, &shared));
+    shared = shared && sl_group_size(runtime->group) > 1 && options->offload_bytes == 0 && !options->staged_messages;
+    *out = runtime->host ? SL_MESSAGES_ON_HOST : shared ? SL_MESSAGES_ON_DEVICE : SL_MESSAGES_STAGED;
+done:
+    return status;
+}
+
 /* Collective: from what all ranks were given, the same pipeline on every rank, or the same error. */
 static sl_status compile_together(sl_runtime *runtime, const sl_runtime_options *options, sl_status outcome)
 {
@@ -124,7 +137,7 @@ static sl_status compile_together(sl_runtime *runtime, const sl_runtime_options 
     all.shard_group = options->shard_group;
     all.unsharded_stages = options->unsharded_stages;
     all.offload_bytes = options->offload_bytes;
-    all.staged_messages = !runtime->host;
+    SL_TRY(choose_messages(runtime, options, &all.messages));
     all.infer = infer_together;
     all.user = runtime;
     runtime->schedule = options->schedule; /* for infer_together, until it is lowered */
@@ -169,7 +182,7 @@ static sl_status open_links(sl_runtime *runtime, const sl_channel_spec *specs)
         runtime->links = NULL;
     }
     if (runtime->links)
-        SL_TRY(SL_NEW_ARRAY(runtime->link_counts, 2 * (int64_t)count));
+        SL_TRY(SL_NEW_ARRAY(runtime->link_counts, 3 * (int64_t)count));
 done:
     return status;
 }

@@ -54,7 +54,7 @@ struct sl_runtime {
     sl_channel **channels;   /* one a route; NULL if this rank has no end, or it is a link */
     sl_device_words *words;  /* that its streams wait for; NULL: they wait for no other rank */
     sl_device_links *links;  /* routes through memory of the device, by the same numbers; NULL: there are none */
-    int *link_counts;        /* (2 x routes of edges) room for a look at how far the links are; NULL: without links */
+    int *link_counts;        /* (3 x routes of edges) room for a look at how far the links are; NULL: without links */
     sl_sum_mode sum;         /* over the replicas */
     char messages_text[320]; /* where messages lie, and why */
     char collectives_text[320]; /* where collectives do their work, and why */

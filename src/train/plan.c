@@ -18,11 +18,12 @@ done:
     return status;
 }
 
-sl_status sl_train_plan_create(const sl_train_config *config, const char *device, sl_train_plan **out)
+static sl_status create(const sl_train_config *config, const char *device, bool threads, sl_train_plan **out)
 {
     sl_status status = SL_OK;
     sl_train_plan *plan = NULL;
     SL_TRY(begin(config, device, &plan));
+    plan->threads = threads;
     SL_TRY(sl_plan_open_data(plan));
     SL_TRY(sl_plan_choose_model(plan));
     SL_TRY(sl_plan_check_data(plan));
@@ -34,6 +35,16 @@ sl_status sl_train_plan_create(const sl_train_config *config, const char *device
 done:
     sl_train_plan_destroy(plan);
     return status;
+}
+
+sl_status sl_train_plan_create(const sl_train_config *config, const char *device, sl_train_plan **out)
+{
+    return create(config, device, false, out);
+}
+
+sl_status sl_train_plan_create_threads(const sl_train_config *config, const char *device, sl_train_plan **out)
+{
+    return create(config, device, true, out);
 }
 
 sl_status sl_plan_create_shape(const sl_train_config *config, const char *device, const sl_schedule *given,

@@ -17,6 +17,7 @@ struct sl_train_plan {
     const sl_train_config *config; /* borrowed */
     sl_arena *arena;
     char *device;            /* of every rank, as sl_device_open takes it */
+    bool threads;            /* ranks are threads of one process */
     size_t device_total;     /* bytes of memory of the device; 0: it uses the machine's */
     const sl_gpu_model *gpu; /* the device by its data sheet: every rank has one; NULL: a device that is here */
 

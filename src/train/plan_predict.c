@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/units.h"
+#include "comm/device_words.h"
 #include "comm/nccl_join.h"
 #include "pipeline/pipeline.h"
 #include "runtime/runtime.h"
@@ -164,6 +165,19 @@ int sl_plan_args(const sl_train_plan *plan, sl_arg_spec args[SL_PLAN_ARGS])
     return count;
 }
 
+/* As the runtime will, if all ranks have the same device. */
+static sl_message_place choose_messages(const sl_train_plan *plan, const sl_device *device)
+{
+    const sl_train_config *config = plan->config;
+    const sl_rank_offer offer = { .queues = device->queues,
+                                  .neighbors = (int32_t)(config->parallel.pp * config->parallel.dp) };
+    int32_t wish = SL_LINKS_NONE;
+    bool links = sl_links_read_wish(&wish) == SL_OK && (wish == SL_LINKS_UNSAID || wish == SL_LINKS_ANY);
+    bool in_place =
+        links && plan->threads && config->parallel.pp > 1 && plan->offload == 0 && !sl_rank_queue_obstacle(&offer);
+    return sl_device_is_host(device) ? SL_MESSAGES_ON_HOST : in_place ? SL_MESSAGES_ON_DEVICE : SL_MESSAGES_STAGED;
+}
+
 static sl_status compile(sl_train_plan *plan, const sl_device *device, const sl_stage_desc *descs)
 {
     const sl_train_config *config = plan->config;
@@ -179,7 +193,7 @@ static sl_status compile(sl_train_plan *plan, const sl_device *device, const sl_
                                           .shard_group = plan->shard == SL_SHARD_NONE ? 0 : plan->shard_group,
                                           .unsharded_stages = plan->unsharded,
                                           .offload_bytes = plan->offload,
-                                          .staged_messages = !sl_device_is_host(device) };
+                                          .messages = choose_messages(plan, device) };
     sl_status status = sl_pipeline_compile(&options, &plan->pipeline);
     if (status == SL_ERR_SCHEDULE)
         return sl_train_config_context(config, "parallel.schedule", status);

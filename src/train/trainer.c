@@ -2,6 +2,7 @@
 #include "train/trainer.h"
 
 #include "base/alloc.h"
+#include "pipeline/pipeline.h"
 
 #include <string.h>
 
@@ -48,6 +49,7 @@ static sl_status make_runtime(sl_trainer *trainer, int trace_events)
                                          .unsharded_stages = plan->unsharded,
                                          .offload_bytes = plan->offload,
                                          .sum = (sl_sum_mode)plan->config->parallel.sum,
+                                         .staged_messages = plan->pipeline->messages == SL_MESSAGES_STAGED,
                                          .stages = trainer->stages,
                                          .stage_count = trainer->stage_count,
                                          .args = args,

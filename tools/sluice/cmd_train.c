@@ -377,7 +377,9 @@ static int run(const train_arguments *arguments, const sl_train_config *config, 
                     "--device %s: a GPU by its data sheet can be planned for (--dry-run), not used; a GPU that "
                     "is here is called cuda",
                     arguments->device));
-    sl_status status = sl_train_plan_create(config, arguments->device, &plan);
+    sl_status status = arguments->ranks_as == RANKS_AS_THREADS
+                           ? sl_train_plan_create_threads(config, arguments->device, &plan)
+                           : sl_train_plan_create(config, arguments->device, &plan);
     if (status != SL_OK)
         return refuse(status);
     const sl_train_options output = { .resume = arguments->resume, .overwrite = arguments->overwrite };

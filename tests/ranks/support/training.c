@@ -104,7 +104,7 @@ sl_status training_plan(const char *device, const char *name, const char *const 
     while (more && *more)
         overrides[count++] = *more++;
     sl_status status = sl_train_config_load(NULL, overrides, count, config);
-    return status == SL_OK ? sl_train_plan_create(*config, device, plan) : status;
+    return status == SL_OK ? sl_train_plan_create_threads(*config, device, plan) : status;
 }
 
 void training_run_on(const char *device, const char *name, const sl_train_options *options, const char *const *more,

@@ -7,11 +7,31 @@ enum { MAX_ROUTES = 4 * CHAIN_MAX };
 
 /* What is on each route while all ranks run their programs, one instruction after the other. */
 typedef struct links {
+    bool in_turn;              /* message n needs the slot of message n - capacity */
     int held[MAX_ROUTES];      /* reserved and not yet released */
     int committed[MAX_ROUTES]; /* and not yet received */
     int order[MAX_ROUTES][MICROBATCHES];
     int reserved[MAX_ROUTES], received[MAX_ROUTES], released[MAX_ROUTES];
+    int32_t cell[MAX_ROUTES][MICROBATCHES]; /* of each message that was received */
+    bool is_released[MAX_ROUTES][MICROBATCHES];
 } links;
+
+static bool has_room(const links *on, int route, int capacity)
+{
+    int before = on->reserved[route] - capacity;
+    return on->in_turn ? before < 0 || on->is_released[route][before] : on->held[route] < capacity;
+}
+
+static void release(links *on, int route, int32_t cell)
+{
+    int n = 0;
+    while (n < on->received[route] && (on->cell[route][n] != cell || on->is_released[route][n]))
+        n++;
+    assert_true(n < on->received[route]);
+    on->is_released[route][n] = true;
+    on->held[route]--;
+    on->released[route]++;
+}
 
 /* Returns false if the instruction must wait. */
 static bool step(const sl_route *routes, const sl_pipeline_instr *instr, links *on)
@@ -19,7 +39,7 @@ static bool step(const sl_route *routes, const sl_pipeline_instr *instr, links *
     int i = instr->index;
     switch ((sl_code)instr->code) {
     case SL_CODE_RESERVE:
-        if (on->held[i] == routes[i].capacity)
+        if (!has_room(on, i, routes[i].capacity))
             return false;
         on->held[i]++;
         on->order[i][on->reserved[i]++] = instr->microbatch;
@@ -31,20 +51,20 @@ static bool step(const sl_route *routes, const sl_pipeline_instr *instr, links *
         if (on->committed[i] == 0)
             return false;
         on->committed[i]--;
+        on->cell[i][on->received[i]] = instr->cell;
         assert_int_equal(on->order[i][on->received[i]++], instr->microbatch);
         return true;
     case SL_CODE_RELEASE:
-        on->held[i]--;
-        on->released[i]++;
+        release(on, i, instr->cell);
         return true;
     default:
         return true;
     }
 }
 
-static void run_all(const sl_pipeline *pipeline, bool training)
+static void run_all(const sl_pipeline *pipeline, sl_message_place place, bool training)
 {
-    links on = { 0 };
+    links on = { .in_turn = place != SL_MESSAGES_ON_HOST };
     int count = 0, done = 0;
     int64_t at[RANKS] = { 0 };
     const sl_route *routes = sl_pipeline_routes(pipeline, &count);
@@ -76,28 +96,29 @@ static void the_programs_end_with_the_capacities_of_the_routes(void **state)
 {
     (void)state;
     for (int i = 0; i < SCHEDULES; i++) {
-        for (int staged = 0; staged < 2; staged++) {
+        for (int place = SL_MESSAGES_ON_HOST; place <= SL_MESSAGES_ON_DEVICE; place++) {
             chain c;
             sl_schedule *schedule = make_schedule(i, &c);
             sl_pipeline_options options = chain_options(&c, schedule);
-            options.staged_messages = staged;
+            options.messages = (sl_message_place)place;
             sl_pipeline *pipeline = compile(&options);
-            run_all(pipeline, true);
-            run_all(pipeline, false);
+            run_all(pipeline, options.messages, true);
+            run_all(pipeline, options.messages, false);
             sl_pipeline_destroy(pipeline);
             sl_schedule_destroy(schedule);
         }
     }
 }
 
-static void staged_messages_are_all_copied(void **state)
+static void staged_messages_alone_are_copied(void **state)
 {
     (void)state;
     chain c;
     sl_schedule *schedule = make_schedule(1, &c);
     sl_pipeline_options options = chain_options(&c, schedule);
-    for (int staged = 0; staged < 2; staged++) {
-        options.staged_messages = staged;
+    for (int place = SL_MESSAGES_ON_HOST; place <= SL_MESSAGES_ON_DEVICE; place++) {
+        bool staged = place == SL_MESSAGES_STAGED;
+        options.messages = (sl_message_place)place;
         sl_pipeline *pipeline = compile(&options);
         for (int r = 0; r < RANKS; r++) {
             sl_pipeline_program program = sl_pipeline_get_program(pipeline, r, true);
@@ -211,7 +232,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_programs_end_with_the_capacities_of_the_routes),
-        cmocka_unit_test(staged_messages_are_all_copied),
+        cmocka_unit_test(staged_messages_alone_are_copied),
         cmocka_unit_test(edges_join_makers_with_users),
         cmocka_unit_test(gradients_of_a_value_with_two_users_are_added),
         cmocka_unit_test(tied_weights_send_their_gradients_to_each_other),
