@@ -115,6 +115,8 @@ SL_API SL_MUST_CHECK sl_status sl_event_create(sl_device *device, sl_event **out
 SL_API void sl_event_destroy(sl_event *event); /* NULL is fine */
 /* Marks the point the stream has been given work up to; replaces an earlier mark. */
 SL_API SL_MUST_CHECK sl_status sl_event_record(sl_event *event, sl_stream *stream);
+/* The same for times alone, no stream can wait for it: if the stream's work is captured, every launch marks it anew. */
+SL_API SL_MUST_CHECK sl_status sl_event_stamp(sl_event *event, sl_stream *stream);
 /* Work given to the stream from now on starts after the event; does not hold up the host. */
 SL_API SL_MUST_CHECK sl_status sl_stream_wait(sl_stream *stream, sl_event *event);
 SL_API SL_MUST_CHECK sl_status sl_event_synchronize(sl_event *event); /* holds up the host */

@@ -229,6 +229,7 @@ const sl_device_backend cuda_backend = {
     .event_create = cuda_event_create,
     .event_destroy = cuda_event_destroy,
     .event_record = cuda_event_record,
+    .event_stamp = cuda_event_stamp,
     .event_wait = cuda_event_wait,
     .event_synchronize = cuda_event_synchronize,
     .event_query = cuda_event_query,

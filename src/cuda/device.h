@@ -54,6 +54,7 @@ sl_status cuda_stream_call(sl_stream *stream, sl_host_fn fn, void *arg);
 sl_status cuda_event_create(sl_device *head, sl_event **out);
 void cuda_event_destroy(sl_event *event);
 sl_status cuda_event_record(sl_event *head, sl_stream *stream);
+sl_status cuda_event_stamp(sl_event *head, sl_stream *stream);
 sl_status cuda_event_wait(sl_stream *stream, sl_event *event);
 sl_status cuda_event_synchronize(sl_event *event);
 sl_status cuda_event_query(sl_event *event, bool *done);

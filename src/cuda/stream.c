@@ -151,14 +151,29 @@ void cuda_event_destroy(sl_event *event)
     sl_free(event);
 }
 
-sl_status cuda_event_record(sl_event *head, sl_stream *stream)
+static sl_status record(cuda_event *event, const sl_stream *stream, unsigned flags)
 {
-    cuda_event *event = (cuda_event *)head;
     sl_status status = cuda_select(device_of(stream));
     if (status == SL_OK)
-        status = cuda_check(cudaEventRecord(event->event, stream_of(stream)), "record an event");
+        status = cuda_check(cudaEventRecordWithFlags(event->event, stream_of(stream), flags), "record an event");
     event->recorded = event->recorded || status == SL_OK;
     return status;
+}
+
+sl_status cuda_event_record(sl_event *head, sl_stream *stream)
+{
+    return record((cuda_event *)head, stream, cudaEventRecordDefault);
+}
+
+/* Only inside of a capture an event can be external to it. */
+sl_status cuda_event_stamp(sl_event *head, sl_stream *stream)
+{
+    enum cudaStreamCaptureStatus state = cudaStreamCaptureStatusNone;
+    sl_status status = cuda_check(cudaStreamIsCapturing(stream_of(stream), &state), "look for a capture");
+    bool captured = state == cudaStreamCaptureStatusActive;
+    return status == SL_OK
+               ? record((cuda_event *)head, stream, captured ? cudaEventRecordExternal : cudaEventRecordDefault)
+               : status;
 }
 
 sl_status cuda_event_wait(sl_stream *stream, sl_event *event)

@@ -84,6 +84,7 @@ struct SL_NAMED_FIELDS sl_device_backend {
     sl_status (*event_create)(sl_device *device, sl_event **out);
     void (*event_destroy)(sl_event *event);
     sl_status (*event_record)(sl_event *event, sl_stream *stream);
+    sl_status (*event_stamp)(sl_event *event, sl_stream *stream); /* optional: as event_record */
     sl_status (*event_wait)(sl_stream *stream, sl_event *event);
     sl_status (*event_synchronize)(sl_event *event);
     sl_status (*event_query)(sl_event *event, bool *done);

@@ -222,6 +222,12 @@ sl_status sl_event_record(sl_event *event, sl_stream *stream)
     return event->device->backend->event_record(event, stream);
 }
 
+sl_status sl_event_stamp(sl_event *event, sl_stream *stream)
+{
+    const sl_device_backend *backend = event->device->backend;
+    return backend->event_stamp ? backend->event_stamp(event, stream) : backend->event_record(event, stream);
+}
+
 sl_status sl_stream_wait(sl_stream *stream, sl_event *event)
 {
     return stream->device->backend->event_wait(stream, event);

@@ -35,8 +35,7 @@ static bool is_nothing(const sl_instr *instr, bool delivers)
     return instr->code == SL_CODE_LOSS || (delivery && !delivers);
 }
 
-/* Runs of instructions that are captured. The host looks at each phase apart: marks around it, or a wait for weights before
- * it. */
+/* Runs of instructions that are captured. apart: the host waits for weights before each phase. */
 static void list_pieces(const sl_runtime *runtime, const sl_program *program, bool delivers, bool apart,
                         sl_program_order *order)
 {
@@ -81,7 +80,7 @@ static sl_status find_pieces(const sl_runtime *runtime, const sl_program *progra
                              sl_program_order *order)
 {
     sl_status status = SL_OK;
-    bool apart = runtime->trace.capacity > 0 || runtime->wiring->shard != SL_SHARD_NONE;
+    bool apart = runtime->wiring->shard != SL_SHARD_NONE;
     SL_TRY(SL_NEW_ARRAY(order->pieces, program->instr_count));
     if (runtime->links && delivers) /* what this rank asks for, the others do not know: there is no time to capture */
         return SL_OK;

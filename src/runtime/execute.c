@@ -42,20 +42,22 @@ static sl_status copy_message(sl_runtime *runtime, const sl_instr *instr, sl_lan
 /* ---- Messages of links -----------------------------------------------------------------------
  * The host goes on: the stream of kernels waits for them. */
 
-/* The trace has when it came, as the stream saw it. */
-static sl_status receive_in_stream(sl_runtime *runtime, const sl_instr *instr)
+/* The trace has when it came, as the stream saw it. is_done: a launch has given it to the stream. */
+static sl_status receive_in_stream(sl_runtime *runtime, const sl_instr *instr, bool is_done)
 {
     sl_status status = SL_OK;
     sl_message message = message_of(runtime, instr);
+    sl_stream *marking = is_done ? NULL : runtime->stream;
     sl_trace_event event = {
         .step = runtime->context.step, .microbatch = instr->microbatch, .kind = SL_TRACE_RECEIVE, .route = instr->index
     };
     bool marked = runtime->trace.mark_capacity > 0;
     if (marked)
-        SL_TRY(sl_trace_mark(&runtime->trace, runtime->stream, &event.start));
-    SL_TRY(sl_device_links_receive(runtime->links, instr->index, &message, runtime->stream, instr->cell));
+        SL_TRY(sl_trace_mark(&runtime->trace, marking, &event.start));
+    SL_TRY(is_done ? sl_device_links_repeat(runtime->links, instr->index, &message)
+                   : sl_device_links_receive(runtime->links, instr->index, &message, runtime->stream, instr->cell));
     if (marked)
-        SL_TRY(sl_trace_add_marked(&runtime->trace, runtime->stream, event));
+        SL_TRY(sl_trace_add_marked(&runtime->trace, marking, event));
 done:
     return status;
 }
@@ -65,7 +67,7 @@ static sl_status give_message(sl_runtime *runtime, const sl_instr *instr)
     sl_device_links *links = runtime->links;
     switch ((sl_code)instr->code) {
     case SL_CODE_RECEIVE:
-        return receive_in_stream(runtime, instr);
+        return receive_in_stream(runtime, instr, false);
     case SL_CODE_RESERVE: {
         sl_message message = message_of(runtime, instr);
         return sl_device_links_reserve(links, instr->index, &message, runtime->stream, instr->cell);
@@ -83,7 +85,9 @@ static sl_status give_message(sl_runtime *runtime, const sl_instr *instr)
 /* A launch has given it to the stream. */
 static sl_status repeat_message(sl_runtime *runtime, const sl_instr *instr)
 {
-    if (instr->code != SL_CODE_RECEIVE && instr->code != SL_CODE_RESERVE)
+    if (instr->code == SL_CODE_RECEIVE)
+        return receive_in_stream(runtime, instr, true);
+    if (instr->code != SL_CODE_RESERVE)
         return SL_OK;
     sl_message message = message_of(runtime, instr);
     return sl_device_links_repeat(runtime->links, instr->index, &message);
@@ -125,28 +129,25 @@ static sl_stage *stage_of(const sl_runtime *runtime, const sl_instr *instr)
     return runtime->stages[sl_program_local_stage(runtime->running, runtime->wiring, instr->frame)];
 }
 
-/* What an instruction gives to the stream of kernels, by itself or as part of a captured piece. */
-static sl_status compute(sl_runtime *runtime, const sl_instr *instr)
+/* By itself or as part of a captured piece. */
+static sl_status add_values(sl_runtime *runtime, const sl_instr *instr)
 {
     sl_status status = SL_OK;
     bool is_done = false;
     SL_TRY(sl_captures_enter(runtime, instr, &is_done));
-    if (!is_done && instr->code == SL_CODE_ADD)
+    if (!is_done)
         SL_TRY(add(runtime, instr));
-    else if (!is_done)
-        SL_TRY(sl_stage_run(stage_of(runtime, instr), (sl_phase)instr->phase, instr->frame, &runtime->context));
-    if (instr->code == SL_CODE_RUN && runtime->lanes.passed_runs)
-        SL_TRY(sl_phases_give(runtime, instr, !is_done));
     SL_TRY(sl_captures_leave(runtime, instr));
 done:
     return status;
 }
 
-/* On a device that works by itself the times are those at which its stream gets here. */
+/* On a device that works by itself the times are those at which its stream gets here: a captured piece has the marks. */
 static sl_status run(sl_runtime *runtime, const sl_instr *instr)
 {
     sl_status status = SL_OK;
     sl_trace *trace = &runtime->trace;
+    bool is_done = false;
     sl_trace_event event = { .step = runtime->context.step,
                              .microbatch = instr->microbatch,
                              .stage = (uint16_t)instr->stage,
@@ -155,15 +156,21 @@ static sl_status run(sl_runtime *runtime, const sl_instr *instr)
     bool marked = trace->mark_capacity > 0;
     if (runtime->gathering)
         SL_TRY(sl_weights_settle_stage(runtime, runtime->wiring->stages[instr->stage].local));
+    SL_TRY(sl_captures_enter(runtime, instr, &is_done));
+    sl_stream *marking = is_done ? NULL : runtime->stream;
     if (marked)
-        SL_TRY(sl_trace_mark(trace, runtime->stream, &event.start));
+        SL_TRY(sl_trace_mark(trace, marking, &event.start));
     else if (trace->capacity)
         event.start = sl_trace_start(trace);
-    SL_TRY(compute(runtime, instr));
+    if (!is_done)
+        SL_TRY(sl_stage_run(stage_of(runtime, instr), (sl_phase)instr->phase, instr->frame, &runtime->context));
+    if (runtime->lanes.passed_runs)
+        SL_TRY(sl_phases_give(runtime, instr, !is_done));
     if (marked)
-        SL_TRY(sl_trace_add_marked(trace, runtime->stream, event));
+        SL_TRY(sl_trace_add_marked(trace, marking, event));
     else if (trace->capacity)
         sl_trace_add(trace, event);
+    SL_TRY(sl_captures_leave(runtime, instr));
 done:
     return status;
 }
@@ -205,7 +212,7 @@ static sl_status run_between(sl_runtime *runtime, const sl_instr *instr)
     case SL_CODE_FROM_MESSAGE:
         return copy_message(runtime, instr, SL_LANE_IN);
     case SL_CODE_ADD:
-        return compute(runtime, instr);
+        return add_values(runtime, instr);
     case SL_CODE_OFFLOAD:
     case SL_CODE_FETCH:
         return move_region(runtime, instr);
@@ -309,10 +316,11 @@ static bool launches_messages(const sl_runtime *runtime)
     return runtime->lanes.captures.current && sl_lanes_order(runtime)->holds_messages;
 }
 
-/* Captures all pieces of the program; nothing is launched yet. */
+/* Captures all pieces of the program; nothing is launched, and nothing of it is in the trace. */
 static sl_status capture_ahead(sl_runtime *runtime)
 {
     sl_status status = SL_OK;
+    const sl_trace before = runtime->trace;
     sl_captures *captures = &runtime->lanes.captures;
     const sl_program_order *order = sl_lanes_order(runtime);
     captures->ahead = true;
@@ -324,6 +332,7 @@ static sl_status capture_ahead(sl_runtime *runtime)
     captures->current->is_ready = true;
 done:
     captures->ahead = false;
+    runtime->trace = before;
     return status;
 }
 

@@ -60,8 +60,8 @@ sl_status sl_trace_mark(sl_trace *trace, sl_stream *stream, uint64_t *out)
 {
     if (trace->mark_count == trace->mark_capacity)
         return sl_fail(SL_ERR_INTERNAL, "a step has more than %lld phases", (long long)(trace->mark_capacity / 2));
-    *out = (uint64_t)trace->mark_count;
-    return sl_event_record(trace->marks[trace->mark_count++], stream);
+    *out = (uint64_t)trace->mark_count++;
+    return stream ? sl_event_stamp(trace->marks[*out], stream) : SL_OK;
 }
 
 sl_status sl_trace_add_marked(sl_trace *trace, sl_stream *stream, sl_trace_event event)

@@ -42,7 +42,7 @@ typedef struct sl_trace {
 /* Marks for `phases` phases and messages a step. */
 SL_MUST_CHECK sl_status sl_trace_create_marks(sl_trace *trace, sl_device *device, int64_t phases);
 void sl_trace_free(sl_trace *trace);
-/* The time at which the stream gets here: known at the end of the step. */
+/* The time at which the stream gets here: known at the end of the step. stream: NULL if a launch has given it the mark. */
 SL_MUST_CHECK sl_status sl_trace_mark(sl_trace *trace, sl_stream *stream, uint64_t *out);
 /* The event ends where the stream gets here. */
 SL_MUST_CHECK sl_status sl_trace_add_marked(sl_trace *trace, sl_stream *stream, sl_trace_event event);

@@ -99,15 +99,16 @@ static void an_update_is_part_of_the_launch(void **state)
     }
 }
 
-static void a_traced_step_launches_phase_by_phase(void **state)
+static void a_traced_step_is_one_launch_too(void **state)
 {
     (void)state;
     gpt_run run;
-    int64_t before = test_device_launches();
-    const gpt_case traced = { .schedule = "GPipe", .ranks = 1, .trace_events = 1000, .dtype = SL_BF16 };
-    expect_equal_bits("test", &traced, &run);
-    assert_int_equal(test_device_launches() - before,
-                     ((STEPS - 3 - 1) + (3 - 1)) * 2 * MICROBATCHES + (STEPS - 1) * MICROBATCHES);
+    for (int ranks = 1; ranks <= 4; ranks *= 2) {
+        int64_t before = test_device_launches();
+        const gpt_case traced = { .schedule = "1F1B", .ranks = ranks, .trace_events = 1000, .dtype = SL_BF16 };
+        expect_equal_bits("test", &traced, &run);
+        assert_int_equal(test_device_launches() - before, ranks * ((STEPS - 3 - 1) + (3 - 1) + (STEPS - 1)));
+    }
 }
 
 static void a_wrong_switch_is_refused(void **state)
@@ -134,7 +135,7 @@ int main(void)
         cmocka_unit_test(ranks_with_links_launch_their_whole_step_at_once),
         cmocka_unit_test(a_stage_that_replays_is_called_in_the_first_two_steps_alone),
         cmocka_unit_test(an_update_is_part_of_the_launch),
-        cmocka_unit_test(a_traced_step_launches_phase_by_phase),
+        cmocka_unit_test(a_traced_step_is_one_launch_too),
         cmocka_unit_test(a_wrong_switch_is_refused),
     };
     test_device_install();

@@ -31,6 +31,7 @@ typedef struct toy_shape {
     size_t more_saved;               /* bytes */
     int nan_microbatch;              /* its loss is not a number; -1: none */
     bool open_shapes;                /* metadata is inferred */
+    bool replays;                    /* a device may capture and launch what the callbacks give it */
     int wrong_stage;                 /* declares another width for its output; -1: none */
 } toy_shape;
 
@@ -287,6 +288,7 @@ static inline sl_status toy_create(toy_stage *toy, const toy_shape *shape, int i
         .backward = shape->only_backward ? toy_run_backward : NULL,
         .infer = toy_infer,
         .user = toy,
+        .replays = shape->replays,
     };
     return sl_stage_create(&options, &toy->stage);
 }

@@ -42,14 +42,16 @@ static json_t *run_traced(job *made, int events, traced *seen)
     return root;
 }
 
-static void the_trace_has_every_action_of_every_rank(void **state)
+/* Every action and wait of every step is in the trace once, in order. */
+static void expect_every_action(bool replays, int steps)
 {
-    (void)state;
     traced seen;
     int phases[4] = { 0 }, waits = 0, starts = 0, ends = 0;
     size_t i;
     json_t *event;
     job made = job_make("InterleavedZeroBubble", 2, 2, 4, 8);
+    made.steps = steps;
+    made.shape.replays = replays;
     json_t *root = run_traced(&made, 10000, &seen);
     long long ended[2][2] = { { 0 } }; /* nanoseconds, of each rank's two tracks */
     json_array_foreach(json_object_get(root, "traceEvents"), i, event)
@@ -70,14 +72,30 @@ static void the_trace_has_every_action_of_every_rank(void **state)
             phases[k] += strcmp(category, sl_kind_name((sl_kind)(SL_KIND_F + k))) == 0;
         waits += strncmp(category, "RECV", 4) == 0;
     }
-    assert_int_equal(phases[0], 2 * 4 * 4);
-    assert_int_equal(phases[1] + phases[3], 2 * 4 * 4); /* I or B */
-    assert_int_equal(waits, 2 * 4 * 3 * 2);
+    assert_int_equal(phases[0], steps * 4 * 4);
+    assert_int_equal(phases[1] + phases[3], steps * 4 * 4); /* I or B */
+    assert_int_equal(waits, steps * 4 * 3 * 2);
     assert_int_equal(starts, waits);
     assert_int_equal(ends, waits);
     for (int s = 0; s < 4; s++)
         assert_true(seen.costs[s].f > 0 && seen.costs[s].f < 10);
     json_decref(root);
+}
+
+static void the_trace_has_every_action_of_every_rank(void **state)
+{
+    (void)state;
+    expect_every_action(false, 2);
+}
+
+/* The same for steps that a device launches as one piece: each launch has times of its own. */
+static void launched_steps_are_traced_like_others(void **state)
+{
+    (void)state;
+    int64_t before = test_device_launches();
+    expect_every_action(true, 5);
+    if (strcmp(test_device_spec(), "cpu") != 0)
+        assert_int_equal(test_device_launches() - before, 5 - 1); /* the other rank hands out outputs, call by call */
 }
 
 enum { MAX_FLOWS = 1000 };
@@ -149,6 +167,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_trace_has_every_action_of_every_rank),
+        cmocka_unit_test(launched_steps_are_traced_like_others),
         cmocka_unit_test(no_message_arrives_before_it_leaves),
         cmocka_unit_test(a_full_trace_keeps_the_newest),
         cmocka_unit_test(a_trace_that_was_not_asked_for_is_an_error),
