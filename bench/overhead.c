@@ -24,7 +24,7 @@ static const cli_usage usage = {
         "worst of many rounds, and the median with a trace. Then one microbatch through stages whose forward and "
         "backward take 100 us each: 'trace' says by what share the step takes longer because it is traced; the lower "
         "quartile of ten times as many rounds. Rounds with and without a trace take turns. On a GPU the stages are "
-        "callbacks that launch nothing, and a step without a trace is one CUDA graph of its messages; ranks take the "
+        "callbacks that launch nothing, and a step is one CUDA graph of its messages; ranks take the "
         "machine's GPUs in turn.",
     .examples = "sluice bench overhead --format json\n"
                 "sluice bench overhead --device cuda --ranks 1",
