@@ -1,14 +1,16 @@
 /* Stacks of this process's threads: a signal makes the thread write its frames down. */
 #include "base/stack.h"
-#include "base/file.h"
 
 #include <dlfcn.h>
 #include <execinfo.h>
+#include <fcntl.h>
 #include <link.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -74,8 +76,30 @@ int sl_stack_capture(pthread_t thread, void *frames[SL_STACK_FRAMES])
 
 /* ---- Names ----------------------------------------------------------------------------------- */
 
+/* A file in memory, of which only what is looked at is read: a driver's library has 100 MB and no symbols. */
+typedef struct mapped_file {
+    const uint8_t *data;
+    size_t size;
+} mapped_file;
+
+static bool map_file(const char *path, mapped_file *out)
+{
+    struct stat about;
+    void *data = MAP_FAILED;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    if (fstat(fd, &about) == 0 && about.st_size > 0)
+        data = mmap(NULL, (size_t)about.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    close(fd);
+    if (data == MAP_FAILED)
+        return false;
+    *out = (mapped_file){ .data = data, .size = (size_t)about.st_size };
+    return true;
+}
+
 /* The function at that address of the file, from the symbol table that a linker leaves unless told to strip it. */
-static bool find_symbol(const sl_file_bytes *file, ElfW(Addr) address, char *name, size_t size)
+static bool find_symbol(const mapped_file *file, ElfW(Addr) address, char *name, size_t size)
 {
     const ElfW(Ehdr) *header = (const void *)file->data;
     if (file->size < sizeof *header || memcmp(header->e_ident, ELFMAG, SELFMAG) != 0 ||
@@ -109,17 +133,19 @@ static void name_frame(void *frame, char *name, size_t size)
 {
     Dl_info info;
     struct link_map *module = NULL;
-    sl_file_bytes file = { .data = NULL };
+    mapped_file file;
     if (!dladdr1(frame, &info, (void **)&module, RTLD_DL_LINKMAP) || !module) {
         snprintf(name, size, "%p", frame);
         return;
     }
     const char *path = module->l_name[0] ? module->l_name : "/proc/self/exe"; /* the program's own has no name */
     ElfW(Addr) address = (ElfW(Addr))frame - module->l_addr;
-    bool found = sl_file_read(path, &file) == SL_OK && find_symbol(&file, address, name, size);
-    sl_file_bytes_free(&file);
-    if (found)
-        return;
+    if (map_file(path, &file)) {
+        bool found = find_symbol(&file, address, name, size);
+        munmap((void *)(uintptr_t)file.data, file.size);
+        if (found)
+            return;
+    }
     const char *slash = strrchr(info.dli_fname, '/');
     if (info.dli_sname)
         snprintf(name, size, "%s", info.dli_sname);
