@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The kernels for GPUs compile for sm_80, too: `./bootstrap test` builds the module for sm_90a alone. Here are those with
-# instructions or code of one architecture, with SLUICE_TEST_FULL all. Hardly optimized, as nothing runs them.
+# instructions or code of one architecture (of a header that most include, one of its users), with SLUICE_TEST_FULL all.
+# Hardly optimized, as nothing runs them.
 . "$(dirname "$0")/common.bash"
 nvcc=$(sed -n 's/^CMAKE_CUDA_COMPILER:[A-Z]*=//p' "$SLUICE_BUILD/CMakeCache.txt")
 if [ -z "$nvcc" ] || [ ! -f "$SLUICE_BUILD/libsluice_cuda.so" ]; then
@@ -9,10 +10,9 @@ if [ -z "$nvcc" ] || [ ! -f "$SLUICE_BUILD/libsluice_cuda.so" ]; then
 fi
 cd "$SLUICE_SOURCE"
 
-# users WORDS: the files of src/cuda that have one of these words, or include one that has.
+# users FILE: the kernels that are in it, or include it.
 users() {
-    local files header found
-    files=$(grep -lwE "$1" src/cuda/*.cu src/cuda/*.cuh)
+    local files=$1 header found
     for _ in 1 2 3; do
         found=$files
         for header in $found; do
@@ -25,7 +25,10 @@ users() {
 if [ -n "${SLUICE_TEST_FULL:-}" ]; then
     files=$(ls src/cuda/*.cu)
 else
-    files=$(users 'asm|__CUDA_ARCH__')
+    files=$(for file in $(grep -lwE 'asm|__CUDA_ARCH__' src/cuda/*.cu src/cuda/*.cuh); do
+        found=$(users "$file")
+        if [ "$(wc -l <<<"$found")" -le 4 ]; then echo "$found"; else head -1 <<<"$found"; fi
+    done | sort -u)
 fi
 grep -q attention_mma.cu <<<"$files" || fail "the kernels with instructions of their own were not found"
 for file in $files; do
