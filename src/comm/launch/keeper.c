@@ -21,19 +21,27 @@
 
 /* ---- The keeper ------------------------------------------------------------------------------ */
 
-/* The parent of a process; 0 if it has gone. */
-static pid_t parent_of(const char *pid)
+sl_launch_process sl_launch_process_read(pid_t pid)
 {
-    char path[64], text[512];
-    snprintf(path, sizeof path, "/proc/%.20s/stat", pid);
+    enum { EXITING = 4, NAME_FIELD = 2, CODE_FIELD = 52 }; /* see proc(5); EXITING is one of the flags */
+    sl_launch_process process = { 0 };
+    char path[64], text[1024];
+    unsigned flags = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
     FILE *file = fopen(path, "re");
     size_t got = file ? fread(text, 1, sizeof text - 1, file) : 0;
     if (file)
         fclose(file);
     text[got] = 0;
-    const char *name_end = strrchr(text, ')'); /* the name may hold anything */
-    int parent = 0;
-    return name_end && sscanf(name_end + 1, " %*c %d", &parent) == 1 ? parent : 0;
+    const char *at = strrchr(text, ')'); /* the name may hold anything */
+    if (!at || sscanf(at + 1, " %*c %d %*d %*d %*d %*d %u", &process.parent, &flags) != 2)
+        return process;
+    process.is_exiting = flags & EXITING;
+    for (int field = NAME_FIELD; at && field < CODE_FIELD; field++)
+        at = strchr(at + 1, ' ');
+    if (at)
+        process.wait_status = (int)strtol(at, NULL, 10);
+    return process;
 }
 
 static void kill_children(void)
@@ -43,8 +51,9 @@ static void kill_children(void)
     for (const struct dirent *entry; processes && (entry = readdir(processes));) {
         if (entry->d_name[0] < '1' || entry->d_name[0] > '9')
             continue;
-        if (parent_of(entry->d_name) == self)
-            kill((pid_t)strtol(entry->d_name, NULL, 10), SIGKILL);
+        pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
+        if (sl_launch_process_read(pid).parent == self)
+            kill(pid, SIGKILL);
     }
     if (processes)
         closedir(processes);

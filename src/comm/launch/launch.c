@@ -43,7 +43,7 @@ static sl_status prepare(sl_launcher *launcher)
     sl_group_options group = { .hang_timeout = launcher->options->hang_timeout };
     SL_TRY(sl_options_resolve(&group, &group));
     SL_TRY(sl_shm_create(ranks, group.hang_timeout, &launcher->shm));
-    SL_TRY(SL_NEW_ARRAY(launcher->polls, 3 + 3 * ranks));
+    SL_TRY(SL_NEW_ARRAY(launcher->polls, 3 + 4 * ranks));
     SL_TRY(SL_NEW_ARRAY(launcher->children, ranks));
     SL_TRY(SL_NEW_ARRAY(launcher->cores, ranks));
     sl_launch_choose_cores(launcher->options->bind, ranks, launcher->cores);
@@ -107,6 +107,7 @@ static void check_end(sl_launcher *launcher, sl_launch_child *child)
     /* With a code above 128 a rank that took part to the end tells which signal it was asked to end by; others that were
      * asked too may still be at it. */
     bool as_asked = WIFEXITED(child->wait_status) && WEXITSTATUS(child->wait_status) > 128;
+    child->ended_at = sl_now();
     if ((clean || as_asked) && state == SL_SHM_CLOSED)
         return;
     const char *how = !clean ? "" : state == SL_SHM_JOINED ? " without closing its group" : " without joining the run";
@@ -124,6 +125,20 @@ static void check_end(sl_launcher *launcher, sl_launch_child *child)
         launcher->ending = sl_now();
 }
 
+/* A rank's end of its connection is closed: it dies, or has left its group. The kernel closes it before it takes down what
+ * the process had of a GPU, which takes a while, and only then can the process be waited for. */
+static void look_for_death(sl_launcher *launcher, sl_launch_child *child)
+{
+    close(child->socket[0]);
+    child->socket[0] = -1;
+    sl_launch_process process = sl_launch_process_read(child->pid);
+    child->is_dying = process.is_exiting && process.wait_status != 0;
+    if (!child->is_dying)
+        return;
+    child->wait_status = process.wait_status;
+    check_end(launcher, child);
+}
+
 /* A child has ended: what is left of its process group goes before its number can mean another process. */
 static void reap(sl_launcher *launcher, sl_launch_child *child)
 {
@@ -131,10 +146,10 @@ static void reap(sl_launcher *launcher, sl_launch_child *child)
     while (waitpid(child->pid, &child->wait_status, 0) < 0 && errno == EINTR)
         ;
     child->ended = true;
-    child->ended_at = sl_now();
     close(child->pidfd);
     child->pidfd = -1;
-    check_end(launcher, child);
+    if (!child->is_dying)
+        check_end(launcher, child);
 }
 
 /* Processes that a rank started and left behind come to the keeper; those that end must not stay as zombies. */
@@ -265,6 +280,7 @@ static bool turn(sl_launcher *launcher)
         left += !child->ended;
         add_poll(polls, &count, child->streams[0].from);
         add_poll(polls, &count, child->streams[1].from);
+        add_poll(polls, &count, child->ended ? -1 : child->socket[0]);
         add_poll(polls, &count, child->pidfd);
     }
     if (left == 0)
@@ -282,6 +298,8 @@ static bool turn(sl_launcher *launcher)
             if (has_come(polls, &at, child->streams[i].from))
                 sl_launch_stream_pump(&child->streams[i], r);
         }
+        if (has_come(polls, &at, child->ended ? -1 : child->socket[0]))
+            look_for_death(launcher, child);
         if (has_come(polls, &at, child->pidfd))
             reap(launcher, child);
     }

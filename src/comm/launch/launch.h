@@ -25,9 +25,10 @@ typedef struct sl_launch_child {
     int socket[2];  /* the launcher's end, the rank's end */
     double stopped; /* seconds for which it is known to be stopped; 0 if it runs */
     bool is_stopped;
-    bool ended;
-    int wait_status; /* as waitpid gives it, once ended */
-    double ended_at;
+    bool is_dying;               /* the kernel takes it down: what it ended by is known, and told */
+    bool ended;                  /* it has been waited for */
+    int wait_status;             /* as waitpid gives it, once dying */
+    double ended_at;             /* when that was known */
     bool is_cause;               /* its end is the run's failure */
     sl_launch_stream streams[2]; /* stdout, stderr, if output is tagged */
 } sl_launch_child;
@@ -61,7 +62,7 @@ typedef struct sl_launcher {
     bool by_signal; /* because of a signal: ranks may want time, to write a checkpoint */
     bool told_term; /* SIGTERM has been sent */
     bool told_kill;
-    struct pollfd *polls; /* (3 + 3 * ranks) */
+    struct pollfd *polls; /* (3 + 4 * ranks) */
 
     sl_vault *vault;    /* what ranks that are started again find; NULL if none ever are */
     int restart;        /* how often the ranks were started before */
@@ -73,6 +74,14 @@ typedef struct sl_launcher {
 sl_status sl_launch_attempts(const sl_launcher *launcher, sl_launch_result *out);
 /* Kills and reaps all that the ranks left. */
 void sl_launch_end_descendants(void);
+
+/* What the kernel says of a process; all zero if there is none. */
+typedef struct sl_launch_process {
+    pid_t parent;
+    bool is_exiting;
+    int wait_status; /* that waitpid will give, if it is exiting; 0 if this may not be known */
+} sl_launch_process;
+sl_launch_process sl_launch_process_read(pid_t pid);
 
 /* Starts the ranks once and waits for all of them. The caller has set caller_fd, page and the masks. */
 sl_status sl_launch_run(sl_launcher *launcher, sl_launch_result *out);
