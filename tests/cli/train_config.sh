@@ -28,6 +28,10 @@ refused "--data.order: 'random' is not one of sequential|shuffled" --data.text=t
 refused "there is no option '--data.colour'" --data.text=text.txt --data.colour=red
 refused '--batch.size=7: 7 rows cannot be shared equally by 2 replicas' --data.text=text.txt --batch.size=7 \
     --parallel.dp=2 --batch.microbatches=2
+# Said once, not by each rank, also if who started this ignores the end of children.
+run 2 env --ignore-signal=CHLD "$SLUICE" train --run.out=out --run.steps=2 --data.text=text.txt --batch.size=7 --parallel.dp=2 \
+    --batch.microbatches=2
+[ "$(grep -c 'cannot be shared equally' "$err")" -eq 1 ] || fail "a refusal comes once"
 refused '--batch.microbatches=9: 9 microbatches, but a replica has only 8 rows' --data.text=text.txt \
     --batch.microbatches=9
 refused '-n 3: the ranks are parallel.pp 2 x parallel.dp 1' --data.text=text.txt --parallel.pp=2 -n 3

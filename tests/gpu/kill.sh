@@ -59,6 +59,11 @@ position() {
         echo "$name: it did not start: $(head -c 400 "$dir.err" | tr '\n' ' ')"
         return
     fi
+    if [ $kind = processes ] && ls -l "/proc/$launcher/fd" "/proc/${victims[1]}/fd" 2>/dev/null | grep -q nvidia; then
+        echo "$name: who waits for the ranks has opened the GPU, too"
+        kill -KILL "${victims[@]}"
+        return
+    fi
     sleep "0.$((RANDOM % 3))$((RANDOM % 10))$((RANDOM % 10))"
     began=$(now_ms)
     case $event in

@@ -15,6 +15,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -357,9 +358,60 @@ static int print_plan(const sl_train_plan *plan, const train_arguments *argument
     return status == SL_OK ? EXIT_OK : refuse(status);
 }
 
-static int run(const train_arguments *arguments, const sl_train_config *config, int argc, char **argv)
+static sl_status create_plan(const rank_job *job, sl_train_plan **out)
+{
+    const char *device = job->arguments->device;
+    return job->arguments->ranks_as == RANKS_AS_THREADS ? sl_train_plan_create_threads(job->config, device, out)
+                                                        : sl_train_plan_create(job->config, device, out);
+}
+
+static sl_status check_plan(const sl_train_plan *plan, const train_arguments *arguments)
+{
+    sl_status status = SL_OK;
+    const sl_train_options output = { .resume = arguments->resume, .overwrite = arguments->overwrite };
+    SL_TRY(sl_train_plan_check_memory(plan));
+    SL_TRY(sl_train_check_output(plan, &output));
+    SL_TRY(check_writable(arguments->save_grads));
+done:
+    return status;
+}
+
+/* Whether ranks can be started; what they would all complain of is said here, once. */
+static int check_run(const void *user)
+{
+    sl_status status = SL_OK;
+    const rank_job *job = user;
+    sl_train_plan *plan = NULL;
+    if (job->arguments->ranks_as ==
+        RANKS_AS_PROCESSES) /* as a rank has; more queues to a GPU make start and end slow */
+        setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8", 0);
+    SL_TRY(create_plan(job, &plan));
+    SL_TRY(check_plan(plan, job->arguments));
+done:
+    sl_train_plan_destroy(plan);
+    return status == SL_OK ? EXIT_OK : refuse(status);
+}
+
+/* Prints the plan of a dry run, or runs what this process is of it. */
+static int run_planned(const rank_job *job, int argc, char **argv)
 {
     sl_train_plan *plan = NULL;
+    sl_status status = create_plan(job, &plan);
+    if (status != SL_OK)
+        return refuse(status);
+    int code;
+    if (job->arguments->dry_run)
+        code = print_plan(plan, job->arguments, argc, argv);
+    else if ((status = check_plan(plan, job->arguments)) != SL_OK)
+        code = refuse(status);
+    else
+        code = run_here(&(rank_job){ .plan = plan, .config = job->config, .arguments = job->arguments });
+    sl_train_plan_destroy(plan);
+    return code;
+}
+
+static int run(const train_arguments *arguments, const sl_train_config *config, int argc, char **argv)
+{
     /* One rank of many warns, and of those that are to be started the first. */
     bool several = config->parallel.pp * config->parallel.dp > 1 && arguments->ranks_as == RANKS_AS_PROCESSES;
     bool starts = !arguments->dry_run && !ranks_started() && (several || arguments->restarts > 0);
@@ -377,27 +429,12 @@ static int run(const train_arguments *arguments, const sl_train_config *config, 
                     "--device %s: a GPU by its data sheet can be planned for (--dry-run), not used; a GPU that "
                     "is here is called cuda",
                     arguments->device));
-    sl_status status = arguments->ranks_as == RANKS_AS_THREADS
-                           ? sl_train_plan_create_threads(config, arguments->device, &plan)
-                           : sl_train_plan_create(config, arguments->device, &plan);
-    if (status != SL_OK)
-        return refuse(status);
-    const sl_train_options output = { .resume = arguments->resume, .overwrite = arguments->overwrite };
-    int code = EXIT_OK, ranks = sl_train_plan_ranks(plan);
-    if (arguments->dry_run) {
-        code = print_plan(plan, arguments, argc, argv);
-    } else if ((status = sl_train_plan_check_memory(plan)) != SL_OK ||
-               (status = sl_train_check_output(plan, &output)) != SL_OK ||
-               (status = check_writable(arguments->save_grads)) != SL_OK) {
-        code = refuse(status);
-    } else if (starts) {
-        sl_train_plan_destroy(plan);
-        return start_ranks(arguments, arguments->ranks_as == RANKS_AS_THREADS ? 1 : ranks, argc, argv);
-    } else {
-        code = run_here(&(rank_job){ .plan = plan, .config = config, .arguments = arguments });
-    }
-    sl_train_plan_destroy(plan);
-    return code;
+    const rank_job job = { .config = config, .arguments = arguments };
+    if (!starts)
+        return run_planned(&job, argc, argv);
+    int ranks = arguments->ranks_as == RANKS_AS_THREADS ? 1 : (int)(config->parallel.pp * config->parallel.dp);
+    int code = ranks_run_apart(NAME, check_run, &job);
+    return code == EXIT_OK ? start_ranks(arguments, ranks, argc, argv) : code;
 }
 
 static sl_status load_keys(const train_arguments *arguments, sl_train_config **config)

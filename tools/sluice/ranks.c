@@ -8,9 +8,12 @@
 #include "comm/environment.h"
 #include "comm/group.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 bool ranks_started(void)
@@ -126,6 +129,39 @@ done:
 }
 
 /* ---- Processes ------------------------------------------------------------------------------- */
+
+int ranks_run_apart(const char *command_name, int (*run)(const void *user), const void *user)
+{
+    int wait_status = 0;
+    pid_t parent = getpid();
+    struct sigaction old_child_action;
+    /* Exit codes are lost if who started this process ignores the end of children. */
+    sigaction(SIGCHLD, &(const struct sigaction){ .sa_handler = SIG_DFL }, &old_child_action);
+    fflush(NULL); /* what is buffered must not come out twice */
+    pid_t child = fork();
+    if (child < 0) {
+        sigaction(SIGCHLD, &old_child_action, NULL);
+        sl_fail(SL_ERR_IO, "fork: %s", strerror(errno));
+        return failure(command_name);
+    }
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() != parent)
+            _exit(EXIT_FAILED); /* it died before the line above */
+        int code = run(user);
+        fflush(NULL);
+        _exit(code);
+    }
+    while (waitpid(child, &wait_status, 0) < 0 && errno == EINTR)
+        ;
+    sigaction(SIGCHLD, &old_child_action, NULL);
+    if (WIFEXITED(wait_status))
+        return WEXITSTATUS(wait_status);
+    sl_fail(SL_ERR_PEER, "the process that checks the run was killed by signal %d (%s)", WTERMSIG(wait_status),
+            strsignal(WTERMSIG(wait_status)));
+    failure(command_name);
+    return 128 + WTERMSIG(wait_status);
+}
 
 /* The path of this program, so that the ranks have its name in a list of processes. */
 static void find_program(char *path, size_t size)

@@ -46,6 +46,10 @@ enum { RANKS_AS_PROCESSES, RANKS_AS_THREADS };
 int ranks_run_threads(const char *command_name, int count, double hang_timeout, int (*run)(void *user, sl_group *group),
                       void *user);
 
+/* Runs this in a process of its own and returns its exit code. A GPU that it opens is given back with it: the process that
+ * waits for the ranks is not to hold one, whose memory they need and which would make its end slow. */
+int ranks_run_apart(const char *command_name, int (*run)(const void *user), const void *user);
+
 /* Starts the ranks of `sluice ARGV...` on this machine and waits for them; returns the exit code. hang_timeout as in
  * sl_launch_options; again may be NULL. */
 int ranks_start(const char *command_name, int count, double hang_timeout, int argc, char **argv,
