@@ -15,7 +15,7 @@ memory_before=$(memory_used)
 # part NUMBER: one of the shares of this share. Each position is printed as it ends, and why it failed.
 part() {
     local own=${share%/*} shares=${share#*/}
-    if SLUICE_GPU_POSITIONS=100 SLUICE_GPU_SHARE=$((own + shares * $1))/$((shares * at_once)) "$test" 2>&1 >/dev/null |
+    if SLUICE_GPU_LOCK=lock SLUICE_GPU_POSITIONS=100 SLUICE_GPU_SHARE=$((own + shares * $1))/$((shares * at_once)) "$test" 2>&1 >/dev/null |
         sed -u 's/^/    /' >&2; then
         echo "ok part $1"
     else

@@ -2,15 +2,19 @@
  * the others wait for its messages: everybody ends in time and says who and where, and nothing is left.
  *
  * SLUICE_GPU_POSITIONS: how many moments in all; 14 by default. Each is the same every time. SLUICE_GPU_SHARE=K/N runs those
- * whose number is K modulo N. SLUICE_GPU_DEVICE names another device: cpu, or test (support/device). */
+ * whose number is K modulo N. SLUICE_GPU_LOCK names a file: of the tests that run beside each other with it, one at a time
+ * lets its run fail, so that the time to the end is that of one run. SLUICE_GPU_DEVICE names another device: cpu, or test
+ * (support/device). */
 #include "device/share.h"
 #include "support/device/test_device.h"
 #include "unit/runtime/captures.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -47,6 +51,8 @@ static struct scene {
     char message[MOST_RANKS][1024];
     size_t left_in_use[MOST_RANKS]; /* device memory after all was destroyed */
 } * scene;
+
+static int lock = -1; /* held from before the event until the next position; all processes of the test share it */
 
 static const char *const names[] = { "1F1B", "ZBVZeroBubble", "Interleaved1F1B", "GPipe" };
 
@@ -96,6 +102,8 @@ static sl_status run_step(gpt_rank *rank, int number, bool is_victim)
                             { .name = "targets", .view = { targets, meta } } };
     bool now = number == scene->at_step;
     pthread_t later;
+    if (now && is_victim && lock >= 0 && flock(lock, LOCK_EX) != 0)
+        abort();
     for (int i = 0; i < BATCH * SEQ; i++) {
         tokens[i] = (i * 7 + number * 5) % VOCABULARY;
         targets[i] = (tokens[i] + 3) % VOCABULARY;
@@ -176,6 +184,8 @@ static int process_main(void *user, int rank)
 static void set_scene(mishap event, bool threads, int number)
 {
     const char *device = scene->device;
+    if (lock >= 0)
+        flock(lock, LOCK_UN);
     memset(scene, 0, sizeof *scene);
     *scene = (struct scene){ .device = device, .event = event, .threads = threads };
     srandom((unsigned)number);
@@ -478,6 +488,8 @@ int main(void)
     scene = share(sizeof *scene);
     complaints = share(sizeof *complaints);
     scene->device = getenv("SLUICE_GPU_DEVICE") ? getenv("SLUICE_GPU_DEVICE") : "cuda";
+    if (getenv("SLUICE_GPU_LOCK") && (lock = open(getenv("SLUICE_GPU_LOCK"), O_RDWR | O_CREAT | O_CLOEXEC, 0600)) < 0)
+        abort();
     test_device_install();
     if (sl_launch(&check, &result) != SL_OK || result.exit_code == SKIPPED)
         return SKIPPED;

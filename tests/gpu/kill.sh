@@ -18,7 +18,11 @@ family() {
     [ -z "$keeper" ] || { echo "$keeper"; pgrep -P "$keeper" || true; }
 }
 
-lives() { [ -e "/proc/$1/stat" ] && [ "$(sed 's/.*) //; s/ .*//' "/proc/$1/stat" 2>/dev/null)" != Z ]; }
+# A process whose first thread is a zombie lives on while others of its threads take down what it had of the GPU.
+lives() {
+    local threads=("/proc/$1/task"/*)
+    [ ${#threads[@]} -gt 1 ] || { [ -e "/proc/$1/stat" ] && [ "$(sed 's/.*) //; s/ .*//' "/proc/$1/stat" 2>/dev/null)" != Z ]; }
+}
 
 # await_end PID...: until none of them is there, 20 s at most.
 await_end() {
