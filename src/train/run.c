@@ -414,9 +414,19 @@ done:
     return status;
 }
 
+/* What the driver of a GPU says is taken on it, by whichever process, beside the plan of the first rank. */
+static void log_memory(const train_run *run)
+{
+    size_t taken = sl_device_get_memory(run->trainer->device).taken;
+    if (run->leads && taken > 0)
+        sl_log(SL_LOG_DEBUG, "memory of the device: %zu bytes are taken, %zu were planned", taken,
+               sl_train_plan_memory(run->plan, 0).device);
+}
+
 static sl_status finish(train_run *run)
 {
     sl_status status = SL_OK;
+    log_memory(run);
     SL_TRY(sl_trainer_finish_checkpoint(run->trainer));
     SL_TRY(write_plan(run)); /* again: the first snapshot has its memory now */
     if (run->leads)
