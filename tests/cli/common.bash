@@ -34,6 +34,14 @@ json_is() {
     [ "$value" = "$2" ] || fail "$1 is $value, not $2"
 }
 
+# tokens_at MODEL PLACE: the tokens of a model of tests/data/models from a place of its places.json on.
+tokens_at() {
+    local folder=$SLUICE_DATA/models/$1 first
+    first=$((2 * $2 * $("$SLUICE_SUPPORT/json_get" stride <"$folder/places.json")))
+    tail -c +$((first + 1)) "$folder/tokens.bin"
+    head -c $first "$folder/tokens.bin"
+}
+
 # within SECONDS COMMAND...: `run 0`, in less processor time than that. The best of five turns: other processes take the
 # caches and the clock rate of this one, for a while. Not under a sanitizer, which slows everything down.
 within() {

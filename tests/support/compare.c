@@ -6,6 +6,8 @@
  *   compare curve METRICS CURVE TOLERANCE   losses of metrics.jsonl against the list "loss" of a JSON file
  *   compare bf16_curve METRICS CURVE BF16    losses of a run in bf16: their distance (root of the mean square) to the
  *                                   f32 losses of CURVE is no larger than that of the losses in BF16
+ *   compare bf16_places PLACES METRICS...    losses of runs in bf16, one for each place in the data that PLACES has: on the
+ *                                   mean over all places their distance to f32 is no larger than that of PyTorch's bf16
  *   compare bf16_tensors A B BF16   tensors of a run in bf16 and of one in f32: the norm of the difference over that of B
  *                                   is at most twice its gradient_error in BF16
  *   compare bf16_weights A B BF16   the same of all tensors together: at most weights_error in BF16
@@ -281,6 +283,47 @@ static int compare_bf16_curve(const char *metrics_path, const char *curve_path, 
     return !(given <= allowed);
 }
 
+/* The mean of several numbers and its standard error. */
+typedef struct estimate {
+    double mean, error;
+} estimate;
+
+static estimate estimate_mean(const double *values, int count)
+{
+    double sum = 0, squares = 0;
+    for (int i = 0; i < count; i++)
+        sum += values[i];
+    for (int i = 0; i < count; i++)
+        squares += (values[i] - sum / count) * (values[i] - sum / count);
+    return (estimate){ .mean = sum / count, .error = sqrt(squares / (count - 1) / count) };
+}
+
+/* A place that amplifies what rounding does, does so in every run: distances differ between places by factors. So what
+ * counts of a place is the logarithm of our distance over PyTorch's, which is the geometric mean over its kinds of
+ * attention. The mean over all places may not be above 0. Its standard error says how much of it is chance. */
+static int compare_bf16_places(const char *places_path, char **metrics_paths, int count)
+{
+    enum { MOST = 64 };
+    double ratios[MOST], our_logs[MOST];
+    json_t *places = json_load_file(places_path, 0, NULL), *curves = json_object_get(places, "f32"), *distances;
+    json_t *bf16 = json_object_get(places, "bf16");
+    const char *name;
+    if (!bf16 || count < 2 || count > MOST || (size_t)count != json_array_size(curves))
+        return unreadable("the places cannot be read, or there are not as many metrics");
+    for (int i = 0; i < count; i++) {
+        json_t *metrics = read_metrics(metrics_paths[i]);
+        our_logs[i] = ratios[i] = log(curve_distance(metrics, json_array_get(curves, (size_t)i)));
+        json_object_foreach(bf16, name, distances) ratios[i] -=
+            log(json_number_value(json_array_get(distances, (size_t)i))) / (double)json_object_size(bf16);
+        json_decref(metrics);
+    }
+    json_decref(places);
+    const estimate ratio = estimate_mean(ratios, count), ours = estimate_mean(our_logs, count);
+    printf("%d places: distance to f32 %.3g, %.3f of PyTorch's (%.3f to %.3f by its standard error), allowed 1\n",
+           count, exp(ours.mean), exp(ratio.mean), exp(ratio.mean - ratio.error), exp(ratio.mean + ratio.error));
+    return !(ratio.mean <= 0);
+}
+
 static int compare_metrics(const char *path_a, const char *path_b)
 {
     static const char *const keys[] = { "step", "loss", "grad_norm", "lr" };
@@ -314,6 +357,8 @@ int main(int argc, char **argv)
         return compare_curve(argv[2], argv[3], atof(argv[4]));
     if (argc == 5 && strcmp(argv[1], "bf16_curve") == 0)
         return compare_bf16_curve(argv[2], argv[3], argv[4]);
+    if (argc >= 4 && strcmp(argv[1], "bf16_places") == 0)
+        return compare_bf16_places(argv[2], argv + 3, argc - 3);
     if (argc == 5 && strncmp(argv[1], "bf16_", 5) == 0)
         return compare_bf16_tensors(argv[2], argv[3], argv[4], strcmp(argv[1], "bf16_weights") == 0);
     if (argc == 4 && strcmp(argv[1], "metrics") == 0)
