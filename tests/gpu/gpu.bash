@@ -11,17 +11,26 @@ fi
 
 # ---- Cases beside each other ----------------------------------------------------------------------
 
-at_once=${SLUICE_GPU_JOBS:-4}
+at_once=${SLUICE_GPU_JOBS:-2} # without MPS processes take turns on the GPU: more at once take longer
 : >"$scratch/results"
 started=0
 
-# start FUNCTION...: runs a case in the background, at most $at_once at a time. It prints one line: "ok ..." or why not.
+# start FUNCTION...: runs a case in the background, at most $at_once at a time. It prints one line, "ok ..." or why not, which is
+# shown as soon as it comes, with the time that the case took.
 start() {
     while [ "$(jobs -rp | wc -l)" -ge "$at_once" ]; do
         wait -n || true
     done
-    "$@" >>results &
+    timed_case "$@" &
     started=$((started + 1))
+}
+
+timed_case() {
+    local began said
+    began=$(date +%s%N)
+    said=$("$@")
+    echo "$said" >>results
+    echo "$said ($((($(date +%s%N) - began) / 1000000)) ms)"
 }
 
 # finish WHAT: waits for all cases and fails if one was not ok.

@@ -103,20 +103,12 @@ position() {
     rm -rf "$dir"
 }
 
-# shown COMMAND...: prints what it says as soon as it says it, too.
-shown() {
-    local said
-    said=$("$@")
-    echo "$said"
-    echo "$said" >&2
-}
-
 # positions COUNT: events in turn, as processes and threads, on 4 and 2 ranks.
 positions() {
     local i events=('processes kill' 'processes stop' 'threads spoil' 'processes diverge' 'processes launcher'
         'processes kill' 'threads kill' 'processes spoil' 'threads diverge' 'processes kill')
     for ((i = 0; i < $1; i++)); do
-        start shown position $i ${events[i % 10]} $((i / 10 % 2 ? 2 : 4))
+        start position $i ${events[i % 10]} $((i / 10 % 2 ? 2 : 4))
     done
 }
 

@@ -5,7 +5,7 @@
 cd "$scratch"
 head -c 20000 "$SLUICE_SOURCE/examples/demo/tales.txt" >text.txt
 arguments=(train --device cuda --data.text=text.txt --model.n_layer=8 --model.n_embd=64 --model.n_head=4 --batch.seq=32 --batch.size=8
-    --batch.microbatches=8 --log.progress=plain --run.steps=6)
+    --batch.microbatches=8 --log.progress=plain --run.steps=4)
 
 # way_environment WAY: what chooses how messages go.
 way_environment() {
@@ -21,7 +21,7 @@ train_case() {
     local dir="$1-$2-$3-$4" reference=one value=$1 code=0
     [ "$schedule" != LoopedBFS ] || reference=one-LoopedBFS # it goes backward through the microbatches in falling order
     [ ! -e "$schedule-$ranks.csv" ] || value=$schedule-$ranks.csv
-    env "$(way_environment "$way")" timeout 90 "$SLUICE" "${arguments[@]}" --run.out="$dir" --parallel.pp="$ranks" --parallel.schedule="$value" \
+    env "$(way_environment "$way")" timeout 40 "$SLUICE" "${arguments[@]}" --run.out="$dir" --parallel.pp="$ranks" --parallel.schedule="$value" \
         --ranks-as "$kind" >"$dir.out" 2>"$dir.err" </dev/null || code=$?
     if [ $code -ne 0 ]; then
         echo "$name: exit code $code: $(head -c 300 "$dir.err" | head -2 | tr '\n' ' ')"
@@ -29,7 +29,7 @@ train_case() {
         echo "$name: it says $(grep -o 'messages .*' "$dir.out")"
     elif ! "$compare" metrics "$reference/metrics.jsonl" "$dir/metrics.jsonl" >"$dir.diff" 2>&1; then
         echo "$name: other losses: $(head -1 "$dir.diff")"
-    elif ! "$compare" checkpoints "$reference/checkpoints/step-00000006" "$dir/checkpoints/step-00000006" >"$dir.diff" 2>&1; then
+    elif ! "$compare" checkpoints "$reference/checkpoints/step-00000004" "$dir/checkpoints/step-00000004" >"$dir.diff" 2>&1; then
         echo "$name: other weights: $(head -1 "$dir.diff")"
     else
         echo "ok $name"
@@ -40,13 +40,12 @@ train_case() {
 run 0 "$SLUICE" plan --auto --placement v --ranks 4 --microbatches 8 --costs F=1,I=1.1,W=0.9,comm=0.1 -o auto-4.csv
 run 0 "$SLUICE" "${arguments[@]}" --run.out=one
 run 0 "$SLUICE" "${arguments[@]}" --run.out=one-LoopedBFS --parallel.schedule=LoopedBFS
-start train_case 1F1B 2 threads device
 start train_case ZBVZeroBubble 4 threads device
 start train_case LoopedBFS 2 threads device
 start train_case DualPipeV 2 processes device
 start train_case auto 4 processes device
 start train_case 1F1B 2 threads host
-start train_case Interleaved1F1B 4 processes host
+start train_case Interleaved1F1B 2 processes host
 finish "runs on several ranks"
 if start_mps; then
     start train_case 1F1B 4 processes device
