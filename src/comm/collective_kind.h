@@ -14,17 +14,16 @@ struct sl_device_collective {
     sl_group *group;
     sl_device *device;
     sl_device_sum_fn sum;
-    bool any_order;
+    bool any_order; /* it adds in another order than that of the ranks; open takes it back if it does not */
     int rank, ranks;
+    const char *way;      /* of the data, for people; set by open */
+    int communicators;    /* of NCCL; set by open */
     const void **sources; /* room for those of one sum */
     int source_room;
 };
 
 /* Each kind is one const table, listed in device_collective.c. What has been checked before: dtypes can be summed. */
 struct SL_NAMED_FIELDS sl_collective_kind {
-    const char *way;   /* of the data, for people */
-    bool can_reorder;  /* it adds in another order than that of the ranks if any will do */
-    int communicators; /* of NCCL, that each has */
     /* NULL if the ranks may try; else why not, "" if nobody asked. All ranks find the same. */
     const char *(*find_obstacle)(const sl_rank_offer *offers, int ranks);
     /* Collective. *out becomes NULL, on all ranks, if it cannot be had; reason as sl_device_collective_open. head has the
@@ -42,7 +41,7 @@ struct SL_NAMED_FIELDS sl_collective_kind {
     sl_status (*broadcast)(sl_device_collective *collective, int root, void *data, size_t bytes, sl_stream *stream);
 };
 
-extern const sl_collective_kind sl_collective_shared, sl_collective_nccl;
+extern const sl_collective_kind sl_collective_shared, sl_collective_carried;
 
 /* ---- Buckets ---- */
 
@@ -62,7 +61,10 @@ typedef struct sl_bucket_walk {
     int64_t passed;
 } sl_bucket_walk;
 
+/* From `at` on, `most` elements if there are so many. */
+sl_bucket_walk sl_bucket_window(const sl_bucket_item *items, int count, int64_t at, int64_t most);
 bool sl_bucket_next(sl_bucket_walk *walk, sl_bucket_span *out);
+
 /* What a reduce-scatter is about. */
 typedef struct sl_scatter_sum {
     const sl_bucket_item *items;
@@ -71,6 +73,8 @@ typedef struct sl_scatter_sum {
     size_t each, slot; /* bytes of an element, of a rank's slot in staging memory */
 } sl_scatter_sum;
 
+sl_scatter_sum sl_scatter_sum_of(const sl_device_collective *collective, const sl_bucket_item *items, int count,
+                                 int rows, sl_dtype dtype); /* without its slot */
 /* Where a rank's part of an item begins in what this rank has of it. */
 const char *sl_scatter_part(const sl_scatter_sum *sum, const sl_bucket_item *item, int rank);
 

@@ -5,11 +5,12 @@
 #include "comm/reduce.h"
 
 #include <stdio.h>
+#include <string.h>
 
 enum { ALIGNMENT = 256 };
 
 /* The first one that can serve a group does. */
-static const sl_collective_kind *const kinds[] = { &sl_collective_shared, &sl_collective_nccl };
+static const sl_collective_kind *const kinds[] = { &sl_collective_shared, &sl_collective_carried };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
 sl_status sl_device_collective_open(sl_group *group, sl_device_words *words,
@@ -37,12 +38,12 @@ sl_status sl_device_collective_open(sl_group *group, sl_device_words *words,
             snprintf(why, sizeof why, "%s", obstacle);
         else
             SL_TRY(kinds[k]->open(&head, offers, options->bytes, why, &made));
-        if (!first[0])
-            snprintf(first, sizeof first, "%s", why);
+        size_t used = strlen(first);
+        if (!used || !obstacle)
+            snprintf(first + used, sizeof first - used, "%s%s", used && why[0] ? "; " : "", why);
     }
     if (made && !first[0])
-        snprintf(first, sizeof first, "%s",
-                 made->kind == &sl_collective_shared ? "the ranks are on one machine" : "SLUICE_DEVICE_LINKS is nccl");
+        snprintf(first, sizeof first, "%s", sl_links_wish_reason(offers[head.rank].wish));
     snprintf(reason, 256, "%s", first);
     *out = made;
 done:
@@ -61,17 +62,17 @@ void sl_device_collective_close(sl_device_collective *collective)
 
 bool sl_device_collective_adds_in_order(const sl_device_collective *collective)
 {
-    return !collective->any_order || !collective->kind->can_reorder;
+    return !collective->any_order;
 }
 
 int sl_device_collective_communicators(const sl_device_collective *collective)
 {
-    return collective->kind->communicators;
+    return collective->communicators;
 }
 
 const char *sl_device_collective_way(const sl_device_collective *collective)
 {
-    return collective->kind->way;
+    return collective->way;
 }
 
 /* Room for the sources of a sum; kept for the next ones. */
@@ -124,6 +125,12 @@ sl_status sl_device_broadcast(sl_device_collective *collective, int root, void *
 
 /* ---- Buckets --------------------------------------------------------------------------------- */
 
+sl_bucket_walk sl_bucket_window(const sl_bucket_item *items, int count, int64_t at, int64_t most)
+{
+    int64_t rest = sl_bucket_count(items, count) - at;
+    return (sl_bucket_walk){ .items = items, .item_count = count, .at = at, .left = rest < most ? rest : most };
+}
+
 bool sl_bucket_next(sl_bucket_walk *walk, sl_bucket_span *out)
 {
     int64_t at = walk->at;
@@ -140,6 +147,17 @@ bool sl_bucket_next(sl_bucket_walk *walk, sl_bucket_span *out)
         at -= walk->items[i].count;
     }
     return false;
+}
+
+sl_scatter_sum sl_scatter_sum_of(const sl_device_collective *collective, const sl_bucket_item *items, int count,
+                                 int rows, sl_dtype dtype)
+{
+    return (sl_scatter_sum){ .items = items,
+                             .item_count = count,
+                             .ranks = collective->ranks,
+                             .rows = rows,
+                             .dtype = dtype,
+                             .each = sl_dtype_size(dtype) };
 }
 
 const char *sl_scatter_part(const sl_scatter_sum *sum, const sl_bucket_item *item, int rank)

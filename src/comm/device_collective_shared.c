@@ -100,6 +100,8 @@ static sl_status open_shared(const sl_device_collective *head, const sl_rank_off
         return sl_fail(SL_ERR_ARGUMENT, "collectives in %zu bytes of device memory", bytes);
     SL_TRY(SL_NEW(collective));
     *collective = (shared_collective){ .head = *head, .half_bytes = bytes / HALVES / ALIGNMENT * ALIGNMENT };
+    collective->head.way = "by streams";
+    collective->head.any_order = false; /* none is faster than that of the ranks */
     SL_TRY(SL_NEW_ARRAY(collective->attached, head->ranks));
     SL_TRY(SL_NEW_ARRAY(collective->told, (int64_t)WORDS_PER_TURN * head->ranks));
     SL_TRY(connect_ranks(collective, reason));
@@ -167,11 +169,6 @@ static sl_status copy(sl_stream *stream, void *to, const void *from, size_t byte
     return bytes > 0 && to != from ? sl_stream_copy(stream, SL_COPY_DEVICE_TO_DEVICE, to, from, bytes) : SL_OK;
 }
 
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* ---- All-gather and broadcast ---------------------------------------------------------------- */
 
 /* One window of each rank's bytes: this rank's into its half and its place, those of the others out of theirs. */
@@ -204,9 +201,7 @@ static sl_status all_gather(sl_device_collective *head, const sl_bucket_item *it
     int64_t total = sl_bucket_count(items, count), most = (int64_t)collective->half_bytes;
     begin(collective, ALL_GATHER, total, count);
     for (int64_t at = 0; at < total; at += most, collective->turn++) {
-        const sl_bucket_walk window = {
-            .items = items, .item_count = count, .at = at, .left = smaller(total - at, most)
-        };
+        const sl_bucket_walk window = sl_bucket_window(items, count, at, most);
         SL_TRY(gather_window(collective, &window, stream));
     }
     SL_TRY(end(collective, stream));
@@ -281,18 +276,11 @@ static sl_status reduce_scatter(sl_device_collective *head, const sl_bucket_item
     sl_status status = SL_OK;
     shared_collective *collective = (shared_collective *)head;
     int64_t total = sl_bucket_count(items, count), most = 0;
-    sl_scatter_sum what = { .items = items,
-                            .item_count = count,
-                            .ranks = head->ranks,
-                            .rows = rows,
-                            .dtype = dtype,
-                            .each = sl_dtype_size(dtype) };
+    sl_scatter_sum what = sl_scatter_sum_of(head, items, count, rows, dtype);
     SL_TRY(sl_collective_slot(collective->half_bytes, head->ranks, dtype, &what.slot, &most));
     begin(collective, REDUCE_SCATTER, total, (int64_t)dtype * 4096 + rows);
     for (int64_t at = 0; at < total; at += most, collective->turn++) {
-        const sl_bucket_walk window = {
-            .items = items, .item_count = count, .at = at, .left = smaller(total - at, most)
-        };
+        const sl_bucket_walk window = sl_bucket_window(items, count, at, most);
         SL_TRY(scatter_window(collective, &what, &window, stream));
     }
     SL_TRY(end(collective, stream));
@@ -369,7 +357,6 @@ done:
 }
 
 const sl_collective_kind sl_collective_shared = {
-    .way = "by streams",
     .find_obstacle = find_obstacle,
     .open = open_shared,
     .close = close_shared,

@@ -28,17 +28,21 @@ struct sl_device_links {
     int messages; /* of a step, at most */
     int64_t step;
     bool polled;
-    char reason[256]; /* why a channel is no link */
+    int32_t wish;     /* of this rank */
+    char way[96];     /* of all messages that have a link */
+    char reason[512]; /* why channels are no links, or not of the first kind */
+    char why[256];    /* the same of the kind that is being tried */
     sl_device_waits waits;
 
     struct shared_links *shared; /* of the kinds of these names; NULL: the pipeline has none of them */
-    struct nccl_links *nccl;
+    struct carried_links *carried;
 };
 
 /* Each kind is one const table, listed in device_links.c. All of a step happens in the order of the stream that is given;
  * no call but open waits for another rank unless the step is polled. A slot is given by its number. */
 struct SL_NAMED_FIELDS sl_device_link_kind {
-    const char *way;  /* of messages, for people */
+    /* How messages of a link go, for people. */
+    const char *(*get_way)(const sl_device_links *links, const sl_device_link *link);
     bool can_capture; /* the calls on messages may be captured and launched again in other steps */
     /* NULL if ranks a and b may try; else why not, "" if nobody asked. All ranks find the same. */
     const char *(*find_obstacle)(const sl_rank_offer *offers, int ranks, int a, int b);
@@ -72,9 +76,10 @@ struct SL_NAMED_FIELDS sl_device_link_kind {
     void (*leave)(sl_device_links *links);
 };
 
-extern const sl_device_link_kind sl_device_link_shared, sl_device_link_nccl;
+extern const sl_device_link_kind sl_device_link_shared, sl_device_link_carried;
 
-/* Keeps the first reason alone. */
+/* Why a way cannot be had: of each way that is tried the first text counts. */
 void sl_device_links_set_reason(sl_device_links *links, const char *text);
+void sl_device_links_end_reason(sl_device_links *links); /* of this way */
 
 #endif

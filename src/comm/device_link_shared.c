@@ -126,8 +126,7 @@ static sl_status connect_blocks(sl_device_links *links)
     SL_TRY(SL_NEW_ARRAY(all, (int64_t)ranks * ranks));
     SL_TRY(take_block(links, bytes, &own));
     find_peers(links, wanted);
-    SL_TRY(
-        sl_device_attach_peers(links->group, links->device, &own, wanted, links->shared->attached, all, links->reason));
+    SL_TRY(sl_device_attach_peers(links->group, links->device, &own, wanted, links->shared->attached, all, links->why));
     for (int i = 0; i < links->count; i++) {
         sl_device_link *link = &links->list[i];
         int src = link->spec.src, dst = link->spec.dst;
@@ -311,8 +310,15 @@ done:
     return status;
 }
 
+static const char *get_way(const sl_device_links *links, const sl_device_link *link)
+{
+    (void)links;
+    (void)link;
+    return "handed over by streams";
+}
+
 const sl_device_link_kind sl_device_link_shared = {
-    .way = "handed over by streams",
+    .get_way = get_way,
     .can_capture = true,
     .find_obstacle = sl_rank_obstacle,
     .open = open_links,

@@ -9,15 +9,23 @@
 #include <string.h>
 
 /* The first one that can serve a channel does. */
-static const sl_device_link_kind *const kinds[] = { &sl_device_link_shared, &sl_device_link_nccl };
+static const sl_device_link_kind *const kinds[] = { &sl_device_link_shared, &sl_device_link_carried };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
 /* ---- Who can reach whom ---------------------------------------------------------------------- */
 
 void sl_device_links_set_reason(sl_device_links *links, const char *text)
 {
-    if (!links->reason[0] && text[0])
-        snprintf(links->reason, sizeof links->reason, "%s", text);
+    if (!links->why[0] && text[0])
+        snprintf(links->why, sizeof links->why, "%s", text);
+}
+
+void sl_device_links_end_reason(sl_device_links *links)
+{
+    size_t used = strlen(links->reason);
+    if (links->why[0] && !strstr(links->reason, links->why))
+        snprintf(links->reason + used, sizeof links->reason - used, "%s%s", used ? "; " : "", links->why);
+    links->why[0] = 0;
 }
 
 /* Gives the kind to the channels that have none and may try it; *count: how many. */
@@ -30,11 +38,23 @@ static void choose(sl_device_links *links, const sl_device_link_kind *kind, cons
             continue;
         const char *obstacle = kind->find_obstacle(offers, sl_group_size(links->group), link->spec.src, link->spec.dst);
         if (obstacle) {
-            sl_device_links_set_reason(links, obstacle);
+            sl_device_links_set_reason(links, links->reason[0] ? "" : obstacle);
             continue;
         }
         link->kind = kind;
         ++*count;
+    }
+}
+
+/* All ways that messages go. */
+static void describe_ways(sl_device_links *links)
+{
+    for (int i = 0; i < links->count; i++) {
+        const sl_device_link *link = &links->list[i];
+        const char *way = link->kind ? link->kind->get_way(links, link) : "";
+        size_t used = strlen(links->way);
+        if (!strstr(links->way, way))
+            snprintf(links->way + used, sizeof links->way - used, "%s%s", used ? " or " : "", way);
     }
 }
 
@@ -50,9 +70,12 @@ static sl_status connect_links(sl_device_links *links)
         choose(links, kinds[k], offers, &count);
         if (count > 0)
             SL_TRY(kinds[k]->open(links, offers));
+        sl_device_links_end_reason(links);
     }
+    links->wish = offers[sl_group_rank(links->group)].wish;
     for (int i = 0; i < links->count; i++)
         links->linked += links->list[i].kind != NULL;
+    describe_ways(links);
 done:
     sl_free(offers);
     return status;
@@ -183,7 +206,7 @@ const char *sl_device_links_reason(const sl_device_links *links)
 {
     if (links->linked < links->count || links->reason[0])
         return links->reason;
-    return uses_kind(links, &sl_device_link_shared) ? "the ranks are on one machine" : "SLUICE_DEVICE_LINKS is nccl";
+    return sl_links_wish_reason(links->wish);
 }
 
 size_t sl_device_links_count_memory(const sl_device_links *links, sl_nccl_use *use)
@@ -198,37 +221,41 @@ size_t sl_device_links_count_memory(const sl_device_links *links, sl_nccl_use *u
 
 const char *sl_device_links_way(const sl_device_links *links)
 {
-    const char *way = "";
-    for (int i = 0; i < links->count; i++) {
-        const sl_device_link_kind *kind = links->list[i].kind;
-        if (kind && *way && way != kind->way)
-            return "handed over by streams or through NCCL";
-        way = kind ? kind->way : way;
-    }
-    return way;
+    return links->way;
+}
+
+/* Whether MPI takes device memory is known once it has started. */
+static void describe_far(int32_t wish, char *text, size_t size)
+{
+    const sl_nccl *nccl = NULL;
+    const char *mpi = "MPI if it takes device memory, else host memory";
+    if (wish == SL_LINKS_MPI)
+        snprintf(text, size, "%s", mpi);
+    else if (sl_nccl_load(&nccl) == SL_OK)
+        snprintf(text, size, "NCCL %s", nccl->carrier.version);
+    else
+        snprintf(text, size, "%s (%s)", wish == SL_LINKS_NCCL ? "host memory" : mpi, sl_error_message());
 }
 
 char *sl_device_links_describe(const sl_device *device, char *text, size_t size)
 {
-    char version[256];
-    const sl_nccl *nccl = NULL;
+    char far[384];
     int32_t wish = SL_LINKS_UNSAID;
-    if (!device || sl_device_is_host(device)) {
-        snprintf(text, size, "host memory: there is no GPU");
-    } else if (sl_links_read_wish(&wish) != SL_OK) {
+    if (sl_links_read_wish(&wish) != SL_OK) {
         snprintf(text, size, "%s", sl_error_message());
+    } else if (!device || sl_device_is_host(device)) {
+        snprintf(text, size, "host memory: there is no GPU");
     } else if (wish == SL_LINKS_NONE) {
         snprintf(text, size, "host memory: SLUICE_DEVICE_LINKS is 0");
     } else {
         const sl_rank_offer own = { .queues = device->queues, .neighbors = 1 };
-        const char *obstacle = wish == SL_LINKS_NCCL ? "SLUICE_DEVICE_LINKS is nccl" : sl_rank_queue_obstacle(&own);
-        bool has_nccl = sl_nccl_load(&nccl) == SL_OK;
-        snprintf(version, sizeof version, has_nccl ? "NCCL %s" : "host memory (%s)",
-                 has_nccl ? nccl->version : sl_error_message());
+        bool one_way = wish == SL_LINKS_NCCL || wish == SL_LINKS_MPI;
+        const char *obstacle = one_way ? sl_links_wish_reason(wish) : sl_rank_queue_obstacle(&own);
+        describe_far(wish, far, sizeof far);
         if (obstacle)
-            snprintf(text, size, "%s: %s", version, obstacle);
+            snprintf(text, size, "%s: %s", far, obstacle);
         else
-            snprintf(text, size, "device memory on one machine, %s between machines", version);
+            snprintf(text, size, "device memory on one machine, %s between machines", far);
     }
     return text;
 }

@@ -36,6 +36,11 @@ const char *sl_rank_queue_obstacle(const sl_rank_offer *offer)
                                 : "a process has too few queues to its device (CUDA_DEVICE_MAX_CONNECTIONS)";
 }
 
+int sl_rank_spare_queues(const sl_rank_offer *offer)
+{
+    return offer->queues / offer->neighbors - STREAMS_OF_A_RANK;
+}
+
 static uint64_t find_machine(void)
 {
     char text[64];
@@ -51,7 +56,7 @@ const char *sl_rank_obstacle(const sl_rank_offer *offers, int ranks, int a, int 
     (void)ranks;
     if (a == b)
         return "a rank sends to itself";
-    if (offers[a].wish == SL_LINKS_NCCL)
+    if (offers[a].wish == SL_LINKS_NCCL || offers[a].wish == SL_LINKS_MPI)
         return "";
     if (offers[a].wish == SL_LINKS_NONE || offers[b].wish == SL_LINKS_NONE)
         return "SLUICE_DEVICE_LINKS is 0";
@@ -65,7 +70,7 @@ const char *sl_rank_obstacle(const sl_rank_offer *offers, int ranks, int a, int 
 
 sl_status sl_links_read_wish(int32_t *wish)
 {
-    static const char *const values[] = { "", "0", "1", "nccl" }; /* as sl_links_wish */
+    static const char *const values[] = { "", "0", "1", "nccl", "mpi" }; /* as sl_links_wish */
     const char *given = getenv("SLUICE_DEVICE_LINKS");
     for (int32_t i = 0; i < (int32_t)(sizeof values / sizeof *values); i++) {
         if (strcmp(given ? given : "", values[i]) == 0) {
@@ -73,7 +78,14 @@ sl_status sl_links_read_wish(int32_t *wish)
             return SL_OK;
         }
     }
-    return sl_fail(SL_ERR_ARGUMENT, "SLUICE_DEVICE_LINKS is '%s': it can be 0, 1 or nccl", given);
+    return sl_fail(SL_ERR_ARGUMENT, "SLUICE_DEVICE_LINKS is '%s': it can be 0, 1, nccl or mpi", given);
+}
+
+const char *sl_links_wish_reason(int32_t wish)
+{
+    return wish == SL_LINKS_NCCL  ? "SLUICE_DEVICE_LINKS is nccl"
+           : wish == SL_LINKS_MPI ? "SLUICE_DEVICE_LINKS is mpi"
+                                  : "the ranks are on one machine";
 }
 
 sl_status sl_rank_offers_gather(sl_group *group, const sl_device *device, sl_rank_offer *offers)

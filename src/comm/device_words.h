@@ -9,8 +9,14 @@
 
 /* ---- Who can reach whom ---- */
 
-/* What SLUICE_DEVICE_LINKS says: nothing, 0, 1, nccl. */
-typedef enum sl_links_wish { SL_LINKS_UNSAID, SL_LINKS_NONE, SL_LINKS_ANY, SL_LINKS_NCCL } sl_links_wish;
+/* What SLUICE_DEVICE_LINKS says: nothing, 0, 1, nccl, mpi. */
+typedef enum sl_links_wish {
+    SL_LINKS_UNSAID,
+    SL_LINKS_NONE,
+    SL_LINKS_ANY,
+    SL_LINKS_NCCL,
+    SL_LINKS_MPI,
+} sl_links_wish;
 
 /* Communicators of NCCL that a rank has. */
 typedef struct sl_nccl_use {
@@ -31,6 +37,8 @@ typedef struct sl_rank_offer {
 
 /* Fails if the variable has another value. */
 SL_MUST_CHECK sl_status sl_links_read_wish(int32_t *wish);
+/* Why ranks go the way they do if nothing was in its way (static). */
+const char *sl_links_wish_reason(int32_t wish);
 /* Collective: offers[r] becomes that of rank r. */
 SL_MUST_CHECK sl_status sl_rank_offers_gather(sl_group *group, const sl_device *device, sl_rank_offer *offers);
 /* Collective: whether all ranks are threads of one process that share one device and may reach each other's memory. */
@@ -39,6 +47,9 @@ SL_MUST_CHECK sl_status sl_ranks_share_device(sl_group *group, const sl_device *
 const char *sl_rank_obstacle(const sl_rank_offer *offers, int ranks, int a, int b);
 /* NULL if the process has enough queues for its ranks; else what is wrong (static). */
 const char *sl_rank_queue_obstacle(const sl_rank_offer *offer);
+
+/* Streams of the rank beside those of a step that can wait for other ranks without holding each other up. */
+int sl_rank_spare_queues(const sl_rank_offer *offer);
 
 /* Collective. Each rank gives the handle of its block (zeros if it has none) and wants those of the ranks p with
  * wanted[p]. attached[p] becomes the block of p, to be detached. reached[a * ranks + b]: a has attached b's block, the same

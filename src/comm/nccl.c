@@ -54,7 +54,7 @@ char *sl_nccl_describe(char *text, size_t size)
 {
     const sl_nccl *nccl = NULL;
     sl_status status = sl_nccl_load(&nccl);
-    snprintf(text, size, "%s", status == SL_OK ? nccl->version : sl_error_message());
+    snprintf(text, size, "%s", status == SL_OK ? nccl->carrier.version : sl_error_message());
     return text;
 }
 

@@ -18,7 +18,7 @@ typedef struct SL_NAMED_FIELDS sl_plugin_host {
 } sl_plugin_host;
 
 /* Grows with every change of sl_transport or sl_plugin_host. */
-#define SL_PLUGIN_VERSION 2u
+#define SL_PLUGIN_VERSION 3u
 
 /* The one symbol of a plugin; NULL if the host's version is not its own. The table lives as long as the process. */
 #define SL_PLUGIN_SYMBOL "sluice_plugin_transport"

@@ -8,7 +8,8 @@
 #include <stdatomic.h>
 
 typedef struct sl_transport sl_transport;
-typedef struct sl_wire sl_wire; /* a transport's part of one channel end */
+typedef struct sl_device_mail sl_device_mail; /* mail.h */
+typedef struct sl_wire sl_wire;               /* a transport's part of one channel end */
 
 /* A message as it travels; its bytes follow. The first cache line tells all about a message of one dim. */
 typedef struct sl_envelope {
@@ -116,7 +117,8 @@ typedef struct sl_wire_plan {
 
 /* Every entry is required unless marked optional. Calls return SL_OK or leave a message. */
 struct SL_NAMED_FIELDS sl_transport {
-    const char *name; /* as in sl_group_options.transport */
+    const char *name;                  /* as in sl_group_options.transport */
+    const sl_device_mail *device_mail; /* optional */
 
     /* Joins the run. On success the caller owns *out. */
     sl_status (*open)(const sl_group_options *options, sl_link **out);

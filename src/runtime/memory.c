@@ -3,7 +3,6 @@
 #include "runtime/runtime.h"
 
 #include "base/alloc.h"
-#include "comm/nccl_join.h"
 
 #include <string.h>
 
@@ -331,7 +330,7 @@ static int count_links(const sl_pipeline *pipeline, int rank)
     return count;
 }
 
-size_t sl_runtime_nccl_bytes(const sl_pipeline *pipeline, int rank)
+size_t sl_runtime_carrier_bytes(const sl_pipeline *pipeline, int rank, sl_carrier_name carrier)
 {
     const sl_wiring *wiring = pipeline->wiring;
     const sl_staging staging = sl_staging_of(wiring, rank, pipeline->training);
@@ -348,5 +347,5 @@ size_t sl_runtime_nccl_bytes(const sl_pipeline *pipeline, int rank)
         const sl_route *route = &pipeline->routes.list[i];
         slots += route->src == rank ? (size_t)route->capacity * route->bytes : 0;
     }
-    return slots + sl_nccl_memory(&use);
+    return slots + (carrier == SL_CARRIER_NCCL ? sl_nccl_memory(&use) : 0);
 }

@@ -2,7 +2,6 @@
 #include "runtime/runtime.h"
 
 #include "base/alloc.h"
-#include "comm/nccl_join.h"
 #include "comm/group.h"
 
 #include <stdlib.h>

@@ -2,6 +2,7 @@
 #ifndef SL_RUNTIME_RUNTIME_H
 #define SL_RUNTIME_RUNTIME_H
 
+#include "comm/carrier.h"
 #include "comm/device_links.h"
 #include "runtime/gather.h"
 #include "runtime/lanes.h"
@@ -149,9 +150,9 @@ SL_MUST_CHECK sl_status sl_phases_give(sl_runtime *runtime, const sl_instr *inst
 /* The action that the stream of kernels is at; NULL if it has done all that it was given, or nobody watches. *passed: changes
  * when it goes on. From any thread. */
 const sl_program_action *sl_phases_find_busy(const sl_runtime *runtime, uint32_t *passed);
-/* Device memory that a rank takes for messages and collectives through NCCL, beside what the pipeline counts: slots of the
- * senders, and what NCCL itself takes. */
-size_t sl_runtime_nccl_bytes(const sl_pipeline *pipeline, int rank);
+/* Device memory that a rank takes for messages and collectives through a carrier, beside what the pipeline counts: slots of
+ * the senders, and what NCCL itself takes. */
+size_t sl_runtime_carrier_bytes(const sl_pipeline *pipeline, int rank, sl_carrier_name carrier);
 /* Zeroes the gradients of the k-th of this rank's stages. */
 SL_MUST_CHECK sl_status sl_runtime_zero_stage(sl_runtime *runtime, int k);
 /* OUTPUT and INPUT_GRAD: to whoever asked. */

@@ -7,7 +7,7 @@
 #include "base/alloc.h"
 #include "base/units.h"
 #include "comm/device_words.h"
-#include "comm/nccl_join.h"
+#include "comm/carrier.h"
 #include "pipeline/pipeline.h"
 #include "runtime/runtime.h"
 
@@ -274,12 +274,14 @@ void sl_plan_memory_sum(sl_plan_memory *memory)
 static sl_status count_memory(sl_train_plan *plan, sl_device *device)
 {
     sl_status status = SL_OK;
+    sl_carrier_name carrier;
     for (int r = 0; r < sl_train_plan_ranks(plan); r++) {
         sl_pipeline_memory memory = sl_pipeline_get_memory(plan->pipeline, r / (int)plan->config->parallel.dp);
         plan->memory[r] = sl_plan_memory_of(&memory);
         plan->memory[r].context = sl_device_get_memory(device).context;
-        if (sl_nccl_is_expected(device))
-            plan->memory[r].messages += sl_runtime_nccl_bytes(plan->pipeline, r / (int)plan->config->parallel.dp);
+        if (sl_carrier_is_expected(device, &carrier))
+            plan->memory[r].messages +=
+                sl_runtime_carrier_bytes(plan->pipeline, r / (int)plan->config->parallel.dp, carrier);
         SL_TRY(count_state(plan, r, device));
         sl_plan_memory_sum(&plan->memory[r]);
     }

@@ -1,16 +1,18 @@
 /* Processes that share a GPU: messages through NCCL give the bits of messages through the host, with every schedule, and NCCL
  * takes as much of the GPU's memory as the plan counts. */
+#include "gpu/processes.h"
 #include "ranks/support/pipeline.h"
 
 #include "comm/device_links.h"
-#include "comm/nccl_join.h"
+#include "comm/carrier.h"
+#include "comm/nccl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-enum { SCHEDULES = 7, SKIPPED = 77 };
+enum { SCHEDULES = 7 };
 
 static const char *const schedules[SCHEDULES] = { "GPipe",     "1F1B",          "Interleaved1F1B",
                                                   "LoopedBFS", "ZBVZeroBubble", "InterleavedZeroBubble",
@@ -18,7 +20,8 @@ static const char *const schedules[SCHEDULES] = { "GPipe",     "1F1B",          
 
 /* In memory that the ranks share. */
 typedef struct nccl_job {
-    int ranks, right;
+    int ranks, right, wanted;
+    const char *only;      /* the one schedule to run; NULL: all */
     run_result host, nccl; /* of the running schedule */
 } nccl_job;
 
@@ -79,33 +82,36 @@ static int rank_main(void *user, int rank)
     (void)rank;
     if (sl_device_open("cuda", NULL, &device) != SL_OK || sl_nccl_load(&nccl) != SL_OK) {
         fprintf(stderr, "%s\n", sl_error_message());
-        return SKIPPED;
+        return NO_DEVICE;
     }
     if (sl_group_open(NULL, &group) != SL_OK)
         return 1;
-    for (int i = 0; i < SCHEDULES && status == SL_OK; i++)
-        status = run_both(group, user, i);
+    const nccl_job *job = user;
+    for (int i = 0; i < SCHEDULES && status == SL_OK; i++) {
+        if (!job->only || strcmp(job->only, schedules[i]) == 0)
+            status = run_both(group, user, i);
+    }
     sl_group_close(group);
     sl_device_close(device);
     return status == SL_OK ? 0 : 1;
 }
 
 /* How many runs differ; -1: there is no GPU or no NCCL. */
-static int compare_ways(int ranks)
+static int compare_ways(int ranks, const char *only)
 {
     sl_launch_result result;
-    nccl_job *job = mmap(NULL, sizeof *job, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (job == MAP_FAILED)
-        return 1;
+    nccl_job *job = share_memory(sizeof *job);
     job->ranks = ranks;
+    job->only = only;
+    job->wanted = only ? 1 : SCHEDULES;
     const sl_launch_options launch = { .ranks = ranks, .run = rank_main, .user = job };
     if (sl_launch(&launch, &result) != SL_OK)
         return 1;
-    int wrong = SCHEDULES - job->right;
+    int wrong = job->wanted - job->right;
     munmap(job, sizeof *job);
-    if (result.exit_code != 0 && result.exit_code != SKIPPED)
+    if (result.exit_code != 0 && result.exit_code != NO_DEVICE)
         printf("%s\n", result.report);
-    return result.exit_code == SKIPPED ? -1 : wrong;
+    return result.exit_code == NO_DEVICE ? -1 : wrong;
 }
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
@@ -176,9 +182,9 @@ done:
 static bool takes_what_is_counted(void)
 {
     sl_launch_result result;
-    memory_job *job = mmap(NULL, sizeof *job, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    memory_job *job = share_memory(sizeof *job);
     const sl_launch_options launch = { .ranks = PAIR, .run = measure_rank, .user = job };
-    if (job == MAP_FAILED || sl_launch(&launch, &result) != SL_OK || result.exit_code != 0)
+    if (sl_launch(&launch, &result) != SL_OK || result.exit_code != 0)
         return false;
     double taken = ((double)job->after - (double)job->before) / PAIR, counted = (double)job->counted;
     printf("%d links: %.1f MB of the GPU are taken by a rank, %.1f MB are counted\n", CHANNELS, taken / 1e6,
@@ -188,18 +194,18 @@ static bool takes_what_is_counted(void)
     return taken < 1.02 * counted && taken > 0.98 * counted;
 }
 
-/* A number of ranks as argument; "memory"; else 2, 4 and the memory. */
+/* Arguments: a number of ranks and perhaps a schedule; or "memory"; none: 2 ranks, 4 ranks and the memory. */
 int main(int argc, char **argv)
 {
     setenv("SLUICE_TEST_DEVICE", "cuda", 1);
     if (argc > 1 && strcmp(argv[1], "memory") == 0)
         return !takes_what_is_counted();
     if (argc > 1) {
-        int wrong = compare_ways(atoi(argv[1]));
-        return wrong < 0 ? SKIPPED : wrong > 0;
+        int wrong = compare_ways(atoi(argv[1]), argc > 2 ? argv[2] : NULL);
+        return wrong < 0 ? NO_DEVICE : wrong > 0;
     }
-    int two = compare_ways(2);
+    int two = compare_ways(2, NULL);
     if (two < 0)
-        return SKIPPED;
-    return two > 0 || compare_ways(4) != 0 || !takes_what_is_counted();
+        return NO_DEVICE;
+    return two > 0 || compare_ways(4, NULL) != 0 || !takes_what_is_counted();
 }

@@ -1,4 +1,4 @@
-/* The NCCL module: NCCL's library, found at run time, as the table of nccl.h. */
+/* The NCCL module: NCCL's library, found at run time, as a carrier. */
 #include "comm/nccl.h"
 
 #include <dlfcn.h>
@@ -9,16 +9,18 @@
 #include <string.h>
 #include <time.h>
 
-_Static_assert(sizeof(sl_nccl_id) == sizeof(ncclUniqueId), "an id has room");
+_Static_assert(sizeof(sl_carrier_id) == sizeof(ncclUniqueId), "an id has room");
 
-struct sl_nccl_comm {
+typedef struct nccl_comm {
+    sl_carrier_comm head;
     ncclComm_t comm;
     bool is_stopped; /* the thread aborts it */
     bool is_leaving; /* it was told to finalize */
     pthread_t thread;
-};
+} nccl_comm;
 
 static const sl_nccl_host *host;
+static sl_nccl table;
 
 /* NCCL's functions. */
 static struct {
@@ -65,8 +67,9 @@ static void prepare(const char *host_id)
         setenv("NCCL_HOSTID", host_id, 0);
 }
 
-static sl_status make_id(sl_nccl_id *out)
+static sl_status make_id(sl_device_words *words, sl_carrier_id *out)
 {
+    (void)words;
     ncclUniqueId id;
     sl_status status = check(nccl.get_unique_id(&id), "make a communicator's id");
     if (status == SL_OK)
@@ -74,119 +77,107 @@ static sl_status make_id(sl_nccl_id *out)
     return status;
 }
 
+static ncclComm_t of(sl_carrier_comm *comm)
+{
+    return ((nccl_comm *)comm)->comm;
+}
+
 /* Its kernels wait for other ranks beside the kernels of a step: few of them may hold the GPU's processors. */
-static sl_status open_comm(const sl_nccl_id *id, int ranks, int rank, int blocks, sl_nccl_comm **out)
+static sl_status open_comm(const sl_carrier_id *id, const sl_carrier_place *place, sl_carrier_comm **out)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclUniqueId given;
-    sl_nccl_comm *made = NULL;
+    nccl_comm *made = NULL;
     sl_status status = host->alloc(1, sizeof *made, (void **)&made);
     if (status != SL_OK)
         return status;
     memcpy(given.internal, id->bytes, sizeof given.internal);
     config.blocking = 0;
     config.minCTAs = 1;
-    config.maxCTAs = blocks;
-    status = check(nccl.init(&made->comm, ranks, given, rank, &config), "open a communicator");
+    config.maxCTAs = place->blocks;
+    made->head.carrier = &table.carrier;
+    status = check(nccl.init(&made->comm, place->ranks, given, place->rank, &config), "open a communicator");
     if (status == SL_OK)
-        *out = made;
+        *out = &made->head;
     else
         host->free(made);
     return status;
 }
 
-static sl_status ask(sl_nccl_comm *comm, bool *ready)
+static sl_status ask(sl_carrier_comm *comm, bool *ready)
 {
-    ncclResult_t state = ncclSuccess, result = nccl.get_async_error(comm->comm, &state);
+    ncclResult_t state = ncclSuccess, result = nccl.get_async_error(of(comm), &state);
     sl_status status = check(result != ncclSuccess ? result : state, "a communicator has failed");
     if (status == SL_OK)
         *ready = state == ncclSuccess;
     return status;
 }
 
-static sl_status send_message(sl_nccl_comm *comm, const void *data, size_t bytes, int to, sl_stream *stream)
+static sl_status send_message(sl_carrier_comm *comm, const void *data, size_t bytes, int to, sl_stream *stream)
 {
-    return check(nccl.send(data, bytes, ncclUint8, to, comm->comm, host->stream_native(stream)), "send");
+    return check(nccl.send(data, bytes, ncclUint8, to, of(comm), host->stream_native(stream)), "send");
 }
 
-static sl_status receive_message(sl_nccl_comm *comm, void *data, size_t bytes, int from, sl_stream *stream)
+static sl_status receive_message(sl_carrier_comm *comm, void *data, size_t bytes, int from, sl_stream *stream)
 {
-    return check(nccl.receive(data, bytes, ncclUint8, from, comm->comm, host->stream_native(stream)), "receive");
+    return check(nccl.receive(data, bytes, ncclUint8, from, of(comm), host->stream_native(stream)), "receive");
 }
 
 /* ---- Collectives ----------------------------------------------------------------------------- */
 
-static sl_status begin_group(void)
+static sl_status begin_group(sl_carrier_comm *comm)
 {
+    (void)comm;
     return check(nccl.group_start(), "begin a group");
 }
 
-static sl_status end_group(sl_nccl_comm *comm)
+static sl_status end_group(sl_carrier_comm *comm)
 {
     (void)comm;
     return check(nccl.group_end(), "end a group");
 }
 
-static sl_status all_gather(sl_nccl_comm *comm, const void *data, size_t bytes, void *all, sl_stream *stream)
+static sl_status all_gather(sl_carrier_comm *comm, const void *data, size_t bytes, void *all, sl_stream *stream)
 {
-    return check(nccl.all_gather(data, all, bytes, ncclUint8, comm->comm, host->stream_native(stream)), "all-gather");
+    return check(nccl.all_gather(data, all, bytes, ncclUint8, of(comm), host->stream_native(stream)), "all-gather");
 }
 
-static sl_status broadcast(sl_nccl_comm *comm, void *data, size_t bytes, int root, sl_stream *stream)
+static sl_status broadcast(sl_carrier_comm *comm, void *data, size_t bytes, int root, sl_stream *stream)
 {
-    return check(nccl.broadcast(data, data, bytes, ncclUint8, root, comm->comm, host->stream_native(stream)),
+    return check(nccl.broadcast(data, data, bytes, ncclUint8, root, of(comm), host->stream_native(stream)),
                  "broadcast");
 }
 
-static sl_status find_type(sl_dtype dtype, ncclDataType_t *out)
+/* Of all dtypes that can be reduced. */
+static ncclDataType_t type_of(sl_dtype dtype)
 {
-    switch (dtype) {
-    case SL_F32:
-        *out = ncclFloat32;
-        return SL_OK;
-    case SL_F64:
-        *out = ncclFloat64;
-        return SL_OK;
-    case SL_BF16:
-        *out = ncclBfloat16;
-        return SL_OK;
-    case SL_F16:
-        *out = ncclFloat16;
-        return SL_OK;
-    default:
-        return host->fail(SL_ERR_ARGUMENT, "NCCL: sums of floating types alone");
-    }
+    static const ncclDataType_t types[SL_DTYPE_COUNT] = {
+        [SL_F32] = ncclFloat32, [SL_F64] = ncclFloat64, [SL_BF16] = ncclBfloat16, [SL_F16] = ncclFloat16,
+        [SL_I32] = ncclInt32,   [SL_I64] = ncclInt64,   [SL_U8] = ncclUint8,
+    };
+    return types[dtype];
 }
 
-static sl_status all_reduce(sl_nccl_comm *comm, void *data, int64_t count, sl_dtype dtype, sl_stream *stream)
+static sl_status all_reduce(sl_carrier_comm *comm, void *data, int64_t count, sl_dtype dtype, sl_stream *stream)
 {
-    ncclDataType_t type = ncclFloat32;
-    sl_status status = find_type(dtype, &type);
-    if (status != SL_OK)
-        return status;
-    return check(nccl.all_reduce(data, data, (size_t)count, type, ncclSum, comm->comm, host->stream_native(stream)),
+    ncclDataType_t type = type_of(dtype);
+    return check(nccl.all_reduce(data, data, (size_t)count, type, ncclSum, of(comm), host->stream_native(stream)),
                  "all-reduce");
 }
 
-static sl_status reduce(sl_nccl_comm *comm, const void *data, void *sum, int64_t count, sl_dtype dtype, int root,
+static sl_status reduce(sl_carrier_comm *comm, const void *data, void *sum, int64_t count, sl_dtype dtype, int root,
                         sl_stream *stream)
 {
-    ncclDataType_t type = ncclFloat32;
-    sl_status status = find_type(dtype, &type);
-    if (status != SL_OK)
-        return status;
-    return check(nccl.reduce(data, sum, (size_t)count, type, ncclSum, root, comm->comm, host->stream_native(stream)),
+    ncclDataType_t type = type_of(dtype);
+    return check(nccl.reduce(data, sum, (size_t)count, type, ncclSum, root, of(comm), host->stream_native(stream)),
                  "reduce");
 }
 
-static sl_status reduce_scatter(sl_nccl_comm *comm, const void *parts, void *sum, int64_t count, sl_dtype dtype,
+static sl_status reduce_scatter(sl_carrier_comm *comm, const void *parts, void *sum, int64_t count, sl_dtype dtype,
                                 sl_stream *stream)
 {
-    ncclDataType_t type = ncclFloat32;
-    sl_status status = find_type(dtype, &type);
-    if (status != SL_OK)
-        return status;
-    return check(nccl.reduce_scatter(parts, sum, (size_t)count, type, ncclSum, comm->comm, host->stream_native(stream)),
+    ncclDataType_t type = type_of(dtype);
+    return check(nccl.reduce_scatter(parts, sum, (size_t)count, type, ncclSum, of(comm), host->stream_native(stream)),
                  "reduce-scatter");
 }
 
@@ -194,15 +185,16 @@ static sl_status reduce_scatter(sl_nccl_comm *comm, const void *parts, void *sum
 
 static void *abort_comm(void *user)
 {
-    sl_nccl_comm *comm = user;
+    const nccl_comm *comm = user;
     (void)nccl.abort(comm->comm);
     return NULL;
 }
 
 /* Aborting tells the communicator's kernels to end, and then waits for the whole device, which may wait for kernels of
  * another communicator: so all are aborted at once. */
-static void stop(sl_nccl_comm *comm)
+static void stop(sl_carrier_comm *head)
 {
+    nccl_comm *comm = (nccl_comm *)head;
     if (comm->is_stopped)
         return;
     comm->is_stopped = true;
@@ -212,14 +204,15 @@ static void stop(sl_nccl_comm *comm)
     }
 }
 
-static void leave(sl_nccl_comm *comm)
+static void leave(sl_carrier_comm *head)
 {
+    nccl_comm *comm = (nccl_comm *)head;
     if (!comm->is_stopped && !comm->is_leaving)
         comm->is_leaving = check(nccl.finalize(comm->comm), "finalize") == SL_OK;
 }
 
 /* Whether all that was under way has come to its end. */
-static bool has_left(const sl_nccl_comm *comm)
+static bool has_left(const nccl_comm *comm)
 {
     const struct timespec pause = { .tv_nsec = 1000000 };
     ncclResult_t state = ncclInProgress;
@@ -232,8 +225,9 @@ static bool has_left(const sl_nccl_comm *comm)
     return state == ncclSuccess;
 }
 
-static void close_comm(sl_nccl_comm *comm)
+static void close_comm(sl_carrier_comm *head)
 {
+    nccl_comm *comm = (nccl_comm *)head;
     if (!comm->is_stopped && has_left(comm))
         (void)nccl.destroy(comm->comm);
     else if (!comm->is_stopped)
@@ -244,6 +238,27 @@ static void close_comm(sl_nccl_comm *comm)
 }
 
 /* ---- The library ----------------------------------------------------------------------------- */
+
+static sl_nccl table = {
+    .device_kind = SL_DEVICE_CUDA,
+    .carrier = { .way = "through NCCL",
+                 .prepare = prepare,
+                 .make_id = make_id,
+                 .open = open_comm,
+                 .ask = ask,
+                 .send = send_message,
+                 .receive = receive_message,
+                 .begin = begin_group,
+                 .end = end_group,
+                 .all_gather = all_gather,
+                 .broadcast = broadcast,
+                 .all_reduce = all_reduce,
+                 .reduce = reduce,
+                 .reduce_scatter = reduce_scatter,
+                 .stop = stop,
+                 .leave = leave,
+                 .close = close_comm },
+};
 
 static sl_status find_symbols(void *library)
 {
@@ -284,26 +299,6 @@ SL_API sl_status sluice_nccl_module(const sl_nccl_host *given, const sl_nccl **o
 
 sl_status sluice_nccl_module(const sl_nccl_host *given, const sl_nccl **out)
 {
-    static sl_nccl table = {
-        .device_kind = SL_DEVICE_CUDA,
-        .serves_threads = false, /* they would need a GPU each; links through shared memory serve them */
-        .prepare = prepare,
-        .make_id = make_id,
-        .open = open_comm,
-        .ask = ask,
-        .send = send_message,
-        .receive = receive_message,
-        .begin = begin_group,
-        .end = end_group,
-        .all_gather = all_gather,
-        .broadcast = broadcast,
-        .all_reduce = all_reduce,
-        .reduce = reduce,
-        .reduce_scatter = reduce_scatter,
-        .stop = stop,
-        .leave = leave,
-        .close = close_comm,
-    };
     int version = 0;
     if (given->version != SL_NCCL_MODULE_VERSION)
         return given->fail(SL_ERR_UNSUPPORTED, "libsluice_nccl.so is not of this version of sluice");
@@ -315,7 +310,8 @@ sl_status sluice_nccl_module(const sl_nccl_host *given, const sl_nccl **out)
     if (status != SL_OK)
         return status;
     (void)nccl.get_version(&version);
-    snprintf(table.version, sizeof table.version, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+    snprintf(table.carrier.version, sizeof table.carrier.version, "%d.%d.%d", version / 10000, version / 100 % 100,
+             version % 100);
     *out = &table;
     return SL_OK;
 }

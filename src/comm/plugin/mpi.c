@@ -97,6 +97,8 @@ static sl_status mpi_open(const sl_group_options *options, sl_link **out)
     SL_TRY(start_mpi(link));
     SL_TRY(mpi_check(MPI_Comm_dup(MPI_COMM_WORLD, &link->comm), "MPI_Comm_dup"));
     MPI_Comm_set_errhandler(link->comm, MPI_ERRORS_RETURN);
+    SL_TRY(mpi_check(MPI_Comm_dup(link->comm, &link->device_comm), "MPI_Comm_dup"));
+    MPI_Comm_set_errhandler(link->device_comm, MPI_ERRORS_RETURN);
     MPI_Comm_rank(link->comm, &link->base.rank);
     MPI_Comm_size(link->comm, &link->base.size);
     SL_TRY(find_neighbours(link));
@@ -211,6 +213,7 @@ static void mpi_close(sl_link *base)
         fprintf(stderr, "rank %d: %s\n", base->rank, link->failure.text);
         MPI_Abort(MPI_COMM_WORLD, exit_code(link));
     }
+    MPI_Comm_free(&link->device_comm);
     MPI_Comm_free(&link->comm);
     if (link->finalize)
         MPI_Finalize();
@@ -221,6 +224,7 @@ static void mpi_close(sl_link *base)
 
 const sl_transport mpi_transport = {
     .name = "mpi",
+    .device_mail = &mpi_mail,
     .open = mpi_open,
     .close = mpi_close,
     .new_port = mpi_new_port,

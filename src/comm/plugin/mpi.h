@@ -2,6 +2,7 @@
 #ifndef SL_COMM_PLUGIN_MPI_H
 #define SL_COMM_PLUGIN_MPI_H
 
+#include "comm/mail.h"
 #include "comm/plugin.h"
 
 #include <mpi.h>
@@ -9,6 +10,7 @@
 
 extern const sl_plugin_host *mpi_host;
 extern const sl_transport mpi_transport;
+extern const sl_device_mail mpi_mail;
 
 /* Tags of the link itself; those of channels are ports, numbered from FIRST_PORT on. */
 enum { TAG_MESH_DATA = 1, TAG_MESH_CREDIT, TAG_FAILURE, TAG_BEAT, FIRST_PORT = 16 };
@@ -28,9 +30,11 @@ typedef struct mpi_beat {
 
 typedef struct mpi_link {
     sl_link base;
-    MPI_Comm comm; /* a copy of the world: nobody else's messages */
-    bool finalize; /* MPI was started here */
+    MPI_Comm comm;        /* a copy of the world: nobody else's messages */
+    MPI_Comm device_comm; /* another one, for messages in memory of devices */
+    bool finalize;        /* MPI was started here */
     int tag_limit;
+    int device_tags; /* given out by this rank */
     uint32_t next_port;
     double spin_seconds;
     pthread_mutex_t lock; /* held around every call into MPI and whatever it completes */

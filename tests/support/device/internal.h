@@ -4,6 +4,7 @@
 
 #include "support/device/test_device.h"
 
+#include "comm/mail.h"
 #include "comm/nccl.h"
 #include "device/backend.h"
 #include "kernel/table.h"
@@ -147,5 +148,9 @@ extern const sl_kernel_table test_kernels;
 /* ---- nccl.c ---------------------------------------------------------------------------------- */
 
 extern const sl_nccl test_nccl;
+
+/* ---- mail.c ---------------------------------------------------------------------------------- */
+
+extern const sl_device_mail test_mail_service;
 
 #endif

@@ -28,11 +28,12 @@ typedef struct meeting {
     struct meeting *next;
 } meeting;
 
-struct sl_nccl_comm {
+typedef struct test_comm {
+    sl_carrier_comm head;
     meeting *at;
     int rank;
     bool left; /* and so closed without harm to the others */
-};
+} test_comm;
 
 typedef enum call_kind { SEND, RECEIVE, ALL_GATHER, BROADCAST, REDUCE, ALL_REDUCE, REDUCE_SCATTER } call_kind;
 
@@ -67,13 +68,14 @@ static _Thread_local struct {
     call calls[MOST_CALLS];
 } pending;
 
-static void prepare(const char *host_id)
+static test_comm *of(sl_carrier_comm *comm)
 {
-    (void)host_id;
+    return (test_comm *)comm;
 }
 
-static sl_status make_id(sl_nccl_id *out)
+static sl_status make_id(sl_device_words *words, sl_carrier_id *out)
 {
+    (void)words;
     pthread_mutex_lock(&lock);
     bool refused = refuses;
     last_id++;
@@ -83,14 +85,15 @@ static sl_status make_id(sl_nccl_id *out)
     return refused ? sl_fail(SL_ERR_COMM, "NCCL of the tests: refused") : SL_OK;
 }
 
-static sl_status open_comm(const sl_nccl_id *id, int ranks, int rank, int blocks, sl_nccl_comm **out)
+static sl_status open_end(const sl_carrier_id *id, const sl_carrier_place *place, sl_carrier_comm **out)
 {
     uint64_t number;
     memcpy(&number, id->bytes, sizeof number);
-    sl_nccl_comm *made = calloc(1, sizeof *made);
-    if (!made || ranks > MOST_RANKS || blocks < 1)
+    test_comm *made = calloc(1, sizeof *made);
+    if (!made || place->ranks > MOST_RANKS || place->blocks < 1)
         abort();
-    made->rank = rank;
+    made->head.carrier = &test_nccl.carrier;
+    made->rank = place->rank;
     pthread_mutex_lock(&lock);
     meeting *at = meetings;
     while (at && at->id != number)
@@ -100,26 +103,26 @@ static sl_status open_comm(const sl_nccl_id *id, int ranks, int rank, int blocks
         if (!at)
             abort();
         at->id = number;
-        at->ranks = ranks;
+        at->ranks = place->ranks;
         at->next = meetings;
         meetings = at;
     }
-    if (at->ranks != ranks)
+    if (at->ranks != place->ranks)
         abort();
     at->opened++;
     open_count++;
     opened_count++;
     made->at = at;
     pthread_mutex_unlock(&lock);
-    *out = made;
+    *out = &made->head;
     return SL_OK;
 }
 
-static sl_status ask(sl_nccl_comm *comm, bool *ready)
+static sl_status ask_meeting(sl_carrier_comm *comm, bool *ready)
 {
     pthread_mutex_lock(&lock);
-    bool failed = comm->at->failed;
-    *ready = comm->at->opened == comm->at->ranks && !holds;
+    bool failed = of(comm)->at->failed;
+    *ready = of(comm)->at->opened == of(comm)->at->ranks && !holds;
     pthread_mutex_unlock(&lock);
     return failed ? sl_fail(SL_ERR_COMM, "NCCL of the tests: broken") : SL_OK;
 }
@@ -303,15 +306,15 @@ static void run_group(const void *args)
 
 /* ---- Giving calls to streams ----------------------------------------------------------------- */
 
-static sl_status launch(sl_nccl_comm *comm, const call *calls, int count, sl_stream *stream)
+static sl_status launch(sl_carrier_comm *comm, const call *calls, int count, sl_stream *stream)
 {
-    call_group group = { .at = comm->at, .rank = comm->rank, .count = count };
+    call_group group = { .at = of(comm)->at, .rank = of(comm)->rank, .count = count };
     group.calls = allocate((size_t)count * sizeof *calls);
     memcpy(group.calls, calls, (size_t)count * sizeof *calls);
     return test_device_launch(stream, run_group, &group, sizeof group);
 }
 
-static sl_status post(sl_nccl_comm *comm, sl_stream *stream, call what)
+static sl_status post(sl_carrier_comm *comm, sl_stream *stream, call what)
 {
     if (!pending.begun)
         return launch(comm, &what, 1, stream);
@@ -322,8 +325,9 @@ static sl_status post(sl_nccl_comm *comm, sl_stream *stream, call what)
     return SL_OK;
 }
 
-static sl_status begin_group(void)
+static sl_status begin_calls(sl_carrier_comm *comm)
 {
+    (void)comm;
     if (pending.begun)
         abort();
     pending.begun = true;
@@ -331,7 +335,7 @@ static sl_status begin_group(void)
     return SL_OK;
 }
 
-static sl_status end_group(sl_nccl_comm *comm)
+static sl_status end_calls(sl_carrier_comm *comm)
 {
     if (!pending.begun)
         abort();
@@ -339,37 +343,37 @@ static sl_status end_group(sl_nccl_comm *comm)
     return pending.count > 0 ? launch(comm, pending.calls, pending.count, pending.stream) : SL_OK;
 }
 
-static sl_status send_message(sl_nccl_comm *comm, const void *data, size_t bytes, int to, sl_stream *stream)
+static sl_status offer_message(sl_carrier_comm *comm, const void *data, size_t bytes, int to, sl_stream *stream)
 {
-    if (to == comm->rank)
+    if (to == of(comm)->rank)
         abort();
     return post(comm, stream, (call){ .kind = SEND, .from = data, .bytes = bytes, .peer = to });
 }
 
-static sl_status receive_message(sl_nccl_comm *comm, void *data, size_t bytes, int from, sl_stream *stream)
+static sl_status await_message(sl_carrier_comm *comm, void *data, size_t bytes, int from, sl_stream *stream)
 {
-    if (from == comm->rank)
+    if (from == of(comm)->rank)
         abort();
     return post(comm, stream, (call){ .kind = RECEIVE, .to = data, .bytes = bytes, .peer = from });
 }
 
-static sl_status all_gather(sl_nccl_comm *comm, const void *data, size_t bytes, void *all, sl_stream *stream)
+static sl_status all_gather(sl_carrier_comm *comm, const void *data, size_t bytes, void *all, sl_stream *stream)
 {
     return post(comm, stream, (call){ .kind = ALL_GATHER, .from = data, .to = all, .bytes = bytes });
 }
 
-static sl_status broadcast(sl_nccl_comm *comm, void *data, size_t bytes, int root, sl_stream *stream)
+static sl_status broadcast(sl_carrier_comm *comm, void *data, size_t bytes, int root, sl_stream *stream)
 {
     return post(comm, stream, (call){ .kind = BROADCAST, .from = data, .to = data, .bytes = bytes, .peer = root });
 }
 
-static sl_status all_reduce(sl_nccl_comm *comm, void *data, int64_t count, sl_dtype dtype, sl_stream *stream)
+static sl_status all_reduce(sl_carrier_comm *comm, void *data, int64_t count, sl_dtype dtype, sl_stream *stream)
 {
     size_t bytes = (size_t)count * sl_dtype_size(dtype);
     return post(comm, stream, (call){ .kind = ALL_REDUCE, .from = data, .to = data, .bytes = bytes, .dtype = dtype });
 }
 
-static sl_status reduce(sl_nccl_comm *comm, const void *data, void *sum, int64_t count, sl_dtype dtype, int root,
+static sl_status reduce(sl_carrier_comm *comm, const void *data, void *sum, int64_t count, sl_dtype dtype, int root,
                         sl_stream *stream)
 {
     size_t bytes = (size_t)count * sl_dtype_size(dtype);
@@ -377,7 +381,7 @@ static sl_status reduce(sl_nccl_comm *comm, const void *data, void *sum, int64_t
                 (call){ .kind = REDUCE, .from = data, .to = sum, .bytes = bytes, .peer = root, .dtype = dtype });
 }
 
-static sl_status reduce_scatter(sl_nccl_comm *comm, const void *parts, void *sum, int64_t count, sl_dtype dtype,
+static sl_status reduce_scatter(sl_carrier_comm *comm, const void *parts, void *sum, int64_t count, sl_dtype dtype,
                                 sl_stream *stream)
 {
     size_t bytes = (size_t)count * sl_dtype_size(dtype);
@@ -387,51 +391,51 @@ static sl_status reduce_scatter(sl_nccl_comm *comm, const void *parts, void *sum
 
 /* ---- The end --------------------------------------------------------------------------------- */
 
-static void stop(sl_nccl_comm *comm)
+static void stop(sl_carrier_comm *comm)
 {
     pthread_mutex_lock(&lock);
-    comm->at->stopped = true;
+    of(comm)->at->stopped = true;
     pthread_cond_broadcast(&moved);
     pthread_mutex_unlock(&lock);
 }
 
-static void leave(sl_nccl_comm *comm)
+static void leave(sl_carrier_comm *comm)
 {
-    comm->left = true;
+    of(comm)->left = true;
 }
 
 /* The streams of other ends may still have work of it, so what they share stays. */
-static void close_comm(sl_nccl_comm *comm)
+static void close_end(sl_carrier_comm *comm)
 {
-    if (!comm->left)
+    if (!of(comm)->left)
         stop(comm);
     pthread_mutex_lock(&lock);
-    comm->at->closed++;
+    of(comm)->at->closed++;
     open_count--;
     pthread_mutex_unlock(&lock);
     free(comm);
 }
 
 const sl_nccl test_nccl = {
-    .version = "of the tests",
     .device_kind = TEST_KIND,
-    .serves_threads = true,
-    .prepare = prepare,
-    .make_id = make_id,
-    .open = open_comm,
-    .ask = ask,
-    .send = send_message,
-    .receive = receive_message,
-    .begin = begin_group,
-    .end = end_group,
-    .all_gather = all_gather,
-    .broadcast = broadcast,
-    .all_reduce = all_reduce,
-    .reduce = reduce,
-    .reduce_scatter = reduce_scatter,
-    .stop = stop,
-    .leave = leave,
-    .close = close_comm,
+    .carrier = { .way = "through NCCL",
+                 .version = "of the tests",
+                 .serves_threads = true,
+                 .make_id = make_id,
+                 .open = open_end,
+                 .ask = ask_meeting,
+                 .send = offer_message,
+                 .receive = await_message,
+                 .begin = begin_calls,
+                 .end = end_calls,
+                 .all_gather = all_gather,
+                 .broadcast = broadcast,
+                 .all_reduce = all_reduce,
+                 .reduce = reduce,
+                 .reduce_scatter = reduce_scatter,
+                 .stop = stop,
+                 .leave = leave,
+                 .close = close_end },
 };
 
 void test_nccl_refuse(bool refuse)

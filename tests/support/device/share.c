@@ -62,6 +62,8 @@ sl_status test_attach(sl_device *head, const sl_device_handle *handle, void **ou
     window_handle from;
     char path[64];
     memcpy(&from, handle->bytes, sizeof from);
+    if (head->unit != 0)
+        return sl_fail(SL_ERR_COMM, "test device: it is apart");
     snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)from.process, (long long)from.fd);
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0)

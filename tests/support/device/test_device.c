@@ -6,6 +6,14 @@
 
 enum { QUEUES = 384 }; /* its streams are threads: for as many ranks as tests have */
 
+static _Atomic bool is_apart;
+static _Atomic uint64_t last_unit;
+
+void test_device_set_apart(bool apart)
+{
+    is_apart = apart;
+}
+
 static sl_status test_open(int index, const sl_device_options *options, sl_device **out)
 {
     (void)index;
@@ -14,6 +22,7 @@ static sl_status test_open(int index, const sl_device_options *options, sl_devic
         abort();
     device->threads = options->threads ? options->threads : 1;
     device->head.queues = QUEUES;
+    device->head.unit = is_apart ? ++last_unit : 0;
     test_memory_open(device);
     *out = &device->head;
     return SL_OK;
@@ -71,6 +80,7 @@ static void install(void)
     sl_device_set_extra_backend(&test_backend);
     sl_kernel_set_extra_table(&test_kernels);
     sl_nccl_set_extra(&test_nccl);
+    sl_device_mail_set_extra(&test_mail_service);
 }
 
 void test_device_install(void)

@@ -42,6 +42,8 @@ void *test_device_near(const void *address);
 
 /* For tests of the device itself: waits for events are dropped from now on, or no longer. */
 void test_device_ignore_waits(bool ignore);
+/* Devices that are opened from now on do not reach each other's memory, or do again. */
+void test_device_set_apart(bool apart);
 /* Captures that were launched so far. */
 int64_t test_device_launches(void);
 /* Milliseconds that each stream pauses before each piece of work, instead of now and then; 0: as it comes. */
@@ -55,5 +57,11 @@ void test_nccl_hold(bool hold);     /* no communicator becomes ready from now on
 void test_nccl_break(void);         /* all communicators report an error from now on */
 int test_nccl_count(int *opened);   /* ends that are open now, and that were opened since the last clear */
 void test_nccl_clear(void);         /* when no rank uses it any more */
+
+/* ---- MPI -------------------------------------------------------------------------------------
+ * And with what stands in for an MPI that takes device memory; links use it if SLUICE_DEVICE_LINKS is mpi. */
+void test_mpi_refuse(bool refuse); /* it takes no device memory from now on, or again */
+void test_mpi_break(bool broken);  /* posting fails from now on, or works again */
+int test_mpi_count(int *open);     /* messages that have passed so far, and that are posted and not done */
 
 #endif

@@ -5,6 +5,7 @@
 #include "comm/device_collective.h"
 #include "runtime/exchange.h"
 #include "support/device/test_device.h"
+#include "unit/comm/ways.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -308,6 +309,8 @@ static sl_status leave(seat *at, void *data, sl_status status)
 static const char *wanted_way(void)
 {
     const char *wish = getenv("SLUICE_DEVICE_LINKS");
+    if (wish && strcmp(wish, "mpi") == 0)
+        return "through MPI";
     return wish && strcmp(wish, "nccl") == 0 ? "through NCCL" : "by streams";
 }
 
@@ -547,7 +550,7 @@ done:
     return leave(&at, NULL, status);
 }
 
-static void sums_in_any_order_are_those_of_nccl(void **state)
+static void sums_in_any_order_are_those_of_nccl_if_there_is_one(void **state)
 {
     (void)state;
     crew all = { .ranks = 4, .staging = 1 << 16, .any_order = true, .body = sum_in_any_order };
@@ -557,40 +560,22 @@ static void sums_in_any_order_are_those_of_nccl(void **state)
 
 /* ---- */
 
-/* The state of a test is what SLUICE_DEVICE_LINKS says. */
-static int choose_way(void **state)
-{
-    return setenv("SLUICE_DEVICE_LINKS", *state, 1);
-}
-
-/* Whatever happened, no communicator is left. */
-static int leave_way(void **state)
-{
-    int opened = 0, left = test_nccl_count(&opened);
-    (void)state;
-    test_nccl_clear();
-    unsetenv("SLUICE_DEVICE_LINKS");
-    return left;
-}
-
-#define TEST_OF(function, way)                                                                                         \
-    {                                                                                                                  \
-        .name = #function " (" #way ")", .test_func = function, .setup_func = choose_way, .teardown_func = leave_way,  \
-        .initial_state = (way)                                                                                         \
-    }
-
 int main(void)
 {
-    static char one[] = "1", nccl[] = "nccl", none[] = "0";
+    static char one[] = "1", nccl[] = "nccl", mpi[] = "mpi", none[] = "0";
     const struct CMUnitTest tests[] = {
         TEST_OF(they_have_the_bits_of_the_host, one),
         TEST_OF(they_have_the_bits_of_the_host, nccl),
+        TEST_OF(they_have_the_bits_of_the_host, mpi),
         TEST_OF(a_failure_in_the_middle_frees_all_streams, one),
         TEST_OF(a_failure_in_the_middle_frees_all_streams, nccl),
+        TEST_OF(a_failure_in_the_middle_frees_all_streams, mpi),
         TEST_OF(another_collective_than_the_others_is_found, one),
         TEST_OF(another_collective_than_the_others_is_found, nccl),
-        TEST_OF(sums_in_any_order_are_those_of_nccl, one),
-        TEST_OF(sums_in_any_order_are_those_of_nccl, nccl),
+        TEST_OF(another_collective_than_the_others_is_found, mpi),
+        TEST_OF(sums_in_any_order_are_those_of_nccl_if_there_is_one, one),
+        TEST_OF(sums_in_any_order_are_those_of_nccl_if_there_is_one, nccl),
+        TEST_OF(sums_in_any_order_are_those_of_nccl_if_there_is_one, mpi),
         TEST_OF(without_a_communicator_there_is_a_reason, nccl),
         TEST_OF(the_environment_can_forbid_them, none),
     };

@@ -1,7 +1,8 @@
-/* Device links on the tests' device, through shared memory and through what stands in for NCCL: messages of many steps arrive
+/* Device links on the tests' device, through shared memory and through what stands in for NCCL and for MPI: messages of many steps arrive
  * whole and in order, others than expected are found, and a failure frees the streams that wait. Ranks are threads. */
 #include "comm/device_links.h"
 #include "support/device/test_device.h"
+#include "unit/comm/ways.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,7 +22,7 @@ typedef sl_status (*rank_body)(link_ring *ring, int rank);
 
 /* A ring: channel r goes from rank r to the next. */
 struct link_ring {
-    const char *way; /* of the messages */
+    const char *way, *why; /* of the messages */
     sl_group *groups[RANKS];
     int capacity;
     rank_body body;
@@ -159,9 +160,7 @@ static sl_status run_steps(link_ring *ring, int rank)
     sl_status status = SL_OK;
     place at = { .device = NULL };
     SL_TRY(place_open(ring, rank, &at));
-    const char *why =
-        strcmp(ring->way, "through NCCL") == 0 ? "SLUICE_DEVICE_LINKS is nccl" : "the ranks are on one machine";
-    if (sl_device_links_count(at.links) != CHANNELS || strcmp(sl_device_links_reason(at.links), why) != 0)
+    if (sl_device_links_count(at.links) != CHANNELS || strcmp(sl_device_links_reason(at.links), ring->why) != 0)
         SL_TRY(sl_fail(SL_ERR_INTERNAL, "not all are links: %s", sl_device_links_reason(at.links)));
     if (strcmp(sl_device_links_way(at.links), ring->way) != 0)
         SL_TRY(sl_fail(SL_ERR_INTERNAL, "messages go %s", sl_device_links_way(at.links)));
@@ -185,6 +184,8 @@ static void *play(void *user)
     return NULL;
 }
 
+static const char *wanted_way, *wanted_why; /* if it is not what SLUICE_DEVICE_LINKS says */
+
 static void run_ring(link_ring *made, int capacity, rank_body body)
 {
     pthread_t threads[RANKS];
@@ -192,7 +193,12 @@ static void run_ring(link_ring *made, int capacity, rank_body body)
     const char *wish = getenv("SLUICE_DEVICE_LINKS");
     test_device_install();
     *made = (link_ring){ .capacity = capacity, .body = body };
-    made->way = wish && strcmp(wish, "nccl") == 0 ? "through NCCL" : "handed over by streams";
+    bool nccl = wish && strcmp(wish, "nccl") == 0, mpi = wish && strcmp(wish, "mpi") == 0;
+    made->way = wanted_way ? wanted_way : nccl ? "through NCCL" : mpi ? "through MPI" : "handed over by streams";
+    made->why = wanted_why ? wanted_why
+                : nccl     ? "SLUICE_DEVICE_LINKS is nccl"
+                : mpi      ? "SLUICE_DEVICE_LINKS is mpi"
+                           : "the ranks are on one machine";
     assert_int_equal(sl_group_open_threads(RANKS, NULL, made->groups), SL_OK);
     for (int r = 0; r < RANKS; r++) {
         ranks[r] = (rank_thread){ made, r };
@@ -204,23 +210,7 @@ static void run_ring(link_ring *made, int capacity, rank_body body)
         sl_group_close(made->groups[r]);
 }
 
-/* ---- Both ways ------------------------------------------------------------------------------- */
-
-/* The state of a test is what SLUICE_DEVICE_LINKS says. */
-static int choose_way(void **state)
-{
-    return *state ? setenv("SLUICE_DEVICE_LINKS", *state, 1) : unsetenv("SLUICE_DEVICE_LINKS");
-}
-
-/* Whatever happened, no communicator is left. */
-static int leave_way(void **state)
-{
-    int opened = 0, left = test_nccl_count(&opened);
-    (void)state;
-    test_nccl_clear();
-    unsetenv("SLUICE_DEVICE_LINKS");
-    return left;
-}
+/* ---- All ways ------------------------------------------------------------------------------- */
 
 static void messages_of_many_steps_arrive_whole_and_in_order(void **state)
 {
@@ -252,6 +242,8 @@ static sl_status send_another(link_ring *ring, int rank)
 done:
     if (status != SL_OK)
         sl_group_fail(ring->groups[rank], status);
+    if (at.words)
+        sl_device_words_free_streams(at.words, (sl_stream *[]){ at.in, at.out }, 2);
     place_close(&at);
     return status;
 }
@@ -419,6 +411,88 @@ static void an_error_of_nccl_ends_the_step(void **state)
     assert_true(sl_now() - start < 10);
 }
 
+/* ---- MPI ------------------------------------------------------------------------------------- */
+
+/* MPI takes nothing any more once rank 0 begins to send. */
+static sl_status break_mpi(link_ring *ring, int rank)
+{
+    sl_status status = SL_OK;
+    place at = { .device = NULL };
+    SL_TRY(place_open(ring, rank, &at));
+    SL_TRY(sl_device_links_begin(at.links, 0, false, at.out));
+    if (rank == 0) {
+        test_mpi_break(true);
+        SL_TRY(send_one(&at, rank, 0, 0, 0));
+    } else if (rank == 1) {
+        SL_TRY(receive_one(&at, 0, 0, 0));
+    }
+    SL_TRY(end_step(&at));
+done:
+    if (status != SL_OK)
+        sl_group_fail(ring->groups[rank], status);
+    if (at.links)
+        sl_device_words_free_streams(at.words, (sl_stream *[]){ at.in, at.out }, 2);
+    place_close(&at);
+    return status;
+}
+
+static void an_error_of_mpi_ends_the_step(void **state)
+{
+    (void)state;
+    link_ring made;
+    double start = sl_now();
+    run_ring(&made, 1, break_mpi);
+    test_mpi_break(false);
+    for (int r = 0; r < RANKS; r++) {
+        assert_int_not_equal(made.status[r], SL_OK);
+        assert_non_null(strstr(made.messages[r], "MPI of the tests: broken"));
+    }
+    assert_true(sl_now() - start < 10);
+}
+
+static sl_status expect_wanted(link_ring *ring, int rank)
+{
+    place at = { .device = NULL };
+    sl_status status = place_open(ring, rank, &at);
+    if (status == SL_OK && (strcmp(sl_device_links_way(at.links), ring->way) != 0 ||
+                            strcmp(sl_device_links_reason(at.links), ring->why) != 0))
+        status = sl_fail(SL_ERR_INTERNAL, "messages go '%s': %s", sl_device_links_way(at.links),
+                         sl_device_links_reason(at.links));
+    place_close(&at);
+    return status;
+}
+
+/* Devices that do not reach each other: NCCL, else MPI, else the host. */
+static void the_next_way_is_taken_if_one_cannot_be_had(void **state)
+{
+    (void)state;
+    static const struct {
+        bool nccl, mpi; /* there is */
+        const char *way, *why;
+    } cases[] = {
+        { true, true, "through NCCL", "test device: it is apart" },
+        { false, true, "through MPI", "test device: it is apart; NCCL of the tests: refused" },
+        { false, false, "", "test device: it is apart; NCCL of the tests: refused; this MPI is not CUDA-aware" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        link_ring made;
+        test_device_set_apart(true);
+        test_nccl_refuse(!cases[i].nccl);
+        test_mpi_refuse(!cases[i].mpi);
+        wanted_way = cases[i].way;
+        wanted_why = cases[i].why;
+        run_ring(&made, 1, expect_wanted);
+        wanted_way = wanted_why = NULL;
+        test_mpi_refuse(false);
+        test_nccl_refuse(false);
+        test_device_set_apart(false);
+        for (int r = 0; r < RANKS; r++) {
+            if (made.status[r] != SL_OK)
+                fail_msg("case %zu, rank %d: %s", i, r, made.messages[r]);
+        }
+    }
+}
+
 /* ---- Choices --------------------------------------------------------------------------------- */
 
 static sl_status count_links(link_ring *ring, int rank)
@@ -451,89 +525,31 @@ static void a_wish_that_means_nothing_is_an_error(void **state)
     run_ring(&made, 1, run_steps);
     for (int r = 0; r < RANKS; r++) {
         assert_int_equal(made.status[r], SL_ERR_ARGUMENT);
-        assert_string_equal(made.messages[r], "SLUICE_DEVICE_LINKS is 'fast': it can be 0, 1 or nccl");
+        assert_string_equal(made.messages[r], "SLUICE_DEVICE_LINKS is 'fast': it can be 0, 1, nccl or mpi");
     }
 }
-
-/* Two ranks of one machine. */
-static void which_ranks_may_try_follows_from_what_they_say(void **state)
-{
-    (void)state;
-    static const struct {
-        sl_rank_offer other;
-        const char *obstacle; /* NULL: none */
-    } cases[] = {
-        { { .machine = 1, .process = 1, .kind = 1, .queues = 32, .neighbors = 5 }, NULL },
-        { { .machine = 1, .process = 2, .kind = 1, .queues = 8, .neighbors = 1 }, NULL },
-        { { .machine = 1, .process = 2, .kind = 1, .queues = 4, .neighbors = 1 },
-          "a process has too few queues to its device (CUDA_DEVICE_MAX_CONNECTIONS)" },
-        { { .machine = 1, .process = 1, .kind = 1, .queues = 32, .neighbors = 6 },
-          "too many ranks are threads of one process" },
-        { { .machine = 1, .process = 2, .kind = 1, .queues = 0, .neighbors = 1 }, "a device shares no memory" },
-        { { .machine = 2, .process = 2, .kind = 1, .queues = 32, .neighbors = 1 }, "ranks are on several machines" },
-        { { .machine = 1, .process = 2, .kind = 2, .queues = 32, .neighbors = 1 },
-          "the devices are of different kinds" },
-        { { .machine = 1, .process = 2, .kind = 1, .queues = 32, .neighbors = 1, .wish = SL_LINKS_NONE },
-          "SLUICE_DEVICE_LINKS is 0" },
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const sl_rank_offer offers[] = { { .machine = 1, .process = 1, .kind = 1, .queues = 32, .neighbors = 1 },
-                                         cases[i].other };
-        for (int a = 0; a < 2; a++) {
-            const char *obstacle = sl_rank_obstacle(offers, 2, a, 1 - a);
-            if (cases[i].obstacle ? !obstacle || strcmp(obstacle, cases[i].obstacle) != 0 : obstacle != NULL)
-                fail_msg("case %zu: %s", i, obstacle ? obstacle : "no obstacle");
-        }
-    }
-}
-
-static void the_way_of_messages_can_be_described(void **state)
-{
-    (void)state;
-    char text[256];
-    sl_device *device = NULL;
-    assert_string_equal(sl_device_links_describe(NULL, text, sizeof text), "host memory: there is no GPU");
-    assert_int_equal(sl_device_open("test", NULL, &device), SL_OK);
-    sl_device_links_describe(device, text, sizeof text);
-    if (strncmp(text, "device memory on one machine, ", 30) != 0)
-        fail_msg("%s", text);
-    setenv("SLUICE_DEVICE_LINKS", "0", 1);
-    assert_string_equal(sl_device_links_describe(device, text, sizeof text), "host memory: SLUICE_DEVICE_LINKS is 0");
-    setenv("SLUICE_DEVICE_LINKS", "nccl", 1);
-    sl_device_links_describe(device, text, sizeof text);
-    if (!strstr(text, ": SLUICE_DEVICE_LINKS is nccl"))
-        fail_msg("%s", text);
-    setenv("SLUICE_DEVICE_LINKS", "fast", 1);
-    assert_string_equal(sl_device_links_describe(device, text, sizeof text),
-                        "SLUICE_DEVICE_LINKS is 'fast': it can be 0, 1 or nccl");
-    unsetenv("SLUICE_DEVICE_LINKS");
-    sl_device_close(device);
-}
-
-#define TEST_OF(function, way)                                                                                         \
-    {                                                                                                                  \
-        .name = #function " (" #way ")", .test_func = function, .setup_func = choose_way, .teardown_func = leave_way,  \
-        .initial_state = (way)                                                                                         \
-    }
 
 int main(void)
 {
-    static char one[] = "1", nccl[] = "nccl", none[] = "0", fast[] = "fast";
+    static char one[] = "1", nccl[] = "nccl", mpi[] = "mpi", none[] = "0", fast[] = "fast";
     const struct CMUnitTest tests[] = {
         TEST_OF(messages_of_many_steps_arrive_whole_and_in_order, one),
         TEST_OF(messages_of_many_steps_arrive_whole_and_in_order, nccl),
+        TEST_OF(messages_of_many_steps_arrive_whole_and_in_order, mpi),
         TEST_OF(another_message_than_expected_is_found, one),
         TEST_OF(another_message_than_expected_is_found, nccl),
+        TEST_OF(another_message_than_expected_is_found, mpi),
         TEST_OF(a_failure_frees_the_streams_that_wait, one),
         TEST_OF(a_failure_frees_the_streams_that_wait, nccl),
+        TEST_OF(a_failure_frees_the_streams_that_wait, mpi),
         TEST_OF(every_link_has_a_communicator_from_the_start, nccl),
         TEST_OF(without_communicators_there_are_no_links_and_a_reason, nccl),
         TEST_OF(a_failure_ends_the_wait_for_communicators, nccl),
         TEST_OF(an_error_of_nccl_ends_the_step, nccl),
+        TEST_OF(an_error_of_mpi_ends_the_step, mpi),
+        TEST_OF(the_next_way_is_taken_if_one_cannot_be_had, NULL),
         TEST_OF(the_environment_can_forbid_them, none),
         TEST_OF(a_wish_that_means_nothing_is_an_error, fast),
-        cmocka_unit_test(which_ranks_may_try_follows_from_what_they_say),
-        cmocka_unit_test(the_way_of_messages_can_be_described),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,7 +2,6 @@
 #include "support/sample.h"
 #include "unit/runtime/job.h"
 
-#include "comm/nccl_join.h"
 #include "runtime/runtime.h"
 
 #include <math.h>
@@ -155,8 +154,9 @@ static sl_status look_at_slots(job *self, int rank, sl_runtime *runtime, toy_sta
     }
     seen->memory = sl_runtime_get_memory(runtime);
     seen->predicted = sl_pipeline_get_memory(runtime->pipeline, runtime->rank);
-    if (sl_nccl_is_expected(runtime->device))
-        seen->predicted.messages += sl_runtime_nccl_bytes(runtime->pipeline, runtime->rank);
+    sl_carrier_name carrier;
+    if (sl_carrier_is_expected(runtime->device, &carrier))
+        seen->predicted.messages += sl_runtime_carrier_bytes(runtime->pipeline, runtime->rank, carrier);
     seen->in_use = sl_device_get_memory(runtime->device).in_use;
     return SL_OK;
 }
