@@ -188,6 +188,10 @@ typedef struct SL_NAMED_FIELDS sl_runtime_options {
     double action_timeout;
 } sl_runtime_options;
 
+/* Fails with SL_ERR_ARGUMENT if SLUICE_DEVICE_LINKS or SLUICE_GRAPHS has a value that means nothing; the message lists those
+ * that do. Runtimes of every device check it. */
+SL_API SL_MUST_CHECK sl_status sl_runtime_check_environment(void);
+
 /* Collective over group. Agrees on all metadata, checks the schedule, opens the channels, allocates, compiles. Any
  * mismatch is the same error on every rank and names stage, value, expected and given. */
 SL_API SL_MUST_CHECK sl_status sl_runtime_create(const sl_runtime_options *options, sl_runtime **out);

@@ -294,6 +294,7 @@ done:
 static sl_status build_local(sl_runtime *runtime, const sl_runtime_options *options)
 {
     sl_status status = SL_OK;
+    SL_TRY(sl_runtime_check_environment());
     SL_TRY(sl_runtime_allocate(runtime, options));
     SL_TRY(sl_ties_create(runtime));
 done:

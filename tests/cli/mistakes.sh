@@ -77,6 +77,17 @@ PAIRS
 run 2 "$SLUICE" train --frobnicate
 grep -q 'did you mean' "$err" && fail "a suggestion for an option that is like none"
 
+# A variable of the environment that means nothing is a mistake of every command, whatever the device.
+while read -r variable value valid; do
+    for command in train eval plan info bench; do
+        run 2 env "$variable=$value" "$SLUICE" $command
+        complains "sluice $command: $variable is '$value': it can be $valid"
+    done
+done <<'VARIABLES'
+SLUICE_DEVICE_LINKS fast 0, 1, nccl or mpi
+SLUICE_GRAPHS sometimes on or off
+VARIABLES
+
 # Every option with a fixed set of values names them all in its help.
 for command in $("$SLUICE" --words | grep -v '^-'); do
     "$SLUICE" "$command" --help >help.txt

@@ -2,6 +2,8 @@
 #include "command.h"
 #include "similar.h"
 
+#include <sluice/runtime.h>
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -134,8 +136,10 @@ static int run(int argc, char **argv)
         argv[2] = help_option;
     }
     for (const command *each = commands; each->name; each++) {
-        if (strcmp(name, each->name) == 0)
-            return each->run(argc - 1, argv + 1);
+        if (strcmp(name, each->name) != 0)
+            continue;
+        return sl_runtime_check_environment() == SL_OK ? each->run(argc - 1, argv + 1)
+                                                       : usage_error(name, "%s", sl_error_message());
     }
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
         print_help(stdout);

@@ -113,20 +113,28 @@ static void a_traced_step_is_one_launch_too(void **state)
     }
 }
 
-static void a_wrong_switch_is_refused(void **state)
+static void a_wrong_switch_is_refused_on_every_device(void **state)
 {
     (void)state;
-    gpt_rank rank = { .run = &(gpt_run){ .device = "test" } };
-    expect_ok(sl_schedule_generate(&(sl_generate_options){ .name = "GPipe", .ranks = 1, .microbatches = MICROBATCHES },
-                                   &rank.run->schedule));
-    rank.run->partition = cut_gpt(1, SL_F32);
-    expect_ok(sl_group_open_threads(1, NULL, &rank.group));
-    assert_int_equal(setenv("SLUICE_GRAPHS", "sometimes", 1), 0);
-    run_rank(&rank);
-    assert_string_equal(rank.error, "rank 0: SLUICE_GRAPHS=sometimes: it is on or off");
-    assert_int_equal(unsetenv("SLUICE_GRAPHS"), 0);
-    sl_partition_destroy(rank.run->partition);
-    sl_schedule_destroy(rank.run->schedule);
+    static const char *const devices[] = { "test", "cpu" };
+    static const char *const wrong[][3] = {
+        { "SLUICE_GRAPHS", "sometimes", "SLUICE_GRAPHS is 'sometimes': it can be on or off" },
+        { "SLUICE_DEVICE_LINKS", "fast", "SLUICE_DEVICE_LINKS is 'fast': it can be 0, 1, nccl or mpi" },
+    };
+    for (int i = 0; i < 4; i++) {
+        gpt_rank rank = { .run = &(gpt_run){ .device = devices[i % 2] } };
+        const char *const *each = wrong[i / 2];
+        expect_ok(sl_schedule_generate(
+            &(sl_generate_options){ .name = "GPipe", .ranks = 1, .microbatches = MICROBATCHES }, &rank.run->schedule));
+        rank.run->partition = cut_gpt(1, SL_F32);
+        expect_ok(sl_group_open_threads(1, NULL, &rank.group));
+        assert_int_equal(setenv(each[0], each[1], 1), 0);
+        run_rank(&rank);
+        assert_non_null(strstr(rank.error, each[2]));
+        assert_int_equal(unsetenv(each[0]), 0);
+        sl_partition_destroy(rank.run->partition);
+        sl_schedule_destroy(rank.run->schedule);
+    }
 }
 
 int main(void)
@@ -138,7 +146,7 @@ int main(void)
         cmocka_unit_test(a_stage_that_replays_is_called_in_the_first_two_steps_alone),
         cmocka_unit_test(an_update_is_part_of_the_launch),
         cmocka_unit_test(a_traced_step_is_one_launch_too),
-        cmocka_unit_test(a_wrong_switch_is_refused),
+        cmocka_unit_test(a_wrong_switch_is_refused_on_every_device),
     };
     test_device_install();
     return cmocka_run_group_tests_name("runtime/captures", tests, NULL, NULL);
