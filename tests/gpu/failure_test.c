@@ -6,6 +6,7 @@
  * lets its run fail, so that the time to the end is that of one run. SLUICE_GPU_DEVICE names another device: cpu, or test
  * (support/device). */
 #include "device/share.h"
+#include "gpu/processes.h"
 #include "support/device/test_device.h"
 #include "unit/runtime/captures.h"
 
@@ -15,11 +16,9 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { SKIPPED = 77 };
 #define HANG_TIMEOUT 1.5
 #define LIMIT 1.0     /* seconds from the event to the last end; one that stops or hangs has the hang timeout before */
 #define LAST_WORD 0.5 /* that the watch leaves to a rank that hangs */
@@ -449,28 +448,6 @@ static void no_process_is_left(void **state)
     assert_int_equal(errno, ECHILD);
 }
 
-/* Opened in a fork: a process that has opened a GPU cannot fork ranks that use it. */
-static int open_device(void *user, int rank)
-{
-    sl_device *device = NULL;
-    (void)user;
-    (void)rank;
-    if (sl_device_open(scene->device, NULL, &device) != SL_OK) {
-        printf("skipped: %s\n", sl_error_message());
-        return SKIPPED;
-    }
-    sl_device_close(device);
-    return 0;
-}
-
-static void *share(size_t bytes)
-{
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED)
-        abort();
-    return memory;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -483,15 +460,13 @@ int main(void)
         cmocka_unit_test(a_step_that_hangs_is_found_and_named),
         cmocka_unit_test(no_process_is_left),
     };
-    sl_launch_result result;
-    const sl_launch_options check = { .ranks = 1, .run = open_device };
-    scene = share(sizeof *scene);
-    complaints = share(sizeof *complaints);
-    scene->device = getenv("SLUICE_GPU_DEVICE") ? getenv("SLUICE_GPU_DEVICE") : "cuda";
+    scene = share_memory(sizeof *scene);
+    complaints = share_memory(sizeof *complaints);
+    scene->device = name_of_device();
     if (getenv("SLUICE_GPU_LOCK") && (lock = open(getenv("SLUICE_GPU_LOCK"), O_RDWR | O_CREAT | O_CLOEXEC, 0600)) < 0)
         abort();
     test_device_install();
-    if (sl_launch(&check, &result) != SL_OK || result.exit_code == SKIPPED)
-        return SKIPPED;
+    if (!has_device(scene->device))
+        return NO_DEVICE;
     return cmocka_run_group_tests_name("gpu/failure", tests, NULL, NULL);
 }

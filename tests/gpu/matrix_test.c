@@ -4,17 +4,17 @@
  * SLUICE_GPU_MATRIX=all runs all of it; else one of many. SLUICE_GPU_TEST, a pattern, chooses among the kinds of ranks, and
  * SLUICE_GPU_WAYS, as "device nccl", among the ways of messages. The ranks of a kind run one case after another, for a start
  * on a GPU takes long. SLUICE_GPU_DEVICE names another device: cpu, or test (support/device). */
+#include "gpu/processes.h"
 #include "support/device/test_device.h"
 #include "unit/runtime/captures.h"
 
 #include <sluice/plan.h>
 
 #include <limits.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { SKIPPED = 77, MAX_CASES = 160, MAX_PARAMS = 64 };
+enum { MAX_CASES = 160, MAX_PARAMS = 64 };
 
 typedef enum rank_kind { THREADS, PROCESSES, PROCESSES_WITH_MPS } rank_kind;
 static const char *const kind_names[] = { "threads", "processes", "processes with MPS" };
@@ -320,7 +320,7 @@ static int count_stages(const matrix_case *each)
     return stages;
 }
 
-/* One case of so many is run unless all are. NCCL joins processes, and takes long to connect them. */
+/* One case of so many is run unless all are. NCCL refuses threads that share a GPU, and takes long to connect processes. */
 static int sparsity(rank_kind kind, message_way way)
 {
     const char *wanted = getenv("SLUICE_GPU_MATRIX"), *chosen = getenv("SLUICE_GPU_WAYS");
@@ -426,22 +426,6 @@ static void processes_with_mps_have_the_bits_of_one_rank(void **state)
         stop_mps();
 }
 
-/* ---- */
-
-/* Opened in a fork: a process that has opened a GPU cannot fork ranks that use it. */
-static int open_device(void *user, int rank)
-{
-    sl_device *device = NULL;
-    (void)user;
-    (void)rank;
-    if (sl_device_open(shared->device, NULL, &device) != SL_OK) {
-        printf("skipped: %s\n", sl_error_message());
-        return SKIPPED;
-    }
-    sl_device_close(device);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -450,15 +434,11 @@ int main(void)
         cmocka_unit_test(processes_have_the_bits_of_one_rank),
         cmocka_unit_test(processes_with_mps_have_the_bits_of_one_rank),
     };
-    sl_launch_result result;
-    const sl_launch_options check = { .ranks = 1, .run = open_device };
-    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (shared == MAP_FAILED)
-        return 1;
-    shared->device = getenv("SLUICE_GPU_DEVICE") ? getenv("SLUICE_GPU_DEVICE") : "cuda";
+    shared = share_memory(sizeof *shared);
+    shared->device = name_of_device();
     test_device_install();
     cmocka_set_test_filter(getenv("SLUICE_GPU_TEST"));
-    if (sl_launch(&check, &result) != SL_OK || result.exit_code == SKIPPED)
-        return SKIPPED;
+    if (!has_device(shared->device))
+        return NO_DEVICE;
     return cmocka_run_group_tests_name("gpu/matrix", tests, NULL, NULL);
 }

@@ -3,10 +3,8 @@
  *
  * SLUICE_GPU_ROUNDS: how often; 2 by default. SLUICE_GPU_DEVICE names another device. A run that does not end in time is killed
  * by its alarm, and the report says what each of its ranks was doing. */
+#include "gpu/processes.h"
 #include "ranks/support/training.h"
-
-#include <sluice/comm.h>
-#include <sluice/device.h>
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,10 +13,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
-enum { SKIPPED = 77, RANKS = 2, SECONDS = 15, MODES = 3 };
+enum { RANKS = 2, SECONDS = 15, MODES = 3 };
 
 static const char *const modes[] = { "none", "optimizer", "full" };
 
@@ -114,33 +111,15 @@ static void replicas_have_the_losses_of_those_through_the_host(void **state)
     assert_int_equal(scene->done, scene->rounds * MODES);
 }
 
-/* Opened in a fork: a process that has opened a GPU cannot fork ranks that use it. */
-static int open_device(void *user, int rank)
-{
-    sl_device *device = NULL;
-    (void)user;
-    (void)rank;
-    if (sl_device_open(scene->device, NULL, &device) != SL_OK) {
-        printf("skipped: %s\n", sl_error_message());
-        return SKIPPED;
-    }
-    sl_device_close(device);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(replicas_have_the_losses_of_those_through_the_host, training_enter,
                                         training_leave),
     };
-    sl_launch_result result;
-    const sl_launch_options check = { .ranks = 1, .run = open_device };
-    scene = mmap(NULL, sizeof *scene, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (scene == MAP_FAILED)
-        return 1;
-    scene->device = getenv("SLUICE_GPU_DEVICE") ? getenv("SLUICE_GPU_DEVICE") : "cuda";
-    if (sl_launch(&check, &result) != SL_OK || result.exit_code == SKIPPED)
-        return SKIPPED;
+    scene = share_memory(sizeof *scene);
+    scene->device = name_of_device();
+    if (!has_device(scene->device))
+        return NO_DEVICE;
     return cmocka_run_group_tests_name("gpu/replicas", tests, NULL, NULL);
 }
