@@ -5,8 +5,10 @@
 #include "base/file.h"
 #include "train/tokenizer_files.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
+#include <unistd.h>
 
 struct sl_model_source {
     sl_model model;
@@ -58,6 +60,8 @@ sl_status sl_model_source_open(const char *path, sl_model_source **out)
 {
     sl_status status = SL_OK;
     sl_model_source *source = NULL;
+    if (access(path, F_OK) != 0)
+        return sl_fail(SL_ERR_IO, "open %s: %s", path, strerror(errno));
     SL_TRY(SL_NEW(source));
     SL_TRY(sl_folder_has(path, "config.json") ? open_folder(source, path) : open_checkpoint(source, path));
     *out = source;

@@ -18,6 +18,10 @@ for line in "check nowhere" "show nowhere" "info nowhere" "export -m nowhere -o 
     run 1 "$SLUICE" $line
     complains nowhere
 done
+for line in "generate -m nowhere" "export -m nowhere -o x" "eval -m nowhere --text text.txt -b 1 -t 8"; do
+    run 1 "$SLUICE" $line
+    complains "open nowhere: No such file or directory"
+done
 
 # A file that is broken.
 printf 'garbage garbage garbage' >bad.safetensors
