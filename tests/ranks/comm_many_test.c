@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <sys/resource.h>
 
-#ifdef SUITE_SANITIZED
+#if TEST_SANITIZED
 enum { RANKS = 64 }; /* each takes a multiple of the memory */
 #else
 enum { RANKS = 1024 };
@@ -48,7 +48,7 @@ static sl_status sum_and_measure(sl_group *group, uint64_t seed)
     if (me == 0)
         printf("%lld ranks: %.1f MiB, %.2f MiB each\n", (long long)size, (double)kilobytes / 1024,
                (double)kilobytes / 1024 / (double)size);
-#ifndef SUITE_SANITIZED
+#if !TEST_SANITIZED
     CHECK(kilobytes > 0 && kilobytes <= size * 1024); /* a quarter of 4 GiB for all */
 #endif
 done:

@@ -135,7 +135,7 @@ static double lost(suite_function run)
 static void ranks_that_wait_leave_the_cores_to_those_that_work(void **state)
 {
     (void)state;
-#ifdef SUITE_SANITIZED
+#if TEST_SANITIZED
     print_message("the sanitizer's own time would be counted\n");
     skip();
 #endif
@@ -205,7 +205,7 @@ static void ranks_on_one_core_do_not_wait_busily_for_each_other(void **state)
     if (suite_run_local(play_on_one_core, 2, NULL, 0) != SL_OK)
         fail_msg("%s", sl_error_message());
     print_message("%.1f us a message\n", times->all[0] * 1e6);
-#ifndef SUITE_SANITIZED
+#if !TEST_SANITIZED
     assert_true(times->all[0] < 15e-6); /* a busy wait takes 50 */
 #endif
 }

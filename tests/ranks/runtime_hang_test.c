@@ -1,6 +1,7 @@
 /* A callback or a kernel that never returns, or a message that is never sent: the run ends, and everybody is told the rank,
  * the action and the stack of the host. A rank that waits for a slow one is not blamed. */
 #include "support/device/test_device.h"
+#include "support/sanitized.h"
 
 #include <sluice/runtime.h>
 
@@ -180,7 +181,7 @@ static void set_scene(int ranks, bool hangs, int slow_us)
  * its stack cannot be had. */
 static void skip_if_signals_wait(void)
 {
-#ifdef __SANITIZE_THREAD__
+#if TEST_THREAD_SANITIZED
     print_message("the thread sanitizer keeps signals from a thread that spins\n");
     skip();
 #endif

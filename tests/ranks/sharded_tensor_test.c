@@ -17,7 +17,7 @@
 
 enum { MOST_SHARDS = 10, MOST_RANKS = 16 };
 
-#ifdef SUITE_SANITIZED
+#if TEST_SANITIZED
 static int layouts = 2; /* in each group */
 #else
 static int layouts = 6;

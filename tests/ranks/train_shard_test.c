@@ -18,7 +18,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#ifdef __SANITIZE_THREAD__
+#if TEST_THREAD_SANITIZED
 enum { LEAST_RANKS = 6, RESUMED_PER = 40 }; /* it is slow, and the runs have the same threads */
 #else
 enum { LEAST_RANKS = 2, RESUMED_PER = 11 };
@@ -408,7 +408,7 @@ static int load_and_measure(void *user, int rank)
 static void a_load_on_another_mesh_takes_what_the_rank_keeps(void **state)
 {
     (void)state;
-#ifdef TEST_SANITIZED
+#if TEST_SANITIZED
     skip();
 #endif
     if (strcmp(test_device_spec(), "cpu") != 0)

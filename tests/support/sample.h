@@ -18,7 +18,7 @@ static inline bool test_is_full(void)
 
 static inline bool test_takes_sample(void)
 {
-#ifdef TEST_SANITIZED
+#if TEST_SANITIZED
     return !test_is_full();
 #else
     const char *device = getenv("SLUICE_TEST_DEVICE");

@@ -212,7 +212,7 @@ sl_status suite_run_list(suite_runner runner, const suite_case *cases, int size,
 bool suite_has_mpi(const char *flavour)
 {
     char path[4200];
-#ifdef __SANITIZE_THREAD__
+#if TEST_THREAD_SANITIZED
     printf("the thread sanitizer does not know how MPI's processes share memory\n");
     return false;
 #endif

@@ -5,14 +5,7 @@
 
 #include <sluice/comm.h>
 
-/* Whether a sanitizer slows everything down. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SUITE_SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SUITE_SANITIZED 1
-#endif
-#endif
+#include "support/sanitized.h"
 
 typedef sl_status (*suite_function)(sl_group *group, uint64_t seed);
 
@@ -28,7 +21,7 @@ typedef struct suite_case {
 extern const suite_case suite_patterns[], suite_messages[], suite_channels[], suite_collectives[], suite_streams[],
     suite_failures[];
 
-/* Fails with the place and the condition where it does not hold; needs `status` and `done:`. */
+/* Fails with the place and the condition if it does not hold; needs `status` and `done:`. */
 #define CHECK(condition)                                                                                               \
     do {                                                                                                               \
         if (!(condition)) {                                                                                            \

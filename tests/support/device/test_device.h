@@ -28,18 +28,6 @@ sl_status test_device_launch(sl_stream *stream, test_kernel fn, const void *args
 /* Where the memory behind an address is, for kernels; other addresses are given back unchanged. */
 void *test_device_near(const void *address);
 
-/* What goes wrong on purpose is a race, which the thread sanitizer ends the test for. */
-#if defined(__SANITIZE_THREAD__)
-#define TEST_DEVICE_RACES_END 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define TEST_DEVICE_RACES_END 1
-#endif
-#endif
-#ifndef TEST_DEVICE_RACES_END
-#define TEST_DEVICE_RACES_END 0
-#endif
-
 /* For tests of the device itself: waits for events are dropped from now on, or no longer. */
 void test_device_ignore_waits(bool ignore);
 /* Devices that are opened from now on do not reach each other's memory, or do again. */

@@ -34,7 +34,7 @@ static void other_processes_do_not_lower_the_peak(void **state)
     int count = (int)sysconf(_SC_NPROCESSORS_ONLN) * 4;
     count = count < BUSY_MAX ? count : BUSY_MAX;
     assert_int_equal(sl_device_open("cpu", &options, &device), SL_OK);
-#ifdef TEST_SANITIZED
+#if TEST_SANITIZED
     assert_true(sl_kernel_measure_peak(device) > 0);
     sl_device_close(device);
     skip();

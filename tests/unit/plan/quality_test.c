@@ -2,6 +2,8 @@
  * more uneven pipelines, else the smaller ones. */
 #include "unit/plan/grid.h"
 
+#include "support/sanitized.h"
+
 #include <math.h>
 
 #include <setjmp.h>
@@ -9,18 +11,6 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#endif
-#ifndef SANITIZED
-#define SANITIZED 0
-#endif
 
 static bool full;
 
@@ -171,5 +161,5 @@ int main(int argc, char **argv)
         cmocka_unit_test(v_plans_with_little_memory_are_no_worse_than_others),
     };
     /* The others place a thousand million operations, which takes long under a sanitizer. */
-    return SANITIZED ? cmocka_run_group_tests(quick, NULL, NULL) : cmocka_run_group_tests(tests, NULL, NULL);
+    return TEST_SANITIZED ? cmocka_run_group_tests(quick, NULL, NULL) : cmocka_run_group_tests(tests, NULL, NULL);
 }

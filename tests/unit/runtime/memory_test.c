@@ -3,23 +3,15 @@
 
 #include "base/alloc.h"
 #include "runtime/runtime.h"
+#include "support/sanitized.h"
 
 #include <stdatomic.h>
 
-/* ---- Allocations of this process: the C library's own are counted where no sanitizer has taken them over ---- */
-
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#endif
+/* ---- Allocations of this process: the C library's own are counted if no sanitizer has taken them over ---- */
 
 static atomic_llong mallocs;
 
-#ifndef SANITIZED
+#if !TEST_SANITIZED
 void *__libc_malloc(size_t bytes);
 void *__libc_calloc(size_t count, size_t size);
 void *__libc_realloc(void *block, size_t bytes);

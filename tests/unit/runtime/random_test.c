@@ -3,17 +3,9 @@
  * updates or everything, all schedules. */
 #include "unit/runtime/network.h"
 
+#include "support/sanitized.h"
+
 enum { DEFAULT_PIPELINES = 500, ENOUGH_FOR_TSAN = 100 }; /* each of which takes 20 times as long there */
-#ifdef __SANITIZE_THREAD__
-#define UNDER_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define UNDER_TSAN 1
-#endif
-#endif
-#ifndef UNDER_TSAN
-#define UNDER_TSAN 0
-#endif
 
 /* ---- The pipeline ------------------------------------------------------------------------------------------------ */
 
@@ -303,7 +295,7 @@ static void compare(network *self, const results *wanted, uint64_t seed)
 static void random_pipelines_give_the_bits_of_plain_execution(void **state)
 {
     (void)state;
-    int64_t count = number_from("SLUICE_PIPELINES", UNDER_TSAN ? ENOUGH_FOR_TSAN : DEFAULT_PIPELINES),
+    int64_t count = number_from("SLUICE_PIPELINES", TEST_THREAD_SANITIZED ? ENOUGH_FOR_TSAN : DEFAULT_PIPELINES),
             first = number_from("SLUICE_SEED", 1);
     network *self = malloc(sizeof *self);
     results *wanted = malloc(sizeof *wanted);

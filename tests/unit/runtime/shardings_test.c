@@ -8,7 +8,7 @@
 static const char *const schedules[] = { "GPipe", "1F1B", "Interleaved1F1B", "ZBVZeroBubble", "InterleavedZeroBubble" };
 enum { SCHEDULES = sizeof schedules / sizeof *schedules };
 
-#ifdef TEST_SANITIZED
+#if TEST_SANITIZED
 enum { MESHES = 20 };
 #else
 enum { MESHES = 80 };

@@ -1,6 +1,6 @@
 /* A pipeline of small hand-written stages, the same computed one after another as reference, and ranks as threads.
  *
- * Stage s computes h<s> = h<s-1> * w<s> (elementwise over rows of WIDTH), plus h<skip[s]> where it has a skip input.
+ * Stage s computes h<s> = h<s-1> * w<s> (elementwise over rows of WIDTH), plus h<skip[s]> if it has a skip input.
  * The last one has the outputs y and loss = mean over samples of sum (y - t)^2 / 2, with root input t. */
 #ifndef TOY_H
 #define TOY_H

@@ -1,5 +1,6 @@
 /* The CSV reader and writer: what they accept, what they refuse and how they say it. */
 #include "base/alloc.h"
+#include "support/sanitized.h"
 #include <sluice/schedule.h>
 
 #include <setjmp.h>
@@ -161,18 +162,6 @@ static void idle_cells_and_blank_lines_take_no_memory(void **state)
     assert_true(after.ru_maxrss - before.ru_maxrss < 8 << 10); /* KiB */
 }
 
-/* Sanitizers keep freed memory and grow blocks by copying: what the process holds says nothing there. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define RSS_TELLS false
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define RSS_TELLS false
-#endif
-#endif
-#ifndef RSS_TELLS
-#define RSS_TELLS true
-#endif
-
 /* The shortest cells there are: 4 bytes become an action of 16. */
 static void takes_a_small_multiple_of_the_file(void **state)
 {
@@ -190,7 +179,8 @@ static void takes_a_small_multiple_of_the_file(void **state)
     assert_int_equal(sl_schedule_check(schedule, NULL, &violation), SL_ERR_SCHEDULE);
     assert_int_equal(violation.cell, 1);
     getrusage(RUSAGE_SELF, &after);
-    assert_true(!RSS_TELLS || (size_t)(after.ru_maxrss - before.ru_maxrss) * 1024 < 6 * length);
+    /* Sanitizers keep freed memory and grow blocks by copying: what the process holds says nothing there. */
+    assert_true(TEST_SANITIZED || (size_t)(after.ru_maxrss - before.ru_maxrss) * 1024 < 6 * length);
     sl_schedule_destroy(schedule);
     free(text);
 }

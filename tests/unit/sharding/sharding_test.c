@@ -458,7 +458,7 @@ static void check_fast(sl_sharding *sharding, int dims)
     says(sl_sharding_check(sharding), "overlap");
     double wrong = cpu_seconds() - start;
     printf("%d shards in %d dims: %.3f s to accept, %.3f s to refuse\n", sharding->count, dims, right, wrong);
-#ifndef TEST_SANITIZED
+#if !TEST_SANITIZED
     assert_true(right < 1 && wrong < 1);
 #endif
 }
