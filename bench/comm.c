@@ -96,7 +96,7 @@ static sl_status read_figures(FILE *file, struct comm_figures *out)
     return SL_OK;
 }
 
-/* *ran stays false where there is no mpirun or no plugin. */
+/* *ran stays false if there is no mpirun or no plugin. */
 static sl_status measure_mpi(const char *mpirun, int rounds, struct comm_figures *out, bool *ran)
 {
     char program[4096], line[8192], rest[256];

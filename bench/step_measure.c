@@ -59,7 +59,7 @@ static void bench_run_close(bench_run *run)
     sl_group_close(run->group);
 }
 
-/* Bytes that the process has in memory now, and at most since the mark was reset; 0 where the system does not say. */
+/* Bytes that the process has in memory now, and at most since the mark was reset; 0 if the system does not say. */
 static int64_t resident(const char *field)
 {
     FILE *file = fopen("/proc/self/status", "r");
@@ -226,7 +226,7 @@ static sl_status update(void *user, sl_stream *stream)
     return sl_optimizer_update(run->optimizer, stream, 1);
 }
 
-/* Ticks of all processors since the machine started. Zeros where the system does not say. */
+/* Ticks of all processors since the machine started. Zeros if the system does not say. */
 typedef struct machine_ticks {
     double stolen, all;
 } machine_ticks;

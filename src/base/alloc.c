@@ -18,7 +18,7 @@ int64_t sl_alloc_count(void)
     return atomic_load(&alloc_count);
 }
 
-/* True where a test asked this allocation to fail. */
+/* True if a test asked this allocation to fail. */
 static bool refused(void)
 {
     atomic_fetch_add_explicit(&alloc_count, 1, memory_order_relaxed);

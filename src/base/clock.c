@@ -13,7 +13,7 @@ uint64_t sl_clock_nanoseconds(void)
 }
 
 #if defined(__x86_64__)
-/* The kernel keeps time by the counter only where it runs at one speed and is the same on all cores. */
+/* The kernel keeps time by the counter only if it runs at one speed and is the same on all cores. */
 static bool counter_is_trusted(void)
 {
     char name[16] = "";

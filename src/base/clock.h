@@ -1,4 +1,4 @@
-/* A clock for time stamps that are taken by the thousand: the processor's counter where the kernel trusts it, else
+/* A clock for time stamps that are taken by the thousand: the processor's counter if the kernel trusts it, else
  * nanoseconds of the clock behind sl_now(). Ticks become seconds of sl_now() only when somebody reads them. */
 #ifndef SL_BASE_CLOCK_H
 #define SL_BASE_CLOCK_H

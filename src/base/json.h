@@ -18,7 +18,7 @@ void sl_json_end(sl_json *json, char bracket);        /* '}' or ']' */
 void sl_json_key(sl_json *json, const char *key);     /* the value follows */
 void sl_json_string(sl_json *json, const char *text); /* escaped, bad UTF-8 replaced; NULL writes null */
 void sl_json_int(sl_json *json, int64_t value);
-void sl_json_double(sl_json *json, double value); /* shortest text that reads back equal; null where not finite */
+void sl_json_double(sl_json *json, double value); /* shortest text that reads back equal; null if not finite */
 void sl_json_newline(sl_json *json);              /* a line break between values, for people */
 
 /* Key and value in one go. */

@@ -57,7 +57,7 @@ struct SL_NAMED_FIELDS sl_device_backend {
     sl_device_kind kind;
     bool is_host;
     bool reserves; /* sl_device_reserve takes memory in advance; false: it does nothing */
-    /* index is -1 where the spec names none. The backend allocates a struct that starts with sl_device; open() in
+    /* index is -1 if the spec names none. The backend allocates a struct that starts with sl_device; open() in
      * device.c fills in the head. */
     sl_status (*open)(int index, const sl_device_options *options, sl_device **out);
     void (*close)(sl_device *device);

@@ -1,9 +1,9 @@
-/* Compiles I, W, B and their messages: gradients in, summed where several stages used a value, and out. */
+/* Compiles I, W, B and their messages: gradients in, summed if several stages used a value, and out. */
 #include "pipeline/compiler.h"
 
 #include <assert.h>
 
-/* The first edge along which a gradient comes back to the output; -1 where none does. */
+/* The first edge along which a gradient comes back to the output; -1 if none does. */
 static int first_grad_edge(const sl_compiler *c, const sl_wire_output *output)
 {
     for (int k = 0; k < output->edge_count; k++) {

@@ -156,7 +156,7 @@ static void count_rank(sl_pipeline *pipeline, int rank)
             memory->constants += sl_round_up(stage->constant_bytes[size]);
     }
     if (has_far_tie(pipeline, rank) && memory->scratch < 2 * SL_TIE_PIECE_BYTES)
-        memory->scratch = 2 * SL_TIE_PIECE_BYTES; /* pieces of others' gradients, where they cannot be used in place */
+        memory->scratch = 2 * SL_TIE_PIECE_BYTES; /* pieces of others' gradients, if they cannot be used in place */
     if (wiring->loss_stage >= 0 && wiring->stages[wiring->loss_stage].rank == rank)
         plan->scalar_bytes = 2 * (size_t)wiring->microbatches * SL_SCALAR_STRIDE;
     plan->slot_bytes = sl_slots_layout(&plan->slots);

@@ -21,7 +21,7 @@ static void replicate_scalar(sl_wire_root *root, const sl_meta *meta)
         root->kind = SL_CHUNK_REPLICATE;
 }
 
-/* Size of the split dim of a root input's metadata; -1 where it has none. */
+/* Size of the split dim of a root input's metadata; -1 if it has none. */
 static int64_t samples_of(const sl_wire_root *root, const sl_meta *meta)
 {
     int dim = root->dim < 0 ? root->dim + meta->shape.rank : root->dim;
@@ -65,7 +65,7 @@ static sl_status split_wholes(sl_wiring *wiring)
     return SL_OK;
 }
 
-/* Where no argument told: every microbatch has as many samples as the first split root input of a stage. */
+/* If no argument says it, every microbatch has as many samples as the first split root input of a stage. */
 static void count_samples(sl_wiring *wiring)
 {
     for (int i = 0; i < wiring->root_count && wiring->samples[0] == 0; i++) {

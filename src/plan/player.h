@@ -22,7 +22,7 @@ typedef struct sl_player_lane {
     const double *ready; /* (microbatches) when the inputs are there; NULL: at once */
     double *next_ready;  /* (microbatches) of the operation that takes the result; NULL: there is none */
     int64_t input;       /* index of the lane that makes the inputs, if `ready` */
-    int next_rank;       /* who is told; -1: nobody */
+    int next_rank;       /* who hears of it; -1: nobody */
     const int *made;     /* how many inputs there are, if `ready` */
     bool is_forward;
 } sl_player_lane;

@@ -1,4 +1,4 @@
-/* The bound of windows (h): in a plan that takes at most T, every operation has an earliest start and a latest end. Where
+/* The bound of windows (h): in a plan that takes at most T, every operation has an earliest start and a latest end. If
  * these leave no room, no plan takes T. docs/planner.md proves it. */
 #include "plan/instance.h"
 
@@ -21,7 +21,7 @@ typedef struct windows {
     double *length; /* (tasks) */
     double *start;  /* (tasks) no start lies before it */
     double *end;    /* (tasks) no end lies behind it */
-    bool *changed;  /* (ranks) windows of the rank since they were last held against each other */
+    bool *changed;  /* (ranks) windows of the rank, since tighten_rank() last saw them */
     int *by_start;  /* (tasks) of each rank, in rising order */
     int *by_end;
     double *mirror; /* (4, rank_tasks) starts and ends with time running back, and what is found */

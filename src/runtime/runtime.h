@@ -184,7 +184,7 @@ static inline int64_t sl_runtime_step_label(const sl_runtime *runtime)
 /* "pipeline rank 1, cell 7, 2F3 (stage 2, microbatch 3, step 5)"; step as in sl_runtime_step_label. */
 void sl_runtime_describe_action(const sl_runtime *runtime, int64_t step, const sl_program_action *action, char *text,
                                 size_t size);
-/* Records the failure on its way up, tells all ranks where it is this rank's own, and returns status.
+/* Records the failure on its way up, tells all ranks if it is this rank's own, and returns status.
  * cell -1: outside any action. */
 sl_status sl_runtime_fail(sl_runtime *runtime, sl_status status, int64_t cell, sl_action action);
 

@@ -30,7 +30,7 @@ typedef struct sl_stage_weight {
     sl_param_range held;           /* the elements that are kept there */
 } sl_stage_weight;
 
-/* Pointers of one microbatch at one stage; filled by the compiler, and by messages where they are used in place. */
+/* Pointers of one microbatch at one stage; filled by the compiler, and by messages if they are used in place. */
 typedef struct sl_frame {
     int stage, microbatch;
     int size;             /* which of the stage's sizes it has */
@@ -61,11 +61,11 @@ typedef struct SL_NAMED_FIELDS sl_stage_table {
     sl_status (*run)(sl_stage *stage, sl_phase phase, const sl_frame *frame, const sl_run_context *context);
     /* Optional: metadata of the outputs of one size from that of the inputs. */
     sl_status (*infer)(sl_stage *stage, int size);
-    /* Optional where there are none: writes constant_bytes[size] of host memory. */
+    /* Optional if there are none: writes constant_bytes[size] of host memory. */
     void (*constants)(const sl_stage *stage, int size, void *host);
     void (*destroy)(sl_stage *stage);
-    bool writes_all_grads; /* of inputs that have one, also where nobody wants it */
-    bool starts_grads;     /* overwrites the gradients of parameters where a step begins: they need not be zeroed */
+    bool writes_all_grads; /* of inputs that have one, even if nobody wants it */
+    bool starts_grads;     /* overwrites the gradients of parameters when a step begins: they need not be zeroed */
 } sl_stage_table;
 
 struct sl_stage {

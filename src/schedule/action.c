@@ -69,7 +69,7 @@ static char *put_number(char *at, uint32_t value)
     return at;
 }
 
-/* Stage, kind and, where the kind carries one, microbatch. */
+/* Stage, kind and, if the kind carries one, microbatch. */
 static char *put_simple(char *at, unsigned stage, const char *name, int32_t microbatch)
 {
     at = stpcpy(put_number(at, stage), name);
@@ -111,7 +111,7 @@ static bool at_digit(const action_reader *cell)
     return cell->at < cell->end && isdigit((unsigned char)*cell->at);
 }
 
-/* Reads digits; false where there are none. A value past max stays at max + 1. */
+/* Reads digits; false if there are none. A value past max stays at max + 1. */
 static bool read_number(action_reader *cell, int64_t max, int64_t *out)
 {
     if (!at_digit(cell))
@@ -149,7 +149,7 @@ static bool read_kind(action_reader *cell, sl_kind *out)
     return false;
 }
 
-/* Reads stage, kind and, where the kind carries one, microbatch. Returns NULL or what is wrong. */
+/* Reads stage, kind and, if the kind carries one, microbatch. Returns NULL or what is wrong. */
 static const char *read_simple(action_reader *cell, sl_action *out)
 {
     int64_t stage;

@@ -40,7 +40,7 @@ static int step_parts(step which, step_part parts[2])
     return 1;
 }
 
-/* The place of the first I without a W_OLDEST; the length of the list where there is none. */
+/* The place of the first I without a W_OLDEST; the length of the list if there is none. */
 static size_t find_oldest(v_rank *v)
 {
     while (v->oldest < v->out->count && !sl_action_is(v->out->actions[v->oldest], SL_KIND_I))

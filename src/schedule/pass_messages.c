@@ -12,8 +12,7 @@ typedef struct posting {
     sl_walk walk;
     int *running[LONGEST + 1]; /* ranks whose action ends at a time, times in a ring */
     int running_count[LONGEST + 1];
-    uint16_t
-        *waiting[2]; /* F, B: (stages, microbatches) senders still to come; NULL where there is never more than one */
+    uint16_t *waiting[2]; /* F, B: (stages, microbatches) senders still to come; NULL if there is never more than one */
 } posting;
 
 static int duration(sl_action action)

@@ -48,7 +48,7 @@ static void schedule_measure(sl_schedule *schedule)
         schedule->size += (int64_t)list->count;
         for (size_t i = 0; i < list->count; i++) {
             const sl_action *action = &list->actions[i];
-            stage = larger(stage, larger(action->stage, action->b_stage)); /* b_stage is 0 where it means nothing */
+            stage = larger(stage, larger(action->stage, action->b_stage)); /* b_stage is 0 if it means nothing */
             microbatch = larger(microbatch, larger(action->microbatch, action->b_microbatch));
             schedule->kinds |= 1u << action->kind;
         }

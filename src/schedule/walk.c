@@ -108,7 +108,7 @@ static bool pass_room(sl_walk *walk, int rank, sl_action action, bool backward, 
            pass_gates(walk, rank, table, action.stage, backward ? SL_GATE_RECV_B : SL_GATE_RECV_F, room_from);
 }
 
-/* The message kinds open their gate when they are reached, even where they then have to wait themselves. */
+/* The message kinds open their gate when they are reached, even if they then have to wait themselves. */
 static bool can_run_message(sl_walk *walk, int rank, sl_action action)
 {
     sl_walker *walker = &walk->walkers[rank];

@@ -5,7 +5,7 @@
 
 #include "schedule/links.h"
 
-/* What a rank can wait for: that another stage's n-th action of a kind is reached, or, where the schedule has no
+/* What a rank can wait for: that another stage's n-th action of a kind is reached, or, if the schedule has no
  * messages, that a certain F or backward has run. */
 typedef enum sl_gate { SL_GATE_SEND_F, SL_GATE_RECV_F, SL_GATE_SEND_B, SL_GATE_RECV_B, SL_GATE_COUNT } sl_gate;
 

@@ -100,7 +100,7 @@ void sl_attributes_free(sl_attributes *attributes)
 
 /* ---- A checkpoint against the configuration -------------------------------------------------- */
 
-/* The line "NAME=" of the lines, up to its end; NULL where there is none. */
+/* The line "NAME=" of the lines, up to its end; NULL if there is none. */
 static const char *find_line(const char *lines, const char *name, size_t length, size_t *value_length)
 {
     for (const char *line = lines; line && *line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
@@ -127,7 +127,7 @@ bool sl_attributes_froze(const sl_train_plan *plan, const sl_checkpoint *checkpo
     return false;
 }
 
-/* *now: the value as text. *then: what the checkpoint was made with, where that is another; else NULL. */
+/* *now: the value as text. *then: what the checkpoint was made with, if that is another; else NULL. */
 static sl_status find_change(const sl_train_plan *plan, const sl_checkpoint *checkpoint, const config_key *key,
                              sl_arena *arena, const char **now, char **then)
 {

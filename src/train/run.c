@@ -334,7 +334,7 @@ done:
     return status;
 }
 
-/* The timeline of steps 2 to N + 1 (1 to N where there are no more): the first warms up. */
+/* The timeline of steps 2 to N + 1 (1 to N if there are no more): the first warms up. */
 static sl_status trace(train_run *run)
 {
     sl_status status = SL_OK;

@@ -7,7 +7,7 @@ field() { sed -n "s/.*\"$1\":\([0-9.e+-]*\).*/\1/p" "$out"; }
 
 run 0 "$SLUICE" bench step --format json
 cat "$out"
-# Where other processes took the cores in between, the processor time is what can be held against the limit.
+# If other processes took the cores in between, the processor time is what is compared with the limit.
 awk -v s="$(field step_s)" -v g="$(field gemm_s)" -v sc="$(field step_cpu_s)" -v gc="$(field gemm_cpu_s)" '
     BEGIN { busy = sc < 0.95 * s || gc < 0.95 * g; r = busy ? sc / gc : s / g
             print (busy ? "processor" : "clock") " times: " r; exit !(r > 0 && r <= 1.25) }' || fail "more than 1.25 times"

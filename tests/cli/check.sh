@@ -93,7 +93,7 @@ run 1 "$SLUICE" check short.csv
 complains "rank 2, cell 15"
 prints ">(end)<"
 
-# Files that cannot be read: the error in words and in JSON, with rank and cell where there are any.
+# Files that cannot be read: the error in words and in JSON, with rank and cell if there are any.
 sed '2s/1F2/1F2xyz/' good.csv >junk.csv
 run 1 "$SLUICE" check junk.csv
 complains "sluice check: junk.csv: rank 1, cell 2"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sluice generate: the same text on any number of ranks, text for byte models, numbers where there is no tokenizer.
+# sluice generate: the same text on any number of ranks, text for byte models, numbers if there is no tokenizer.
 . "$(dirname "$0")/common.bash"
 cd "$scratch"
 head -c 30000 "$SLUICE_SOURCE/examples/demo/tales.txt" >text.txt

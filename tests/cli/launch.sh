@@ -70,7 +70,7 @@ run 0 "$SLUICE" launch -n 2 -- bash -c "$daemon; sleep 0.2" "$marker"
 nothing_left
 code=0 # output that nobody reads any more ends a rank as it would without the launcher
 "$SLUICE" launch -n 1 --tag-output -- bash -c 'while echo line; do sleep 0.01; done' 2>"$err" | head -1 >"$out" || code=$?
-[ "$code" -eq 141 ] || fail "exit code $code where nobody reads the output"
+[ "$code" -eq 141 ] || fail "exit code $code if nobody reads the output"
 complains "rank 0 was killed by signal 13 (Broken pipe)"
 
 # Signals.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Holds the layers: reads the table "May include" of DESIGN.md and fails where an include reaches up or sideways.
+# Holds the layers: reads the table "May include" of DESIGN.md and fails if an include reaches up or sideways.
 . "$(dirname "$0")/common.bash"
 
 # layers DESIGN.md: "layer allowed allowed ..." a line.

@@ -28,7 +28,7 @@ for ranks in 1 2; do
     { code=0; "$SLUICE" "${train[@]}" --data.text=text.txt --run.steps=40 --parallel.pp=$ranks --run.out=head.$ranks \
         2>"$err" || code=$?; echo "$code" >code; } | head -1 >"$out"
     for _ in $(seq 100); do [ -s code ] && break; sleep 0.05; done
-    [ "$(cat code)" -eq 0 ] || fail "exit code $(cat code) where nobody reads the output"
+    [ "$(cat code)" -eq 0 ] || fail "exit code $(cat code) if nobody reads the output"
     complains "the progress output cannot be written: Broken pipe; the run goes on without it"
     [ -e head.$ranks/checkpoints/step-00000040 ] || fail "the run ended early: $(ls head.$ranks/checkpoints)"
     [ "$(wc -l <head.$ranks/metrics.jsonl)" -ge 40 ] || fail "metrics are missing"

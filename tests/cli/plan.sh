@@ -113,7 +113,7 @@ done
 run 0 "$SLUICE" check "$scratch/auto.csv" --costs $costs --format json
 json_is makespan 294
 
-# As text: a table, best first, with the reason where a schedule does not fit.
+# As text: a table, best first, with the reason if a schedule does not fit.
 run 0 "$SLUICE" plan --auto --ranks 4 --microbatches 8 --costs $costs --memory 4
 silent
 [ "$(sed -n 2p "$out" | cut -c1-14)" = "found (rounds)" ] || fail "the found plan is not the first"
@@ -152,7 +152,7 @@ for wrong in '{' '[]' '{"stages":[]}' '{"stages":[{"F":-1}]}' '{"stages":[{"F":"
     complains "$scratch/wrong.json"
 done
 
-# Where the plan cannot be written: exit code 1 and nothing left behind.
+# If the plan cannot be written: exit code 1 and nothing left behind.
 run 1 "$SLUICE" plan "${good[@]}" -o /dev/full
 complains "write /dev/full: No space left on device"
 run 1 "$SLUICE" plan "${good[@]}" -o "$scratch/none/plan.csv"

@@ -1,4 +1,4 @@
-/* Compares what runs leave behind, for the tests of the command line. Exit 0 where they agree, 1 where they differ (the
+/* Compares what runs leave behind, for the tests of the command line. Exit 0 if they agree, 1 if they differ (the
  * worst difference is printed), 2 where something cannot be read.
  *
  *   compare tensors A B TOLERANCE   two safetensors files: the norm of the difference over that of B, per tensor
@@ -201,7 +201,7 @@ static int compare_files(const char *path_a, const char *path_b, bool subset)
 
 /* ---- Metrics --------------------------------------------------------------------------------- */
 
-/* The lines of a metrics.jsonl as an array; NULL where it cannot be read. */
+/* The lines of a metrics.jsonl as an array; NULL if it cannot be read. */
 static json_t *read_metrics(const char *path)
 {
     char line[4096];

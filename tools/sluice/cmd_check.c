@@ -70,7 +70,7 @@ static void print_json(const sl_schedule *schedule, const sl_timeline *timeline)
     putchar('\n');
 }
 
-/* schedule is NULL where the file could not be read. */
+/* schedule is NULL if the file could not be read. */
 static void print_json_violation(const sl_schedule *schedule, const char *error, const sl_violation *violation)
 {
     sl_json json = { .file = stdout };

@@ -84,7 +84,7 @@ static sl_status encode(const text_codec *codec, const char *text, int32_t **out
     if (!codec->bytes && !codec->tokenizer)
         return sl_fail(
             SL_ERR_ARGUMENT,
-            "the model has no tokenizer beside it: give --tokenizer (bytes, where a token is one) or --prompt-tokens");
+            "the model has no tokenizer beside it: give --tokenizer (bytes if a token is a byte) or --prompt-tokens");
     *count = (int64_t)length;
     if (codec->tokenizer)
         SL_TRY(sl_tokenizer_encode(codec->tokenizer, text, length, &options, &encoded, count));

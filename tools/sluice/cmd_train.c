@@ -95,9 +95,8 @@ static void fill_options(train_arguments *arguments, cli_option *options)
         FORMAT_OPTION_ROW(arguments->format),
         { .name = "resume",
           .flag = &arguments->resume,
-          .help =
-              "Continue from the newest whole checkpoint in run.out; start anew where there is none. The numbers of "
-              "ranks and stages and the schedule may be others than before." },
+          .help = "Continue from the newest whole checkpoint in run.out; start anew if there is none. The numbers of "
+                  "ranks and stages and the schedule may be others than before." },
         { .name = "overwrite",
           .flag = &arguments->overwrite,
           .help = "Start anew in a run.out that holds a run, and remove that run." },

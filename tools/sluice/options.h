@@ -27,9 +27,9 @@ typedef struct SL_NAMED_FIELDS cli_option {
 
     bool *flag;        /* takes no value */
     const char **text; /* borrowed from argv */
-    int *integer;      /* between min and max; no limits where both are 0 */
+    int *integer;      /* between min and max; no limits if both are 0 */
     int64_t *wide;     /* the same for counts past an int */
-    double *real;      /* between least and most; no limits where both are 0 */
+    double *real;      /* between least and most; no limits if both are 0 */
     int *choice;       /* place of the value in words */
     /* Anything else: leaves its message with sl_fail. `what` is "--costs". */
     sl_status (*read)(const char *what, const char *text, void *target);

@@ -72,7 +72,7 @@ sl_status read_costs(const char *what, const char *text, void *costs); /* for cl
 /* With those of the file, which must be for the stages of the schedule. The caller frees with sl_plan_free_costs. */
 sl_status load_costs(const cost_args *args, const sl_schedule *schedule, sl_costs *out);
 
-/* "-" reads standard input. Where a cell is wrong *violation says which, else its rank is -1. */
+/* "-" reads standard input. If a cell is wrong, *violation says which, else its rank is -1. */
 sl_status load_schedule(const char *path, sl_violation *violation, sl_schedule **out);
 
 /* The violation in one line on stderr, the cells around it on stdout; returns EXIT_FAILED. */

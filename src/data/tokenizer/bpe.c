@@ -169,7 +169,7 @@ static merge_candidate heap_pop(bpe_work *work)
 
 /* ---- Merging --------------------------------------------------------------------------------- */
 
-/* Offers the pair that begins at a symbol, where it merges at all. */
+/* Offers the pair that begins at a symbol, if it merges at all. */
 static sl_status offer(bpe_work *work, uint32_t at)
 {
     const symbol *left = &work->symbols[at];

@@ -8,7 +8,7 @@
 #define MOST_PIXELS 48e6     /* of a PNG: beyond it the picture is made smaller */
 #define LONGEST_SIDE 30000.0 /* of a PNG; cairo ends at 32767 */
 #define LONGEST_PAGE 14400.0 /* points of a PDF page that all readers take */
-#define PNG_ZOOM 1.5         /* pixels a point, where there is room */
+#define PNG_ZOOM 1.5         /* pixels a point, if there is room */
 
 typedef struct cairo_canvas {
     sl_canvas canvas; /* first: a pointer to it is a pointer to this */

@@ -34,7 +34,7 @@ static double em_width(const char *text)
     return width;
 }
 
-/* Width of the shortest action where the picture may be as wide as it likes: the last of the labels fits in. */
+/* Width of the shortest action if the picture may be as wide as it likes: the last of the labels fits in. */
 static double shortest_box(const sl_drawing *drawing)
 {
     char text[SL_ACTION_TEXT_SIZE];

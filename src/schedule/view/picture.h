@@ -9,7 +9,7 @@ typedef enum sl_align { SL_ALIGN_LEFT, SL_ALIGN_CENTER, SL_ALIGN_RIGHT } sl_alig
 /* A surface to draw on; lengths in points, y goes down. Every entry is required. */
 typedef struct sl_canvas sl_canvas;
 struct SL_NAMED_FIELDS sl_canvas {
-    /* tip describes the box where the format can show it on demand; may be NULL. */
+    /* tip describes the box if the format can show it on demand; may be NULL. */
     void (*box)(sl_canvas *canvas, double x, double y, double width, double height, sl_rgb color, const char *tip);
     void (*line)(sl_canvas *canvas, double x1, double y1, double x2, double y2, double width, sl_rgb color);
     /* y is the base line. */

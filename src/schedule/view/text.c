@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FEW_BANDS 6 /* more than this is condensed where the caller permits it */
+#define FEW_BANDS 6 /* more than this is condensed if the caller permits it */
 
 /* One line of a band being made: what stands in each column and in which colour. */
 typedef struct text_line {

@@ -19,7 +19,7 @@ typedef struct sl_drawing {
     int stages;
     double makespan;
     double shortest; /* compute action that shall be readable: the shortest that takes time, but no less than a quarter
-                        of the mean (what was measured has stragglers); the makespan where none takes any */
+                        of the mean (what was measured has stragglers); the makespan if none takes any */
     int *chunks;     /* (stages) place of a stage among the stages of its rank: 0, 1, ... */
     int most_chunks; /* stages of the rank that has most */
     bool messages_take_time;

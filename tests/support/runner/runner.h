@@ -46,7 +46,7 @@ SL_MUST_CHECK sl_status test_runner_step(test_runner *runner, const sl_rng *rng,
 
 /* One stage's pointers for one microbatch. */
 typedef struct test_runner_slot {
-    void **inputs, **outputs, **output_grads, **input_grads; /* NULL entries where there is none */
+    void **inputs, **outputs, **output_grads, **input_grads; /* NULL entries if there is none */
     void *saved_i, *saved_w, *kept;
 } test_runner_slot;
 

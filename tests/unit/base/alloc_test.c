@@ -1,4 +1,4 @@
-/* Allocation: fails where a test asks for it and leaves what was there. */
+/* Allocation: fails if a test asks for it and leaves what was there. */
 #include "base/alloc.h"
 
 #include <setjmp.h>

@@ -45,7 +45,7 @@ static int leave_directory(void **state)
     char link_path[160];
     snprintf(link_path, sizeof link_path, "%s/link", directory);
     unlink(link_path);
-    return rmdir(directory); /* fails where a temporary file was left */
+    return rmdir(directory); /* fails if a temporary file was left */
 }
 
 static void put(const char *where, const char *text)

@@ -190,7 +190,7 @@ static void i_and_w_give_the_bits_of_b(void **state)
 }
 
 /* Parameters of a whole graph whose every use lies in one stage keep their bits; tied ones are summed per stage first,
- * so that they are compared only where the cuts tie none. */
+ * so that they are compared only if the cuts tie none. */
 static bool ties_nothing(const sl_graph *g, const sl_split_spec *spec)
 {
     sl_partition *partition = NULL;

@@ -200,7 +200,7 @@ static void twenty_steps_follow_pytorchs_curve(void **state)
                 worst_norm = fmax(worst_norm, fabs(norms[stages][i] / reference.norm[i] - 1));
             }
             assert_true(compare_file(&b, param_of, reference_names[m], "after_20_steps.safetensors") <= 1e-4);
-            /* Cut models agree bit for bit; with the whole one, too, where no parameter is tied across a cut. */
+            /* Cut models agree bit for bit; with the whole one, too, if no parameter is tied across a cut. */
             int same_from = b.model.family == &sl_model_gpt2 ? 2 : 1;
             for (int i = 0; stages >= same_from && i < sl_param_list_count(b.params); i++) {
                 if (stages == same_from)

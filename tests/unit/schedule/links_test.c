@@ -97,7 +97,7 @@ static bool try_receive(world *w, int rank, int edge, const sl_action *a)
     return true;
 }
 
-/* One thing that the rank can do now; false where there is none. */
+/* One thing that the rank can do now; false if there is none. */
 static bool try_step(world *w, int rank)
 {
     const sl_action *a = action_of(w, rank);
