@@ -129,9 +129,10 @@ SL_API SL_MUST_CHECK sl_status sl_event_elapsed(sl_event *from, sl_event *to, do
 
 /* False: the calls below fail. The cpu captures nothing. */
 SL_API bool sl_device_can_capture(const sl_device *device);
-/* From here on the stream keeps what it is given instead of doing it: kernels, copies, memsets and calls of the host. Another stream that waits for an event recorded on it is captured with it, and must be waited for by an event
- * before the end. The thread that began must end it, and until then neither waits for the stream nor allocates memory of
- * the device. A kernel or shape that is new to the device may need both: it must have run before. */
+/* From here on the stream keeps what it is given instead of doing it: kernels, copies, memsets and calls of the host.
+ * Another stream that waits for an event recorded on it is captured with it, and must be waited for by an event before
+ * the end. The thread that began must end it, and until then neither waits for the stream nor allocates memory of the
+ * device. A kernel or shape that is new to the device may need both: it must have run before. */
 SL_API SL_MUST_CHECK sl_status sl_stream_begin_capture(sl_stream *stream);
 /* The stream works again. If it fails, what was kept is lost. */
 SL_API SL_MUST_CHECK sl_status sl_stream_end_capture(sl_stream *stream, sl_capture **out);

@@ -262,8 +262,9 @@ SL_API SL_MUST_CHECK sl_status sl_model_save_config(const sl_model *model, sl_dt
  * DECODE: "position" i32 [], the place of the first token, and "positions" i32 [seq], position + 0, 1, ..
  * Outputs: "loss" f32 [], the mean over all targets that are not SL_IGNORED_TARGET; "logits" f32 [batch, seq, vocab],
  * in DECODE [batch, 1, vocab]. States of DECODE: "transformer.h.0.attn.cache_k" and the like, f32 [batch, cache, kv
- * heads, head dim]; they have the shape's dtype. The loss and the logits are f32 whatever it is. Parameters and modules are named as in Hugging Face's files ("transformer.h.3.mlp.c_fc.weight",
- * "model.layers.3"), a tied head is the embedding's parameter. */
+ * heads, head dim]; they have the shape's dtype. The loss and the logits are f32 whatever it is.
+ * Parameters and modules are named as in Hugging Face's files ("transformer.h.3.mlp.c_fc.weight", "model.layers.3"),
+ * a tied head is the embedding's parameter. */
 SL_API SL_MUST_CHECK sl_status sl_model_build(const sl_model *model, sl_model_mode mode, const sl_model_shape *shape,
                                               sl_graph **out);
 

@@ -71,8 +71,8 @@ SL_API SL_MUST_CHECK sl_status sl_optimizer_create(const sl_optim_options *optio
                                                    const sl_optim_param *params, int count, sl_optimizer **out);
 SL_API void sl_optimizer_destroy(sl_optimizer *optimizer); /* NULL is fine */
 
-/* Sum of the squares of what is counted of each parameter's gradient, in double precision and in an order that depends on the tensor
- * alone: sums[i] is param i's. Synchronizes the stream. */
+/* Sum of the squares of what is counted of each parameter's gradient, in double precision and in an order that depends
+ * on the tensor alone: sums[i] is param i's. Synchronizes the stream. */
 SL_API SL_MUST_CHECK sl_status sl_optimizer_square_sums(sl_optimizer *optimizer, sl_stream *stream, double *sums);
 
 /* One update. number counts updates from 1 (bias correction); gradients are multiplied by grad_scale first. */

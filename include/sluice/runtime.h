@@ -417,8 +417,8 @@ typedef struct sl_runtime_failure {
     sl_action action;
     char message[1024];
 } sl_runtime_failure;
-/* False while nothing has failed; a step that was refused before its first action is no failure. The same on all ranks; sl_error_message() may say more, such as what this rank was
- * waiting for. */
+/* False while nothing has failed; a step that was refused before its first action is no failure. The same on all ranks;
+ * sl_error_message() may say more, such as what this rank was waiting for. */
 SL_API bool sl_runtime_get_failure(const sl_runtime *runtime, sl_runtime_failure *out);
 /* The schedule as a text grid with the place of the failure marked. */
 SL_API SL_MUST_CHECK sl_status sl_runtime_write_failure(const sl_runtime *runtime, FILE *file);

@@ -192,8 +192,8 @@ SL_API SL_MUST_CHECK sl_status sl_checkpoint_writer_wait(sl_checkpoint_writer *w
 SL_API void sl_checkpoint_writer_protect(sl_checkpoint_writer *writer, int64_t step);
 /* On one rank, once the parts of all ranks are done: writes the manifest, gives the checkpoint its name, then removes
  * all but the newest `keep` checkpoints; in the thread, too. attributes: pairs key, value, ..., NULL. Everything is
- * copied. Refused: no parts, parts that are not done, of different steps or not in the order of ranks. Slices that are not whole tensors are an error
- * of the work: the checkpoint does not get its name. */
+ * copied. Refused: no parts, parts that are not done, of different steps or not in the order of ranks. Slices that are
+ * not whole tensors are an error of the work: the checkpoint does not get its name. */
 SL_API SL_MUST_CHECK sl_status sl_checkpoint_writer_commit(sl_checkpoint_writer *writer,
                                                            const sl_checkpoint_part *parts, int part_count, int keep,
                                                            const char *const *attributes);

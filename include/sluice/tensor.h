@@ -107,8 +107,9 @@ SL_API SL_MUST_CHECK sl_status sl_tree_list(sl_tree **out);
 SL_API SL_MUST_CHECK sl_status sl_tree_dict(sl_tree **out);
 SL_API void sl_tree_destroy(sl_tree *tree); /* with all that is in it; NULL is fine */
 
-/* Both take the child over, also if they fail; it may still be filled through the caller's pointer. A dict keeps its children in the order of their keys, so that equal dicts
- * flatten alike; a key is not empty, has no '.', and is there once. */
+/* Both take the child over, also if they fail; it may still be filled through the caller's pointer. A dict keeps its
+ * children in the order of their keys, so that equal dicts flatten alike; a key is not empty, has no '.', and is there
+ * once. */
 SL_API SL_MUST_CHECK sl_status sl_tree_append(sl_tree *list, sl_tree *child);
 SL_API SL_MUST_CHECK sl_status sl_tree_put(sl_tree *dict, const char *key, sl_tree *child);
 /* The same with a new leaf. */

@@ -51,7 +51,8 @@ typedef struct sl_word_use {
     uint32_t value; /* to write; a wait is for an odd word */
 } sl_word_use;
 
-/* Every entry is required unless it is marked optional. Outputs are set only on success; blocks, streams and events given in are never NULL. */
+/* Every entry is required unless it is marked optional. Outputs are set only on success; blocks, streams and events
+ * given in are never NULL. */
 struct SL_NAMED_FIELDS sl_device_backend {
     const char *name; /* what stands before ":INDEX" in a spec */
     sl_device_kind kind;

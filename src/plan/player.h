@@ -1,6 +1,7 @@
 /* The player runs a given order of F and I on every rank and adds the W by two rules: when an F has no room, and when
- * they fit into a gap. Before single steps it may differ from the second. It keeps the order that was accepted last, so that another one is played only from the place
- * on at which the two differ. What the wave search and the local search share. */
+ * they fit into a gap. A pace lets single steps differ from the second rule. It keeps the order that was accepted last, so
+ * that another one is played only from the place on at which the two differ. What the wave search and the local search
+ * share. */
 #ifndef SL_PLAN_PLAYER_H
 #define SL_PLAN_PLAYER_H
 

@@ -40,7 +40,8 @@ typedef struct sl_program {
 /* The rank's stage that a frame belongs to. */
 int sl_program_local_stage(const sl_program *program, const sl_wiring *wiring, const sl_frame *frame);
 
-/* Resolves the rank's program. Slots lie at `slots`, those on the host at `offload`; the caller fills the cells of root inputs, losses and seeds. */
+/* Resolves the rank's program. Slots lie at `slots`, those on the host at `offload`; the caller fills the cells of root
+ * inputs, losses and seeds. */
 SL_MUST_CHECK sl_status sl_program_bind(const sl_pipeline *pipeline, int rank, bool training, void *slots,
                                         void *offload, sl_program *out);
 void sl_program_free(sl_program *program);

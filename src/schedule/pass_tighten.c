@@ -1,5 +1,6 @@
-/* The pass that moves receives down and sends up, past computation but never past another message or a
- * wait for one: the order of a rank's messages alone decides whether it can deadlock, so what was safe at some link capacity stays so. */
+/* The pass that moves receives down and sends up, past computation but never past another message or a wait for one:
+ * the order of a rank's messages alone decides whether it can deadlock, so what was safe at some link capacity stays
+ * so. */
 #include "schedule/schedule.h"
 
 #include <string.h>

@@ -1,5 +1,6 @@
 /* Reference kernels: every op in its plainest form, computed in double, for any strides. What the fast kernels are
- * tested against, and what runs if they do not apply (f64, bf16, mixed element types, unusual reductions). The call was checked before. */
+ * tested against, and what runs if they do not apply (f64, bf16, mixed element types, unusual reductions). The call was
+ * checked before. */
 #ifndef SL_KERNEL_REFERENCE_H
 #define SL_KERNEL_REFERENCE_H
 
