@@ -18,7 +18,7 @@ for line in "check nowhere" "show nowhere" "info nowhere" "export -m nowhere -o 
     run 1 "$SLUICE" $line
     complains nowhere
 done
-for line in "generate -m nowhere" "export -m nowhere -o x" "eval -m nowhere --text text.txt -b 1 -t 8"; do
+for line in "info nowhere" "generate -m nowhere" "export -m nowhere -o x" "eval -m nowhere --text text.txt -b 1 -t 8"; do
     run 1 "$SLUICE" $line
     complains "open nowhere: No such file or directory"
 done
@@ -45,6 +45,21 @@ for line in "plan --schedule GPipe --ranks 1 --microbatches 1 -o /proc/x/y" \
     run 1 "$SLUICE" $line
     complains /proc/x
 done
+
+# A folder that this user may not look into. Root may look into all, so root tries it as somebody else.
+mkdir locked
+chmod 0 locked
+other=()
+[ "$(id -u)" -ne 0 ] || other=(setpriv --reuid=65534 --regid=65534 --clear-groups)
+chmod 755 .
+if "${other[@]}" test -x "$SLUICE"; then
+    for line in "info $PWD/locked" "generate -m $PWD/locked"; do
+        run 1 "${other[@]}" "$SLUICE" $line
+        complains "$PWD/locked"
+        complains "Permission denied"
+    done
+fi
+chmod 700 locked
 
 # A number out of range, a word that is none of the possible ones, an option that is not there.
 for line in "plan --schedule GPipe --ranks 0 --microbatches 1" "show --schedule GPipe --ranks 0 --microbatches 1" \

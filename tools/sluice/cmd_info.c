@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/text.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -162,8 +163,8 @@ int cmd_info(int argc, char **argv)
         info_end(&out);
         return EXIT_OK;
     }
-    if (stat(argv[1], &about) != 0) {
-        fprintf(stderr, "sluice " NAME ": %s: there is no such file or folder\n", argv[1]);
+    if (stat(argv[1], &about) != 0 || access(argv[1], S_ISDIR(about.st_mode) ? R_OK | X_OK : R_OK) != 0) {
+        fprintf(stderr, "sluice " NAME ": open %s: %s\n", argv[1], strerror(errno));
         return EXIT_FAILED;
     }
     sl_status status = S_ISDIR(about.st_mode) ? describe_folder(argv[1], verify, &out) : describe_file(argv[1], &out);
