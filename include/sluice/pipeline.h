@@ -171,6 +171,9 @@ typedef struct SL_NAMED_FIELDS sl_pipeline_options {
     /* Host memory of a rank, in bytes, for what microbatches save between F and their backward: what would lie idle on the
      * device for long goes there and comes back in time. 0: none. Changes no result. */
     size_t offload_bytes;
+    /* The device may run both halves of an OVERLAP_F_B at the same time: they share no memory, and messages of both come
+     * before and go after the two. */
+    bool overlaps;
     /* Optional: metadata of a stage's outputs from that of its inputs, for stages that can infer. */
     sl_status (*infer)(void *user, int stage, int size, const sl_meta *inputs, int input_count, sl_meta *outputs,
                        int output_count);
@@ -192,7 +195,7 @@ typedef struct sl_pipeline_memory {
     size_t params, grads, constants;
     size_t packed;   /* weights packed for products; with SL_SHARD_FULL they are in slots */
     size_t slots;    /* activations, saved regions, gradients between stages of this rank, gathered weights */
-    size_t scratch;  /* shared by all stages */
+    size_t scratch;  /* shared by all stages; twice as much if halves of an OVERLAP_F_B run at the same time */
     size_t inputs;   /* copies of arguments that cannot be used in place */
     size_t device;   /* sum of the above: device memory */
     size_t messages; /* in channels that end at this rank, and staging of collectives */
@@ -309,6 +312,7 @@ typedef struct sl_pipeline_instr {
     uint8_t code;      /* an sl_code */
     uint8_t phase;     /* RUN: an sl_phase */
     bool starts_grads; /* RUN: the stage's first weight gradient of the step; INPUT_GRAD: the first part of its place */
+    bool beside;       /* RUN: may run at the same time as the next RUN */
     int32_t index;     /* messages: the route; LOSS, OUTPUT, INPUT_GRAD: which of the stage's outputs or inputs;
                         * OFFLOAD, FETCH: 0 for what I and W need, 1 for what W alone needs */
     int32_t stage, microbatch;

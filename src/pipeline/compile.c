@@ -50,10 +50,33 @@ static bool has_message(place where, sl_kind kind)
     return false;
 }
 
+/* Both halves have their memory and messages before either runs, and neither gives anything back before both have. */
+static sl_status compile_beside(sl_compiler *c, place where)
+{
+    sl_status status = SL_OK;
+    sl_action action = where.actions[where.at];
+    int f = action.stage, f_microbatch = action.microbatch, b = action.b_stage, b_microbatch = action.b_microbatch;
+    SL_TRY(sl_compile_forward_begin(c, f, f_microbatch));
+    if (has_message(where, SL_KIND_RECV_B))
+        SL_TRY(sl_compile_recv_backward(c, b, b_microbatch));
+    SL_TRY(sl_compile_backward_begin(c, b, b_microbatch, SL_PHASE_B));
+    SL_TRY(sl_compiler_run(c, f, f_microbatch, SL_PHASE_F));
+    c->program->instrs[c->program->instr_count - 1].beside = true;
+    SL_TRY(sl_compiler_run(c, b, b_microbatch, SL_PHASE_B));
+    SL_TRY(sl_compile_forward_end(c, f, f_microbatch));
+    if (has_message(where, SL_KIND_SEND_F))
+        SL_TRY(sl_compile_send_forward(c, f, f_microbatch));
+    SL_TRY(sl_compile_backward_end(c, b, b_microbatch, SL_PHASE_B));
+done:
+    return status;
+}
+
 static sl_status compile_overlap(sl_compiler *c, place where)
 {
     sl_status status = SL_OK;
     sl_action action = where.actions[where.at];
+    if (c->options->overlaps && c->options->training)
+        return compile_beside(c, where);
     SL_TRY(sl_compile_forward(c, action.stage, action.microbatch));
     if (has_message(where, SL_KIND_SEND_F))
         SL_TRY(sl_compile_send_forward(c, action.stage, action.microbatch));

@@ -120,8 +120,7 @@ static sl_status hand_out_grad(sl_compiler *c, int s, int m, int i)
                                                     .meta = &input->metas[sl_wiring_size(c->wiring, m)] });
 }
 
-/* I, or B. What nobody sends is dropped at once. */
-sl_status sl_compile_backward(sl_compiler *c, int s, int m, sl_phase phase)
+sl_status sl_compile_backward_begin(sl_compiler *c, int s, int m, sl_phase phase)
 {
     sl_status status = SL_OK;
     const sl_wire_stage *stage = &c->wiring->stages[s];
@@ -131,7 +130,15 @@ sl_status sl_compile_backward(sl_compiler *c, int s, int m, sl_phase phase)
         SL_TRY(place_input_grad(c, s, m, i));
     if (phase == SL_PHASE_I || stage->keeps_in_b)
         SL_TRY(sl_compiler_take_region(c, s, m, SL_REGION_KEPT));
-    SL_TRY(sl_compiler_run(c, s, m, phase));
+done:
+    return status;
+}
+
+/* What nobody sends is dropped at once. */
+sl_status sl_compile_backward_end(sl_compiler *c, int s, int m, sl_phase phase)
+{
+    sl_status status = SL_OK;
+    const sl_wire_stage *stage = &c->wiring->stages[s];
     for (int i = 0; i < stage->input_count; i++) {
         int edge = stage->inputs[i].edge;
         SL_TRY(hand_out_grad(c, s, m, i));
@@ -139,6 +146,16 @@ sl_status sl_compile_backward(sl_compiler *c, int s, int m, sl_phase phase)
             SL_TRY(sl_compiler_drop(c, sl_compiler_input(c, c->input_grads, s, i, m)));
     }
     SL_TRY(sl_compiler_drop_used(c, s, m, phase));
+done:
+    return status;
+}
+
+sl_status sl_compile_backward(sl_compiler *c, int s, int m, sl_phase phase)
+{
+    sl_status status = SL_OK;
+    SL_TRY(sl_compile_backward_begin(c, s, m, phase));
+    SL_TRY(sl_compiler_run(c, s, m, phase));
+    SL_TRY(sl_compile_backward_end(c, s, m, phase));
 done:
     return status;
 }

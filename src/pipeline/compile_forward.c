@@ -44,15 +44,21 @@ done:
     return status;
 }
 
-sl_status sl_compile_forward(sl_compiler *c, int s, int m)
+sl_status sl_compile_forward_begin(sl_compiler *c, int s, int m)
 {
     sl_status status = SL_OK;
-    const sl_wire_stage *stage = &c->wiring->stages[s];
-    for (int j = 0; j < stage->output_count; j++)
+    for (int j = 0; j < c->wiring->stages[s].output_count; j++)
         SL_TRY(place_output(c, s, m, j));
     SL_TRY(sl_compiler_take_region(c, s, m, SL_REGION_SAVED_I));
     SL_TRY(sl_compiler_take_region(c, s, m, SL_REGION_SAVED_W));
-    SL_TRY(sl_compiler_run(c, s, m, SL_PHASE_F));
+done:
+    return status;
+}
+
+sl_status sl_compile_forward_end(sl_compiler *c, int s, int m)
+{
+    sl_status status = SL_OK;
+    const sl_wire_stage *stage = &c->wiring->stages[s];
     for (int j = 0; j < stage->output_count; j++)
         SL_TRY(
             sl_compiler_emit(c, (sl_pipeline_instr){ .code = stage->outputs[j].loss ? SL_CODE_LOSS : SL_CODE_OUTPUT,
@@ -64,6 +70,16 @@ sl_status sl_compile_forward(sl_compiler *c, int s, int m)
                                                      .meta = &stage->outputs[j].metas[sl_wiring_size(c->wiring, m)] }));
     SL_TRY(sl_compiler_drop_used(c, s, m, SL_PHASE_F));
     SL_TRY(sl_compile_offload(c, s, m));
+done:
+    return status;
+}
+
+sl_status sl_compile_forward(sl_compiler *c, int s, int m)
+{
+    sl_status status = SL_OK;
+    SL_TRY(sl_compile_forward_begin(c, s, m));
+    SL_TRY(sl_compiler_run(c, s, m, SL_PHASE_F));
+    SL_TRY(sl_compile_forward_end(c, s, m));
 done:
     return status;
 }

@@ -127,6 +127,11 @@ SL_MUST_CHECK sl_status sl_compile_weights_ready(sl_compiler *compiler, int stag
 SL_MUST_CHECK sl_status sl_compile_weights_end(sl_compiler *compiler);
 
 /* ---- Actions ---- */
+/* Memory and messages that a phase needs, and what it leaves: around its RUN. */
+SL_MUST_CHECK sl_status sl_compile_forward_begin(sl_compiler *compiler, int stage, int microbatch);
+SL_MUST_CHECK sl_status sl_compile_forward_end(sl_compiler *compiler, int stage, int microbatch);
+SL_MUST_CHECK sl_status sl_compile_backward_begin(sl_compiler *compiler, int stage, int microbatch, sl_phase phase);
+SL_MUST_CHECK sl_status sl_compile_backward_end(sl_compiler *compiler, int stage, int microbatch, sl_phase phase);
 SL_MUST_CHECK sl_status sl_compile_forward(sl_compiler *compiler, int stage, int microbatch);
 SL_MUST_CHECK sl_status sl_compile_recv_forward(sl_compiler *compiler, int stage, int microbatch);
 SL_MUST_CHECK sl_status sl_compile_send_forward(sl_compiler *compiler, int stage, int microbatch);

@@ -142,6 +142,15 @@ sl_staging sl_staging_of(const sl_wiring *wiring, int rank, bool training)
                          .ties = training ? staging_of_ties(wiring, rank) : 0 };
 }
 
+static bool runs_beside(const sl_rank_program *program)
+{
+    for (int64_t i = 0; i < program->instr_count; i++) {
+        if (program->instrs[i].beside)
+            return true;
+    }
+    return false;
+}
+
 static void count_rank(sl_pipeline *pipeline, int rank)
 {
     const sl_wiring *wiring = pipeline->wiring;
@@ -154,6 +163,10 @@ static void count_rank(sl_pipeline *pipeline, int rank)
         memory->scratch = stage->scratch_bytes > memory->scratch ? stage->scratch_bytes : memory->scratch;
         for (int size = 0; size < wiring->size_count; size++)
             memory->constants += sl_round_up(stage->constant_bytes[size]);
+    }
+    if (runs_beside(&plan->train)) {
+        plan->beside_at = sl_round_up(memory->scratch);
+        memory->scratch += plan->beside_at;
     }
     if (has_far_tie(pipeline, rank) && memory->scratch < 2 * SL_TIE_PIECE_BYTES)
         memory->scratch = 2 * SL_TIE_PIECE_BYTES; /* pieces of others' gradients, if they cannot be used in place */

@@ -114,6 +114,7 @@ static sl_status compile_mode(sl_pipeline *pipeline, bool training)
                                              .rank = r,
                                              .training = training,
                                              .in_place = pipeline->messages != SL_MESSAGES_STAGED,
+                                             .overlaps = pipeline->overlaps,
                                              .slots = &plan->slots,
                                              .host_slots = &plan->host_slots,
                                              .offload_bytes = training ? pipeline->offload_bytes : 0 };
@@ -135,6 +136,7 @@ sl_status sl_pipeline_compile(const sl_pipeline_options *options, sl_pipeline **
     SL_TRY(SL_NEW(pipeline));
     pipeline->messages = options->messages;
     pipeline->offload_bytes = options->offload_bytes;
+    pipeline->overlaps = options->overlaps;
     SL_TRY(sl_wiring_create(options, &pipeline->wiring));
     SL_TRY(prepare_schedule(pipeline, options));
     pipeline->training = sl_schedule_has_backward(pipeline->schedule);
@@ -305,7 +307,7 @@ static void dump_instr(const sl_pipeline *pipeline, const sl_pipeline_instr *ins
     if (instr->code >= SL_CODE_UNSHARD)
         fprintf(file, " stage %d", instr->stage);
     else if (instr->code == SL_CODE_RUN)
-        fprintf(file, " phase %c", "FIWB"[instr->phase]);
+        fprintf(file, " phase %c%s", "FIWB"[instr->phase], instr -> beside ? " beside" : "");
     else if (instr->code == SL_CODE_OFFLOAD || instr->code == SL_CODE_FETCH)
         fprintf(file, " stage %d microbatch %d region %d", instr->stage, instr->microbatch, instr->index);
     else if (instr->code <= SL_CODE_COMMIT)

@@ -14,6 +14,7 @@ typedef struct sl_rank_plan {
     sl_rank_program train, eval;
     size_t slot_bytes;   /* of slots, laid out */
     size_t scalar_bytes; /* losses and seeds, on the rank that has the loss */
+    size_t beside_at;    /* in the scratch, of what a RUN beside another has; 0: there is none */
     sl_pipeline_memory memory;
 } sl_rank_plan;
 
@@ -25,6 +26,7 @@ struct sl_pipeline {
     bool training; /* the schedule has backward actions */
     sl_message_place messages;
     size_t offload_bytes; /* that a rank may use of the host */
+    bool overlaps;        /* as in sl_pipeline_options */
 };
 
 /* Parts of the root input lie in one piece of the whole, so that a stage can use them where they are. */

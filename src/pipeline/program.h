@@ -70,6 +70,7 @@ typedef struct SL_NAMED_FIELDS sl_compile_options {
     int rank;
     bool training; /* else the forwards alone */
     bool in_place; /* messages are memory that stages can work on */
+    bool overlaps; /* as in sl_pipeline_options */
     sl_slots *slots;
     sl_slots *host_slots; /* of what is off the device */
     size_t offload_bytes; /* that those may take */

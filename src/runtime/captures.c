@@ -97,6 +97,80 @@ done:
     return status;
 }
 
+/* ---- Halves of an OVERLAP_F_B ---------------------------------------------------------------- */
+
+/* Traces and costs are those of phases one after the other. */
+static sl_status create_halves(sl_runtime *runtime)
+{
+    sl_status status = SL_OK;
+    sl_halves *halves = &runtime->lanes.halves;
+    bool any = false;
+    for (int64_t i = 0; i < runtime->train.instr_count; i++)
+        any = any || runtime->train.instrs[i].beside;
+    if (!any || runtime->trace.capacity)
+        return SL_OK;
+    halves->scratch = (char *)runtime->blocks.scratch + runtime->pipeline->ranks[runtime->rank].beside_at;
+    SL_TRY(sl_event_create(runtime->device, &halves->parted));
+    SL_TRY(sl_event_create(runtime->device, &halves->joined));
+    SL_TRY(sl_stream_create(runtime->device, &halves->stream));
+done:
+    return status;
+}
+
+static void destroy_halves(sl_halves *halves)
+{
+    sl_stream_destroy(halves->stream);
+    sl_event_destroy(halves->parted);
+    sl_event_destroy(halves->joined);
+}
+
+/* The second half. */
+static const sl_instr *find_next_run(const sl_instr *instr)
+{
+    do
+        instr++;
+    while (instr->code != SL_CODE_RUN);
+    return instr;
+}
+
+static bool shares_nothing(const sl_runtime *runtime, const sl_instr *instr)
+{
+    return runtime->stages[runtime->wiring->stages[instr->stage].local]->table->shares_nothing;
+}
+
+sl_status sl_captures_part(sl_runtime *runtime, const sl_instr *instr, sl_run_context *context)
+{
+    sl_status status = SL_OK;
+    sl_halves *halves = &runtime->lanes.halves;
+    if (!instr->beside || !halves->stream || !runtime->lanes.captures.capturing)
+        return SL_OK;
+    const sl_instr *first = runtime->running->instrs, *second = find_next_run(instr);
+    const sl_instr_order *orders = sl_lanes_order(runtime)->instrs;
+    if (orders[instr - first].piece != orders[second - first].piece || !shares_nothing(runtime, instr) ||
+        !shares_nothing(runtime, second))
+        return SL_OK;
+    SL_TRY(sl_event_record(halves->parted, runtime->stream));
+    SL_TRY(sl_stream_wait(halves->stream, halves->parted));
+    context->stream = halves->stream;
+    context->scratch = halves->scratch;
+    halves->apart = true;
+done:
+    return status;
+}
+
+sl_status sl_captures_join(sl_runtime *runtime, const sl_instr *instr)
+{
+    sl_status status = SL_OK;
+    sl_halves *halves = &runtime->lanes.halves;
+    if (!halves->apart || instr->beside)
+        return SL_OK;
+    halves->apart = false;
+    SL_TRY(sl_event_record(halves->joined, halves->stream));
+    SL_TRY(sl_stream_wait(runtime->stream, halves->joined));
+done:
+    return status;
+}
+
 /* ---- Creation -------------------------------------------------------------------------------- */
 
 /* What SLUICE_GRAPHS says: nothing, on, off. */
@@ -140,6 +214,7 @@ sl_status sl_captures_create(sl_runtime *runtime)
     captures->off = are_off(runtime, wish) || !sl_device_can_capture(runtime->device);
     if (captures->off)
         return SL_OK;
+    SL_TRY(create_halves(runtime));
     for (int delivers = 0; delivers < 2; delivers++) {
         sl_program_order *train = &lanes->train[delivers], *eval = &lanes->eval[delivers];
         sl_captured *kinds = captures->kinds[delivers];
@@ -171,6 +246,7 @@ void sl_captures_destroy(sl_runtime *runtime)
         free_captured(&kinds[SL_CAPTURED_KEEPING], lanes->train[delivers].piece_count);
         free_captured(&kinds[SL_CAPTURED_EVAL], lanes->eval[delivers].piece_count);
     }
+    destroy_halves(&lanes->halves);
 }
 
 void sl_captures_forget_update(sl_runtime *runtime)
@@ -233,6 +309,7 @@ void sl_captures_finish(sl_runtime *runtime)
         sl_capture_destroy(dropped);
     captures->capturing = NULL;
     captures->current = NULL;
+    runtime->lanes.halves.apart = false;
 }
 
 /* The piece that the instruction belongs to, with its capture; NULL: it is not captured. */

@@ -31,6 +31,14 @@ typedef enum sl_captured_kind {
     SL_CAPTURED_COUNT
 } sl_captured_kind;
 
+/* Of an OVERLAP_F_B in a captured piece: F is on a stream of its own, with scratch of its own. */
+typedef struct sl_halves {
+    sl_stream *stream; /* NULL: one half runs after the other */
+    void *scratch;
+    sl_event *parted, *joined;
+    bool apart; /* the first has been given to the stream, and the second has not been joined with it */
+} sl_halves;
+
 typedef struct sl_captures {
     bool off;
     sl_captured kinds[2][SL_CAPTURED_COUNT]; /* the second for steps that deliver */
@@ -55,5 +63,10 @@ void sl_captures_finish(sl_runtime *runtime);
 /* Around what an instruction gives to the stream of kernels. *is_done: a launch has given it already. */
 SL_MUST_CHECK sl_status sl_captures_enter(sl_runtime *runtime, const sl_instr *instr, bool *is_done);
 SL_MUST_CHECK sl_status sl_captures_leave(sl_runtime *runtime, const sl_instr *instr);
+
+/* Around a RUN that is not done yet. If it is the first half of an OVERLAP_F_B that is captured, *context gets the stream and
+ * the scratch of its own; after the second half the stream of kernels goes on once both are done. */
+SL_MUST_CHECK sl_status sl_captures_part(sl_runtime *runtime, const sl_instr *instr, sl_run_context *context);
+SL_MUST_CHECK sl_status sl_captures_join(sl_runtime *runtime, const sl_instr *instr);
 
 #endif

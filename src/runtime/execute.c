@@ -157,15 +157,20 @@ static sl_status run(sl_runtime *runtime, const sl_instr *instr)
     if (runtime->gathering)
         SL_TRY(sl_weights_settle_stage(runtime, runtime->wiring->stages[instr->stage].local));
     SL_TRY(sl_captures_enter(runtime, instr, &is_done));
-    sl_stream *marking = is_done ? NULL : runtime->stream;
+    sl_run_context context = runtime->context;
+    if (!is_done)
+        SL_TRY(sl_captures_part(runtime, instr, &context));
+    sl_stream *marking = is_done ? NULL : context.stream;
     if (marked)
         SL_TRY(sl_trace_mark(trace, marking, &event.start));
     else if (trace->capacity)
         event.start = sl_trace_start(trace);
-    if (!is_done)
-        SL_TRY(sl_stage_run(stage_of(runtime, instr), (sl_phase)instr->phase, instr->frame, &runtime->context));
+    if (!is_done) {
+        SL_TRY(sl_stage_run(stage_of(runtime, instr), (sl_phase)instr->phase, instr->frame, &context));
+        SL_TRY(sl_captures_join(runtime, instr));
+    }
     if (runtime->lanes.passed_runs)
-        SL_TRY(sl_phases_give(runtime, instr, !is_done));
+        SL_TRY(sl_phases_give(runtime, instr, !is_done && context.stream == runtime->stream));
     if (marked)
         SL_TRY(sl_trace_add_marked(trace, marking, event));
     else if (trace->capacity)

@@ -41,6 +41,7 @@ typedef struct sl_lanes {
     bool has_copy_lanes;               /* not on a host device */
     sl_stream *posted;                 /* for collectives; the runtime's if there are none, and on a host device */
     sl_event *before_posted;           /* what it waits for of the runtime's stream */
+    sl_halves halves;
     sl_event **events;
     int event_count;
     sl_program_order train[2], eval[2]; /* the second for steps that deliver outputs or gradients of the batch */

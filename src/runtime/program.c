@@ -57,6 +57,7 @@ static sl_instr bind_instr(const sl_wiring *wiring, const sl_pipeline_instr *fro
     sl_instr instr = { .code = from->code,
                        .phase = from->phase,
                        .starts_grads = from->starts_grads,
+                       .beside = from->beside,
                        .index = from->index,
                        .microbatch = from->microbatch,
                        .stage = from->stage,

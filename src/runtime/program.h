@@ -9,6 +9,7 @@ typedef struct sl_instr {
     uint8_t code;      /* an sl_code */
     uint8_t phase;     /* RUN */
     bool starts_grads; /* INPUT_GRAD: overwrites its place in the whole; else adds to it */
+    bool beside;       /* RUN: may run at the same time as the next RUN */
     int32_t index;     /* channel of a message; OUTPUT, INPUT_GRAD: which of the stage's */
     int32_t microbatch;
     int32_t stage;

@@ -123,6 +123,32 @@ done:
     return status;
 }
 
+sl_status sl_overlap_read_switch(bool *off)
+{
+    const char *text = getenv("SLUICE_OVERLAP");
+    if (text && *text && strcmp(text, "on") != 0 && strcmp(text, "off") != 0)
+        return sl_fail(SL_ERR_ARGUMENT, "SLUICE_OVERLAP is '%s': it can be on or off", text);
+    *off = text && strcmp(text, "off") == 0;
+    return SL_OK;
+}
+
+/* Collective. Ranks that are threads of one process share its queues to the device. A graph that has branches takes more
+ * of them, and one that stands behind another rank's wait could hold up both for ever. */
+static sl_status choose_overlap(const sl_runtime *runtime, const sl_runtime_options *options, bool *out)
+{
+    sl_status status = SL_OK, read = SL_OK;
+    bool off = false;
+    bool threads = strcmp(sl_group_transport(runtime->group), "threads") == 0;
+    bool alone = sl_group_size(runtime->group) == 1 && (!options->replicas || sl_group_size(options->replicas) == 1);
+    read = sl_overlap_read_switch(&off);
+    SL_TRY(sl_gather_outcomes(runtime->group, "rank", read));
+    double obstacles = runtime->host || (threads && !alone) || off;
+    SL_TRY(sl_group_all_reduce(runtime->group, &obstacles, 1, SL_F64, SL_REDUCE_MAX));
+    *out = obstacles == 0;
+done:
+    return status;
+}
+
 /* Collective: from what all ranks were given, the same pipeline on every rank, or the same error. */
 static sl_status compile_together(sl_runtime *runtime, const sl_runtime_options *options, sl_status outcome)
 {
@@ -137,6 +163,7 @@ static sl_status compile_together(sl_runtime *runtime, const sl_runtime_options 
     all.unsharded_stages = options->unsharded_stages;
     all.offload_bytes = options->offload_bytes;
     SL_TRY(choose_messages(runtime, options, &all.messages));
+    SL_TRY(choose_overlap(runtime, options, &all.overlaps));
     all.infer = infer_together;
     all.user = runtime;
     runtime->schedule = options->schedule; /* for infer_together, until it is lowered */

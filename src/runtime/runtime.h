@@ -134,6 +134,8 @@ static inline bool sl_runtime_is_link_message(const sl_runtime *runtime, const s
         return false;
     }
 }
+/* SLUICE_OVERLAP. *off: halves of an OVERLAP_F_B run one after the other also if a device could run both. */
+SL_MUST_CHECK sl_status sl_overlap_read_switch(bool *off);
 /* Sums of tied gradients, then the update, to the stream. */
 SL_MUST_CHECK sl_status sl_runtime_give_update(sl_runtime *runtime);
 /* Runs all actions of the program. A failure has been told to all ranks when it returns. */

@@ -65,6 +65,7 @@ typedef struct SL_NAMED_FIELDS sl_stage_table {
     void (*constants)(const sl_stage *stage, int size, void *host);
     void (*destroy)(sl_stage *stage);
     bool writes_all_grads; /* of inputs that have one, even if nobody wants it */
+    bool shares_nothing;   /* a phase uses no memory but what it is given: two may run at the same time */
     bool starts_grads;     /* overwrites the gradients of parameters when a step begins: they need not be zeroed */
 } sl_stage_table;
 

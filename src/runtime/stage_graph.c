@@ -74,6 +74,7 @@ static const sl_stage_table programs_table = {
     .constants = programs_constants,
     .destroy = programs_destroy,
     .writes_all_grads = true,
+    .shares_nothing = true,
     .starts_grads = true,
 };
 

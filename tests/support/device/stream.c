@@ -353,6 +353,13 @@ static sl_status capture_event(sl_stream *stream, test_event *event, void (*run)
     return test_task_give(work);
 }
 
+static _Atomic int64_t branches;
+
+int64_t test_device_branches(void)
+{
+    return branches;
+}
+
 /* A stream that waits for an event of a capture becomes part of it. */
 static sl_status join_capture(test_stream *stream, const test_event *event)
 {
@@ -363,6 +370,7 @@ static sl_status join_capture(test_stream *stream, const test_event *event)
         return sl_fail(SL_ERR_ARGUMENT, "test device: the event was recorded outside the stream's capture");
     stream->capture = capture;
     capture->streams[capture->stream_count++] = stream;
+    branches++;
     return SL_OK;
 }
 

@@ -34,6 +34,8 @@ void test_device_ignore_waits(bool ignore);
 void test_device_set_apart(bool apart);
 /* Captures that were launched so far. */
 int64_t test_device_launches(void);
+/* Streams that became part of the capture of another one so far. */
+int64_t test_device_branches(void);
 /* Milliseconds that each stream pauses before each piece of work, instead of now and then; 0: as it comes. */
 void test_device_set_pause(double milliseconds);
 

@@ -39,6 +39,46 @@ static void the_same_input_gives_the_same_programs(void **state)
     }
 }
 
+/* Both messages come before the halves and both go after them, so that neither half waits for more than the other. */
+static void halves_that_run_at_the_same_time_share_nothing(void **state)
+{
+    (void)state;
+    chain c;
+    sl_schedule *schedule = make_schedule(SCHEDULES - 1, &c);
+    sl_pipeline_options options = chain_options(&c, schedule);
+    options.messages = SL_MESSAGES_STAGED;
+    sl_pipeline *plain = compile(&options);
+    options.overlaps = true;
+    sl_pipeline *beside = compile(&options);
+    for (int r = 0; r < RANKS; r++) {
+        sl_pipeline_program program = sl_pipeline_get_program(beside, r, true);
+        int pairs = 0, overlaps = 0;
+        for (int64_t a = 0; a < program.action_count; a++) {
+            const sl_pipeline_action *action = &program.actions[a];
+            const sl_pipeline_instr *instrs = program.instrs + action->first;
+            overlaps += action->action.kind == SL_KIND_OVERLAP_F_B;
+            for (int64_t i = 0; i < action->count; i++) {
+                bool first = instrs[i].code == SL_CODE_RUN && instrs[i].phase == SL_PHASE_F &&
+                             action->action.kind == SL_KIND_OVERLAP_F_B;
+                assert_int_equal(instrs[i].beside, first);
+                if (!first)
+                    continue;
+                assert_true(instrs[i + 1].code == SL_CODE_RUN && instrs[i + 1].phase == SL_PHASE_B);
+                pairs++;
+            }
+        }
+        assert_true(pairs > 0 && pairs == overlaps);
+        assert_int_equal(sl_pipeline_get_memory(plain, r).scratch, SCRATCH_BYTES);
+        assert_int_equal(sl_pipeline_get_memory(beside, r).scratch, 2 * SCRATCH_BYTES);
+        sl_pipeline_program evaluation = sl_pipeline_get_program(beside, r, false);
+        for (int64_t i = 0; i < evaluation.instr_count; i++)
+            assert_false(evaluation.instrs[i].beside);
+    }
+    sl_pipeline_destroy(plain);
+    sl_pipeline_destroy(beside);
+    sl_schedule_destroy(schedule);
+}
+
 static void a_pipeline_borrows_nothing(void **state)
 {
     (void)state;
@@ -241,6 +281,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_same_input_gives_the_same_programs),
+        cmocka_unit_test(halves_that_run_at_the_same_time_share_nothing),
         cmocka_unit_test(a_pipeline_borrows_nothing),
         cmocka_unit_test(each_stage_runs_each_microbatch_once),
         cmocka_unit_test(the_dump_names_every_action_and_instruction),

@@ -44,6 +44,31 @@ static void ranks_with_links_launch_their_whole_step_at_once(void **state)
     }
 }
 
+/* Both kinds of steps that train are captured with a second stream; the tests' streams run as late as they like, so halves
+ * that shared memory would differ. A trace has one half after the other, and so have threads, which share queues. */
+static void halves_of_an_overlap_are_on_two_streams(void **state)
+{
+    (void)state;
+    static const struct {
+        gpt_case wanted;
+        int branches;
+    } cases[] = { { { .schedule = "DualPipeV", .ranks = 1 }, 2 },
+                  { { .schedule = "DualPipeV", .ranks = 1, .dtype = SL_BF16, .updates_last = true }, 3 },
+                  { { .schedule = "DualPipeV", .ranks = 1, .trace_events = 1000 }, 0 },
+                  { { .schedule = "DualPipeV", .ranks = 2 }, 0 } };
+    gpt_run run;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int64_t before = test_device_branches();
+        expect_equal_bits("test", &cases[i].wanted, &run);
+        assert_int_equal(test_device_branches() - before, cases[i].branches);
+    }
+    int64_t before = test_device_branches();
+    assert_int_equal(setenv("SLUICE_OVERLAP", "off", 1), 0);
+    expect_equal_bits("test", &cases[0].wanted, &run);
+    assert_int_equal(unsetenv("SLUICE_OVERLAP"), 0);
+    assert_int_equal(test_device_branches(), before);
+}
+
 static sl_status count_call(void *user, const sl_stage_call *call)
 {
     (void)call;
@@ -119,9 +144,10 @@ static void a_wrong_switch_is_refused_on_every_device(void **state)
     static const char *const devices[] = { "test", "cpu" };
     static const char *const wrong[][3] = {
         { "SLUICE_GRAPHS", "sometimes", "SLUICE_GRAPHS is 'sometimes': it can be on or off" },
+        { "SLUICE_OVERLAP", "sometimes", "SLUICE_OVERLAP is 'sometimes': it can be on or off" },
         { "SLUICE_DEVICE_LINKS", "fast", "SLUICE_DEVICE_LINKS is 'fast': it can be 0, 1, nccl or mpi" },
     };
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 6; i++) {
         gpt_rank rank = { .run = &(gpt_run){ .device = devices[i % 2] } };
         const char *const *each = wrong[i / 2];
         expect_ok(sl_schedule_generate(
@@ -143,6 +169,7 @@ int main(void)
         cmocka_unit_test(every_schedule_gives_the_bits_of_a_run_without_captures),
         cmocka_unit_test(a_rank_without_messages_launches_its_whole_step_at_once),
         cmocka_unit_test(ranks_with_links_launch_their_whole_step_at_once),
+        cmocka_unit_test(halves_of_an_overlap_are_on_two_streams),
         cmocka_unit_test(a_stage_that_replays_is_called_in_the_first_two_steps_alone),
         cmocka_unit_test(an_update_is_part_of_the_launch),
         cmocka_unit_test(a_traced_step_is_one_launch_too),
