@@ -30,7 +30,8 @@ static const cli_usage usage = {
         "which nothing runs. On processors a rank has one thread and the one process as many as there are ranks. On a "
         "GPU "
         "the model is GPT-2 124M in bf16 with 8 microbatches of 8 sequences of 1024 tokens, if the options do not say "
-        "otherwise; ranks that share it slow each other down, which the prediction counts. With --ranks 1 and "
+        "otherwise; ranks that share it slow each other down or take turns, which the prediction counts. With --ranks "
+        "1 and "
         "--stages-per-rank 4 it shows what several stages on one GPU cost. bench/torch_pipeline.py runs the same in "
         "PyTorch.",
     .examples = "sluice bench pipeline --format json\n"
@@ -126,6 +127,10 @@ static void print_json(const pipeline_case *single, const pipeline_case *cases, 
         sl_json_put_double(&json, "predicted_tokens_per_s", cases[i].predicted_tokens_per_s);
         sl_json_put_double(&json, "bubble", cases[i].bubble);
         sl_json_put_double(&json, "predicted_bubble", cases[i].predicted_bubble);
+        sl_json_put_double(&json, "ties_ms", cases[i].ties * 1e3);
+        sl_json_put_double(&json, "slice_us", cases[i].turns.slice * 1e6);
+        sl_json_put_double(&json, "change_us", cases[i].turns.change * 1e6);
+        sl_json_put_double(&json, "hand_over_us", cases[i].turns.hand_over * 1e6);
         sl_json_end(&json, '}');
     }
     sl_json_end(&json, ']');
@@ -245,10 +250,13 @@ int bench_pipeline(int argc, char **argv)
     pipeline_case single = { .schedule = "GPipe", .ranks = 1, .threads = most };
     sl_status status = pipeline_measure(&run, &single, NULL);
     bool as_text = format != FORMAT_JSON;
+    tune_turns turns = { 0 };
+    if (status == SL_OK && !single.is_host && run.ranks_as == RANKS_AS_PROCESSES && most > 1)
+        status = pipeline_measure_turns(&run, &single, &turns);
     if (status == SL_OK && as_text)
         print_head(&single);
     for (int i = 0; i < list.count && status == SL_OK; i++) {
-        status = pipeline_measure_and_predict(&run, &list.cases[i]);
+        status = pipeline_measure_and_predict(&run, &turns, &list.cases[i]);
         if (status == SL_OK && as_text)
             print_row(&single, &list.cases[i]);
     }

@@ -3,6 +3,7 @@
 #include "tools/sluice/ranks.h"
 
 #include "base/alloc.h"
+#include "runtime/runtime.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -236,24 +237,47 @@ done:
     return status;
 }
 
-static sl_status run_rank(shared_case *shared, sl_group *group)
+/* The sum of the tied gradients, by itself. */
+static sl_status time_ties(pipeline_rank *state, double *seconds)
+{
+    enum { TIMES = 5 };
+    sl_status status = SL_OK;
+    sl_stream *stream = sl_runtime_stream(state->runtime);
+    double start = 0;
+    for (int i = 0; i <= TIMES; i++) {
+        SL_TRY(sl_ties_sum(state->runtime, i + 1));
+        SL_TRY(sl_stream_synchronize(stream));
+        SL_TRY(sl_group_barrier(state->group));
+        start = i == 0 ? sl_now() : start;
+    }
+    *seconds = (sl_now() - start) / TIMES;
+done:
+    return status;
+}
+
+/* all: who begins to count at the same time, the ranks or copies of them. */
+static sl_status run_rank(shared_case *shared, sl_group *group, sl_group *all)
 {
     sl_status status = SL_OK;
     pipeline_rank state = { .group = group };
-    double seconds = 0;
+    double seconds = 0, ties = 0;
     SL_TRY(set_up(shared, &state));
     SL_TRY(run_steps(shared, &state, 0, WARM_STEPS, &seconds));
     if (shared->traced)
         sl_runtime_clear_trace(state.runtime);
     state.optimizer_seconds = 0;
+    SL_TRY(sl_group_barrier(all));
     SL_TRY(run_steps(shared, &state, WARM_STEPS, shared->options.steps, &seconds));
     if (shared->traced)
         SL_TRY(learn_costs(shared, &state));
-    if (sl_group_rank(group) == 0) {
+    if (!sl_device_is_host(state.device) && sl_group_size(group) > 1)
+        SL_TRY(time_ties(&state, &ties));
+    if (sl_group_rank(all) == 0) {
         pipeline_case *result = &shared->result;
         result->stages = sl_schedule_stages(state.schedule);
         result->tokens_per_s = (double)(shared->options.batch * shared->options.seq) / seconds;
         result->is_host = sl_device_is_host(state.device);
+        result->ties = ties;
         sl_kernel_describe(state.device, result->device, sizeof result->device);
         snprintf(result->messages, sizeof result->messages, "%s", sl_runtime_messages(state.runtime));
     }
@@ -266,8 +290,20 @@ done:
 
 static int thread_main(void *user, sl_group *group)
 {
-    sl_status status = run_rank(user, group);
+    sl_status status = run_rank(user, group, group);
     return status == SL_OK ? 0 : ranks_failure("bench pipeline", group, sl_group_fail(group, status));
+}
+
+/* Each copy is a run of its own; they only begin to count together. */
+static sl_status run_copy(shared_case *shared, sl_group *copies)
+{
+    sl_status status = SL_OK;
+    sl_group *own = NULL;
+    SL_TRY(sl_group_split(copies, sl_group_rank(copies), 0, &own));
+    SL_TRY(run_rank(shared, own, copies));
+done:
+    sl_group_close(own);
+    return status;
 }
 
 /* One rank, or all of them. */
@@ -280,7 +316,7 @@ static int rank_main(void *user, int rank)
         return ranks_run_threads("bench pipeline", shared->result.ranks, 0, thread_main, shared);
     if (sl_group_open(NULL, &group) != SL_OK)
         return 1;
-    sl_status status = run_rank(shared, group);
+    sl_status status = shared->options.copies > 1 ? run_copy(shared, group) : run_rank(shared, group, group);
     sl_group_close(group);
     return status == SL_OK ? 0 : 1;
 }
@@ -307,9 +343,8 @@ sl_status pipeline_measure(const pipeline_options *options, pipeline_case *each,
     shared->options = *options;
     shared->result = *each;
     shared->traced = costs != NULL;
-    sl_launch_options launch = { .ranks = options->ranks_as == RANKS_AS_THREADS ? 1 : each->ranks,
-                                 .run = rank_main,
-                                 .user = shared };
+    int processes = options->ranks_as == RANKS_AS_THREADS ? 1 : options->copies > 1 ? options->copies : each->ranks;
+    sl_launch_options launch = { .ranks = processes, .run = rank_main, .user = shared };
     SL_TRY(sl_launch(&launch, &result));
     if (result.exit_code != 0)
         SL_TRY(sl_fail(SL_ERR_PEER, "%s on %d ranks: %s", each->schedule, each->ranks,

@@ -2,7 +2,6 @@
 #include "pipeline_measure.h"
 
 #include "base/alloc.h"
-#include "tune/tune.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -31,8 +30,9 @@ static double sum_work(const sl_schedule *schedule, const sl_stage_cost *stages)
 }
 
 /* Time of the schedule if every phase took its mean time and messages none. Ranks that share devices slow each other
- * down: the work on a device adds up. */
-static sl_status simulate(const sl_schedule *schedule, pipeline_costs *costs, int devices, double *seconds)
+ * down: the work on a device adds up, or they take turns. */
+static sl_status simulate(const sl_schedule *schedule, pipeline_costs *costs, const pipeline_case *each,
+                          double *seconds)
 {
     sl_status status = SL_OK;
     int ranks = sl_schedule_ranks(schedule);
@@ -40,7 +40,8 @@ static sl_status simulate(const sl_schedule *schedule, pipeline_costs *costs, in
     SL_TRY(SL_NEW_ARRAY(ends, ranks));
     SL_TRY(SL_NEW_ARRAY(hops, sl_schedule_stages(schedule)));
     const tune_stages stages = { .count = sl_schedule_stages(schedule), .costs = costs->stages, .hops = hops };
-    SL_TRY(sl_tune_share_cores(schedule, &stages, 1, devices, ends));
+    SL_TRY(each->turns.slice > 0 ? sl_tune_take_turns(schedule, &stages, &each->turns, each->devices, ends)
+                                 : sl_tune_share_cores(schedule, &stages, 1, each->devices, ends));
     *seconds = 0;
     for (int r = 0; r < ranks; r++)
         *seconds = fmax(*seconds, ends[r]);
@@ -55,11 +56,14 @@ static sl_status predict(const pipeline_options *options, const sl_schedule *sch
 {
     sl_status status = SL_OK;
     double makespan = 0, tokens = (double)(options->batch * options->seq);
-    SL_TRY(simulate(schedule, costs, each->devices, &makespan));
+    SL_TRY(simulate(schedule, costs, each, &makespan));
     double work = sum_work(schedule, costs->stages) / each->devices;
-    each->predicted_tokens_per_s = tokens / (makespan + costs->optimizer);
+    double end = makespan + each->ties + costs->optimizer;
+    if (each->turns.slice > 0) /* the optimizers, one after the other */
+        end += (double)(each->ranks - each->devices) / each->devices * each->turns.hand_over;
+    each->predicted_tokens_per_s = tokens / end;
     each->bubble = 1 - (work + costs->optimizer) * each->tokens_per_s / tokens;
-    each->predicted_bubble = 1 - (work + costs->optimizer) / (makespan + costs->optimizer);
+    each->predicted_bubble = 1 - (work + costs->optimizer) / end;
 done:
     return status;
 }
@@ -94,7 +98,7 @@ done:
     return status;
 }
 
-sl_status pipeline_measure_and_predict(const pipeline_options *options, pipeline_case *each)
+sl_status pipeline_measure_and_predict(const pipeline_options *options, const tune_turns *turns, pipeline_case *each)
 {
     sl_status status = SL_OK;
     sl_schedule *schedule = NULL;
@@ -109,6 +113,8 @@ sl_status pipeline_measure_and_predict(const pipeline_options *options, pipeline
     SL_TRY(pipeline_measure(options, each, traced ? costs : NULL));
     if (each->stages > PIPELINE_MAX_STAGES)
         SL_TRY(sl_fail(SL_ERR_ARGUMENT, "%d stages are more than %d", each->stages, PIPELINE_MAX_STAGES));
+    if (each->devices < each->ranks)
+        each->turns = *turns;
     pipeline_case again = *each;
     if (each->is_host && !traced)
         SL_TRY(pipeline_measure(options, &again, costs));

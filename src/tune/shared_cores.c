@@ -1,4 +1,5 @@
-/* Pipelines whose ranks share processors: as many actions run at full speed as there are cores, more of them share. */
+/* Pipelines whose ranks share processors: as many actions run at full speed as there are cores, more of them share. Ranks
+ * that are processes share a GPU in turns: one runs, until its slice is over or it has nothing to do. */
 #include "tune/tune.h"
 
 #include "base/alloc.h"
@@ -15,8 +16,18 @@ typedef struct core_rank {
     double ready_at; /* when the next part may start; INFINITY: not known yet */
 } core_rank;
 
+/* Of a GPU. */
+typedef struct device_turn {
+    int rank;        /* whose turn it is; -1: nobody has had one yet */
+    double left;     /* seconds of its slice */
+    double changing; /* seconds until it begins */
+} device_turn;
+
 typedef struct core_share {
     const tune_stages *stages;
+    const tune_turns *turns; /* NULL: those that work share the cores */
+    device_turn *devices;    /* rank r runs on r % device_count */
+    int device_count;
     core_rank *ranks;
     int rank_count;
     int64_t microbatches;
@@ -86,18 +97,82 @@ static void finish_part(core_share *share, core_rank *rank)
     }
 }
 
-/* Goes on to the next end or arrival. False: all is done; an order that cannot run leaves ends of INFINITY. */
+/* ---- Turns ----------------------------------------------------------------------------------- */
+
+/* The next rank of the device that has work; -1: none but the one whose turn it is. */
+static int find_next(const core_share *share, int device)
+{
+    int last = share->devices[device].rank;
+    for (int k = 1; k <= share->rank_count; k++) {
+        int r = (last + k + share->rank_count) % share->rank_count;
+        if (r != last && r % share->device_count == device && share->ranks[r].runs)
+            return r;
+    }
+    return -1;
+}
+
+static bool is_over(const core_share *share, double seconds)
+{
+    return seconds <= 1e-12 * share->now;
+}
+
+/* A slice that is over while nobody else has work begins anew. */
+static void give_turn(const core_share *share, int device)
+{
+    device_turn *turn = &share->devices[device];
+    int next = find_next(share, device);
+    bool works = turn->rank >= 0 && share->ranks[turn->rank].runs, is_first = turn->rank < 0;
+    if (turn->changing > 0 || (works && !is_over(share, turn->left)))
+        return;
+    if (works || next >= 0)
+        turn->left = share->turns->slice;
+    if (next < 0)
+        return;
+    turn->changing = is_first ? 0 : works ? share->turns->change : share->turns->hand_over;
+    turn->rank = next;
+}
+
+static bool has_turn(const core_share *share, int r)
+{
+    const device_turn *turn = share->turns ? &share->devices[r % share->device_count] : NULL;
+    return !turn || (turn->rank == r && turn->changing == 0);
+}
+
+/* Seconds until something about the device changes by itself. */
+static double next_turn(const core_share *share, int device)
+{
+    const device_turn *turn = &share->devices[device];
+    bool works = turn->rank >= 0 && share->ranks[turn->rank].runs;
+    return turn->changing > 0 ? turn->changing : works ? turn->left : INFINITY;
+}
+
+static void pass_time(const core_share *share, int device, double step)
+{
+    device_turn *turn = &share->devices[device];
+    if (turn->changing == 0)
+        turn->left -= step;
+    else
+        turn->changing = is_over(share, turn->changing - step) ? 0 : turn->changing - step;
+}
+
+/* ---- Time ------------------------------------------------------------------------------------ */
+
+/* Goes on to the next end, arrival or turn. False: all is done; an order that cannot run leaves ends of INFINITY. */
 static bool advance_time(core_share *share, double copies, double cores, double *ends)
 {
     int active = start_ready(share);
     double speed = 1, step = INFINITY;
-    if (active * copies > cores)
+    if (!share->turns && active * copies > cores)
         speed = cores / (active * copies * fmax(1, share->stages->crowded));
+    for (int d = 0; d < share->device_count; d++) {
+        give_turn(share, d);
+        step = fmin(step, next_turn(share, d));
+    }
     for (int r = 0; r < share->rank_count; r++) {
         const core_rank *rank = &share->ranks[r];
-        if (rank->runs)
+        if (rank->runs && has_turn(share, r))
             step = fmin(step, rank->left / speed);
-        else if (rank->next < rank->count)
+        else if (!rank->runs && rank->next < rank->count)
             step = fmin(step, rank->ready_at - share->now);
     }
     if (step == INFINITY)
@@ -105,7 +180,7 @@ static bool advance_time(core_share *share, double copies, double cores, double 
     share->now += step;
     for (int r = 0; r < share->rank_count; r++) {
         core_rank *rank = &share->ranks[r];
-        if (!rank->runs)
+        if (!rank->runs || !has_turn(share, r))
             continue;
         rank->left -= step * speed;
         if (rank->left > 1e-12 * share->now)
@@ -114,31 +189,49 @@ static bool advance_time(core_share *share, double copies, double cores, double 
         if (rank->next == rank->count)
             ends[r] = share->now;
     }
+    for (int d = 0; d < share->device_count; d++)
+        pass_time(share, d, step);
     return true;
+}
+
+static sl_status run_schedule(core_share *share, const sl_schedule *schedule, int copies, double cores, double *ends)
+{
+    sl_status status = SL_OK;
+    share->rank_count = sl_schedule_ranks(schedule);
+    share->microbatches = sl_schedule_microbatches(schedule);
+    int64_t cells = share->microbatches * share->stages->count;
+    SL_TRY(SL_NEW_ARRAY(share->ranks, share->rank_count));
+    SL_TRY(SL_NEW_ARRAY(share->forward, cells));
+    SL_TRY(SL_NEW_ARRAY(share->backward, cells));
+    SL_TRY(SL_NEW_ARRAY(share->devices, share->device_count));
+    for (int d = 0; d < share->device_count; d++)
+        share->devices[d].rank = -1;
+    for (int64_t i = 0; i < cells; i++)
+        share->forward[i] = share->backward[i] = INFINITY;
+    for (int r = 0; r < share->rank_count; r++) {
+        share->ranks[r].actions = sl_schedule_actions(schedule, r, &share->ranks[r].count);
+        ends[r] = INFINITY;
+    }
+    while (advance_time(share, copies, cores, ends))
+        continue;
+done:
+    sl_free(share->devices);
+    sl_free(share->backward);
+    sl_free(share->forward);
+    sl_free(share->ranks);
+    return status;
 }
 
 sl_status sl_tune_share_cores(const sl_schedule *schedule, const tune_stages *stages, int copies, double cores,
                               double *ends)
 {
-    sl_status status = SL_OK;
-    core_share share = { .stages = stages,
-                         .rank_count = sl_schedule_ranks(schedule),
-                         .microbatches = sl_schedule_microbatches(schedule) };
-    int64_t cells = share.microbatches * stages->count;
-    SL_TRY(SL_NEW_ARRAY(share.ranks, share.rank_count));
-    SL_TRY(SL_NEW_ARRAY(share.forward, cells));
-    SL_TRY(SL_NEW_ARRAY(share.backward, cells));
-    for (int64_t i = 0; i < cells; i++)
-        share.forward[i] = share.backward[i] = INFINITY;
-    for (int r = 0; r < share.rank_count; r++) {
-        share.ranks[r].actions = sl_schedule_actions(schedule, r, &share.ranks[r].count);
-        ends[r] = INFINITY;
-    }
-    while (advance_time(&share, copies, cores, ends))
-        continue;
-done:
-    sl_free(share.backward);
-    sl_free(share.forward);
-    sl_free(share.ranks);
-    return status;
+    core_share share = { .stages = stages };
+    return run_schedule(&share, schedule, copies, cores, ends);
+}
+
+sl_status sl_tune_take_turns(const sl_schedule *schedule, const tune_stages *stages, const tune_turns *turns,
+                             int devices, double *ends)
+{
+    core_share share = { .stages = stages, .turns = turns, .device_count = devices };
+    return run_schedule(&share, schedule, 1, devices, ends);
 }

@@ -165,6 +165,17 @@ SL_MUST_CHECK sl_status sl_tune_find_memory(const tune_setting *setting, const t
 SL_MUST_CHECK sl_status sl_tune_share_cores(const sl_schedule *schedule, const tune_stages *stages, int copies,
                                             double cores, double *ends);
 
+/* Processes that share a GPU: one at a time has it, in seconds. */
+typedef struct tune_turns {
+    double slice;     /* that a process has the GPU if others want it, too */
+    double change;    /* from the end of a slice until the next process works */
+    double hand_over; /* the same if the process before has nothing more to do */
+} tune_turns;
+
+/* When each rank has run its actions if rank r takes turns on device r % devices with the others there: ends (ranks). */
+SL_MUST_CHECK sl_status sl_tune_take_turns(const sl_schedule *schedule, const tune_stages *stages,
+                                           const tune_turns *turns, int devices, double *ends);
+
 /* ---- The search (search.c, stages.c, verify.c) ------------------------------------------------ */
 
 /* A choice with what it takes to run it. */

@@ -151,6 +151,108 @@ static void ranks_that_share_cores_take_as_long_as_in_small_ticks(void **state)
     }
 }
 
+/* ---- Turns on a GPU -------------------------------------------------------------------------- */
+
+static void expect_ends(const char *name, int microbatches, const sl_stage_cost costs[2], const tune_turns *turns,
+                        int devices, const double expected[2])
+{
+    sl_schedule *schedule = NULL;
+    double hops[2] = { 0 }, ends[2];
+    sl_stage_cost own[2] = { costs[0], costs[1] };
+    const tune_stages stages = { .count = 2, .costs = own, .hops = hops };
+    assert_int_equal(sl_schedule_generate(
+                         &(sl_generate_options){ .name = name, .ranks = 2, .microbatches = microbatches }, &schedule),
+                     SL_OK);
+    assert_int_equal(sl_tune_take_turns(schedule, &stages, turns, devices, ends), SL_OK);
+    for (int r = 0; r < 2; r++) {
+        if (fabs(ends[r] - expected[r]) > 1e-9)
+            fail_msg("%s: rank %d ends at %g, not at %g", name, r, ends[r], expected[r]);
+    }
+    sl_schedule_destroy(schedule);
+}
+
+static void processes_take_turns_on_a_gpu(void **state)
+{
+    (void)state;
+    const tune_turns turns = { .slice = 3, .change = 0.5, .hand_over = 0.25 };
+    const sl_stage_cost equal[2] = { { .f = 1, .b = 2 }, { .f = 1, .b = 2 } }, slow[2] = { { .f = 4 }, { .f = 1 } };
+    /* F of rank 0; F and B of rank 1; B of rank 0: each hands over to the next. */
+    expect_ends("1F1B", 1, equal, &turns, 1, (const double[]){ 6.5, 4.25 });
+    /* On a GPU each they wait for messages alone. */
+    expect_ends("1F1B", 1, equal, &turns, 2, (const double[]){ 6, 4 });
+    /* Rank 1 could begin at 4, but rank 0 has the GPU until its second slice is over at 6: 6.5 to 7.5. Rank 0 has still 2 to
+     * do, from 7.75 to 9.75, and rank 1 ends at 11. */
+    expect_ends("ForwardOnly", 2, slow, &turns, 1, (const double[]){ 9.75, 11 });
+}
+
+/* In each tick one of the ranks that can work does. */
+static double end_in_turns_by_ticks(const sl_schedule *schedule, const tune_stages *stages, const tune_turns *turns,
+                                    double tick)
+{
+    ticking self = { .schedule = schedule, .stages = stages };
+    int ranks = sl_schedule_ranks(schedule), whose = -1, idle = 0;
+    double end = 0, begins = 0, until = 0; /* of the turn */
+    for (int s = 0; s < STAGES; s++) {
+        self.left[s] = -1;
+        for (int m = 0; m < MICROBATCHES; m++)
+            self.made[0][s][m] = self.made[1][s][m] = INFINITY;
+    }
+    while (idle < 1000) {
+        bool works[STAGES] = { false }, has_work;
+        int next = -1;
+        for (int r = 0; r < ranks; r++)
+            works[r] = can_work(&self, r);
+        has_work = whose >= 0 && works[whose];
+        for (int k = ranks; k >= 1; k--) {
+            int r = (whose + k + ranks) % ranks;
+            next = r != whose && works[r] ? r : next;
+        }
+        if (self.now >= begins && (!has_work || self.now >= until)) {
+            if (next >= 0) {
+                begins = self.now + (whose < 0 ? 0 : has_work ? turns->change : turns->hand_over);
+                whose = next;
+            }
+            until = fmax(begins, self.now) + turns->slice;
+        }
+        idle = whose >= 0 && works[whose] ? 0 : idle + 1;
+        self.now += tick;
+        if (whose < 0 || self.now <= begins || !works[whose])
+            continue;
+        self.left[whose] -= tick;
+        if (self.left[whose] <= 0) {
+            finish(&self, whose);
+            end = self.now;
+        }
+    }
+    return end;
+}
+
+static void turns_take_as_long_as_in_small_ticks(void **state)
+{
+    (void)state;
+    static const char *const names[] = { "1F1B", "GPipe", "ZBVZeroBubble", "Interleaved1F1B", "DualPipeV" };
+    const double tick = 2e-4;
+    for (int round = 0; round < 5; round++) {
+        sl_schedule *schedule = NULL;
+        sl_stage_cost costs[STAGES];
+        double hops[STAGES] = { 0 }, ends[STAGES], most = 0;
+        int ranks = round < 2 ? 4 : 2, count = 4;
+        const sl_generate_options options = { .name = names[round], .ranks = ranks, .microbatches = 8 };
+        const tune_turns turns = { .slice = draw(1, 3), .change = draw(0.2, 0.4), .hand_over = draw(0.1, 0.2) };
+        assert_int_equal(sl_schedule_generate(&options, &schedule), SL_OK);
+        for (int s = 0; s < count; s++)
+            costs[s] = (sl_stage_cost){ .f = draw(0.5, 2), .i = draw(0.5, 2), .w = draw(0.5, 2), .b = draw(1, 4) };
+        const tune_stages stages = { .count = count, .costs = costs, .hops = hops };
+        assert_int_equal(sl_tune_take_turns(schedule, &stages, &turns, 1, ends), SL_OK);
+        for (int r = 0; r < ranks; r++)
+            most = fmax(most, ends[r]);
+        double ticked = end_in_turns_by_ticks(schedule, &stages, &turns, tick);
+        if (fabs(ticked - most) > 0.02 * most)
+            fail_msg("%s, %d ranks: %g, but %g in ticks", options.name, ranks, most, ticked);
+        sl_schedule_destroy(schedule);
+    }
+}
+
 /* ---- Parts of a step ------------------------------------------------------------------------- */
 
 static const sl_cluster two_cores = {
@@ -327,6 +429,8 @@ static void a_spread_goes_from_the_fastest_to_the_slowest_in_even_steps(void **s
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(processes_take_turns_on_a_gpu),
+        cmocka_unit_test(turns_take_as_long_as_in_small_ticks),
         cmocka_unit_test(ranks_that_share_cores_take_as_long_as_in_small_ticks),
         cmocka_unit_test(replicas_pay_for_what_was_measured_of_their_exchange),
         cmocka_unit_test(a_rank_without_a_spare_core_exchanges_while_it_waits),
