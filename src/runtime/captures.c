@@ -190,8 +190,10 @@ sl_status sl_runtime_check_environment(void)
     sl_status status = SL_OK;
     int32_t links = 0;
     graphs_wish graphs = GRAPHS_UNSAID;
+    bool off = false;
     SL_TRY(sl_links_read_wish(&links));
     SL_TRY(read_switch(&graphs));
+    SL_TRY(sl_overlap_read_switch(&off));
 done:
     return status;
 }
