@@ -63,7 +63,7 @@ position() {
         echo "$name: it did not start: $(head -c 400 "$dir.err" | tr '\n' ' ')"
         return
     fi
-    if [ $kind = processes ] && ls -l "/proc/$launcher/fd" "/proc/${victims[1]}/fd" 2>/dev/null | grep -q nvidia; then
+    if [ $kind = processes ] && ls -l "/proc/$launcher/fd" "/proc/${victims[1]:-none}/fd" 2>/dev/null | grep nvidia >"$dir.gpu"; then
         echo "$name: who waits for the ranks has opened the GPU, too"
         kill -KILL "${victims[@]}"
         return
