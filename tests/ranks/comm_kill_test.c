@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -73,6 +74,7 @@ static int talk(void *user, int rank)
     sl_group *group = NULL;
     shared->ranks[rank].pid = getpid();
     if (rank == shared->victim) {
+        prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
         const struct itimerval when = { .it_value = { .tv_sec = shared->after_us / 1000000,
                                                       .tv_usec = shared->after_us % 1000000 } };
         signal(SIGALRM, go);
@@ -192,6 +194,73 @@ static void other_ends_are_named_too(void **state)
     }
 }
 
+/* ---- A rank that takes long to die ------------------------------------------------------------ */
+
+#define HELD_SECONDS 1.2
+
+/* A thread of the process other than its first; 0 if it has none. */
+static pid_t find_second_thread(pid_t pid)
+{
+    char path[64];
+    pid_t found = 0;
+    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+    DIR *threads = opendir(path);
+    for (const struct dirent *entry; threads && (entry = readdir(threads));) {
+        pid_t thread = (pid_t)strtol(entry->d_name, NULL, 10);
+        if (thread > 0 && thread != pid)
+            found = thread;
+    }
+    if (threads)
+        closedir(threads);
+    return found;
+}
+
+/* Kills the victim. Nobody can wait for it until all of its threads are gone, and one that is traced stays for its tracer:
+ * as if the driver of a GPU took long to take it down. */
+static int kill_and_hold(void)
+{
+    pid_t pid = 0, thread = 0;
+    for (int i = 0; i < 30000 && !thread; i++, usleep(1000)) {
+        pid = shared->ranks[shared->victim].pid;
+        thread = pid ? find_second_thread(pid) : 0;
+    }
+    if (!pid)
+        return 1;
+    if (!thread || ptrace(PTRACE_SEIZE, thread, NULL, NULL) != 0) {
+        kill(pid, SIGKILL);
+        return 77; /* not allowed here */
+    }
+    usleep(50000); /* the others have joined, too */
+    shared->gone_at = sl_now();
+    kill(pid, SIGKILL);
+    usleep((useconds_t)(HELD_SECONDS * 1e6));
+    return waitpid(thread, NULL, __WALL) == thread ? 0 : 1;
+}
+
+static void a_rank_that_takes_long_to_die_is_heard_of_at_once(void **state)
+{
+    (void)state;
+    const sl_launch_options launch = { .ranks = 3, .run = talk };
+    sl_launch_result result;
+    int end = 0;
+    memset(shared, 0, sizeof *shared);
+    shared->size = 3;
+    shared->victim = 1;
+    shared->after_us = 40000000;
+    pid_t tracer = fork();
+    if (tracer == 0)
+        _exit(kill_and_hold());
+    assert_int_equal(sl_launch(&launch, &result), SL_OK);
+    double ended = sl_now();
+    assert_int_equal(waitpid(tracer, &end, 0), tracer);
+    if (WIFEXITED(end) && WEXITSTATUS(end) == 77)
+        skip();
+    assert_int_equal(end, 0);
+    assert_true(ended - shared->gone_at > HELD_SECONDS);
+    check_survivors(shared, HELD_SECONDS - 0.2, "rank 1 was killed by signal 9 (Killed); last doing: pattern ");
+    assert_int_equal(result.exit_code, 137);
+}
+
 /* The last rank closes its group and ends; the others see it gone before they go on. */
 static int end_as_asked(void *user, int rank)
 {
@@ -257,6 +326,7 @@ int main(void)
         cmocka_unit_test(a_killed_rank_is_named_by_all_within_a_second),
         cmocka_unit_test(a_stopped_rank_is_named_by_all_after_the_hang_timeout),
         cmocka_unit_test(other_ends_are_named_too),
+        cmocka_unit_test(a_rank_that_takes_long_to_die_is_heard_of_at_once),
         cmocka_unit_test(a_rank_that_ends_as_a_signal_asked_fails_nobody),
         cmocka_unit_test(nothing_outlives_a_killed_launcher),
     };
