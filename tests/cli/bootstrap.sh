@@ -67,3 +67,48 @@ for wrong in "" frobnicate --help; do
     bootstrap 2 $wrong
     complains "usage: ./bootstrap"
 done
+
+# The test run: what the sanitizers need is built while other tests run, at a priority below everything, and whatever ends
+# the run ends that build. The tools write down what they are asked; a build takes for ever.
+machine 0 none
+for tool in chrt mkdir pgrep rm sed setsid sleep sort xargs; do
+    ln -s "$(type -P $tool)" "$scratch/bin/$tool"
+done
+stub() { { printf '#!/usr/bin/bash\nlog=%q\n' "$scratch/log" && cat; } >"$scratch/bin/$1" && chmod +x "$scratch/bin/$1"; }
+stub dpkg-query <<<'echo "install ok installed"'
+stub find <<<'exit 0'
+stub clang-format <<<'exit 0'
+stub clang-tidy <<<'echo "$0" >>"$log"'
+stub cmake <<<'echo "cmake $*" >>"$log"'
+stub ninja <<'E1'
+chrt -p $$ >"$log.policy"
+echo $$ >"$log.pid.${2#build/}"
+exec sleep 1000
+E1
+stub ctest <<'E1'
+echo "ctest $*" >>"$log"
+case $2 in release) next=asan ;; asan) next=tsan ;; *) next= ;; esac
+while [ -n "$next" ] && [ ! -s "$log.pid.$next" ]; do sleep 0.02; done
+! grep -q "^$2\$" "$log.fail"
+E1
+ended() {
+    local pid
+    for pid in $(cat "$scratch"/log.pid.*); do
+        ! kill -0 "$pid" 2>/dev/null || return 1
+    done
+}
+: >"$scratch/log.fail"
+run 0 env -i PATH="$scratch/bin" "$scratch/tree/bootstrap" test
+sed -nE 's/^(cmake|ctest) --(preset|build --preset) ([a-z]+) .*/\1 \2 \3/p' "$scratch/log" | sed 's/ --preset//' | paste -sd, >"$out"
+prints "cmake preset release,cmake build release,cmake preset asan,ctest preset release"
+prints "ctest preset release,cmake preset asan,cmake build asan,cmake preset tsan,ctest preset asan"
+prints "ctest preset asan,cmake preset tsan,cmake build tsan,ctest preset tsan"
+grep -q SCHED_IDLE "$scratch/log.policy" || fail "the early build has a priority like the tests"
+ended || fail "an early build goes on"
+for preset in release asan; do
+    rm "$scratch"/log*
+    echo $preset >"$scratch/log.fail"
+    run 1 env -i PATH="$scratch/bin" "$scratch/tree/bootstrap" test
+    [ "$(tail -1 "$scratch/log" | cut -d' ' -f3)" = $preset ] || fail "it goes on after tests of $preset have failed"
+    ended || fail "an early build goes on after a failed test"
+done

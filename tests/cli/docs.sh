@@ -34,3 +34,23 @@ comm -23 "$scratch/read" "$scratch/told" >"$out"
 [ ! -s "$out" ] || fail "the sources read variables that no document tells of"
 comm -23 "$scratch/told" "$scratch/known" >"$out"
 [ ! -s "$out" ] || fail "the documents tell of variables that nothing reads"
+
+# Options of the program in lines and words that call it: the command's help has them.
+unknown_options() {
+    sed 's/ && /\n    /g; s/ # .*//' "$@" | { grep -oE '(^ +(\$ )?|`)sluice [a-z]+( [^`]*)?($|`)' || true; } | tr -d '`' |
+        while read -r words; do
+            set -- ${words#*sluice }
+            [ "$1" != bench ] || [ -z "${2:-}" ] || set -- "$1 $2"
+            [ "$1" != launch ] || continue # what follows is another program's
+            [ -e "$scratch/help.$1" ] || "$SLUICE" $1 --help >"$scratch/help.$1" || return 1
+            { grep -oE -- ' --[a-z][a-z._-]+' <<<"$words" || true; } | while read -r option; do
+                grep -qE -- "(^|[^a-z.-])$option([^a-z_.-]|\$)" "$scratch/help.$1" || echo "$1 $option"
+            done
+        done
+}
+
+unknown_options "${documents[@]}" >"$out" || fail "a command of the documents has no help"
+[ ! -s "$out" ] || fail "the documents give options that do not exist"
+printf '    $ sluice plan --ranks 2 && sluice train --no-such-thing=3   # --nor-this\n' >"$scratch/wrong.md"
+unknown_options "$scratch/wrong.md" >"$out"
+[ "$(cat "$out")" = "train --no-such-thing" ] || fail "an option that does not exist is not found"
