@@ -145,7 +145,14 @@ sl_cost sl_instruction_cost(const sl_instruction *step)
                             .attrs = &step->attrs,
                             .inputs = { &step->inputs->meta, sizeof *step->inputs, step->input_count },
                             .outputs = { &step->outputs->meta, sizeof *step->outputs, step->output_count } };
-    return step->is_done ? (sl_cost){ 0 } : sl_op_cost(&use);
+    if (step->is_done)
+        return (sl_cost){ 0 };
+    sl_cost cost = sl_op_cost(&use);
+    for (int o = 0; o < step->output_count; o++) {
+        if ((step->accumulate & ~step->starts) >> o & 1u) /* what it adds to is read, too */
+            cost.bytes += (double)sl_meta_bytes(&step->outputs[o].meta);
+    }
+    return cost;
 }
 
 double sl_program_seconds(const sl_stage_program *program, sl_phase phase, double flops_per_s, double bytes_per_s)
