@@ -67,7 +67,7 @@ __device__ __forceinline__ eight_bf16 factors(const norm_grad_args &args, int co
 // The sums of the eight lines of threads, one after the other, into the parts of sum k.
 __device__ __forceinline__ void join_lines(const norm_grad_args &args, const float *lines, int k)
 {
-    for (int c = threadIdx.x; c < args.size; c += BLOCK) {
+    for (int c = threadIdx.x; c < args.size; c += blockDim.x) {
         float total = lines[c];
         for (int r = 1; r < TILE_ROWS; r++)
             total += lines[r * args.size + c];
@@ -75,12 +75,39 @@ __device__ __forceinline__ void join_lines(const norm_grad_args &args, const flo
     }
 }
 
-// Rows on their way: while a warp works on one, its next comes to shared memory. A thread reads what it has itself copied.
+// The sum over a row of which each of WARPS warps holds PIECES pieces, in the order of all pieces. Two places are used by
+// turns: nobody writes to one before all have read it.
+template <int PIECES, int WARPS>
+__device__ __forceinline__ float sum_of_warps(const float dots[PIECES], int line, int part, int turn)
+{
+    __shared__ float places[2][TILE_ROWS][WARPS * PIECES];
+    float *pieces = places[turn % 2][line];
+#pragma unroll
+    for (int n = 0; n < PIECES; n++) {
+        float piece = group_sum<32, float>(dots[n]);
+        if (threadIdx.x % 32 == 0)
+            pieces[part * PIECES + n] = piece;
+    }
+    asm volatile("bar.sync %0, %1;" ::"r"(1 + line), "n"(32 * WARPS) : "memory"); // those of this row alone
+    float total = pieces[0];
+#pragma unroll
+    for (int n = 1; n < WARPS * PIECES; n++)
+        total += pieces[n];
+    return total;
+}
+
+// Rows on their way: while warps work on one, their next comes to shared memory. A thread reads what it has itself copied.
 enum { STAGES = 2 };
 
-__device__ __forceinline__ void fetch_row(const norm_grad_args &args, int64_t row, bool there, __nv_bfloat16 *to)
+template <int PIECES>
+__device__ __forceinline__ void fetch_row(const norm_grad_args &args, int64_t row, bool there, int column,
+                                          __nv_bfloat16 *to)
 {
-    for (int c = threadIdx.x % 32 * WIDE; there && c < args.size; c += 32 * WIDE) {
+#pragma unroll
+    for (int n = 0; n < PIECES; n++) {
+        int c = column + n * 32 * WIDE;
+        if (!there || c >= args.size)
+            break;
         copy_later(to + c, args.dy + row * args.size + c, true);
         copy_later(to + args.size + c, args.x + row * args.size + c, true);
         if (args.add)
@@ -89,21 +116,23 @@ __device__ __forceinline__ void fetch_row(const norm_grad_args &args, int64_t ro
     close_copies();
 }
 
-// A row is PIECES pieces of 256 elements. LONG: more than 1024 of them (RMSNORM, without the sum of dx), whose order is that
-// of a block.
-template <int PIECES, bool LONG>
-__global__ void __launch_bounds__(BLOCK, PIECES > 3 ? 1 : 2)
+// A row belongs to WARPS warps, of which each holds PIECES pieces of 256 elements. Two warps: for rows of more than 1024
+// (RMSNORM, without the sum of dx), whose order is that of a block.
+template <int PIECES, int WARPS>
+__global__ void __launch_bounds__(BLOCK *WARPS, WARPS > 1 || PIECES > 3 ? 1 : 2)
     norm_grad_chunks(const __grid_constant__ norm_grad_args args)
 {
+    constexpr bool LONG = WARPS > 1;
     extern __shared__ float lines[]; // [TILE_ROWS][size], then the rows on their way; LONG: in the same place
-    int lane = threadIdx.x % 32, line = threadIdx.x / 32, size = args.size, inputs = args.add ? 3 : 2;
+    int lane = threadIdx.x % 32, part = threadIdx.x / 32 % WARPS, line = threadIdx.x / (32 * WARPS);
+    int size = args.size, inputs = args.add ? 3 : 2, column = (part * PIECES * 32 + lane) * WIDE;
     float *own = lines + line * size;
     __nv_bfloat16 *rows = (__nv_bfloat16 *)(lines + (LONG ? 0 : TILE_ROWS * size)) + line * STAGES * inputs * size;
     int64_t first = (int64_t)blockIdx.x * CHUNK_ROWS,
             end = first + CHUNK_ROWS < args.rows ? first + CHUNK_ROWS : args.rows;
     float dw[PIECES][WIDE] = {}, db[PIECES][WIDE] = {}, out[WIDE];
-    fetch_row(args, first + line, first + line < end, rows);
-    float means = 0, rstds = 0; // lane i has those of the warp's row i
+    fetch_row<PIECES>(args, first + line, first + line < end, column, rows);
+    float means = 0, rstds = 0; // lane i has those of the line's row i
     if (lane < CHUNK_ROWS / TILE_ROWS && first + line + lane * TILE_ROWS < end) {
         means = args.mean ? args.mean[first + line + lane * TILE_ROWS] : 0;
         rstds = args.rstd[first + line + lane * TILE_ROWS];
@@ -111,7 +140,7 @@ __global__ void __launch_bounds__(BLOCK, PIECES > 3 ? 1 : 2)
     eight_bf16 w[PIECES];
 #pragma unroll
     for (int n = 0; n < PIECES; n++) {
-        int c = (n * 32 + lane) * WIDE;
+        int c = column + n * 32 * WIDE;
         w[n] = factors(args, c < size ? c : 0);
     }
     for (int c = lane; !LONG && c < size; c += 32)
@@ -120,28 +149,30 @@ __global__ void __launch_bounds__(BLOCK, PIECES > 3 ? 1 : 2)
     for (int i = 0; first + line + i * TILE_ROWS < end; i++) {
         int64_t row = first + line + i * TILE_ROWS;
         const __nv_bfloat16 *from = rows + i % STAGES * inputs * size;
-        fetch_row(args, row + TILE_ROWS, row + TILE_ROWS < end, rows + (i + 1) % STAGES * inputs * size);
+        fetch_row<PIECES>(args, row + TILE_ROWS, row + TILE_ROWS < end, column, rows + (i + 1) % STAGES * inputs * size);
         wait_for_copies<1>();
         eight_bf16 dy[PIECES] = {}, x[PIECES] = {}, old = {};
         float mean = __shfl_sync(0xffffffffu, means, i), rstd = __shfl_sync(0xffffffffu, rstds, i);
         float sum = 0, dot = 0, dots[PIECES] = {};
 #pragma unroll
         for (int n = 0; n < PIECES; n++) {
-            int c = (n * 32 + lane) * WIDE;
+            int c = column + n * 32 * WIDE;
             if (c >= size)
                 continue;
             dy[n].get(from + c);
             x[n].get(from + size + c);
             add_terms(dy[n], x[n], w[n], mean, rstd, &sum, LONG ? &dots[n] : &dot, dw[n], db[n]);
         }
-        sum = args.mean ? group_sum<32, float>(sum) / (float)size : 0;
-        if constexpr (LONG)
-            dot = sum_pieces(dots) / (float)size;
-        else
+        if constexpr (LONG) {
+            sum = 0;
+            dot = sum_of_warps<PIECES, WARPS>(dots, line, part, i) / (float)size;
+        } else {
+            sum = args.mean ? group_sum<32, float>(sum) / (float)size : 0;
             dot = group_sum<32, float>(dot) / (float)size;
+        }
 #pragma unroll
         for (int n = 0; n < PIECES; n++) {
-            int c = (n * 32 + lane) * WIDE;
+            int c = column + n * 32 * WIDE;
             if (c >= size)
                 continue;
             if (args.add)
@@ -162,7 +193,7 @@ __global__ void __launch_bounds__(BLOCK, PIECES > 3 ? 1 : 2)
         __syncthreads();
 #pragma unroll
         for (int n = 0; n < PIECES; n++) {
-            int c = (n * 32 + lane) * WIDE;
+            int c = column + n * 32 * WIDE;
             if (c < size)
                 store_eight(own + c, k == 0 ? dw[n] : db[n]);
         }
@@ -178,23 +209,23 @@ static size_t shared_bytes(const norm_grad_args &args)
     return args.size <= SHORT_ROW ? rows + lines : rows > lines ? rows : lines;
 }
 
-template <int PIECES, bool LONG> static sl_status launch_chunks(const cuda_run *run, const norm_grad_args &args)
+template <int PIECES, int WARPS> static sl_status launch_chunks(const cuda_run *run, const norm_grad_args &args)
 {
     size_t bytes = shared_bytes(args);
-    cudaError_t error = cudaFuncSetAttribute((const void *)norm_grad_chunks<PIECES, LONG>,
+    cudaError_t error = cudaFuncSetAttribute((const void *)norm_grad_chunks<PIECES, WARPS>,
                                              cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (error == cudaSuccess)
-        norm_grad_chunks<PIECES, LONG><<<(unsigned)column_chunks(args.rows), BLOCK, bytes, run->stream>>>(args);
+        norm_grad_chunks<PIECES, WARPS><<<(unsigned)column_chunks(args.rows), BLOCK * WARPS, bytes, run->stream>>>(args);
     return cuda_check(error, "norm gradient kernel");
 }
 
 static sl_status launch_size(const cuda_run *run, const norm_grad_args &args)
 {
     if (args.size <= 32 * WIDE * 3)
-        return launch_chunks<3, false>(run, args);
+        return launch_chunks<3, 1>(run, args);
     if (args.size <= SHORT_ROW)
-        return launch_chunks<4, false>(run, args);
-    return launch_chunks<LONG_PIECES, true>(run, args);
+        return launch_chunks<4, 1>(run, args);
+    return launch_chunks<LONG_PIECES / 2, 2>(run, args);
 }
 
 sl_status cuda_norm_grad(const cuda_run *run, bool *is_done)
