@@ -82,6 +82,7 @@ static void print_json(const step_options *options, const step_result *r, const 
     sl_json json = { .file = stdout };
     sl_json_begin(&json, '{');
     sl_json_put_double(&json, "step_s", r->step_s);
+    sl_json_put_double(&json, "median_s", r->median_s);
     sl_json_put_double(&json, "gemm_s", r->gemm_s);
     sl_json_put_double(&json, "step_over_gemm", r->step_s / r->gemm_s);
     sl_json_put_double(&json, "gflops", r->flops / r->step_s / 1e9);
@@ -128,8 +129,8 @@ static void print_text(const step_options *options, const step_result *r, const 
 {
     const double mib = 1 << 20;
     printf("kernels    %s\n", r->kernels);
-    printf("step       %.4f s (forward and backward %.4f, optimizer %.4f)\n", r->step_s, r->forward_backward_s,
-           r->optimizer_s);
+    printf("step       %.4f s (forward and backward %.4f, optimizer %.4f), median %.4f\n", r->step_s,
+           r->forward_backward_s, r->optimizer_s, r->median_s);
     printf("products   %.4f s alone, %.1f GFLOP/s; the step takes %.3f times as long\n", r->gemm_s,
            r->gemm_flops / r->gemm_s / 1e9, r->step_s / r->gemm_s);
     printf("processor  %.4f s for the step, %.4f s for the products: %.3f times as much\n", r->step_cpu_s,

@@ -8,6 +8,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -270,7 +271,8 @@ static void measure_peaks(const bench_run *run, const step_options *options, int
         (options->dtype == SL_F32 ? fma : sl_cpu_measure_sustained(device, options->dtype, seconds)) / rounds;
 }
 
-static sl_status run_step(bench_run *run, int64_t number, step_result *best)
+/* *seconds: of this step. */
+static sl_status run_step(bench_run *run, int64_t number, step_result *best, double *seconds)
 {
     sl_status status = SL_OK;
     sl_stream *stream = sl_runtime_stream(run->runtime);
@@ -283,8 +285,15 @@ static sl_status run_step(bench_run *run, int64_t number, step_result *best)
     run->loss = result.loss;
     best->step_cpu_s = fmin(best->step_cpu_s, cpu_now() - cpu);
     best->step_s = fmin(best->step_s, end - start);
+    *seconds = end - start;
 done:
     return status;
+}
+
+static int by_length(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x > y ? 1 : x < y ? -1 : 0;
 }
 
 /* The end of the step once more, by itself; it changes the parameters again, so it comes last. */
@@ -319,6 +328,7 @@ sl_status step_measure(const step_options *options, step_result *out)
     bench_run run = { 0 };
     step_result result = { .step_s = INFINITY, .gemm_s = INFINITY, .step_cpu_s = INFINITY, .gemm_cpu_s = INFINITY };
     sl_device_options device = { .threads = options->threads };
+    double *steps = NULL;
 
     SL_TRY(sl_device_open(options->device, &device, &run.device));
     sl_kernel_describe(run.device, result.kernels, sizeof result.kernels);
@@ -329,19 +339,20 @@ sl_status step_measure(const step_options *options, step_result *out)
     SL_TRY(open_run(options, &run, &result));
     sl_runtime_set_update(run.runtime, update, &run);
     int64_t number = 0;
-    SL_TRY(run_step(&run, ++number, &(step_result){ 0 }));
+    SL_TRY(run_step(&run, ++number, &(step_result){ 0 }, &(double){ 0 }));
     if (!sl_device_is_host(run.device)) /* a GPU makes its graphs in the second step */
-        SL_TRY(run_step(&run, ++number, &(step_result){ 0 }));
+        SL_TRY(run_step(&run, ++number, &(step_result){ 0 }, &(double){ 0 }));
     result.peak_memory =
         sl_device_is_host(run.device) ? resident("VmHWM") - before : (int64_t)sl_device_get_memory(run.device).taken;
     SL_TRY(step_gemms_create(options, run.device, run.program, run.runtime, &run.gemms));
     result.gemm_flops = step_gemms_flops(run.gemms);
     SL_TRY(step_gemms_run(run.gemms, sl_runtime_stream(run.runtime)));
     machine_ticks spent = { 0 };
+    SL_TRY(SL_NEW_ARRAY(steps, options->repeats));
     for (int i = 0; i < options->repeats; i++) {
         machine_ticks start = read_ticks();
         int64_t switches = interruptions();
-        SL_TRY(run_step(&run, ++number, &result));
+        SL_TRY(run_step(&run, ++number, &result, &steps[i]));
         machine_ticks end = read_ticks();
         result.interruptions += interruptions() - switches;
         spent.stolen += end.stolen - start.stolen;
@@ -349,6 +360,8 @@ sl_status step_measure(const step_options *options, step_result *out)
         SL_TRY(run_gemms(&run, &result));
         measure_peaks(&run, options, options->repeats, &result);
     }
+    qsort(steps, (size_t)options->repeats, sizeof *steps, by_length);
+    result.median_s = (steps[(options->repeats - 1) / 2] + steps[options->repeats / 2]) / 2;
     result.stolen = spent.all > 0 ? spent.stolen / spent.all : 0;
     result.loss = run.loss;
     SL_TRY(measure_update(&run, &result));
@@ -357,12 +370,13 @@ sl_status step_measure(const step_options *options, step_result *out)
         SL_TRY(
             step_profile(options, run.graph, run.program, run.device, run.runtime, run.optimizer, run.args, &result));
         for (int i = 0; i < 3; i++)
-            SL_TRY(run_step(&run, ++number, &warm));
+            SL_TRY(run_step(&run, ++number, &warm, &(double){ 0 }));
         step_profile_scale(warm.step_s, &result);
     }
     *out = result;
     result = (step_result){ 0 };
 done:
+    sl_free(steps);
     step_result_clear(&result);
     bench_run_close(&run);
     return status;

@@ -34,6 +34,7 @@ typedef struct step_op {
 
 typedef struct step_result {
     double step_s, forward_backward_s, optimizer_s; /* of the best step */
+    double median_s;                                /* of all steps: a GPU at its power limit has few of the best */
     double gemm_s;                                  /* the best time of the products alone */
     double step_cpu_s, gemm_cpu_s;                  /* least processor time: what a busy machine disturbs little */
     double flops, gemm_flops;

@@ -8,11 +8,12 @@ small=(--batch 2 --seq 16 --embd 32 --layers 2 --heads 4 --vocab 64 --repeats 2)
 for threads in 1 2; do
     run 0 "$SLUICE" bench step "${small[@]}" --threads $threads --format json
     silent
-    for key in step_s gemm_s step_over_gemm gflops fma_peak_share fma_sustained_share peak_memory predicted_memory; do
+    for key in step_s median_s gemm_s step_over_gemm gflops fma_peak_share fma_sustained_share peak_memory predicted_memory; do
         awk -v v="$(field $key)" 'BEGIN { exit !(v > 0) }' || fail "$key is not a positive number"
     done
     awk -v s="$(field step_s)" -v g="$(field gemm_s)" -v r="$(field step_over_gemm)" \
         'BEGIN { d = s / g - r; exit !(d < 1e-9 * r && -d < 1e-9 * r) }' || fail "step_over_gemm is not step_s / gemm_s"
+    awk -v s="$(field step_s)" -v m="$(field median_s)" 'BEGIN { exit !(m >= s) }' || fail "a median below the best step"
     [ "$(field parameters)" -eq 28032 ] || fail "another model: $(field parameters) parameters"
 done
 run 0 "$SLUICE" bench step "${small[@]}" --dtype bf16 --format json
