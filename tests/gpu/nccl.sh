@@ -1,16 +1,7 @@
 #!/usr/bin/env bash
 # Training with messages and collectives through NCCL, between processes that share the GPU: the bits are those of one rank or
 # of the host, and a rank that is killed ends all of them within a second. nccl_test.c has all schedules.
-. "$(dirname "$0")/../cli/common.bash"
-compare=$SLUICE_SUPPORT/compare
-
-data=$SLUICE_DATA/models/gpt2-tiny
-if ! "$SLUICE" eval --device cuda --model "$data" --tokens "$data/tokens.bin" --batch 1 --seq 8 --steps 1 >"$out" 2>"$err"; then
-    grep -qE 'no GPU that can be used|libsluice_cuda' "$err" || fail "eval on the GPU failed"
-    cat "$err"
-    exit 77
-fi
-
+. "$(dirname "$0")/gpu.bash"
 cd "$scratch"
 head -c 20000 "$SLUICE_SOURCE/examples/demo/tales.txt" >text.txt
 export SLUICE_DEVICE_LINKS=nccl
@@ -26,6 +17,7 @@ fi
 prints 'messages device memory, through NCCL'
 run 0 "$compare" metrics one/metrics.jsonl several/metrics.jsonl
 run 0 "$compare" checkpoints one/checkpoints/step-00000004 several/checkpoints/step-00000004
+echo "2 ranks: the bits of one"
 
 # NCCL refuses threads of one process that share a GPU.
 run 0 "$SLUICE" "${arguments[@]}" --run.steps=4 --run.out=several --overwrite --parallel.pp=2 --ranks-as threads
