@@ -70,7 +70,7 @@ typedef struct SL_NAMED_FIELDS cli_usage {
     bool rest; /* the first operand ends the options: what follows it belongs to another program */
 } cli_usage;
 
-/* Reads the options and moves the operands to argv[1] ... argv[*argc - 1]. Returns false where the command ends here
+/* Reads the options and moves the operands to argv[1] ... argv[*argc - 1]. Returns false if the command ends here
  * (after --help, or with a usage error already printed) with *code as exit code. */
 bool options_parse(const cli_usage *usage, const cli_option *options, int *argc, char **argv, int *code);
 
