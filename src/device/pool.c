@@ -135,9 +135,9 @@ int sl_pool_threads(const sl_pool *pool)
     return pool->threads;
 }
 
-void sl_pool_await_zero(const sl_pool *pool, const atomic_int *count)
+void sl_pool_await(const sl_pool *pool, const atomic_int *count, int most)
 {
-    for (int i = 0; atomic_load_explicit(count, memory_order_acquire) > 0; i++) {
+    for (int i = 0; atomic_load_explicit(count, memory_order_acquire) > most; i++) {
         if (i < pool->spins)
             pause_briefly();
         else
@@ -156,5 +156,5 @@ void sl_pool_run(sl_pool *pool, int parts, sl_pool_task task, void *context)
     }
     task(context, 0, parts);
     if (parts > 1)
-        sl_pool_await_zero(pool, &pool->pending);
+        sl_pool_await(pool, &pool->pending, 0);
 }

@@ -20,8 +20,8 @@ int sl_pool_threads(const sl_pool *pool);
 /* Runs parts 0..parts-1 (1 <= parts <= threads) and returns when all are done. One caller at a time. */
 void sl_pool_run(sl_pool *pool, int parts, sl_pool_task task, void *context);
 
-/* For parts of one job that depend on each other: returns when others have counted down to 0, and what they did before is
- * visible then. Part i must wait for nothing but work that another part has begun. */
-void sl_pool_await_zero(const sl_pool *pool, const atomic_int *count);
+/* For parts of one job that depend on each other: returns when others have counted down to `most`, and what they did before
+ * is visible then. Part i must wait for nothing but work that another part has begun. */
+void sl_pool_await(const sl_pool *pool, const atomic_int *count, int most);
 
 #endif

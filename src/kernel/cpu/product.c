@@ -14,8 +14,9 @@
  * that of B is shared by the threads. */
 enum { BLOCK_COLUMNS = 2304, BLOCK_ROWS = 240, LARGEST_TILE = 32 * 32 };
 
-/* Panels of B that a thread takes at once. */
-enum { GROUP_PANELS = 4 };
+/* Columns of C that a thread takes at once, in whole panels: long enough that taking them costs nothing, short enough that
+ * nobody waits long for the last ones. */
+enum { UNIT_COLUMNS = 96 };
 
 static int64_t divide_up(int64_t value, int64_t by)
 {
@@ -51,12 +52,21 @@ typedef struct block_progress {
     shared_count unfinished; /* units of C */
 } block_progress;
 
+/* C cut into rows x columns parts, one a thread; threads may be left over. */
+typedef struct grid {
+    int rows, columns;
+} grid;
+
 typedef struct sizes {
     int64_t columns, rows;   /* of a block */
     int blocks, buffers;     /* blocks of B; how many of them have room at once */
+    grid grid;               /* of the threads' shares */
+    int64_t unit_panels;     /* of B that belong to a unit of C */
+    int64_t units;           /* of the largest share */
     size_t b_bytes, a_bytes; /* of a packed block; of A for each thread */
     size_t progress_bytes;   /* of a block */
     size_t sums_bytes;       /* all of C's block in f32, if it needs that */
+    size_t left_bytes;       /* of the units' counts */
     size_t total_bytes;      /* everything for some threads */
 } sizes;
 
@@ -65,34 +75,6 @@ static bool needs_sums(const sl_gemm *g, const sl_tile *tile)
 {
     return g->c_dtype != SL_F32 && g->k > tile->block_k;
 }
-
-static sizes sizes_of(const sl_gemm *g, const sl_tile *tile, int parts)
-{
-    int64_t blocks = divide_up(g->n, BLOCK_COLUMNS), k = round_up(least(g->k, tile->block_k), tile->depth);
-    sizes s = { .columns = round_up(divide_up(g->n, blocks), tile->columns),
-                .rows = round_up(least(g->m, BLOCK_ROWS), tile->rows) };
-    s.blocks = (int)(divide_up(g->n, s.columns) * divide_up(g->k, tile->block_k));
-    s.buffers = parts > 1 && s.blocks > 1 ? 2 : 1;
-    s.b_bytes = (size_t)round_up(s.columns * k * tile->size, 64);
-    s.a_bytes = (size_t)round_up(s.rows * k * tile->size, 64);
-    s.sums_bytes = needs_sums(g, tile) ? (size_t)round_up(round_up(g->m, tile->rows) * s.columns * 4, 64) : 0;
-    s.progress_bytes = sizeof(block_progress) + (size_t)parts * sizeof(shared_count);
-    s.total_bytes =
-        (size_t)s.buffers * s.b_bytes + s.sums_bytes + (size_t)parts * s.a_bytes + (size_t)s.blocks * s.progress_bytes;
-    return s;
-}
-
-size_t sl_product_scratch(const sl_gemm *g, int parts)
-{
-    return g->m == 0 || g->n == 0 || g->k == 0 ? 0 : sizes_of(g, tile_of(g), parts).total_bytes;
-}
-
-/* ---- Shares of threads ----------------------------------------------------------------------- */
-
-/* C cut into rows x columns parts, one a thread; threads may be left over. */
-typedef struct grid {
-    int rows, columns;
-} grid;
 
 /* What the slowest thread does, in multiplications of two panels: packing a panel of A takes as long as about a quarter
  * of one, and reading a panel of B that another thread packed, for each block of A, as long as half of one. */
@@ -113,6 +95,33 @@ static grid choose_grid(int64_t a_panels, int64_t b_panels, int64_t block_panels
     return best;
 }
 
+static sizes sizes_of(const sl_gemm *g, const sl_tile *tile, int parts)
+{
+    int64_t blocks = divide_up(g->n, BLOCK_COLUMNS), k = round_up(least(g->k, tile->block_k), tile->depth);
+    sizes s = { .columns = round_up(divide_up(g->n, blocks), tile->columns),
+                .rows = round_up(least(g->m, BLOCK_ROWS), tile->rows) };
+    s.blocks = (int)(divide_up(g->n, s.columns) * divide_up(g->k, tile->block_k));
+    s.buffers = parts > 1 && s.blocks > 1 ? 2 : 1;
+    s.b_bytes = (size_t)round_up(s.columns * k * tile->size, 64);
+    s.a_bytes = (size_t)round_up(s.rows * k * tile->size, 64);
+    s.sums_bytes = needs_sums(g, tile) ? (size_t)round_up(round_up(g->m, tile->rows) * s.columns * 4, 64) : 0;
+    s.progress_bytes = sizeof(block_progress) + (size_t)parts * sizeof(shared_count);
+    int64_t a_panels = divide_up(g->m, tile->rows), b_panels = s.columns / tile->columns;
+    s.grid = choose_grid(a_panels, b_panels, s.rows / tile->rows, parts);
+    s.unit_panels = divide_up(UNIT_COLUMNS, tile->columns);
+    s.units = divide_up(divide_up(a_panels, s.grid.rows) * tile->rows, s.rows) *
+              divide_up(divide_up(b_panels, s.grid.columns), s.unit_panels);
+    s.left_bytes = (size_t)round_up((int64_t)parts * s.units * (int64_t)sizeof(atomic_int), 64);
+    s.total_bytes = (size_t)s.buffers * s.b_bytes + s.sums_bytes + (size_t)parts * s.a_bytes +
+                    (size_t)s.blocks * s.progress_bytes + s.left_bytes;
+    return s;
+}
+
+size_t sl_product_scratch(const sl_gemm *g, int parts)
+{
+    return g->m == 0 || g->n == 0 || g->k == 0 ? 0 : sizes_of(g, tile_of(g), parts).total_bytes;
+}
+
 /* ---- One block of B -------------------------------------------------------------------------- */
 
 typedef struct product {
@@ -121,12 +130,12 @@ typedef struct product {
     const sl_gemm *g;
     const sl_tile *tile;
     sizes sizes;
-    grid grid;
     int parts;
-    char *b;        /* room for packed blocks of B; NULL if nothing is multiplied */
-    float *sums;    /* NULL if C takes the sums itself */
-    char *a;        /* a_bytes of each thread: its block of A */
-    char *progress; /* of each block */
+    char *b;          /* room for packed blocks of B; NULL if nothing is multiplied */
+    float *sums;      /* NULL if C takes the sums itself */
+    char *a;          /* a_bytes of each thread: its block of A */
+    char *progress;   /* of each block */
+    atomic_int *left; /* (parts, units) blocks of B that are still to be added to a unit of C */
 } product;
 
 /* A block of B. */
@@ -220,8 +229,8 @@ static void multiply_tile(const product *p, const block *at, const char *a, cons
 
 /* Rows row..row+rows of C, which are packed at a, against panels begin..end of B. Meanwhile the panel of B behind each
  * comes closer. */
-static void multiply_group(const product *p, const block *at, int64_t row, int64_t rows, int64_t begin, int64_t end,
-                           const char *a)
+static void multiply_panels(const product *p, const block *at, int64_t row, int64_t rows, int64_t begin, int64_t end,
+                            const char *a)
 {
     const sl_tile *tile = p->tile;
     int64_t a_bytes = panel_bytes(p, at, tile->rows), b_bytes = panel_bytes(p, at, tile->columns);
@@ -236,30 +245,28 @@ static void multiply_group(const product *p, const block *at, int64_t row, int64
     }
 }
 
-/* A thread's share of C in this block of B: rows, and panels first..end of B. Its columns are the same in every block. It
- * is done in units: the rows of one block of A, and a group of panels. */
+/* A thread's share of C: rows, and panels first..end of B, the same in every block. It is done in units: the rows of one
+ * block of A, and a few panels. The last block of columns may lack some of the panels, and so some units be empty. */
 typedef struct share {
     int64_t row, rows, first, end;
-    int groups, units;
+    int units_a_row, units;
 } share;
 
-static share share_of(const product *p, const block *at, int part)
+static share share_of(const product *p, int part)
 {
     const sl_tile *tile = p->tile;
-    int64_t start, length, first, count;
+    const grid cut = p->sizes.grid;
+    int64_t start, length, count;
     share s = { .units = 0 };
-    if (part >= p->grid.rows * p->grid.columns)
+    if (part >= cut.rows * cut.columns)
         return s;
-    sl_chunk_range(divide_up(p->g->m, tile->rows), p->grid.rows, part / p->grid.columns, &start, &length);
-    sl_chunk_range(p->sizes.columns / tile->columns, p->grid.columns, part % p->grid.columns, &first, &count);
+    sl_chunk_range(divide_up(p->g->m, tile->rows), cut.rows, part / cut.columns, &start, &length);
+    sl_chunk_range(p->sizes.columns / tile->columns, cut.columns, part % cut.columns, &s.first, &count);
     s.row = start * tile->rows;
     s.rows = least(p->g->m - s.row, length * tile->rows);
-    s.first = first;
-    s.end = least(first + count, block_panels(p, at));
-    if (s.rows > 0 && s.end > s.first) {
-        s.groups = (int)divide_up(s.end - s.first, GROUP_PANELS);
-        s.units = s.groups * (int)divide_up(s.rows, p->sizes.rows);
-    }
+    s.end = s.first + count;
+    s.units_a_row = (int)divide_up(count, p->sizes.unit_panels);
+    s.units = s.rows > 0 ? s.units_a_row * (int)divide_up(s.rows, p->sizes.rows) : 0;
     return s;
 }
 
@@ -282,17 +289,22 @@ static int take(atomic_int *next, int end)
     return taken < end ? taken : end;
 }
 
-/* Waits for a block's count to reach 0. Blocks before the first count as done. */
+/* Waits for all panels of a block, or for all units. Blocks before the first count as done. */
 static void await_packed(const product *p, const block *at)
 {
     if (!p->g->packed_b)
-        sl_pool_await_zero(p->pool, &progress_of(p, at->index)->unpacked.value);
+        sl_pool_await(p->pool, &progress_of(p, at->index)->unpacked.value, 0);
 }
 
 static void await_finished(const product *p, int index)
 {
     if (index >= 0)
-        sl_pool_await_zero(p->pool, &progress_of(p, index)->unfinished.value);
+        sl_pool_await(p->pool, &progress_of(p, index)->unfinished.value, 0);
+}
+
+static atomic_int *blocks_left(const product *p, int part, int unit)
+{
+    return p->left + part * p->sizes.units + unit;
 }
 
 /* The block of A that a thread has packed. */
@@ -303,25 +315,29 @@ typedef struct packed_rows {
 
 static void multiply_unit(const product *p, const block *at, const share *s, int unit, packed_rows *a)
 {
-    int64_t row = s->row + unit / s->groups * p->sizes.rows, rows = least(s->row + s->rows - row, p->sizes.rows);
-    int64_t begin = s->first + (int64_t)(unit % s->groups) * GROUP_PANELS;
+    int64_t row = s->row + unit / s->units_a_row * p->sizes.rows, rows = least(s->row + s->rows - row, p->sizes.rows);
+    int64_t begin = s->first + unit % s->units_a_row * p->sizes.unit_panels;
+    int64_t end = least(least(begin + p->sizes.unit_panels, s->end), block_panels(p, at));
+    if (begin >= end)
+        return;
     if (a->row != row || a->l != at->l)
         pack_a(p, at, row, rows, a->data);
     a->row = row;
     a->l = at->l;
-    multiply_group(p, at, row, rows, begin, least(begin + GROUP_PANELS, s->end), a->data);
+    multiply_panels(p, at, row, rows, begin, end, a->data);
 }
 
-/* The units of a part's share that nobody has taken. The block before may still add to the same sums. */
+/* The units of a part's share that nobody has taken. Another thread may still be adding the block before to a unit. */
 static void multiply_share(const product *p, const block *at, int part, packed_rows *a)
 {
-    const share s = share_of(p, at, part);
+    const share s = share_of(p, part);
     for (int unit = take(next_unit(p, at, part), s.units); unit < s.units;
          unit = take(next_unit(p, at, part), s.units)) {
         await_packed(p, at);
-        if (at->l > 0 || p->sums)
-            await_finished(p, at->index - 1);
+        if (at->index > 0)
+            sl_pool_await(p->pool, blocks_left(p, part, unit), p->sizes.blocks - at->index);
         multiply_unit(p, at, &s, unit, a);
+        atomic_fetch_sub_explicit(blocks_left(p, part, unit), 1, memory_order_release);
         atomic_fetch_sub_explicit(&progress_of(p, at->index)->unfinished.value, 1, memory_order_release);
     }
 }
@@ -389,7 +405,7 @@ static void init_progress(const product *p, const block *at)
     block_progress *state = progress_of(p, at->index);
     int units = 0;
     for (int i = 0; i < p->parts; i++) {
-        units += share_of(p, at, i).units;
+        units += share_of(p, i).units;
         atomic_init(next_unit(p, at, i), 0);
     }
     atomic_init(&state->next_panel.value, 0);
@@ -409,11 +425,12 @@ static void run(sl_pool *pool, int parts, const sl_simd *simd, const sl_gemm *g,
                   .parts = parts,
                   .b = scratch };
     char *sums = p.b + (size_t)p.sizes.buffers * p.sizes.b_bytes;
-    p.grid =
-        choose_grid(divide_up(g->m, tile->rows), p.sizes.columns / tile->columns, p.sizes.rows / tile->rows, parts);
     p.sums = p.sizes.sums_bytes ? (float *)(void *)sums : NULL;
     p.a = sums + p.sizes.sums_bytes;
     p.progress = p.a + (size_t)parts * p.sizes.a_bytes;
+    p.left = (atomic_int *)(void *)(p.progress + (size_t)p.sizes.blocks * p.sizes.progress_bytes);
+    for (int64_t i = 0; i < parts * p.sizes.units; i++)
+        atomic_init(&p.left[i], p.sizes.blocks);
     for (block at = first_block(&p); at.index < p.sizes.blocks; at = next_block(&p, &at))
         init_progress(&p, &at);
     if (pool)
