@@ -111,6 +111,24 @@ typedef void (*sl_range_body)(void *context, int64_t begin, int64_t end);
  * What a range computes must not depend on where it begins and ends, nor on who takes it. */
 void sl_cpu_split(const sl_cpu *cpu, int64_t count, int64_t grain, sl_range_body body, void *context);
 
+/* Sums over many rows, of one or more vectors of results. Short sums of SL_ROW_BLOCK rows come first, which keeps the
+ * rounding error small; they are added up in the order of the rows. So the number of threads changes no bit. */
+enum { SL_ROW_BLOCK = 64, SL_SUM_RUN = 512 };
+
+typedef struct SL_NAMED_FIELDS sl_row_sums {
+    int vectors;
+    int64_t rows, columns;
+    void *scratch; /* sl_row_sums_bytes of them */
+    /* Adds rows row..row+count to sums, (vectors, columns). */
+    void (*add)(const void *context, int64_t row, int64_t count, float *sums);
+    /* Takes the results of columns column..column+n of a vector; n <= SL_SUM_RUN. */
+    void (*put)(const void *context, int vector, int64_t column, int64_t n, const float *sums);
+    const void *context;
+} sl_row_sums;
+
+size_t sl_row_sums_bytes(int vectors, int64_t rows, int64_t columns);
+void sl_row_sums_run(const sl_cpu *cpu, const sl_row_sums *sums);
+
 /* Where part i of the scratch begins, each of which has `bytes`; NULL if none is needed. */
 static inline void *sl_scratch_part(void *scratch, int i, size_t bytes)
 {

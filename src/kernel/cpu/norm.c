@@ -150,44 +150,27 @@ static sl_status run_grad_x(const sl_cpu *cpu, const sl_kernel_call *call)
     return SL_OK;
 }
 
-/* Sums over rows for columns begin..end: short sums first (ROW_BLOCK rows), which keeps the rounding error small. A
- * thread owns its columns, so the number of threads does not change a bit. */
-enum { COLUMNS = 512, ROW_BLOCK = 64 };
-
-/* sums[0..n) go to (or are added to) columns `column`.. of a vector; nothing if it is absent. */
-static void put_sums(const norm_job *j, const sl_rows *vector, int64_t column, int64_t n, const float *sums, bool add)
-{
-    float buffer[COLUMNS];
-    if (!vector->data)
-        return;
-    float *to = sl_rows_begin_write(j->simd, vector, 0, column, n, add, buffer);
-    j->simd->unary(SL_OP_SCALE, 1, 0, sums, NULL, to, n, add);
-    sl_rows_end_write(j->simd, vector, 0, column, n, buffer);
-}
-
-static void grad_w_range(void *context, int64_t begin, int64_t end)
+static void add_grad_w(const void *context, int64_t row, int64_t count, float *sums)
 {
     const norm_job *j = context;
-    float dw[COLUMNS], db[COLUMNS], dw_block[COLUMNS], db_block[COLUMNS], dy_row[COLUMNS], x_row[COLUMNS];
-    for (int64_t column = begin, n; column < end; column += n) {
-        n = end - column < COLUMNS ? end - column : COLUMNS;
-        memset(dw, 0, sizeof dw);
-        memset(db, 0, sizeof db);
-        for (int64_t start = 0; start < j->rows; start += ROW_BLOCK) {
-            int64_t stop = start + ROW_BLOCK < j->rows ? start + ROW_BLOCK : j->rows;
-            memset(dw_block, 0, (size_t)n * sizeof *dw_block);
-            memset(db_block, 0, (size_t)n * sizeof *db_block);
-            for (int64_t row = start; row < stop; row++)
-                j->simd->norm_grad_w(sl_rows_read(j->simd, &j->dy, row, column, n, dy_row),
-                                     sl_rows_read(j->simd, &j->x, row, column, n, x_row),
-                                     j->mean.data ? number_at(j, &j->mean, row) : 0, number_at(j, &j->rstd, row),
-                                     dw_block, j->db.data ? db_block : NULL, n);
-            j->simd->axpy(1, dw_block, dw, n);
-            j->simd->axpy(1, db_block, db, n);
-        }
-        put_sums(j, &j->dw, column, n, dw, j->add);
-        put_sums(j, &j->db, column, n, db, j->add_db);
-    }
+    float dy_row[LONGEST_HALF], x_row[LONGEST_HALF];
+    for (int64_t i = row; i < row + count; i++)
+        j->simd->norm_grad_w(sl_rows_read(j->simd, &j->dy, i, 0, j->size, dy_row),
+                             sl_rows_read(j->simd, &j->x, i, 0, j->size, x_row),
+                             j->mean.data ? number_at(j, &j->mean, i) : 0, number_at(j, &j->rstd, i), sums,
+                             j->db.data ? sums + j->size : NULL, j->size);
+}
+
+/* Vector 0 is dw, vector 1 is db. */
+static void put_grad_w(const void *context, int vector, int64_t column, int64_t n, const float *sums)
+{
+    const norm_job *j = context;
+    const sl_rows *to = vector == 0 ? &j->dw : &j->db;
+    bool add = vector == 0 ? j->add : j->add_db;
+    float buffer[SL_SUM_RUN];
+    float *at = sl_rows_begin_write(j->simd, to, 0, column, n, add, buffer);
+    j->simd->unary(SL_OP_SCALE, 1, 0, sums, NULL, at, n, add);
+    sl_rows_end_write(j->simd, to, 0, column, n, buffer);
 }
 
 static sl_status run_norm_grad_w(const sl_cpu *cpu, const sl_kernel_call *call)
@@ -195,8 +178,21 @@ static sl_status run_norm_grad_w(const sl_cpu *cpu, const sl_kernel_call *call)
     norm_job j = gradient_job(cpu, call, 2, call->op == SL_OP_LAYERNORM_GRAD_W);
     j.dw = vector_of(sl_call_output(call, 0));
     j.db = vector_of(sl_call_output(call, 1));
-    sl_cpu_split(cpu, j.size, SL_GRAIN / (j.rows + 1) + 32, grad_w_range, &j);
+    sl_row_sums_run(cpu, &(sl_row_sums){ .vectors = j.db.data ? 2 : 1,
+                                         .rows = j.rows,
+                                         .columns = j.size,
+                                         .scratch = call->scratch,
+                                         .add = add_grad_w,
+                                         .put = put_grad_w,
+                                         .context = &j });
     return SL_OK;
+}
+
+static size_t scratch_norm_grad_w(const sl_cpu *cpu, const sl_kernel_call *call)
+{
+    const sl_meta *x = &sl_call_input(call, 1)->meta;
+    (void)cpu;
+    return sl_row_sums_bytes(2, sl_row_count(x, 1), sl_dim_from_last(x, 1));
 }
 
 /* Rows of size 0 have no mean; that is left to the reference. */
@@ -214,4 +210,8 @@ static bool accepts(const sl_kernel_call *call)
 const sl_cpu_kernel sl_cpu_layernorm = NORM(run_layernorm);
 const sl_cpu_kernel sl_cpu_rmsnorm = NORM(run_rmsnorm);
 const sl_cpu_kernel sl_cpu_norm_grad_x = NORM(run_grad_x);
-const sl_cpu_kernel sl_cpu_norm_grad_w = NORM(run_norm_grad_w);
+const sl_cpu_kernel sl_cpu_norm_grad_w = { .accepts = accepts,
+                                           .run = run_norm_grad_w,
+                                           .halves = true,
+                                           .takes = sl_cpu_takes_rows,
+                                           .scratch = scratch_norm_grad_w };

@@ -103,8 +103,73 @@ static bool takes(const sl_kernel_call *call, const sl_view *view)
            own.reduced == packed.reduced;
 }
 
+/* ---- Sums over rows -------------------------------------------------------------------------- */
+
+static int64_t block_count(int64_t rows)
+{
+    return (rows + SL_ROW_BLOCK - 1) / SL_ROW_BLOCK;
+}
+
+size_t sl_row_sums_bytes(int vectors, int64_t rows, int64_t columns)
+{
+    return (size_t)(vectors * block_count(rows) * columns) * sizeof(float);
+}
+
+typedef struct row_sums_job {
+    const sl_simd *simd;
+    const sl_row_sums *sums;
+} row_sums_job;
+
+static float *block_of(const sl_row_sums *sums, int64_t block)
+{
+    return (float *)sums->scratch + block * sums->vectors * sums->columns;
+}
+
+static void blocks_range(void *context, int64_t begin, int64_t end)
+{
+    const sl_row_sums *sums = ((const row_sums_job *)context)->sums;
+    for (int64_t block = begin; block < end; block++) {
+        int64_t row = block * SL_ROW_BLOCK, left = sums->rows - row;
+        memset(block_of(sums, block), 0, (size_t)(sums->vectors * sums->columns) * sizeof(float));
+        sums->add(sums->context, row, left < SL_ROW_BLOCK ? left : SL_ROW_BLOCK, block_of(sums, block));
+    }
+}
+
+/* Runs of columns, those of the first vector first. */
+static int64_t runs_a_vector(const sl_row_sums *sums)
+{
+    return (sums->columns + SL_SUM_RUN - 1) / SL_SUM_RUN;
+}
+
+static void add_blocks_range(void *context, int64_t begin, int64_t end)
+{
+    const row_sums_job *job = context;
+    const sl_row_sums *sums = job->sums;
+    float total[SL_SUM_RUN];
+    for (int64_t run = begin; run < end; run++) {
+        int vector = (int)(run / runs_a_vector(sums));
+        int64_t column = run % runs_a_vector(sums) * SL_SUM_RUN, left = sums->columns - column;
+        int64_t n = left < SL_SUM_RUN ? left : SL_SUM_RUN;
+        memset(total, 0, (size_t)n * sizeof *total);
+        for (int64_t block = 0; block < block_count(sums->rows); block++)
+            job->simd->axpy(1, block_of(sums, block) + vector * sums->columns + column, total, n);
+        sums->put(sums->context, vector, column, n, total);
+    }
+}
+
+void sl_row_sums_run(const sl_cpu *cpu, const sl_row_sums *sums)
+{
+    row_sums_job job = { .simd = cpu->simd, .sums = sums };
+    int64_t blocks = block_count(sums->rows), width = sums->vectors * sums->columns;
+    sl_cpu_split(cpu, blocks, SL_GRAIN / (SL_ROW_BLOCK * width + 1) + 1, blocks_range, &job);
+    sl_cpu_split(cpu, sums->vectors * runs_a_vector(sums), SL_GRAIN / (SL_SUM_RUN * (blocks + 1)) + 1, add_blocks_range,
+                 &job);
+}
+
+/* ---- Reductions ------------------------------------------------------------------------------ */
+
 /* Short sums first: they keep the rounding error small. */
-enum { RUN = 4096, COLUMNS = 512, ROW_BLOCK = 64 };
+enum { RUN = 4096 };
 
 /* One contiguous run: short sums added in double. */
 static float reduce_run(const reduce_job *j, int64_t outer)
@@ -135,50 +200,82 @@ static void runs_range(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* The rows of a block in f32, COLUMNS at a time: widened if they are not. */
-typedef struct block_rows {
-    const float *data;
-    int64_t stride;
-} block_rows;
-
-static block_rows read_block(const reduce_job *j, const sl_rows *x, int64_t outer, int64_t offset, int64_t rows,
-                             int64_t n, float (*buffer)[COLUMNS])
+/* Adds rows row..row+count of an outer block, columns column..column+n of them. Rows that are not f32 are widened a few at
+ * a time. */
+static void add_rows(const reduce_job *j, int64_t outer, int64_t row, int64_t count, int64_t column, int64_t n,
+                     float *sums)
 {
-    if (x->dtype == SL_F32)
-        return (block_rows){ sl_rows_at(x, outer) + offset, j->p.reduced_stride };
-    for (int64_t row = 0; row < rows; row++)
-        sl_rows_read(j->simd, x, outer, offset + row * j->p.reduced_stride, n, buffer[row]);
-    return (block_rows){ buffer[0], COLUMNS };
+    enum { WIDENED = 4 };
+    float buffer[WIDENED][SL_SUM_RUN];
+    const sl_rows *x = &j->p.outer;
+    int64_t offset = row * j->p.reduced_stride + column;
+    if (x->dtype == SL_F32) {
+        j->simd->sum_rows(sl_rows_at(x, outer) + offset, count, j->p.reduced_stride, sums, n);
+        return;
+    }
+    for (int64_t i = 0, some; i < count; i += some) {
+        some = count - i < WIDENED ? count - i : WIDENED;
+        for (int64_t each = 0; each < some; each++)
+            sl_rows_read(j->simd, x, outer, offset + (i + each) * j->p.reduced_stride, n, buffer[each]);
+        j->simd->sum_rows(buffer[0], some, SL_SUM_RUN, sums, n);
+    }
 }
 
-/* sums[0..n) = sum over the reduced dim of columns `column`.. */
-static void sum_columns(const reduce_job *j, int64_t outer, int64_t column, float *sums, int64_t n)
+static void put_columns(const reduce_job *j, int64_t outer, int64_t column, int64_t n, const float *sums)
 {
-    float block[COLUMNS], buffer[ROW_BLOCK][COLUMNS];
-    memset(sums, 0, (size_t)n * sizeof *sums);
-    for (int64_t row = 0; row < j->p.reduced; row += ROW_BLOCK) {
-        int64_t left = j->p.reduced - row, rows = left < ROW_BLOCK ? left : ROW_BLOCK;
-        block_rows x = read_block(j, &j->p.outer, outer, row * j->p.reduced_stride + column, rows, n, buffer);
-        memset(block, 0, (size_t)n * sizeof *block);
-        j->simd->sum_rows(x.data, rows, x.stride, block, n);
-        j->simd->axpy(1, block, sums, n);
-    }
+    float buffer[SL_SUM_RUN];
+    float *y = sl_rows_begin_write(j->simd, &j->y, outer, column, n, j->add, buffer);
+    j->simd->unary(SL_OP_SCALE, (float)j->factor, 0, sums, NULL, y, n, j->add);
+    sl_rows_end_write(j->simd, &j->y, outer, column, n, buffer);
 }
 
 /* Columns begin..end of every outer block; a thread owns its columns. */
 static void columns_range(void *context, int64_t begin, int64_t end)
 {
     const reduce_job *j = context;
-    float sums[COLUMNS], buffer[COLUMNS];
+    float block[SL_SUM_RUN], sums[SL_SUM_RUN];
     for (int64_t outer = 0; outer < j->p.outer_count; outer++) {
         for (int64_t column = begin, n; column < end; column += n) {
-            n = end - column < COLUMNS ? end - column : COLUMNS;
-            sum_columns(j, outer, column, sums, n);
-            float *y = sl_rows_begin_write(j->simd, &j->y, outer, column, n, j->add, buffer);
-            j->simd->unary(SL_OP_SCALE, (float)j->factor, 0, sums, NULL, y, n, j->add);
-            sl_rows_end_write(j->simd, &j->y, outer, column, n, buffer);
+            n = end - column < SL_SUM_RUN ? end - column : SL_SUM_RUN;
+            memset(sums, 0, (size_t)n * sizeof *sums);
+            for (int64_t row = 0; row < j->p.reduced; row += SL_ROW_BLOCK) {
+                int64_t left = j->p.reduced - row;
+                memset(block, 0, (size_t)n * sizeof *block);
+                add_rows(j, outer, row, left < SL_ROW_BLOCK ? left : SL_ROW_BLOCK, column, n, block);
+                j->simd->axpy(1, block, sums, n);
+            }
+            put_columns(j, outer, column, n, sums);
         }
     }
+}
+
+/* One outer block of many rows: threads share out its rows, whose elements are contiguous. The order of additions is that
+ * of columns_range. */
+static bool sums_rows(const pattern *p)
+{
+    return p->outer_count == 1 && p->inner > 1 && p->reduced > SL_ROW_BLOCK;
+}
+
+static void add_block(const void *context, int64_t row, int64_t count, float *sums)
+{
+    const reduce_job *j = context;
+    for (int64_t column = 0; column < j->p.inner; column += SL_SUM_RUN) {
+        int64_t left = j->p.inner - column;
+        add_rows(j, 0, row, count, column, left < SL_SUM_RUN ? left : SL_SUM_RUN, sums + column);
+    }
+}
+
+static void put_block(const void *context, int vector, int64_t column, int64_t n, const float *sums)
+{
+    (void)vector;
+    put_columns(context, 0, column, n, sums);
+}
+
+static size_t scratch_reduce(const sl_cpu *cpu, const sl_kernel_call *call)
+{
+    pattern p;
+    (void)cpu;
+    return packed_pattern(call, &p) && sums_rows(&p) ? sl_row_sums_bytes(1, p.reduced, p.inner) : 0;
 }
 
 static sl_status run_reduce(const sl_cpu *cpu, const sl_kernel_call *call)
@@ -192,12 +289,22 @@ static sl_status run_reduce(const sl_cpu *cpu, const sl_kernel_call *call)
     };
     if (j.p.inner == 1)
         sl_cpu_split(cpu, j.p.outer_count, SL_GRAIN / (j.p.reduced + 1) + 1, runs_range, &j);
+    else if (sums_rows(&j.p))
+        sl_row_sums_run(cpu, &(sl_row_sums){ .vectors = 1,
+                                             .rows = j.p.reduced,
+                                             .columns = j.p.inner,
+                                             .scratch = call->scratch,
+                                             .add = add_block,
+                                             .put = put_block,
+                                             .context = &j });
     else
         sl_cpu_split(cpu, j.p.inner, SL_GRAIN / (j.p.reduced * j.p.outer_count + 1) + 32, columns_range, &j);
     return SL_OK;
 }
 
-const sl_cpu_kernel sl_cpu_sum = { .accepts = accepts, .run = run_reduce, .halves = true, .takes = takes };
+const sl_cpu_kernel sl_cpu_sum = {
+    .accepts = accepts, .run = run_reduce, .halves = true, .takes = takes, .scratch = scratch_reduce
+};
 const sl_cpu_kernel sl_cpu_max = { .accepts = accepts_max, .run = run_reduce, .halves = true, .takes = takes };
 
 /* ---- Sum of squares -------------------------------------------------------------------------- */
