@@ -19,15 +19,15 @@ static sl_head head_in_place(const sl_view *view, int64_t b, int64_t h)
     return (sl_head){ (float *)(void *)head_at(view, b, h), view->meta.strides[1] };
 }
 
-static void widen(const sl_simd *simd, const sl_view *view, int64_t b, int64_t h, int64_t rows, float *to)
+static void widen(const sl_simd *simd, const sl_view *view, int64_t b, int64_t h, sl_head_rows rows, float *to)
 {
     const uint16_t *from = (const void *)head_at(view, b, h);
     int64_t size = view->meta.shape.dims[3];
-    for (int64_t t = 0; t < rows; t++)
+    for (int64_t t = rows.first; t < rows.end; t++)
         simd->from_half(view->meta.dtype, from + t * view->meta.strides[1], to + t * size, size);
 }
 
-sl_head sl_head_read(const sl_simd *simd, const sl_view *view, int64_t b, int64_t h, int64_t rows, float *buffer)
+sl_head sl_head_read(const sl_simd *simd, const sl_view *view, int64_t b, int64_t h, sl_head_rows rows, float *buffer)
 {
     if (view->meta.dtype == SL_F32)
         return head_in_place(view, b, h);
@@ -35,26 +35,30 @@ sl_head sl_head_read(const sl_simd *simd, const sl_view *view, int64_t b, int64_
     return (sl_head){ buffer, view->meta.shape.dims[3] };
 }
 
-sl_head sl_head_begin_write(const sl_simd *simd, const sl_view *view, int64_t b, int64_t h, int64_t rows, bool add,
+sl_head sl_head_place(const sl_view *view, int64_t b, int64_t h, float *buffer)
+{
+    return view->meta.dtype == SL_F32 ? head_in_place(view, b, h) : (sl_head){ buffer, view->meta.shape.dims[3] };
+}
+
+sl_head sl_head_begin_write(const sl_simd *simd, const sl_view *view, int64_t b, int64_t h, sl_head_rows rows, bool add,
                             float *buffer)
 {
     int64_t size = view->meta.shape.dims[3];
-    bool wide = view->meta.dtype == SL_F32;
-    sl_head head = wide ? head_in_place(view, b, h) : (sl_head){ buffer, size };
-    if (add && !wide)
+    sl_head head = sl_head_place(view, b, h, buffer);
+    if (add && view->meta.dtype != SL_F32)
         widen(simd, view, b, h, rows, buffer);
-    for (int64_t t = 0; !add && t < rows; t++)
+    for (int64_t t = rows.first; !add && t < rows.end; t++)
         memset(sl_head_row(&head, t), 0, (size_t)size * sizeof(float));
     return head;
 }
 
-void sl_head_end_write(const sl_simd *simd, const sl_view *view, int64_t b, int64_t h, int64_t rows,
+void sl_head_end_write(const sl_simd *simd, const sl_view *view, int64_t b, int64_t h, sl_head_rows rows,
                        const sl_head *head)
 {
     if (view->meta.dtype == SL_F32)
         return;
     uint16_t *to = (void *)head_at(view, b, h);
-    for (int64_t t = 0; t < rows; t++)
+    for (int64_t t = rows.first; t < rows.end; t++)
         simd->to_half(view->meta.dtype, sl_head_row(head, t), to + t * view->meta.strides[1], view->meta.shape.dims[3]);
 }
 
@@ -68,13 +72,14 @@ typedef struct heads {
     int64_t row;       /* of query 0 among all rows of lse and of the weights */
 } heads;
 
-void sl_pack_head(const sl_simd *simd, const sl_head *head, int64_t rows, int64_t size, float scale, float *packed)
+void sl_pack_head(const sl_simd *simd, const sl_head *head, sl_head_rows rows, int64_t size, float scale, float *packed)
 {
-    for (int64_t first = 0; first < rows; first += SL_KEYS, packed += SL_KEYS * size) {
-        int64_t filled = sl_least(rows - first, SL_KEYS);
+    for (int64_t first = rows.first; first < rows.end; first += SL_KEYS) {
+        float *to = packed + first * size;
+        int64_t filled = sl_least(rows.end - first, SL_KEYS);
         if (filled < SL_KEYS)
-            memset(packed, 0, (size_t)(SL_KEYS * size) * sizeof *packed);
-        simd->turn(sl_head_row(head, first), head->step, filled, size, scale, packed, SL_KEYS);
+            memset(to, 0, (size_t)(SL_KEYS * size) * sizeof *to);
+        simd->turn(sl_head_row(head, first), head->step, filled, size, scale, to, SL_KEYS);
     }
 }
 
@@ -168,48 +173,54 @@ static void attend_block(const sl_attention *j, const heads *x, int64_t first, i
     }
 }
 
-/* A thread takes whole key/value heads: their keys are packed once for the query heads that share them. */
+/* A key/value head, or a piece of its queries: the keys they see are packed once for the query heads that share them. The
+ * last queries, which see the most keys, come first. */
 static void attend_part(void *context, int part, int parts)
 {
     const sl_attention *j = context;
     int64_t group = j->h_size / j->kv_size;
-    sl_head_index head;
+    sl_head_unit unit;
     char *scratch = sl_scratch_part(j->scratch, part, j->part_bytes);
-    float *keys = sl_attention_take(&scratch, j->packed_bytes);
-    float *k_wide = sl_attention_take(&scratch, sl_wide_head_bytes(j->k, j->k->meta.shape.dims[1]));
-    float *v_wide = sl_attention_take(&scratch, sl_wide_head_bytes(j->v, j->k->meta.shape.dims[1]));
-    float *q_wide = sl_attention_take(&scratch, sl_wide_head_bytes(j->q, j->t_size));
-    float *o_wide = sl_attention_take(&scratch, sl_wide_head_bytes(j->o, j->t_size));
+    float *keys = sl_attention_memory(&scratch, j->packed_bytes);
+    float *k_wide = sl_attention_memory(&scratch, sl_wide_head_bytes(j->k, j->k->meta.shape.dims[1]));
+    float *v_wide = sl_attention_memory(&scratch, sl_wide_head_bytes(j->v, j->k->meta.shape.dims[1]));
+    float *q_wide = sl_attention_memory(&scratch, sl_wide_head_bytes(j->q, j->t_size));
+    float *o_wide = sl_attention_memory(&scratch, sl_wide_head_bytes(j->o, j->t_size));
     (void)parts;
-    while (sl_attention_take_head(j, &head)) {
-        int64_t b = head.b, g = head.g;
-        sl_head k = sl_head_read(j->simd, j->k, b, g, j->keys, k_wide);
-        heads x = { .v = sl_head_read(j->simd, j->v, b, g, j->keys, v_wide), .keys = keys, .b = b };
-        sl_pack_head(j->simd, &k, j->keys, j->d_size, j->scale, keys);
+    while (sl_attention_take(j, &unit)) {
+        int64_t b = unit.b, g = unit.g;
+        sl_head_rows queries = sl_head_piece(j->t_size, SL_QUERIES, unit.pieces - 1 - unit.piece, unit.pieces);
+        sl_head_rows seen = { .end = sl_attention_seen(j, queries.end - 1, 0, j->keys) };
+        sl_head k = sl_head_read(j->simd, j->k, b, g, seen, k_wide);
+        heads x = { .v = sl_head_read(j->simd, j->v, b, g, seen, v_wide), .keys = keys, .b = b };
+        sl_pack_head(j->simd, &k, seen, j->d_size, j->scale, keys);
         for (int64_t h = g * group; h < (g + 1) * group; h++) {
-            x.q = sl_head_read(j->simd, j->q, b, h, j->t_size, q_wide);
-            x.o = sl_head_begin_write(j->simd, j->o, b, h, j->t_size, false, o_wide);
+            x.q = sl_head_read(j->simd, j->q, b, h, queries, q_wide);
+            x.o = sl_head_begin_write(j->simd, j->o, b, h, queries, false, o_wide);
             x.row = (b * j->h_size + h) * j->t_size;
-            for (int64_t first = 0; first < j->t_size; first += SL_QUERIES)
-                attend_block(j, &x, first, sl_least(j->t_size - first, SL_QUERIES));
-            sl_head_end_write(j->simd, j->o, b, h, j->t_size, &x.o);
+            for (int64_t first = queries.first; first < queries.end; first += SL_QUERIES)
+                attend_block(j, &x, first, sl_least(queries.end - first, SL_QUERIES));
+            sl_head_end_write(j->simd, j->o, b, h, queries, &x.o);
         }
     }
 }
 
-int sl_attention_parts(const sl_cpu *cpu, const sl_kernel_call *call)
+sl_head_split sl_head_split_of(const sl_cpu *cpu, int64_t count, int pieces)
 {
-    int64_t items = call->inputs[0].meta.shape.dims[0] * call->inputs[1].meta.shape.dims[2];
     int threads = sl_pool_threads(cpu->pool);
-    return items < 1 ? 1 : (int)sl_least(items, threads);
+    sl_head_split split = { .pieces = pieces, .cut = threads > 1 && pieces > 1 ? sl_least(count, threads) : 0 };
+    split.whole = count - split.cut;
+    int64_t units = split.whole + split.cut * pieces;
+    split.parts = units < 1 ? 1 : (int)sl_least(units, threads);
+    return split;
 }
 
-void sl_attention_run(const sl_cpu *cpu, const sl_kernel_call *call, sl_attention *j, sl_pool_task task)
+void sl_attention_run(const sl_cpu *cpu, sl_attention *j, sl_pool_task task)
 {
-    atomic_llong next_head = 0;
-    j->next_head = &next_head;
-    sl_pool_run(cpu->pool, sl_attention_parts(cpu, call), task, j);
-    j->next_head = NULL;
+    atomic_llong next_unit = 0;
+    j->next_unit = &next_unit;
+    sl_pool_run(cpu->pool, j->split.parts, task, j);
+    j->next_unit = NULL;
 }
 
 sl_attention sl_attention_start(const sl_cpu *cpu, const sl_kernel_call *call, const sl_view *k, const sl_view *v,
@@ -218,6 +229,7 @@ sl_attention sl_attention_start(const sl_cpu *cpu, const sl_kernel_call *call, c
     const sl_view *q = sl_call_input(call, 0);
     const int64_t *dims = q->meta.shape.dims;
     return (sl_attention){ .simd = cpu->simd,
+                           .pool = cpu->pool,
                            .q = q,
                            .k = k,
                            .v = v,
@@ -239,6 +251,16 @@ sl_attention sl_attention_start(const sl_cpu *cpu, const sl_kernel_call *call, c
                            .packed_bytes = sl_packed_head_bytes(&k->meta.shape) };
 }
 
+/* The heads of a call without a cache are cut by queries. With one, few queries see many keys, which each piece would pack
+ * again. */
+static sl_head_split split_of(const sl_cpu *cpu, const sl_kernel_call *call)
+{
+    const int64_t *dims = sl_call_input(call, 0)->meta.shape.dims;
+    int64_t blocks = (dims[1] + SL_QUERIES - 1) / SL_QUERIES;
+    int pieces = call->op == SL_OP_ATTENTION ? (int)sl_least(blocks, SL_HEAD_PIECES) : 1;
+    return sl_head_split_of(cpu, dims[0] * sl_call_input(call, 1)->meta.shape.dims[2], pieces);
+}
+
 /* Scratch of one thread: the packed keys, and the four heads if they are widened. */
 static size_t part_bytes(const sl_kernel_call *call, const sl_view *k, const sl_view *v)
 {
@@ -254,7 +276,8 @@ static sl_status run_attention(const sl_cpu *cpu, const sl_kernel_call *call)
     j.o = sl_call_output(call, 0);
     j.lse = sl_rows_of(sl_call_output(call, 1), 0);
     j.part_bytes = part_bytes(call, j.k, j.v);
-    sl_attention_run(cpu, call, &j, attend_part);
+    j.split = split_of(cpu, call);
+    sl_attention_run(cpu, &j, attend_part);
     return SL_OK;
 }
 
@@ -262,7 +285,7 @@ static size_t scratch_attention(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     bool cached = call->op == SL_OP_ATTENTION_CACHED;
     const sl_view *k = sl_call_input(call, cached ? 3 : 1), *v = sl_call_input(call, cached ? 4 : 2);
-    return part_bytes(call, k, v) * (size_t)sl_attention_parts(cpu, call);
+    return part_bytes(call, k, v) * (size_t)split_of(cpu, call).parts;
 }
 
 /* ---- With a cache ---------------------------------------------------------------------------- */
@@ -288,21 +311,22 @@ static void attend_few_part(void *context, int part, int parts)
 {
     const sl_attention *j = context;
     int64_t group = j->h_size / j->kv_size;
-    sl_head_index head;
+    sl_head_unit unit;
     char *scratch = sl_scratch_part(j->scratch, part, j->part_bytes);
-    float *scores = sl_attention_take(&scratch, j->packed_bytes);
-    float *k_wide = sl_attention_take(&scratch, sl_wide_head_bytes(j->k, j->k->meta.shape.dims[1]));
-    float *v_wide = sl_attention_take(&scratch, sl_wide_head_bytes(j->v, j->k->meta.shape.dims[1]));
-    float *q_wide = sl_attention_take(&scratch, sl_wide_head_bytes(j->q, j->t_size));
-    float *o_wide = sl_attention_take(&scratch, sl_wide_head_bytes(j->o, j->t_size));
+    float *scores = sl_attention_memory(&scratch, j->packed_bytes);
+    float *k_wide = sl_attention_memory(&scratch, sl_wide_head_bytes(j->k, j->k->meta.shape.dims[1]));
+    float *v_wide = sl_attention_memory(&scratch, sl_wide_head_bytes(j->v, j->k->meta.shape.dims[1]));
+    float *q_wide = sl_attention_memory(&scratch, sl_wide_head_bytes(j->q, j->t_size));
+    float *o_wide = sl_attention_memory(&scratch, sl_wide_head_bytes(j->o, j->t_size));
+    const sl_head_rows all_keys = { 0, j->keys }, queries = { 0, j->t_size };
     (void)parts;
-    while (sl_attention_take_head(j, &head)) {
-        int64_t b = head.b, g = head.g;
-        sl_head k = sl_head_read(j->simd, j->k, b, g, j->keys, k_wide);
-        sl_head v = sl_head_read(j->simd, j->v, b, g, j->keys, v_wide);
+    while (sl_attention_take(j, &unit)) {
+        int64_t b = unit.b, g = unit.g;
+        sl_head k = sl_head_read(j->simd, j->k, b, g, all_keys, k_wide);
+        sl_head v = sl_head_read(j->simd, j->v, b, g, all_keys, v_wide);
         for (int64_t h = g * group; h < (g + 1) * group; h++) {
-            sl_head q = sl_head_read(j->simd, j->q, b, h, j->t_size, q_wide);
-            sl_head o = sl_head_begin_write(j->simd, j->o, b, h, j->t_size, false, o_wide);
+            sl_head q = sl_head_read(j->simd, j->q, b, h, queries, q_wide);
+            sl_head o = sl_head_begin_write(j->simd, j->o, b, h, queries, false, o_wide);
             for (int64_t t = 0; t < j->t_size; t++) {
                 int64_t n = sl_attention_seen(j, t, 0, j->keys), from = sl_attention_before(j, b, t, 0, n);
                 for (int64_t s = from; s < n; s++)
@@ -313,7 +337,7 @@ static void attend_few_part(void *context, int part, int parts)
                 for (int64_t s = from; s < n; s++)
                     j->simd->axpy(scores[s] / sum, sl_head_row(&v, s), sl_head_row(&o, t), j->d_size);
             }
-            sl_head_end_write(j->simd, j->o, b, h, j->t_size, &o);
+            sl_head_end_write(j->simd, j->o, b, h, queries, &o);
         }
     }
 }
@@ -335,7 +359,8 @@ static sl_status run_attention_cached(const sl_cpu *cpu, const sl_kernel_call *c
     j.before = position;
     j.keys = position + j.t_size;
     j.part_bytes = part_bytes(call, cache_k, cache_v);
-    sl_attention_run(cpu, call, &j, j.t_size < FEW ? attend_few_part : attend_part);
+    j.split = split_of(cpu, call);
+    sl_attention_run(cpu, &j, j.t_size < FEW ? attend_few_part : attend_part);
     return SL_OK;
 }
 

@@ -20,13 +20,19 @@ static inline float *sl_head_row(const sl_head *head, int64_t t)
     return head->data + t * head->step;
 }
 
-/* Heads [0, rows) x [0, D) of a tensor in f32: as they lie, or widened into the buffer, which has room for rows * D. */
-sl_head sl_head_read(const sl_simd *simd, const sl_view *view, int64_t b, int64_t h, int64_t rows, float *buffer);
-/* A head to write to: as it lies, or the buffer, which sl_head_end_write then rounds. It holds what the tensor holds if
- * `add`, else zeros. */
-sl_head sl_head_begin_write(const sl_simd *simd, const sl_view *view, int64_t b, int64_t h, int64_t rows, bool add,
+/* Rows of a head, queries or keys: first <= t < end. */
+typedef struct sl_head_rows {
+    int64_t first, end;
+} sl_head_rows;
+
+/* Some rows of a head in f32: as they lie, or widened into the buffer, which has room for the whole head. */
+sl_head sl_head_read(const sl_simd *simd, const sl_view *view, int64_t b, int64_t h, sl_head_rows rows, float *buffer);
+/* A head to write to: as it lies, or the buffer, which sl_head_end_write then rounds. */
+sl_head sl_head_place(const sl_view *view, int64_t b, int64_t h, float *buffer);
+/* Its rows hold what the tensor holds if `add`, else zeros. */
+sl_head sl_head_begin_write(const sl_simd *simd, const sl_view *view, int64_t b, int64_t h, sl_head_rows rows, bool add,
                             float *buffer);
-void sl_head_end_write(const sl_simd *simd, const sl_view *view, int64_t b, int64_t h, int64_t rows,
+void sl_head_end_write(const sl_simd *simd, const sl_view *view, int64_t b, int64_t h, sl_head_rows rows,
                        const sl_head *head);
 
 /* Bytes that one packed head of keys [B,S,Hkv,D] takes; also enough for a score of each key. */
@@ -44,8 +50,10 @@ static inline size_t sl_wide_head_bytes(const sl_view *view, int64_t rows)
                                       : (bytes + SL_DEVICE_ALIGNMENT - 1) / SL_DEVICE_ALIGNMENT * SL_DEVICE_ALIGNMENT;
 }
 
-/* Block j of the result holds rows j * SL_KEYS.. as columns: [size][SL_KEYS], times scale; missing rows are 0. */
-void sl_pack_head(const sl_simd *simd, const sl_head *head, int64_t rows, int64_t size, float scale, float *packed);
+/* Block j of the result holds rows j * SL_KEYS.. as columns: [size][SL_KEYS], times scale; missing rows are 0. The first row
+ * is that of a block. */
+void sl_pack_head(const sl_simd *simd, const sl_head *head, sl_head_rows rows, int64_t size, float scale,
+                  float *packed);
 
 /* The column of a row; the next ones up to the end of its block follow it. */
 static inline const float *sl_packed_row(const float *packed, int64_t size, int64_t row)
@@ -58,9 +66,24 @@ static inline int64_t sl_least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+/* Heads are cut into so many pieces at most. */
+enum { SL_HEAD_PIECES = 4 };
+
+/* How threads share out the key/value heads of the batch: first `whole` of them one by one, then the first pieces of the
+ * last `cut` heads, then their second pieces, and so on. So nobody waits long for a slow thread, and when a piece is
+ * taken, the one before it most often is done. */
+typedef struct sl_head_split {
+    int64_t whole, cut;
+    int pieces, parts;
+} sl_head_split;
+
+/* `count` heads that may be cut into `pieces`. */
+sl_head_split sl_head_split_of(const sl_cpu *cpu, int64_t count, int pieces);
+
 /* A call of attention or of its gradient. */
 typedef struct sl_attention {
     const sl_simd *simd;
+    const sl_pool *pool;
     const sl_view *q, *k, *v;
     sl_rows lse; /* data is NULL if not wanted */
     const sl_view *o;
@@ -78,14 +101,15 @@ typedef struct sl_attention {
     float softcap; /* scores become softcap * tanh(score / softcap); 0: they stay */
     bool drops;    /* some of the weights, by the stream */
     sl_dropout_stream stream;
-    atomic_llong *next_head; /* key/value head of the batch that nobody has taken */
+    sl_head_split split;
+    atomic_llong *next_unit; /* head or piece that nobody has taken */
     void *scratch;
     size_t part_bytes;   /* scratch of one thread */
     size_t packed_bytes; /* of one packed head, of which the scratch begins with one or two */
 } sl_attention;
 
 /* Takes memory from a thread's scratch. */
-static inline float *sl_attention_take(char **scratch, size_t bytes)
+static inline float *sl_attention_memory(char **scratch, size_t bytes)
 {
     float *taken = (float *)(void *)*scratch;
     if (bytes > 0)
@@ -96,24 +120,41 @@ static inline float *sl_attention_take(char **scratch, size_t bytes)
 /* All that q and the keys say; the other tensors are the caller's to add. positions: none, or as in sl_attention. */
 sl_attention sl_attention_start(const sl_cpu *cpu, const sl_kernel_call *call, const sl_view *k, const sl_view *v,
                                 const sl_view *positions);
-/* How many threads share out the key/value heads of the batch. */
-int sl_attention_parts(const sl_cpu *cpu, const sl_kernel_call *call);
-/* Each thread takes one head after the other, as long as there are some. */
-void sl_attention_run(const sl_cpu *cpu, const sl_kernel_call *call, sl_attention *j, sl_pool_task task);
+/* Each thread takes one unit after the other, as long as there are some. */
+void sl_attention_run(const sl_cpu *cpu, sl_attention *j, sl_pool_task task);
 
-/* A key/value head of the batch: g of sequence b. */
-typedef struct sl_head_index {
+/* What a thread takes: key/value head g of sequence b, or a piece of it. */
+typedef struct sl_head_unit {
     int64_t b, g;
-} sl_head_index;
+    int64_t cut; /* its number among the heads in pieces */
+    int piece, pieces;
+} sl_head_unit;
 
 /* False if none is left. */
-static inline bool sl_attention_take_head(const sl_attention *j, sl_head_index *head)
+static inline bool sl_attention_take(const sl_attention *j, sl_head_unit *unit)
 {
-    int64_t i = atomic_fetch_add_explicit(j->next_head, 1, memory_order_relaxed);
-    if (i >= j->batch * j->kv_size)
+    const sl_head_split *split = &j->split;
+    int64_t i = atomic_fetch_add_explicit(j->next_unit, 1, memory_order_relaxed), head = i;
+    *unit = (sl_head_unit){ .pieces = 1 };
+    if (i >= split->whole + split->cut * split->pieces)
         return false;
-    *head = (sl_head_index){ .b = i / j->kv_size, .g = i % j->kv_size };
+    if (i >= split->whole) {
+        unit->cut = (i - split->whole) % split->cut;
+        unit->piece = (int)((i - split->whole) / split->cut);
+        unit->pieces = split->pieces;
+        head = split->whole + unit->cut;
+    }
+    unit->b = head / j->kv_size;
+    unit->g = head % j->kv_size;
     return true;
+}
+
+/* The rows of a piece, of `count` rows in blocks. */
+static inline sl_head_rows sl_head_piece(int64_t count, int64_t block, int piece, int pieces)
+{
+    int64_t first, length;
+    sl_chunk_range((count + block - 1) / block, pieces, piece, &first, &length);
+    return (sl_head_rows){ first * block, (first + length) * block < count ? (first + length) * block : count };
 }
 
 /* Keys that query t sees, of the n from `key` on. */

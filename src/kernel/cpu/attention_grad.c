@@ -69,13 +69,16 @@ static void weights_of(const sl_attention *j, const grad_heads *x, int64_t first
     }
 }
 
-static void grad_block(const sl_attention *j, const grad_heads *x, int64_t first, int64_t count)
+/* Queries first..first+count against those of the keys that they see. */
+static void grad_block(const sl_attention *j, const grad_heads *x, int64_t first, int64_t count, sl_head_rows keys)
 {
     float p[SL_QUERIES][SL_KEYS], ds[SL_QUERIES][SL_KEYS], delta[SL_QUERIES];
-    int64_t limit = sl_attention_seen(j, first + count - 1, 0, j->keys);
-    for (int64_t i = 0; i < count; i++)
+    int64_t limit = sl_least(sl_attention_seen(j, first + count - 1, 0, j->keys), keys.end);
+    int64_t begin = sl_attention_begin(j, x->b, first, count);
+    begin = begin > keys.first ? begin : keys.first;
+    for (int64_t i = 0; begin < limit && i < count; i++)
         delta[i] = j->simd->dot(sl_head_row(&x->d_o, first + i), sl_head_row(&x->o, first + i), j->d_size);
-    for (int64_t key = sl_attention_begin(j, x->b, first, count), end; key < limit; key = end) {
+    for (int64_t key = begin, end; key < limit; key = end) {
         end = sl_attention_block_end(key, limit);
         int64_t n = end - key;
         weights_of(j, x, first, count, key, n, delta, p, ds);
@@ -127,50 +130,100 @@ typedef struct grad_memory {
 static grad_memory take_memory(const sl_attention *j, char *scratch)
 {
     grad_memory m;
-    m.keys = sl_attention_take(&scratch, j->packed_bytes);
-    m.values = sl_attention_take(&scratch, j->packed_bytes);
-    m.q = sl_attention_take(&scratch, sl_wide_head_bytes(j->q, j->t_size));
-    m.o = sl_attention_take(&scratch, sl_wide_head_bytes(j->o, j->t_size));
-    m.d_o = sl_attention_take(&scratch, sl_wide_head_bytes(j->d_o, j->t_size));
-    m.dq = sl_attention_take(&scratch, sl_wide_head_bytes(j->dq, j->t_size));
-    m.k = sl_attention_take(&scratch, sl_wide_head_bytes(j->k, j->keys));
-    m.v = sl_attention_take(&scratch, sl_wide_head_bytes(j->v, j->keys));
-    m.dk = sl_attention_take(&scratch, sl_wide_head_bytes(j->dk, j->keys));
-    m.dv = sl_attention_take(&scratch, sl_wide_head_bytes(j->dv, j->keys));
+    m.keys = sl_attention_memory(&scratch, j->packed_bytes);
+    m.values = sl_attention_memory(&scratch, j->packed_bytes);
+    m.q = sl_attention_memory(&scratch, sl_wide_head_bytes(j->q, j->t_size));
+    m.o = sl_attention_memory(&scratch, sl_wide_head_bytes(j->o, j->t_size));
+    m.d_o = sl_attention_memory(&scratch, sl_wide_head_bytes(j->d_o, j->t_size));
+    m.dq = sl_attention_memory(&scratch, sl_wide_head_bytes(j->dq, j->t_size));
+    m.k = sl_attention_memory(&scratch, sl_wide_head_bytes(j->k, j->keys));
+    m.v = sl_attention_memory(&scratch, sl_wide_head_bytes(j->v, j->keys));
+    m.dk = sl_attention_memory(&scratch, sl_wide_head_bytes(j->dk, j->keys));
+    m.dv = sl_attention_memory(&scratch, sl_wide_head_bytes(j->dv, j->keys));
     return m;
 }
 
-/* A thread takes whole key/value heads, so that dk and dv are summed by one thread, in the order of the query heads. */
+/* Memory of the heads in pieces, after that of the threads: dq of each if it is widened, which one piece after the other
+ * adds to, and how many pieces are still to do so. */
+typedef struct cut_head {
+    _Alignas(64) atomic_int left;
+} cut_head;
+
+static size_t cut_dq_bytes(const sl_attention *j)
+{
+    return (size_t)(j->h_size / j->kv_size) * sl_wide_head_bytes(j->dq, j->t_size);
+}
+
+static size_t cut_bytes(const sl_attention *j)
+{
+    return (size_t)j->split.cut * (cut_dq_bytes(j) + sizeof(cut_head));
+}
+
+static cut_head *cut_heads(const sl_attention *j)
+{
+    return (cut_head *)(void *)((char *)j->scratch + (size_t)j->split.parts * j->part_bytes);
+}
+
+/* Where dq of query head i of the unit's group is widened. */
+static float *dq_buffer(const sl_attention *j, const sl_head_unit *unit, int64_t i, const grad_memory *m)
+{
+    if (unit->pieces == 1 || j->dq->meta.dtype == SL_F32)
+        return m->dq;
+    char *buffers = (char *)(cut_heads(j) + j->split.cut);
+    return (float *)(void *)(buffers + (size_t)unit->cut * cut_dq_bytes(j) +
+                             (size_t)i * sl_wide_head_bytes(j->dq, j->t_size));
+}
+
+/* One query head against the keys of a unit. The first piece of a head clears dq, the last one rounds it. */
+static void grad_head(const sl_attention *j, grad_heads *x, const sl_head_unit *unit, int64_t h, sl_head_rows keys,
+                      const grad_memory *m)
+{
+    const sl_head_rows all = { 0, j->t_size };
+    int64_t b = unit->b, group = j->h_size / j->kv_size;
+    int64_t blind = j->causal && keys.first > j->before ? keys.first - j->before : 0; /* queries before all the keys */
+    const sl_head_rows queries = { sl_least(blind, j->t_size) / SL_QUERIES * SL_QUERIES, j->t_size };
+    float *dq = dq_buffer(j, unit, h % group, m);
+    x->q = sl_head_read(j->simd, j->q, b, h, queries, m->q);
+    x->o = sl_head_read(j->simd, j->o, b, h, queries, m->o);
+    x->d_o = sl_head_read(j->simd, j->d_o, b, h, queries, m->d_o);
+    x->dq = unit->piece == 0 ? sl_head_begin_write(j->simd, j->dq, b, h, all, j->add & 1, dq)
+                             : sl_head_place(j->dq, b, h, dq);
+    x->row = (b * j->h_size + h) * j->t_size;
+    for (int64_t first = queries.first; first < queries.end; first += SL_QUERIES)
+        grad_block(j, x, first, sl_least(j->t_size - first, SL_QUERIES), keys);
+    if (unit->piece == unit->pieces - 1)
+        sl_head_end_write(j->simd, j->dq, b, h, all, &x->dq);
+}
+
+/* A key/value head, or a piece of its keys: dk and dv of a key are summed by one thread, in the order of the query heads and
+ * of the queries, and dq of a query in the order of the keys, however heads are cut. */
 static void grad_part(void *context, int part, int parts)
 {
     const sl_attention *j = context;
     int64_t group = j->h_size / j->kv_size;
-    sl_head_index head;
+    sl_head_unit unit;
     grad_memory m = take_memory(j, sl_scratch_part(j->scratch, part, j->part_bytes));
     (void)parts;
-    while (sl_attention_take_head(j, &head)) {
-        int64_t b = head.b, g = head.g;
-        sl_head v = sl_head_read(j->simd, j->v, b, g, j->keys, m.v);
-        grad_heads x = { .k = sl_head_read(j->simd, j->k, b, g, j->keys, m.k),
-                         .dk = sl_head_begin_write(j->simd, j->dk, b, g, j->keys, j->add & 2, m.dk),
-                         .dv = sl_head_begin_write(j->simd, j->dv, b, g, j->keys, j->add & 4, m.dv),
+    while (sl_attention_take(j, &unit)) {
+        int64_t b = unit.b, g = unit.g;
+        sl_head_rows keys = sl_head_piece(j->keys, SL_KEYS, unit.piece, unit.pieces);
+        sl_head v = sl_head_read(j->simd, j->v, b, g, keys, m.v);
+        grad_heads x = { .k = sl_head_read(j->simd, j->k, b, g, keys, m.k),
+                         .dk = sl_head_begin_write(j->simd, j->dk, b, g, keys, j->add & 2, m.dk),
+                         .dv = sl_head_begin_write(j->simd, j->dv, b, g, keys, j->add & 4, m.dv),
                          .keys = m.keys,
                          .values = m.values,
                          .b = b };
-        sl_pack_head(j->simd, &x.k, j->keys, j->d_size, j->scale, m.keys);
-        sl_pack_head(j->simd, &v, j->keys, j->d_size, 1, m.values);
-        for (int64_t h = g * group; h < (g + 1) * group; h++) {
-            x.q = sl_head_read(j->simd, j->q, b, h, j->t_size, m.q);
-            x.o = sl_head_read(j->simd, j->o, b, h, j->t_size, m.o);
-            x.d_o = sl_head_read(j->simd, j->d_o, b, h, j->t_size, m.d_o);
-            x.dq = sl_head_begin_write(j->simd, j->dq, b, h, j->t_size, j->add & 1, m.dq);
-            x.row = (b * j->h_size + h) * j->t_size;
-            for (int64_t first = 0; first < j->t_size; first += SL_QUERIES)
-                grad_block(j, &x, first, sl_least(j->t_size - first, SL_QUERIES));
-            sl_head_end_write(j->simd, j->dq, b, h, j->t_size, &x.dq);
-        }
-        sl_head_end_write(j->simd, j->dk, b, g, j->keys, &x.dk);
-        sl_head_end_write(j->simd, j->dv, b, g, j->keys, &x.dv);
+        sl_pack_head(j->simd, &x.k, keys, j->d_size, j->scale, m.keys);
+        sl_pack_head(j->simd, &v, keys, j->d_size, 1, m.values);
+        if (unit.piece > 0)
+            sl_pool_await(j->pool, &cut_heads(j)[unit.cut].left, unit.pieces - unit.piece);
+        for (int64_t h = g * group; h < (g + 1) * group; h++)
+            grad_head(j, &x, &unit, h, keys, &m);
+        if (unit.pieces > 1)
+            atomic_fetch_sub_explicit(&cut_heads(j)[unit.cut].left, 1, memory_order_release);
+        sl_head_end_write(j->simd, j->dk, b, g, keys, &x.dk);
+        sl_head_end_write(j->simd, j->dv, b, g, keys, &x.dv);
     }
 }
 
@@ -191,19 +244,24 @@ static sl_attention start(const sl_cpu *cpu, const sl_kernel_call *call)
         j.part_bytes += i == 4 ? 0 : sl_wide_head_bytes(&call->inputs[i], i == 1 || i == 2 ? j.keys : j.t_size);
     for (int i = 0; i < 3; i++)
         j.part_bytes += sl_wide_head_bytes(&call->outputs[i], i == 0 ? j.t_size : j.keys);
+    int64_t blocks = (j.keys + SL_KEYS - 1) / SL_KEYS;
+    j.split = sl_head_split_of(cpu, j.batch * j.kv_size, (int)sl_least(blocks, SL_HEAD_PIECES));
     return j;
 }
 
 static sl_status run_attention_grad(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     sl_attention j = start(cpu, call);
-    sl_attention_run(cpu, call, &j, grad_part);
+    for (int64_t i = 0; i < j.split.cut; i++)
+        atomic_init(&cut_heads(&j)[i].left, j.split.pieces);
+    sl_attention_run(cpu, &j, grad_part);
     return SL_OK;
 }
 
 static size_t scratch_attention_grad(const sl_cpu *cpu, const sl_kernel_call *call)
 {
-    return start(cpu, call).part_bytes * (size_t)sl_attention_parts(cpu, call);
+    const sl_attention j = start(cpu, call);
+    return j.part_bytes * (size_t)j.split.parts + cut_bytes(&j);
 }
 
 static bool accepts(const sl_kernel_call *call)

@@ -473,6 +473,21 @@ static const op_case cases[] = {
       { .scale = 0.3, .window = 50 },
       2e-6,
       false },
+    /* Fewer heads than threads, of several blocks: they are cut into pieces. */
+    { SL_OP_ATTENTION,
+      "1x530x2x17 1x530x1x17 1x530x1x17",
+      "1x530x2x17 1x2x530",
+      { .scale = 0.2, .causal = true },
+      2e-6,
+      true },
+    { SL_OP_ATTENTION_GRAD,
+      "1x530x2x17 1x530x1x17 1x530x1x17 1x530x2x17 p:1x2x530 1x530x2x17",
+      "1x530x2x17 1x530x1x17 1x530x1x17",
+      { .scale = 0.2, .causal = true },
+      4e-6,
+      true },
+    /* Several blocks along the sum and along the columns, the last ones narrower, with rows for all threads. */
+    { SL_OP_LINEAR, "20x801 2403x801 2403", "20x2403", { .transpose_w = true }, 2e-6, true },
 };
 
 enum { CASE_COUNT = sizeof cases / sizeof *cases };
