@@ -173,15 +173,13 @@ done:
 
 /* ---- Creation -------------------------------------------------------------------------------- */
 
-/* What SLUICE_GRAPHS says: nothing, on, off. */
-typedef enum graphs_wish { GRAPHS_UNSAID, GRAPHS_ON, GRAPHS_OFF } graphs_wish;
-
-static sl_status read_switch(graphs_wish *out)
+/* SLUICE_GRAPHS=off: every step launches call by call, to measure or to look for an error. */
+static sl_status read_switch(bool *off)
 {
     const char *text = getenv("SLUICE_GRAPHS");
     if (text && *text && strcmp(text, "on") != 0 && strcmp(text, "off") != 0)
         return sl_fail(SL_ERR_ARGUMENT, "SLUICE_GRAPHS is '%s': it can be on or off", text);
-    *out = !text || !*text ? GRAPHS_UNSAID : strcmp(text, "on") == 0 ? GRAPHS_ON : GRAPHS_OFF;
+    *off = text && strcmp(text, "off") == 0;
     return SL_OK;
 }
 
@@ -189,21 +187,12 @@ sl_status sl_runtime_check_environment(void)
 {
     sl_status status = SL_OK;
     int32_t links = 0;
-    graphs_wish graphs = GRAPHS_UNSAID;
     bool off = false;
     SL_TRY(sl_links_read_wish(&links));
-    SL_TRY(read_switch(&graphs));
+    SL_TRY(read_switch(&off));
     SL_TRY(sl_overlap_read_switch(&off));
 done:
     return status;
-}
-
-/* By default steps of several microbatches are captured, and those with links. With one the kernels are large and the host
- * is ahead of them anyway: as graphs they were measured to be slower (GPT-2 of 32 sequences on an H200: 62 ms, as a graph
- * 66). */
-static bool are_off(const sl_runtime *runtime, graphs_wish wish)
-{
-    return wish == GRAPHS_UNSAID ? runtime->wiring->microbatches == 1 && !runtime->links : wish == GRAPHS_OFF;
 }
 
 sl_status sl_captures_create(sl_runtime *runtime)
@@ -211,9 +200,8 @@ sl_status sl_captures_create(sl_runtime *runtime)
     sl_status status = SL_OK;
     sl_lanes *lanes = &runtime->lanes;
     sl_captures *captures = &lanes->captures;
-    graphs_wish wish = GRAPHS_UNSAID;
-    SL_TRY(read_switch(&wish));
-    captures->off = are_off(runtime, wish) || !sl_device_can_capture(runtime->device);
+    SL_TRY(read_switch(&captures->off));
+    captures->off = captures->off || !sl_device_can_capture(runtime->device);
     if (captures->off)
         return SL_OK;
     SL_TRY(create_halves(runtime));
