@@ -77,9 +77,9 @@ typedef struct sl_device_memory {
     size_t in_use;
     size_t peak;  /* highest in_use since the device was opened or the peak was reset */
     size_t total; /* what the device has; 0 for the cpu */
-    /* Of a GPU: what the driver and the libraries take beside all blocks, about; and all that is taken on it now, by
-     * whomever. 0 for the cpu. */
-    size_t context, taken;
+    /* Of a GPU: what the driver and the libraries take beside all blocks, about; what the driver takes for each kernel of a
+     * captured step, about; and all that is taken on it now, by whomever. 0 for the cpu. */
+    size_t context, launch, taken;
 } sl_device_memory;
 
 SL_API sl_device_memory sl_device_get_memory(const sl_device *device);

@@ -116,6 +116,8 @@ SL_API SL_MUST_CHECK sl_status sl_stage_set_weight_runner(sl_stage *stage, sl_st
 SL_API SL_MUST_CHECK sl_status sl_stage_tie_param(sl_stage *stage, const char *name, const char *tied_to);
 /* FLOPs and bytes of one phase of the larger microbatch; zero for a stage of callbacks. */
 SL_API sl_cost sl_stage_phase_cost(const sl_stage *stage, sl_phase phase);
+/* Instructions that the phase gives to its stream, most of them one kernel; 0 for a stage of callbacks. */
+SL_API int sl_stage_phase_launches(const sl_stage *stage, sl_phase phase);
 /* Memory of the caller's for a parameter and its gradient (NULL: the runtime's). Only while no runtime has the stage. */
 SL_API SL_MUST_CHECK sl_status sl_stage_bind_param(sl_stage *stage, const char *name, void *data, void *grad);
 /* State buffers of a stage of a graph (sl_graph_state), such as a key/value cache; borrowed from the stage. The

@@ -79,6 +79,7 @@ static sl_status cuda_open(int index, const sl_device_options *options, sl_devic
     memcpy(&device->head.unit, device->properties.uuid.bytes, sizeof device->head.unit);
     device->head.total = device->properties.totalGlobalMem;
     device->head.context = SL_CUDA_CONTEXT_BYTES;
+    device->head.launch = SL_CUDA_LAUNCH_BYTES;
     device->head.queues = cuda_queues();
     if (device->properties.major < 8) {
         status = sl_fail(SL_ERR_UNSUPPORTED, "cuda:%d: %s has compute capability %d.%d; 8.0 or more is needed",

@@ -18,6 +18,7 @@ struct sl_device {
     size_t total;   /* bytes of memory that it has, set by open; 0: the host's */
     uint64_t unit;  /* set by open: the same for all who open this piece of hardware; 0: not known */
     size_t context; /* bytes of it that driver and libraries take, set by open */
+    size_t launch;  /* and that the driver takes for a captured kernel */
     int queues;     /* set by open: streams of this process that never hold each other up; 0: shares nothing */
     const sl_gpu_model *model;       /* set by open if the device is only described */
     pthread_mutex_t lock;            /* for the reserve */
@@ -105,9 +106,10 @@ struct SL_NAMED_FIELDS sl_device_backend {
     void (*capture_destroy)(sl_capture *capture);
 };
 
-/* Measured on an H200 with driver 580, cuBLASLt 13.1 and cuDNN 9.14: after a device is opened, and about as much after
- * steps of training. */
-#define SL_CUDA_CONTEXT_BYTES ((size_t)570 << 20)
+/* Measured on an H200 with driver 580, cuBLASLt 13.1 and cuDNN 9.14, after steps of training: what is taken beside blocks
+ * and graphs (550 to 554 MiB), and graphs by instructions of programs (3482 to 3745 bytes; 2587 for a node, 1.35 nodes each). */
+#define SL_CUDA_CONTEXT_BYTES ((size_t)553 << 20)
+#define SL_CUDA_LAUNCH_BYTES ((size_t)3584)
 
 extern const sl_device_backend sl_device_cpu;
 extern const sl_device_backend sl_device_described; /* index: of the model */

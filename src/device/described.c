@@ -38,6 +38,7 @@ static sl_status open_described(int index, const sl_device_options *options, sl_
     device->model = &models[index];
     device->total = (size_t)models[index].memory;
     device->context = SL_CUDA_CONTEXT_BYTES;
+    device->launch = SL_CUDA_LAUNCH_BYTES;
     *out = device;
     return SL_OK;
 }

@@ -26,6 +26,7 @@ sl_device_memory sl_device_get_memory(const sl_device *device)
                                .peak = atomic_load(&device->peak),
                                .total = device->total,
                                .context = device->context,
+                               .launch = device->launch,
                                .taken = device->backend->taken ? device->backend->taken(device) : 0 };
 }
 

@@ -30,7 +30,7 @@ typedef struct SL_NAMED_FIELDS sl_device_module {
 } sl_device_module;
 
 /* Grows with every change of what a module and the library know of each other, kernel calls and tables included. */
-#define SL_MODULE_VERSION 8u
+#define SL_MODULE_VERSION 9u
 
 /* The one symbol of a module; NULL if the host's version is not its own. */
 #define SL_MODULE_SYMBOL "sluice_cuda_module"

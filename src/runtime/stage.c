@@ -218,6 +218,11 @@ sl_cost sl_stage_phase_cost(const sl_stage *stage, sl_phase phase)
     return stage->costs[phase];
 }
 
+int sl_stage_phase_launches(const sl_stage *stage, sl_phase phase)
+{
+    return stage->launches[phase];
+}
+
 /* ---- Calls ----------------------------------------------------------------------------------- */
 
 sl_status sl_stage_prepare(sl_stage *stage, int size_count)

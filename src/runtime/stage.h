@@ -90,6 +90,7 @@ struct sl_stage {
     bool is_packed[2]; /* since the weights changed: for F, for I and B */
 
     sl_cost costs[SL_PHASE_COUNT]; /* of one microbatch of the larger size */
+    int launches[SL_PHASE_COUNT];  /* the same: kernels */
 
     /* Pointers in the order of weights, for programs. */
     const void **param_pointers;

@@ -152,6 +152,7 @@ static sl_status take_program(sl_stage *stage, const sl_program_info *info, int 
     if (size == 0) {
         stage->packed_bytes = info->packed_bytes;
         memcpy(stage->costs, info->cost, sizeof stage->costs);
+        memcpy(stage->launches, info->instruction_count, sizeof stage->launches);
         stage->states = info->states;
         stage->state_count = info->state_count;
     }

@@ -56,7 +56,8 @@ struct sl_train_plan {
 
     sl_pipeline *pipeline; /* of one replica */
     sl_plan_stage *stages;
-    sl_plan_memory *memory; /* one a rank of the run */
+    sl_plan_memory *memory;          /* one a rank of the run */
+    int (*launches)[SL_PHASE_COUNT]; /* of each stage: kernels of one microbatch */
     double step_seconds, bubble, flops;
 };
 

@@ -133,18 +133,21 @@ static sl_status describe_stage(const sl_train_plan *plan, int s, sl_device *dev
     SL_TRY(sl_plan_build_stage(plan, s, device, &stage));
     sl_stage_describe(stage, &facts->descs[s]);
     SL_TRY(sl_stage_desc_copy(arena, &facts->descs[s]));
-    for (int phase = 0; phase < SL_PHASE_COUNT; phase++)
+    for (int phase = 0; phase < SL_PHASE_COUNT; phase++) {
         facts->costs[s][phase] = sl_stage_phase_cost(stage, (sl_phase)phase);
+        plan->launches[s][phase] = sl_stage_phase_launches(stage, (sl_phase)phase);
+    }
 done:
     sl_stage_destroy(stage);
     return status;
 }
 
-static sl_status describe_stages(const sl_train_plan *plan, sl_device *device, sl_arena *arena, stage_facts *facts)
+static sl_status describe_stages(sl_train_plan *plan, sl_device *device, sl_arena *arena, stage_facts *facts)
 {
     sl_status status = SL_OK;
     SL_TRY(SL_ARENA_ARRAY(arena, facts->descs, plan->stage_count));
     SL_TRY(SL_ARENA_ARRAY(arena, facts->costs, plan->stage_count));
+    SL_TRY(SL_ARENA_ARRAY(plan->arena, plan->launches, plan->stage_count));
     for (int s = 0; s < plan->stage_count; s++) {
         status = describe_stage(plan, s, device, arena, facts);
         if (status != SL_OK && status != SL_ERR_MEMORY && plan->recompute.count > 0)
@@ -275,6 +278,19 @@ void sl_plan_memory_sum(sl_plan_memory *memory)
     memory->device = memory->context > 0 ? near : 0;
 }
 
+/* What the driver of a GPU keeps of a step that is launched as one piece; a single microbatch is not. */
+static size_t graph_bytes(const sl_train_plan *plan, int stage_rank, const sl_device *device)
+{
+    sl_pipeline_program program = sl_pipeline_get_program(plan->pipeline, stage_rank, true);
+    size_t launches = 0;
+    for (int64_t i = 0; i < program.instr_count && sl_pipeline_microbatches(plan->pipeline) > 1; i++) {
+        const sl_pipeline_instr *instr = &program.instrs[i];
+        if (instr->code == SL_CODE_RUN)
+            launches += (size_t)plan->launches[instr->stage][instr->phase];
+    }
+    return launches * sl_device_get_memory(device).launch;
+}
+
 static sl_status count_memory(sl_train_plan *plan, sl_device *device)
 {
     sl_status status = SL_OK;
@@ -282,7 +298,8 @@ static sl_status count_memory(sl_train_plan *plan, sl_device *device)
     for (int r = 0; r < sl_train_plan_ranks(plan); r++) {
         sl_pipeline_memory memory = sl_pipeline_get_memory(plan->pipeline, r / (int)plan->config->parallel.dp);
         plan->memory[r] = sl_plan_memory_of(&memory);
-        plan->memory[r].context = sl_device_get_memory(device).context;
+        plan->memory[r].context =
+            sl_device_get_memory(device).context + graph_bytes(plan, r / (int)plan->config->parallel.dp, device);
         if (sl_carrier_is_expected(device, &carrier))
             plan->memory[r].messages +=
                 sl_runtime_carrier_bytes(plan->pipeline, r / (int)plan->config->parallel.dp, carrier);

@@ -213,7 +213,7 @@ sl_plan_memory sl_trainer_memory(const sl_trainer *trainer)
 {
     sl_pipeline_memory runtime = sl_runtime_get_memory(trainer->runtime);
     sl_plan_memory memory = sl_plan_memory_of(&runtime);
-    memory.context = sl_device_get_memory(trainer->device).context;
+    memory.context = trainer->plan->memory[sl_group_rank(trainer->world)].context;
     memory.optimizer = trainer->optimizer_bytes;
     memory.checkpoint = trainer->writer ? sl_checkpoint_writer_bytes(trainer->writer) : 0;
     sl_plan_memory_sum(&memory);

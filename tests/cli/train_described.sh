@@ -30,11 +30,21 @@ json_is fits true
 run 2 "$SLUICE" "${large[@]}" --batch.microbatches=8 --device l4
 complains "the device has 23.6 GB"
 
+# The driver keeps something for each kernel of a step that is one graph: twice as much for twice the microbatches, and
+# nothing for a single one, which is no graph.
+context=()
+for parts in 1 2 4; do
+    run 0 "$SLUICE" "${small[@]}" --batch.microbatches=$parts --device h200 --dry-run --format json
+    context+=("$(field ranks.0.context)")
+done
+graph=$((context[1] - context[0]))
+[ $graph -gt 0 ] && [ $((context[2] - context[0])) -eq $((2 * graph)) ] || fail "graphs are not counted: ${context[*]}"
+
 # Activations that lie idle go to the host: none, as few as make it fit, or all, which takes longer.
 idle=(train --data.text=text.txt --model.n_layer=12 --model.n_embd=1024 --model.n_head=16 --batch.seq=1024 --batch.size=64
       --batch.microbatches=16 --precision.dtype=bf16 --device rtx4090 --dry-run --format json --parallel.schedule)
 run 2 "$SLUICE" "${idle[@]}"=GPipe --parallel.offload=none
-complains "4.26 GB too much"
+complains "4.25 GB too much"
 run 0 "$SLUICE" "${idle[@]}"=GPipe
 json_is fits true
 few=$(field ranks.0.offload) quick=$(field step_s)

@@ -23,11 +23,10 @@ steps() {
     check "$1" "$("$SLUICE_SUPPORT/json_get" peak_memory <"$1.json")" "$("$SLUICE_SUPPORT/json_get" predicted_memory <"$1.json")"
 }
 
-# stages NAME OPTIONS...: four stages on one rank, by training GPT-2 124M.
+# stages NAME OPTIONS...: four stages on one rank, by training.
 stages() {
     local line
     SLUICE_LOG=debug timeout 90 "$SLUICE" train --device cuda --data.tokens=tokens.bin --precision.dtype=bf16 --run.steps=3 \
-        --model.vocab=50304 --model.n_layer=12 --model.n_head=12 --model.n_embd=768 --batch.seq=1024 --batch.size=32 \
         --parallel.stages_per_rank=4 --run.out="$1" "${@:2}" >"$1.out" 2>"$1.err" </dev/null ||
         fail "$1: exit code $?: $(tail -c 300 "$1.err")"
     line=$(sed -n 's/.*memory of the device: \([0-9]*\) bytes are taken, \([0-9]*\) were planned.*/\1 \2/p' "$1.err")
@@ -39,5 +38,8 @@ for ((i = 0; i < 20; i++)); do cat "$data/tokens.bin"; done >tokens.bin
 steps gpt2-124m --preset gpt2-124m --batch 32
 steps gpt2-124m-parts --preset gpt2-124m --batch 32 --microbatches 8
 steps llama-1.1b --preset llama-1.1b --batch 8 --microbatches 2
-stages 1F1B --batch.microbatches=4 --parallel.schedule=Interleaved1F1B
-stages zero-bubble --batch.microbatches=16 --parallel.schedule=InterleavedZeroBubble
+gpt2=(--model.vocab=50304 --model.n_layer=12 --model.n_head=12 --model.n_embd=768 --batch.seq=1024 --batch.size=32)
+stages 1F1B "${gpt2[@]}" --batch.microbatches=4 --parallel.schedule=Interleaved1F1B
+stages zero-bubble "${gpt2[@]}" --batch.microbatches=16 --parallel.schedule=InterleavedZeroBubble
+# A small model in many parts: graphs take more than all that it computes with.
+stages small --model.n_layer=8 --batch.seq=64 --batch.size=128 --batch.microbatches=128 --parallel.schedule=InterleavedZeroBubble
