@@ -6,8 +6,8 @@
  *   compare curve METRICS CURVE TOLERANCE   losses of metrics.jsonl against the list "loss" of a JSON file
  *   compare bf16_curve METRICS CURVE BF16    losses of a run in bf16: their distance (root of the mean square) to the
  *                                   f32 losses of CURVE is no larger than that of the losses in BF16
- *   compare bf16_places PLACES METRICS...    losses of runs in bf16, one for each place in the data that PLACES has: on the
- *                                   mean over all places their distance to f32 is no larger than that of PyTorch's bf16
+ *   compare bf16_places PLACES METRICS...    losses of runs in bf16 at the first of the places in the data that PLACES has:
+ *                                   on the mean their distance to f32 is no larger than that of PyTorch's bf16
  *   compare bf16_tensors A B BF16   tensors of a run in bf16 and of one in f32: the norm of the difference over that of B
  *                                   is at most twice its gradient_error in BF16
  *   compare bf16_weights A B BF16   the same of all tensors together: at most weights_error in BF16
@@ -300,7 +300,7 @@ static estimate estimate_mean(const double *values, int count)
 
 /* A place that amplifies what rounding does, does so in every run: distances differ between places by factors. So what
  * counts of a place is the logarithm of our distance over PyTorch's, which is the geometric mean over its kinds of
- * attention. The mean over all places may not be above 0. Its standard error says how much of it is chance. */
+ * attention. Their mean may not be above 0. Its standard error says how much of it is chance. */
 static int compare_bf16_places(const char *places_path, char **metrics_paths, int count)
 {
     enum { MOST = 64 };
@@ -308,8 +308,8 @@ static int compare_bf16_places(const char *places_path, char **metrics_paths, in
     json_t *places = json_load_file(places_path, 0, NULL), *curves = json_object_get(places, "f32"), *distances;
     json_t *bf16 = json_object_get(places, "bf16");
     const char *name;
-    if (!bf16 || count < 2 || count > MOST || (size_t)count != json_array_size(curves))
-        return unreadable("the places cannot be read, or there are not as many metrics");
+    if (!bf16 || count < 2 || count > MOST || (size_t)count > json_array_size(curves))
+        return unreadable("the places cannot be read, or there are more metrics");
     for (int i = 0; i < count; i++) {
         json_t *metrics = read_metrics(metrics_paths[i]);
         our_logs[i] = ratios[i] = log(curve_distance(metrics, json_array_get(curves, (size_t)i)));
