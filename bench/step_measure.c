@@ -202,9 +202,8 @@ static sl_status open_run(const step_options *options, bench_run *run, step_resu
                                              sl_stage_phase_cost(run->stage, SL_PHASE_B).flops);
     const sl_device_memory memory = sl_device_get_memory(run->device);
     int launches = sl_stage_phase_launches(run->stage, SL_PHASE_F) + sl_stage_phase_launches(run->stage, SL_PHASE_B);
-    result->predicted_memory = (int64_t)(sl_runtime_get_memory(run->runtime).device + memory.context);
-    if (options->microbatches > 1) /* else it is no graph */
-        result->predicted_memory += (int64_t)memory.launch * options->microbatches * launches;
+    result->predicted_memory = (int64_t)(sl_runtime_get_memory(run->runtime).device + memory.context) +
+                               (int64_t)memory.launch * options->microbatches * launches;
     for (int i = 0; i < run->param_count; i++) {
         int64_t count = sl_meta_count(&run->params[i].data.meta);
         result->parameters += count;

@@ -278,12 +278,12 @@ void sl_plan_memory_sum(sl_plan_memory *memory)
     memory->device = memory->context > 0 ? near : 0;
 }
 
-/* What the driver of a GPU keeps of a step that is launched as one piece; a single microbatch is not. */
+/* What the driver of a GPU keeps of a step that is launched as one piece. */
 static size_t graph_bytes(const sl_train_plan *plan, int stage_rank, const sl_device *device)
 {
     sl_pipeline_program program = sl_pipeline_get_program(plan->pipeline, stage_rank, true);
     size_t launches = 0;
-    for (int64_t i = 0; i < program.instr_count && sl_pipeline_microbatches(plan->pipeline) > 1; i++) {
+    for (int64_t i = 0; i < program.instr_count; i++) {
         const sl_pipeline_instr *instr = &program.instrs[i];
         if (instr->code == SL_CODE_RUN)
             launches += (size_t)plan->launches[instr->stage][instr->phase];

@@ -30,15 +30,14 @@ json_is fits true
 run 2 "$SLUICE" "${large[@]}" --batch.microbatches=8 --device l4
 complains "the device has 23.6 GB"
 
-# The driver keeps something for each kernel of a step that is one graph: twice as much for twice the microbatches, and
-# nothing for a single one, which is no graph.
+# The driver keeps something for each kernel of a step, which is one graph: as much for each microbatch.
 context=()
 for parts in 1 2 4; do
     run 0 "$SLUICE" "${small[@]}" --batch.microbatches=$parts --device h200 --dry-run --format json
     context+=("$(field ranks.0.context)")
 done
 graph=$((context[1] - context[0]))
-[ $graph -gt 0 ] && [ $((context[2] - context[0])) -eq $((2 * graph)) ] || fail "graphs are not counted: ${context[*]}"
+[ $graph -gt 0 ] && [ $((context[2] - context[1])) -eq $((2 * graph)) ] || fail "graphs are not counted: ${context[*]}"
 
 # Activations that lie idle go to the host: none, as few as make it fit, or all, which takes longer.
 idle=(train --data.text=text.txt --model.n_layer=12 --model.n_embd=1024 --model.n_head=16 --batch.seq=1024 --batch.size=64
