@@ -10,8 +10,9 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-enum { REPEATS = 9, SMALL = 8, ROUNDS = 20, MOST_BYTES = 32 << 20, LEAST_BYTES = 1 << 16 };
+enum { REPEATS = 9, SMALL = 8, ROUNDS = 20, MOST_BYTES = 32 << 20, LEAST_BYTES = 1 << 16, CACHE_LINE = 64 };
 
 typedef struct machine_probe {
     const tune_model *model;
@@ -31,6 +32,8 @@ struct machine_rank {
     sl_stream *stream;
     char *data, *result; /* as much memory as a rank of the shortest pipeline exchanges, each */
     size_t bytes;        /* of it that is used */
+    char *scrub;         /* as much memory as the caches have, or NULL: walked through before each timed call */
+    size_t scrub_bytes;
     sl_dtype dtype;
     sl_optimizer *optimizer;
     int64_t updates;
@@ -94,6 +97,13 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
+/* Between two exchanges a step works on other memory: weights and gradients are in no cache when their turn comes. */
+static void scrub_caches(machine_rank *rank)
+{
+    for (size_t i = 0; rank->scrub && i < rank->scrub_bytes; i += CACHE_LINE)
+        rank->scrub[i]++;
+}
+
 /* Seconds until all ranks have done it: the median. */
 static sl_status time_call(machine_rank *rank, sl_status (*call)(machine_rank *), double *out)
 {
@@ -101,6 +111,7 @@ static sl_status time_call(machine_rank *rank, sl_status (*call)(machine_rank *)
     double seconds[REPEATS];
     SL_TRY(call(rank)); /* warms up */
     for (int i = 0; i < REPEATS; i++) {
+        scrub_caches(rank);
         SL_TRY(sl_group_barrier(rank->world));
         double start = sl_now();
         SL_TRY(call(rank));
@@ -196,17 +207,27 @@ done:
     return status;
 }
 
+static size_t cache_bytes(void)
+{
+    long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE); /* 0 or -1: not known */
+    return bytes > LEAST_BYTES && bytes < MOST_BYTES ? (size_t)bytes : MOST_BYTES;
+}
+
 /* What they do all at once. */
 static sl_status time_work(machine_rank *rank)
 {
     sl_status status = SL_OK;
     tune_machine *found = &rank->found;
+    rank->scrub_bytes = cache_bytes();
+    SL_TRY(SL_NEW_ARRAY(rank->scrub, (int64_t)rank->scrub_bytes));
     for (int dp = 2; dp <= rank->probe->ranks && found->exchange_count < TUNE_EXCHANGES; dp++) {
         if (rank->probe->ranks % dp == 0)
             SL_TRY(time_exchange(rank, dp, &found->exchanges[found->exchange_count++]));
     }
     SL_TRY(time_update(rank));
 done:
+    sl_free(rank->scrub);
+    rank->scrub = NULL;
     return status;
 }
 
