@@ -133,16 +133,15 @@ sl_status sl_overlap_read_switch(bool *off)
 }
 
 /* Collective. Ranks that are threads of one process share its queues to the device. A graph that has branches takes more
- * of them, and one that stands behind another rank's wait could hold up both for ever. */
+ * of them, and one that stands behind another rank's wait could hold up both for ever. A wrong switch is refused later, with
+ * the others. */
 static sl_status choose_overlap(const sl_runtime *runtime, const sl_runtime_options *options, bool *out)
 {
-    sl_status status = SL_OK, read = SL_OK;
+    sl_status status = SL_OK;
     bool off = false;
     bool threads = strcmp(sl_group_transport(runtime->group), "threads") == 0;
     bool alone = sl_group_size(runtime->group) == 1 && (!options->replicas || sl_group_size(options->replicas) == 1);
-    read = sl_overlap_read_switch(&off);
-    SL_TRY(sl_gather_outcomes(runtime->group, "rank", read));
-    double obstacles = runtime->host || (threads && !alone) || off;
+    double obstacles = runtime->host || (threads && !alone) || sl_overlap_read_switch(&off) != SL_OK || off;
     SL_TRY(sl_group_all_reduce(runtime->group, &obstacles, 1, SL_F64, SL_REDUCE_MAX));
     *out = obstacles == 0;
 done:

@@ -27,6 +27,16 @@ static void stages_of_one_rank_give_the_bits_of_a_run_without_graphs(void **stat
     }
 }
 
+/* They are branches of the graph. */
+static void halves_of_an_overlap_give_the_bits_of_one_after_the_other(void **state)
+{
+    (void)state;
+    gpt_run run;
+    for (int bf16 = 0; bf16 < 2; bf16++)
+        expect_equal_bits("cuda", &(gpt_case){ .schedule = "DualPipeV", .ranks = 1, .dtype = bf16 ? SL_BF16 : SL_F32 },
+                          &run);
+}
+
 static void an_update_is_part_of_the_graph(void **state)
 {
     (void)state;
@@ -51,6 +61,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stages_of_one_rank_give_the_bits_of_a_run_without_graphs),
         cmocka_unit_test(every_schedule_gives_the_bits_of_a_run_without_graphs),
+        cmocka_unit_test(halves_of_an_overlap_give_the_bits_of_one_after_the_other),
         cmocka_unit_test(an_update_is_part_of_the_graph),
         cmocka_unit_test(traced_steps_and_four_ranks_do_too),
     };
