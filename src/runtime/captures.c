@@ -188,9 +188,10 @@ sl_status sl_runtime_check_environment(void)
     sl_status status = SL_OK;
     int32_t links = 0;
     bool off = false;
+    sl_overlap_wish overlap = SL_OVERLAP_UNSAID;
     SL_TRY(sl_links_read_wish(&links));
     SL_TRY(read_switch(&off));
-    SL_TRY(sl_overlap_read_switch(&off));
+    SL_TRY(sl_overlap_read_switch(&overlap));
 done:
     return status;
 }

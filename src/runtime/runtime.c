@@ -123,25 +123,46 @@ done:
     return status;
 }
 
-sl_status sl_overlap_read_switch(bool *off)
+sl_status sl_overlap_read_switch(sl_overlap_wish *out)
 {
     const char *text = getenv("SLUICE_OVERLAP");
     if (text && *text && strcmp(text, "on") != 0 && strcmp(text, "off") != 0)
         return sl_fail(SL_ERR_ARGUMENT, "SLUICE_OVERLAP is '%s': it can be on or off", text);
-    *off = text && strcmp(text, "off") == 0;
+    *out = !text || !*text ? SL_OVERLAP_UNSAID : strcmp(text, "on") == 0 ? SL_OVERLAP_ON : SL_OVERLAP_OFF;
     return SL_OK;
 }
 
-/* Collective. Ranks that are threads of one process share its queues to the device. A graph that has branches takes more
- * of them, and one that stands behind another rank's wait could hold up both for ever. A wrong switch is refused later, with
- * the others. */
+/* Collective: whether another rank of the pipeline has this rank's device. */
+static sl_status share_device(const sl_runtime *runtime, bool *out)
+{
+    sl_status status = SL_OK;
+    int ranks = sl_group_size(runtime->group), own = sl_group_rank(runtime->group);
+    sl_rank_offer *offers = NULL;
+    SL_TRY(SL_NEW_ARRAY(offers, ranks));
+    SL_TRY(sl_rank_offers_gather(runtime->group, runtime->device, offers));
+    *out = false;
+    for (int r = 0; r < ranks; r++)
+        *out = *out || (r != own && offers[r].machine == offers[own].machine && offers[r].kind == offers[own].kind &&
+                        offers[r].unit == offers[own].unit);
+done:
+    sl_free(offers);
+    return status;
+}
+
+/* Collective. Ranks that share a device fill it with each other's work. If they are threads of one process, they share its
+ * queues to the device, too: a graph that has branches takes more of them, and one that stands behind another rank's wait
+ * could hold up both for ever. A wrong switch is refused later, with the others. */
 static sl_status choose_overlap(const sl_runtime *runtime, const sl_runtime_options *options, bool *out)
 {
     sl_status status = SL_OK;
-    bool off = false;
+    sl_overlap_wish wish = SL_OVERLAP_OFF;
+    bool shared = false;
     bool threads = strcmp(sl_group_transport(runtime->group), "threads") == 0;
     bool alone = sl_group_size(runtime->group) == 1 && (!options->replicas || sl_group_size(options->replicas) == 1);
-    double obstacles = runtime->host || (threads && !alone) || sl_overlap_read_switch(&off) != SL_OK || off;
+    SL_TRY(share_device(runtime, &shared));
+    bool is_read = sl_overlap_read_switch(&wish) == SL_OK;
+    double obstacles =
+        runtime->host || (shared && wish != SL_OVERLAP_ON) || (threads && !alone) || !is_read || wish == SL_OVERLAP_OFF;
     SL_TRY(sl_group_all_reduce(runtime->group, &obstacles, 1, SL_F64, SL_REDUCE_MAX));
     *out = obstacles == 0;
 done:

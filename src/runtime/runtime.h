@@ -134,8 +134,10 @@ static inline bool sl_runtime_is_link_message(const sl_runtime *runtime, const s
         return false;
     }
 }
-/* SLUICE_OVERLAP. *off: halves of an OVERLAP_F_B run one after the other also if a device could run both. */
-SL_MUST_CHECK sl_status sl_overlap_read_switch(bool *off);
+/* What SLUICE_OVERLAP says of the halves of an OVERLAP_F_B: nothing; at the same time also on a device that ranks share; one
+ * after the other. */
+typedef enum sl_overlap_wish { SL_OVERLAP_UNSAID, SL_OVERLAP_ON, SL_OVERLAP_OFF } sl_overlap_wish;
+SL_MUST_CHECK sl_status sl_overlap_read_switch(sl_overlap_wish *out);
 /* Sums of tied gradients, then the update, to the stream. */
 SL_MUST_CHECK sl_status sl_runtime_give_update(sl_runtime *runtime);
 /* Runs all actions of the program. A failure has been told to all ranks when it returns. */

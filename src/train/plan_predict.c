@@ -186,8 +186,9 @@ static sl_status compile(sl_train_plan *plan, const sl_device *device, const sl_
     const sl_train_config *config = plan->config;
     sl_arg_spec args[SL_PLAN_ARGS];
     int arg_count = sl_plan_args(plan, args);
-    bool share_queues = plan->threads && sl_train_plan_ranks(plan) > 1, off = false;
-    if (sl_overlap_read_switch(&off) != SL_OK)
+    bool share_queues = plan->threads && sl_train_plan_ranks(plan) > 1;
+    sl_overlap_wish wish = SL_OVERLAP_UNSAID; /* each rank has a device of its own */
+    if (sl_overlap_read_switch(&wish) != SL_OK)
         return sl_fail_context(SL_ERR_ARGUMENT, "plan");
     const sl_pipeline_options options = { .schedule = plan->schedule,
                                           .stages = descs,
@@ -199,7 +200,8 @@ static sl_status compile(sl_train_plan *plan, const sl_device *device, const sl_
                                           .shard_group = plan->shard == SL_SHARD_NONE ? 0 : plan->shard_group,
                                           .unsharded_stages = plan->unsharded,
                                           .offload_bytes = plan->offload,
-                                          .overlaps = !sl_device_is_host(device) && !share_queues && !off,
+                                          .overlaps =
+                                              !sl_device_is_host(device) && !share_queues && wish != SL_OVERLAP_OFF,
                                           .messages = choose_messages(plan, device) };
     sl_status status = sl_pipeline_compile(&options, &plan->pipeline);
     if (status == SL_ERR_SCHEDULE)

@@ -42,7 +42,7 @@ run 0 "$SLUICE" "${arguments[@]}" --run.out=one
 run 0 "$SLUICE" "${arguments[@]}" --run.out=one-LoopedBFS --parallel.schedule=LoopedBFS
 start train_case ZBVZeroBubble 4 threads device
 start train_case LoopedBFS 2 threads device
-start train_case DualPipeV 2 processes device
+SLUICE_OVERLAP=on start train_case DualPipeV 2 processes device # ranks that share a GPU do not overlap by themselves
 start train_case auto 4 processes device
 start train_case 1F1B 2 threads host
 start train_case Interleaved1F1B 2 processes host
