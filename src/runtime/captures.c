@@ -109,7 +109,8 @@ static sl_status create_halves(sl_runtime *runtime)
         any = any || runtime->train.instrs[i].beside;
     if (!any || runtime->trace.capacity)
         return SL_OK;
-    halves->scratch = (char *)runtime->blocks.scratch + runtime->pipeline->ranks[runtime->rank].beside_at;
+    if (runtime->blocks.scratch) /* else no phase needs any */
+        halves->scratch = (char *)runtime->blocks.scratch + runtime->pipeline->ranks[runtime->rank].beside_at;
     SL_TRY(sl_event_create(runtime->device, &halves->parted));
     SL_TRY(sl_event_create(runtime->device, &halves->joined));
     SL_TRY(sl_stream_create(runtime->device, &halves->stream));
