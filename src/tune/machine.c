@@ -17,6 +17,7 @@ enum { REPEATS = 9, SMALL = 8, ROUNDS = 20, MOST_BYTES = 32 << 20, LEAST_BYTES =
 typedef struct machine_probe {
     const tune_model *model;
     int ranks;
+    double cores;      /* ranks that can work at once */
     double grad_bytes; /* of the whole model */
     double elements;   /* of its parameters */
 } machine_probe;
@@ -213,6 +214,13 @@ static size_t cache_bytes(void)
     return bytes > LEAST_BYTES && bytes < MOST_BYTES ? (size_t)bytes : MOST_BYTES;
 }
 
+/* What a pipeline of all ranks loses if they share cores. */
+static sl_status time_waking(machine_rank *rank)
+{
+    tune_machine *found = &rank->found;
+    return sl_tune_measure_waking(rank->world, rank->probe->cores, found->messages.latency, &found->waking);
+}
+
 /* What they do all at once. */
 static sl_status time_work(machine_rank *rank)
 {
@@ -278,6 +286,7 @@ static void keep_less(const tune_machine *found, double share, tune_machine *out
 {
     out->round = less(out->round, found->round);
     out->update = less(out->update, found->update * share);
+    out->waking = less(out->waking, found->waking);
     out->messages.latency = less(out->messages.latency, found->messages.latency);
     out->messages.bandwidth = fmax(out->messages.bandwidth, found->messages.bandwidth);
     out->exchange_count = found->exchange_count;
@@ -349,12 +358,14 @@ done:
 sl_status sl_tune_measure_machine(const tune_model *model, int ranks, double cores, tune_machine *machine)
 {
     sl_status status = SL_OK;
-    machine_probe probe = { .model = model, .ranks = ranks };
+    machine_probe probe = { .model = model, .ranks = ranks, .cores = cores };
     tune_machine found = { 0 };
     if (ranks < 2)
         return SL_OK;
     count_model(&probe);
     SL_TRY(play_ranks(&probe, &(sl_group_options){ .spin_us = -1 }, time_waits, &found));
+    if (ranks > cores && cores > 1)
+        SL_TRY(play_ranks(&probe, NULL, time_waking, &found));
     SL_TRY(play_ranks(&probe, NULL, time_work, &found));
     keep_less(&found, fmin(1, cores / ranks), machine);
 done:

@@ -400,22 +400,23 @@ sl_status sl_tune_measure_costs(const tune_model *model, int ranks, int cores, t
 {
     sl_status status = SL_OK;
     sl_device *device = NULL;
+    double crowd = 0;
     chain all = { .kind_count = model->kind_count,
                   .packs = costs->packs,
                   .threads = (int)model->config->parallel.threads,
                   .device = model->plan->device,
                   .gate = PTHREAD_MUTEX_INITIALIZER };
-    bool crowded = ranks > cores && costs->measured == 0;
-    double crowd = 0;
     SL_TRY(sl_device_open(all.device, &(sl_device_options){ .threads = all.threads }, &device));
     SL_TRY(build_chain(model, costs, device, &all));
-    if (crowded) {
+    if (ranks > cores) {
         SL_TRY(run_copies(&all, ranks, NULL));
-        crowd = all.whole;
+        crowd = costs->crowd > 0 ? fmin(costs->crowd, all.whole) : all.whole;
     }
     SL_TRY(run_copies(&all, ranks < cores ? ranks : cores, costs));
-    if (crowded)
-        costs->crowded = fmax(1, crowd / all.whole);
+    if (ranks > cores) {
+        costs->crowd = crowd;
+        costs->crowded = fmax(1, crowd / costs->measured);
+    }
 done:
     for (int u = 0; u < all.count; u++)
         sl_stage_program_destroy(all.programs[u]);

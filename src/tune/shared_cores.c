@@ -157,13 +157,28 @@ static void pass_time(const core_share *share, int device, double step)
 
 /* ---- Time ------------------------------------------------------------------------------------ */
 
+/* How much longer work takes because a woken rank may wait on its waker's core while another core is idle: not if one rank
+ * of the pipeline works at a time or none wakes another, and most if the pipeline could keep all of its cores busy. */
+static double waking_loss(const core_share *share, double active, double cores)
+{
+    double busy = fmin(active, cores);
+    if (share->rank_count < 2 || share->stages->waking <= 1 || busy <= 1)
+        return 1;
+    return 1 + (share->stages->waking - 1) * (busy - 1) / (cores - 1);
+}
+
+/* Of each rank that is at work, as a share of that on a core of its own without others. */
+static double speed_of(const core_share *share, double active, double copies, double cores)
+{
+    double speed = active * copies > cores ? cores / (active * copies * fmax(1, share->stages->crowded)) : 1;
+    return share->turns ? 1 : speed / waking_loss(share, active, cores / copies);
+}
+
 /* Goes on to the next end, arrival or turn. False: all is done; an order that cannot run leaves ends of INFINITY. */
 static bool advance_time(core_share *share, double copies, double cores, double *ends)
 {
     int active = start_ready(share);
-    double speed = 1, step = INFINITY;
-    if (!share->turns && active * copies > cores)
-        speed = cores / (active * copies * fmax(1, share->stages->crowded));
+    double speed = speed_of(share, active, copies, cores), step = INFINITY;
     for (int d = 0; d < share->device_count; d++) {
         give_turn(share, d);
         step = fmin(step, next_turn(share, d));

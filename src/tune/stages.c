@@ -110,6 +110,7 @@ sl_status sl_tune_make_stages(sl_tune *tune, const tune_candidate *candidate, tu
     tune_stages made = { .count = candidate->pp * candidate->chunks };
     SL_TRY(find_costs(tune, candidate, &costs));
     made.crowded = costs->crowded;
+    made.waking = tune->setting.machine.waking;
     SL_TRY(SL_NEW_ARRAY(made.cuts, made.count));
     SL_TRY(SL_NEW_ARRAY(made.costs, made.count));
     SL_TRY(SL_NEW_ARRAY(made.hops, (int64_t)6 * made.count));

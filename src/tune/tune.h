@@ -52,6 +52,7 @@ typedef struct tune_costs {
     int recompute;
     bool packs;       /* a step has several microbatches: train packs weights once for all of them */
     double measured;  /* seconds of all kinds and phases, once each; 0: not measured */
+    double crowd;     /* the same with all ranks at once, if they are more than the cores */
     double crowded;   /* how much longer work takes while all ranks share the cores; 0: they have one each */
     tune_cost *kinds; /* (kind_count) */
 } tune_costs;
@@ -65,7 +66,7 @@ SL_MUST_CHECK sl_status sl_tune_count_costs(const tune_model *model, const sl_cl
  * less stays. */
 SL_MUST_CHECK sl_status sl_tune_measure_costs(const tune_model *model, int ranks, int cores, tune_costs *costs);
 
-/* ---- What ranks cost each other (machine.c) --------------------------------------------------- */
+/* ---- What ranks cost each other (machine.c, waking.c) ----------------------------------------- */
 
 enum { TUNE_EXCHANGES = 16 };
 
@@ -83,12 +84,17 @@ typedef struct tune_machine {
     sl_cluster_link messages; /* between two ranks */
     tune_exchange exchanges[TUNE_EXCHANGES];
     int exchange_count;
+    double waking; /* how much longer work takes while ranks of a pipeline wake each other on all of too few cores */
 } tune_machine;
 
 double sl_tune_cores(void); /* that this process may use */
 /* Measures it; measured again, the less stays. cores: ranks that can work at once. */
 SL_MUST_CHECK sl_status sl_tune_measure_machine(const tune_model *model, int ranks, double cores,
                                                 tune_machine *machine);
+
+/* tune_machine's waking. Collective over all ranks, which are more than the cores; these are several. hop: seconds of a
+ * small message. */
+SL_MUST_CHECK sl_status sl_tune_measure_waking(sl_group *world, double cores, double hop, double *out);
 
 /* ---- Time and memory of a step (time.c, shared_cores.c, memory.c) ----------------------------- */
 
@@ -118,6 +124,7 @@ typedef struct tune_stages {
     double *hops;         /* seconds from stage s to s + 1 */
     double *kept, *scratch, *params, *grads, *elements;
     double crowded; /* of the costs */
+    double waking;  /* of the machine */
 } tune_stages;
 
 /* What units cost a stage: seconds, and bytes that it holds all the time and for each microbatch in flight. */
@@ -161,7 +168,8 @@ SL_MUST_CHECK sl_status sl_tune_find_memory(const tune_setting *setting, const t
                                             const sl_timeline *timeline, tune_candidate *candidate);
 
 /* When each rank has run its actions if `copies` pipelines share `cores`: ends (ranks). While more ranks than cores are at
- * work they take stages->crowded times as long. */
+ * work they take stages->crowded times as long. While those of a pipeline keep all of its share of the cores busy they
+ * take stages->waking times as long; less with fewer busy cores, and no longer with one. */
 SL_MUST_CHECK sl_status sl_tune_share_cores(const sl_schedule *schedule, const tune_stages *stages, int copies,
                                             double cores, double *ends);
 

@@ -93,6 +93,8 @@ static double end_by_ticks(const sl_schedule *schedule, const tune_stages *stage
         idle = working ? 0 : idle + 1;
         double speed = fmin(1, cores / fmax(1, working * copies));
         speed /= working * copies > cores ? fmax(1, stages->crowded) : 1;
+        if (working > 1 && cores > copies)
+            speed /= 1 + fmax(0, stages->waking - 1) * (fmin(cores, working * copies) - copies) / (cores - copies);
         self.now += tick;
         for (int r = 0; r < ranks; r++) {
             self.left[r] -= works[r] ? tick * speed : 0;
@@ -135,9 +137,11 @@ static void ranks_that_share_cores_take_as_long_as_in_small_ticks(void **state)
             costs[s] = (sl_stage_cost){ .f = draw(0.5, 2), .i = draw(0.5, 2), .w = draw(0.5, 2), .b = draw(1, 4) };
             hops[s] = draw(0, 0.5);
         }
-        const tune_stages stages = {
-            .count = count, .costs = costs, .hops = hops, .crowded = round % 2 ? draw(1, 1.5) : 0
-        };
+        const tune_stages stages = { .count = count,
+                                     .costs = costs,
+                                     .hops = hops,
+                                     .crowded = round % 2 ? draw(1, 1.5) : 0,
+                                     .waking = round % 3 ? draw(1, 1.5) : 0 };
         double cores = floor(draw(1, 1 + ranks * copies));
         assert_int_equal(sl_tune_share_cores(schedule, &stages, copies, cores, ends), SL_OK);
         for (int r = 0; r < ranks; r++)
@@ -149,6 +153,40 @@ static void ranks_that_share_cores_take_as_long_as_in_small_ticks(void **state)
                      ticked);
         sl_schedule_destroy(schedule);
     }
+}
+
+/* Three microbatches through so many ranks, a second each. */
+static void find_forward_ends(int ranks, double cores, double waking, double *ends)
+{
+    sl_schedule *schedule = NULL;
+    sl_stage_cost costs[] = { { .f = 1 }, { .f = 1 }, { .f = 1 } };
+    double hops[3] = { 0 };
+    const tune_stages stages = { .count = ranks, .costs = costs, .hops = hops, .waking = waking };
+    const sl_generate_options options = { .name = "ForwardOnly", .ranks = ranks, .microbatches = 3 };
+    assert_int_equal(sl_schedule_generate(&options, &schedule), SL_OK);
+    assert_int_equal(sl_tune_share_cores(schedule, &stages, 1, cores, ends), SL_OK);
+    sl_schedule_destroy(schedule);
+}
+
+static void waking_slows_ranks_by_the_share_of_cores_that_are_busy(void **state)
+{
+    (void)state;
+    double none[3], one[3], ends[3];
+    /* One, two, three, two and one rank at work. */
+    find_forward_ends(3, 2, 1.25, ends);
+    const double two_cores_ends[] = { 1 + 1.25 + 1.5 * 1.25, 1 + 1.25 + 1.5 * 1.25 + 1.25,
+                                      1 + 1.25 + 1.5 * 1.25 + 1.25 + 1 };
+    for (int r = 0; r < 3; r++)
+        assert_true(fabs(ends[r] - two_cores_ends[r]) < 1e-9);
+    find_forward_ends(3, 3, 1.25, ends); /* two of three cores: half of the loss */
+    const double three_cores_ends[] = { 1 + 1.125 + 1.25, 1 + 1.125 + 1.25 + 1.125, 1 + 1.125 + 1.25 + 1.125 + 1 };
+    for (int r = 0; r < 3; r++)
+        assert_true(fabs(ends[r] - three_cores_ends[r]) < 1e-9);
+    find_forward_ends(3, 2, 0, none);
+    find_forward_ends(3, 2, 1, one);
+    assert_memory_equal(none, one, sizeof none);
+    find_forward_ends(1, 2, 1.25, ends); /* nobody to wake */
+    assert_true(ends[0] == 3);
 }
 
 /* ---- Turns on a GPU -------------------------------------------------------------------------- */
@@ -377,7 +415,9 @@ static void everything_that_ranks_cost_each_other_is_measured(void **state)
     assert_true(tune->setting.update_seconds == machine->update);
     assert_true(tune->cluster.inside.latency == machine->messages.latency);
     tune_machine again = *machine;
+    again.waking = 0;
     assert_int_equal(sl_tune_measure_machine(&tune->model, 2, 2, &again), SL_OK);
+    assert_true(again.waking == 0); /* a core each */
     assert_true(again.round <= machine->round && again.update <= machine->update);
     assert_true(again.exchanges[0].all_reduce <= machine->exchanges[0].all_reduce);
     double packing[2] = { 0 }; /* steps of one microbatch, and of several: these pack weights once */
@@ -398,12 +438,14 @@ static void failures_while_the_machine_is_measured_end_all_threads(void **state)
     for (int64_t n = 0;; n += 1 + n) {
         tune_machine machine = { .round = 7 };
         sl_alloc_fail_after(n);
-        sl_status status = sl_tune_measure_machine(&tune->model, 2, 2, &machine);
+        sl_status status = sl_tune_measure_machine(&tune->model, 3, 2, &machine);
         sl_alloc_fail_after(-1);
-        if (status == SL_OK)
+        if (status == SL_OK) {
+            assert_true(machine.waking >= 1); /* three ranks share two cores */
             break;
+        }
         assert_int_equal(status, SL_ERR_MEMORY);
-        assert_true(machine.round == 7 && machine.update == 0);
+        assert_true(machine.round == 7 && machine.update == 0 && machine.waking == 0);
         failures++;
     }
     assert_true(failures > 5);
@@ -432,6 +474,7 @@ int main(void)
         cmocka_unit_test(processes_take_turns_on_a_gpu),
         cmocka_unit_test(turns_take_as_long_as_in_small_ticks),
         cmocka_unit_test(ranks_that_share_cores_take_as_long_as_in_small_ticks),
+        cmocka_unit_test(waking_slows_ranks_by_the_share_of_cores_that_are_busy),
         cmocka_unit_test(replicas_pay_for_what_was_measured_of_their_exchange),
         cmocka_unit_test(a_rank_without_a_spare_core_exchanges_while_it_waits),
         cmocka_unit_test(everything_that_ranks_cost_each_other_is_measured),
