@@ -3,6 +3,11 @@
 #include "tools/sluice/command.h"
 #include "tools/sluice/options.h"
 
+#include <sluice/nn.h>
+#include <sluice/shard.h>
+
+#include "base/alloc.h"
+
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -31,6 +36,31 @@ int64_t bench_peak_rss(void)
 {
     struct rusage self;
     return getrusage(RUSAGE_SELF, &self) == 0 ? (int64_t)self.ru_maxrss * 1024 : 0;
+}
+
+sl_status bench_init_weights(sl_runtime *runtime)
+{
+    sl_status status = SL_OK;
+    int count = 0;
+    float *values = NULL;
+    sl_stream *stream = sl_runtime_stream(runtime);
+    const sl_param *params = sl_runtime_params(runtime, &count);
+    for (int i = 0; i < count; i++) {
+        sl_param_info info = { params[i].name, SL_F32, params[i].shape, params[i].init };
+        int64_t elements = params[i].held.count;
+        sl_dtype dtype = params[i].data.meta.dtype;
+        SL_TRY(sl_alloc((size_t)elements + 1, sizeof *values, (void **)&values));
+        sl_param_init(&info, 1, params[i].held.first, elements, values);
+        SL_TRY(sl_f32_convert(values, elements, dtype, values));
+        SL_TRY(sl_stream_copy(stream, SL_COPY_HOST_TO_DEVICE, params[i].data.data, values,
+                              (size_t)elements * sl_dtype_size(dtype)));
+        SL_TRY(sl_stream_synchronize(stream));
+        sl_free(values);
+        values = NULL;
+    }
+done:
+    sl_free(values);
+    return status;
 }
 
 int cmd_bench(int argc, char **argv)

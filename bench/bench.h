@@ -5,7 +5,7 @@
 #ifndef SLUICE_BENCH_H
 #define SLUICE_BENCH_H
 
-#include <sluice/base.h>
+#include <sluice/runtime.h>
 
 #define BENCH_LIST(X)                                                                                                  \
     X(comm, "Times messages between two ranks beside memcpy")                                                          \
@@ -26,5 +26,8 @@ BENCH_LIST(BENCH_DECLARE)
 
 /* The most memory that this process has held so far, in bytes. */
 int64_t bench_peak_rss(void);
+
+/* Gives what this rank holds of all parameters their initial values. */
+sl_status bench_init_weights(sl_runtime *runtime);
 
 #endif

@@ -1,5 +1,6 @@
 /* One case of `sluice bench pipeline`: ranks that train, and the mean costs of their stages. */
 #include "pipeline_measure.h"
+#include "bench.h"
 #include "tools/sluice/ranks.h"
 
 #include "base/alloc.h"
@@ -71,30 +72,6 @@ sl_status pipeline_cut_model(const pipeline_options *options, int stages, sl_par
     SL_TRY(sl_graph_partition(graph, &spec, out));
 done:
     sl_graph_destroy(graph);
-    return status;
-}
-
-static sl_status init_weights(sl_runtime *runtime)
-{
-    sl_status status = SL_OK;
-    int count = 0;
-    float *values = NULL;
-    sl_stream *stream = sl_runtime_stream(runtime);
-    const sl_param *params = sl_runtime_params(runtime, &count);
-    for (int i = 0; i < count; i++) {
-        const sl_view *data = &params[i].data;
-        sl_param_info info = { params[i].name, SL_F32, data->meta.shape, params[i].init };
-        int64_t elements = sl_meta_count(&data->meta);
-        SL_TRY(sl_alloc((size_t)elements, sizeof *values, (void **)&values));
-        sl_param_init(&info, 1, 0, elements, values);
-        SL_TRY(sl_f32_convert(values, elements, data->meta.dtype, values));
-        SL_TRY(sl_stream_copy(stream, SL_COPY_HOST_TO_DEVICE, data->data, values, sl_meta_bytes(&data->meta)));
-        SL_TRY(sl_stream_synchronize(stream));
-        sl_free(values);
-        values = NULL;
-    }
-done:
-    sl_free(values);
     return status;
 }
 
@@ -175,7 +152,7 @@ static sl_status set_up(shared_case *shared, pipeline_rank *state)
         state->stage_count++;
     }
     SL_TRY(create_runtime(shared, state));
-    SL_TRY(init_weights(state->runtime));
+    SL_TRY(bench_init_weights(state->runtime));
     SL_TRY(create_optimizer(state));
     SL_TRY(pipeline_fill_batch(options, &state->tokens));
 done:

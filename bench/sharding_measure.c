@@ -1,9 +1,10 @@
 /* One case of `sluice bench sharding`: ranks that train as replicas of a pipeline, and the same collectives alone. */
 #include "sharding_measure.h"
+#include "bench.h"
+#include "tools/sluice/ranks.h"
 
 #include "base/alloc.h"
 #include "runtime/runtime.h"
-#include "tools/sluice/ranks.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,31 +57,6 @@ static void rank_free(sharding_rank *rank)
     sl_free(rank->tokens);
 }
 
-static sl_status init_weights(sl_runtime *runtime)
-{
-    sl_status status = SL_OK;
-    int count = 0;
-    float *values = NULL;
-    sl_stream *stream = sl_runtime_stream(runtime);
-    const sl_param *params = sl_runtime_params(runtime, &count);
-    for (int i = 0; i < count; i++) {
-        sl_param_info info = { params[i].name, SL_F32, params[i].shape, params[i].init };
-        int64_t elements = params[i].held.count;
-        sl_dtype dtype = params[i].data.meta.dtype;
-        SL_TRY(sl_alloc((size_t)elements + 1, sizeof *values, (void **)&values));
-        sl_param_init(&info, 1, params[i].held.first, elements, values);
-        SL_TRY(sl_f32_convert(values, elements, dtype, values));
-        SL_TRY(sl_stream_copy(stream, SL_COPY_HOST_TO_DEVICE, params[i].data.data, values,
-                              (size_t)elements * sl_dtype_size(dtype)));
-        SL_TRY(sl_stream_synchronize(stream));
-        sl_free(values);
-        values = NULL;
-    }
-done:
-    sl_free(values);
-    return status;
-}
-
 static sl_status build_half(const shared_case *shared, const sharding_rank *rank, sl_group *replicas,
                             bench_pipeline_half *half)
 {
@@ -107,7 +83,7 @@ static sl_status build_half(const shared_case *shared, const sharding_rank *rank
                                          .unsharded_stages = shared->options.unsharded,
                                          .trace_events = TRACE_EVENTS };
     SL_TRY(sl_runtime_create(&runtime, &half->runtime));
-    SL_TRY(init_weights(half->runtime));
+    SL_TRY(bench_init_weights(half->runtime));
 done:
     return status;
 }

@@ -207,13 +207,11 @@ done:
 
 /* ---- In steps -------------------------------------------------------------------------------- */
 
-typedef enum collective_name { ALL_GATHER = 1, REDUCE_SCATTER, SUM, BROADCAST } collective_name;
-
 /* In polled steps all ranks compare what they are about to do. */
-static sl_status compare(const carried_collective *collective, collective_name name, int64_t count, int64_t more)
+static sl_status compare(const carried_collective *collective, sl_collective what, int64_t count, int64_t more)
 {
     sl_status status = SL_OK;
-    const int64_t plain[] = { name, count, more };
+    const int64_t plain[] = { what, count, more };
     uint64_t own = sl_hash_bytes(plain, sizeof plain);
     if (!sl_device_words_are_polled(collective->head.words))
         return SL_OK;
@@ -244,7 +242,7 @@ static sl_status all_gather(sl_device_collective *head, const sl_bucket_item *it
     const carried_collective *collective = (carried_collective *)head;
     const sl_carrier *carrier = collective->comm->carrier;
     int64_t total = sl_bucket_count(items, count);
-    status = compare(collective, ALL_GATHER, total, count);
+    status = compare(collective, SL_COLLECTIVE_ALL_GATHER, total, count);
     if (status != SL_OK || total == 0)
         return status;
     SL_TRY(carrier->begin(collective->comm));
@@ -261,7 +259,7 @@ static sl_status broadcast(sl_device_collective *head, int root, void *data, siz
 {
     sl_status status = SL_OK;
     const carried_collective *collective = (carried_collective *)head;
-    SL_TRY(compare(collective, BROADCAST, (int64_t)bytes, root));
+    SL_TRY(compare(collective, SL_COLLECTIVE_BROADCAST, (int64_t)bytes, root));
     if (bytes == 0)
         return SL_OK;
     SL_TRY(collective->comm->carrier->broadcast(collective->comm, data, bytes, root, stream));
@@ -362,7 +360,7 @@ static sl_status reduce_scatter(sl_device_collective *head, const sl_bucket_item
     const carried_collective *collective = (carried_collective *)head;
     int64_t total = sl_bucket_count(items, count);
     sl_scatter_sum what = sl_scatter_sum_of(head, items, count, rows, dtype);
-    SL_TRY(compare(collective, REDUCE_SCATTER, total, (int64_t)dtype * 4096 + rows));
+    SL_TRY(compare(collective, SL_COLLECTIVE_REDUCE_SCATTER, total, (int64_t)dtype * 4096 + rows));
     if (total > 0)
         SL_TRY(head->any_order ? scatter_in_any_order(collective, &what, stream)
                                : scatter_in_order(collective, &what, total, stream));
@@ -502,7 +500,7 @@ static sl_status sum_parts(sl_device_collective *head, const sl_device_part *par
     const carried_collective *collective = (carried_collective *)head;
     sl_parts_sum what = sl_parts_sum_of(head, parts, part_count, count, dtype);
     bool one_each = part_count == head->ranks && what.most_parts == 1;
-    SL_TRY(compare(collective, SUM, count, (int64_t)dtype * 4096 + part_count));
+    SL_TRY(compare(collective, SL_COLLECTIVE_ALL_REDUCE, count, (int64_t)dtype * 4096 + part_count));
     if (count == 0)
         return SL_OK;
     if (!head->any_order || !one_each)

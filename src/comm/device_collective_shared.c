@@ -116,12 +116,10 @@ done:
 
 /* ---- Turns ----------------------------------------------------------------------------------- */
 
-typedef enum collective_kind { ALL_GATHER = 1, REDUCE_SCATTER, SUM, BROADCAST } collective_kind;
-
 /* What all ranks must agree on is part of the tag. */
-static void begin(shared_collective *collective, collective_kind kind, int64_t count, int64_t more)
+static void begin(shared_collective *collective, sl_collective what, int64_t count, int64_t more)
 {
-    const int64_t plain[] = { kind, count, more };
+    const int64_t plain[] = { what, count, more };
     uint64_t hash = sl_hash_bytes(plain, sizeof plain);
     collective->tag = (uint32_t)(hash ^ hash >> 32);
     collective->turn = 0;
@@ -199,7 +197,7 @@ static sl_status all_gather(sl_device_collective *head, const sl_bucket_item *it
     sl_status status = SL_OK;
     shared_collective *collective = (shared_collective *)head;
     int64_t total = sl_bucket_count(items, count), most = (int64_t)collective->half_bytes;
-    begin(collective, ALL_GATHER, total, count);
+    begin(collective, SL_COLLECTIVE_ALL_GATHER, total, count);
     for (int64_t at = 0; at < total; at += most, collective->turn++) {
         const sl_bucket_walk window = sl_bucket_window(items, count, at, most);
         SL_TRY(gather_window(collective, &window, stream));
@@ -214,7 +212,7 @@ static sl_status broadcast(sl_device_collective *head, int root, void *data, siz
     sl_status status = SL_OK;
     shared_collective *collective = (shared_collective *)head;
     size_t most = collective->half_bytes;
-    begin(collective, BROADCAST, (int64_t)bytes, root);
+    begin(collective, SL_COLLECTIVE_BROADCAST, (int64_t)bytes, root);
     for (size_t at = 0; at < bytes; at += most, collective->turn++) {
         char *place = (char *)data + at;
         size_t some = bytes - at < most ? bytes - at : most;
@@ -278,7 +276,7 @@ static sl_status reduce_scatter(sl_device_collective *head, const sl_bucket_item
     int64_t total = sl_bucket_count(items, count), most = 0;
     sl_scatter_sum what = sl_scatter_sum_of(head, items, count, rows, dtype);
     SL_TRY(sl_collective_slot(collective->half_bytes, head->ranks, dtype, &what.slot, &most));
-    begin(collective, REDUCE_SCATTER, total, (int64_t)dtype * 4096 + rows);
+    begin(collective, SL_COLLECTIVE_REDUCE_SCATTER, total, (int64_t)dtype * 4096 + rows);
     for (int64_t at = 0; at < total; at += most, collective->turn++) {
         const sl_bucket_walk window = sl_bucket_window(items, count, at, most);
         SL_TRY(scatter_window(collective, &what, &window, stream));
@@ -345,7 +343,7 @@ static sl_status sum_parts(sl_device_collective *head, const sl_device_part *par
     shared_collective *collective = (shared_collective *)head;
     sl_parts_sum what = sl_parts_sum_of(head, parts, part_count, count, dtype);
     SL_TRY(sl_collective_slot(collective->half_bytes, head->ranks * what.most_parts, dtype, &what.slot, &what.piece));
-    begin(collective, SUM, count, (int64_t)dtype * 4096 + part_count);
+    begin(collective, SL_COLLECTIVE_ALL_REDUCE, count, (int64_t)dtype * 4096 + part_count);
     for (int64_t round = 0; sl_parts_sum_has(&what, round); round++) {
         SL_TRY(sum_piece(collective, &what, round, stream));
         collective->turn++;

@@ -22,24 +22,9 @@ static void SL_PRINTF(1, 2) complain(const char *format, ...)
 static void check_close(const op_case *c, const char *what, int number, const sl_view *given, const sl_view *expected,
                         double tolerance)
 {
-    double error = 0, norm = 0, largest = -1;
-    int64_t count = sl_meta_count(&expected->meta), worst = 0;
-    for (int64_t i = 0; i < count; i++) {
-        double a = get(given, i), b = get(expected, i);
-        if (a == b || (isnan(a) && isnan(b)))
-            continue;
-        double difference = fabs(a - b);
-        if (!(difference <= largest)) {
-            largest = difference;
-            worst = i;
-        }
-        error += difference * difference;
-        norm += b * b;
-    }
-    if (!(sqrt(error) <= tolerance * (sqrt(norm) + 1e-3 * sqrt((double)count))))
-        complain("%s %s -> %s, tensor %d: element %lld is %.9g, expected %.9g (error %.3g of norm %.3g)", what,
-                 c->inputs, c->outputs, number, (long long)worst, get(given, worst), get(expected, worst), sqrt(error),
-                 sqrt(norm));
+    char text[160];
+    if (!is_close(given, expected, tolerance, text, sizeof text))
+        complain("%s %s -> %s, tensor %d: %s", what, c->inputs, c->outputs, number, text);
 }
 
 static void reference(const op_case *c, args *inputs, args *outputs, bool accumulate)

@@ -78,6 +78,18 @@ static void place_close(place *at)
     sl_device_close(at->device);
 }
 
+/* The end of every rank's body: a failure reaches the others and frees the streams of this rank, which are then waited
+ * for. */
+static sl_status leave(link_ring *ring, int rank, place *at, sl_status status)
+{
+    if (status != SL_OK)
+        sl_group_fail(ring->groups[rank], status);
+    if (status != SL_OK && at->words)
+        sl_device_words_free_streams(at->words, (sl_stream *[]){ at->in, at->out }, 2);
+    place_close(at);
+    return status;
+}
+
 static sl_message message_of(int64_t step, int microbatch)
 {
     return (sl_message){
@@ -167,12 +179,7 @@ static sl_status run_steps(link_ring *ring, int rank)
     for (int64_t step = 0; step < 8; step++)
         SL_TRY(run_step(ring, &at, rank, step, step % 3 == 0));
 done:
-    if (status != SL_OK)
-        sl_group_fail(ring->groups[rank], status);
-    if (status != SL_OK && at.words)
-        sl_device_words_free_streams(at.words, (sl_stream *[]){ at.in, at.out }, 2);
-    place_close(&at);
-    return status;
+    return leave(ring, rank, &at, status);
 }
 
 static void *play(void *user)
@@ -210,6 +217,14 @@ static void run_ring(link_ring *made, int capacity, rank_body body)
         sl_group_close(made->groups[r]);
 }
 
+static void assert_all_succeeded(const link_ring *made)
+{
+    for (int r = 0; r < RANKS; r++) {
+        if (made->status[r] != SL_OK)
+            fail_msg("messages '%s' with capacity %d, rank %d: %s", made->way, made->capacity, r, made->messages[r]);
+    }
+}
+
 /* ---- All ways ------------------------------------------------------------------------------- */
 
 static void messages_of_many_steps_arrive_whole_and_in_order(void **state)
@@ -218,10 +233,7 @@ static void messages_of_many_steps_arrive_whole_and_in_order(void **state)
     for (int capacity = 1; capacity <= MESSAGES + 1; capacity += 2) {
         link_ring made;
         run_ring(&made, capacity, run_steps);
-        for (int r = 0; r < RANKS; r++) {
-            if (made.status[r] != SL_OK)
-                fail_msg("capacity %d, rank %d: %s", capacity, r, made.messages[r]);
-        }
+        assert_all_succeeded(&made);
     }
 }
 
@@ -240,12 +252,7 @@ static sl_status send_another(link_ring *ring, int rank)
     }
     SL_TRY(end_step(&at));
 done:
-    if (status != SL_OK)
-        sl_group_fail(ring->groups[rank], status);
-    if (at.words)
-        sl_device_words_free_streams(at.words, (sl_stream *[]){ at.in, at.out }, 2);
-    place_close(&at);
-    return status;
+    return leave(ring, rank, &at, status);
 }
 
 static void another_message_than_expected_is_found(void **state)
@@ -276,12 +283,7 @@ static sl_status fail_early(link_ring *ring, int rank)
     }
     SL_TRY(end_step(&at));
 done:
-    if (status != SL_OK)
-        sl_group_fail(ring->groups[rank], status);
-    if (at.words)
-        sl_device_words_free_streams(at.words, (sl_stream *[]){ at.in, at.out }, 2);
-    place_close(&at); /* waits for the streams */
-    return status;
+    return leave(ring, rank, &at, status);
 }
 
 static void a_failure_frees_the_streams_that_wait(void **state)
@@ -306,8 +308,7 @@ static void every_link_has_a_communicator_from_the_start(void **state)
     link_ring made;
     int opened = 0;
     run_ring(&made, 2, run_steps);
-    for (int r = 0; r < RANKS; r++)
-        assert_int_equal(made.status[r], SL_OK);
+    assert_all_succeeded(&made);
     assert_int_equal(test_nccl_count(&opened), 0);
     assert_int_equal(opened, 2 * CHANNELS);
 }
@@ -331,10 +332,7 @@ static void without_communicators_there_are_no_links_and_a_reason(void **state)
     test_nccl_refuse(true);
     run_ring(&made, 1, expect_refusal);
     test_nccl_refuse(false);
-    for (int r = 0; r < RANKS; r++) {
-        if (made.status[r] != SL_OK)
-            fail_msg("rank %d: %s", r, made.messages[r]);
-    }
+    assert_all_succeeded(&made);
 }
 
 static void *fail_soon(void *user)
@@ -388,12 +386,7 @@ static sl_status break_early(link_ring *ring, int rank)
         test_nccl_break();
     SL_TRY(end_step(&at));
 done:
-    if (status != SL_OK)
-        sl_group_fail(ring->groups[rank], status);
-    if (at.links)
-        sl_device_words_free_streams(at.words, (sl_stream *[]){ at.in, at.out }, 2);
-    place_close(&at);
-    return status;
+    return leave(ring, rank, &at, status);
 }
 
 static void an_error_of_nccl_ends_the_step(void **state)
@@ -428,12 +421,7 @@ static sl_status break_mpi(link_ring *ring, int rank)
     }
     SL_TRY(end_step(&at));
 done:
-    if (status != SL_OK)
-        sl_group_fail(ring->groups[rank], status);
-    if (at.links)
-        sl_device_words_free_streams(at.words, (sl_stream *[]){ at.in, at.out }, 2);
-    place_close(&at);
-    return status;
+    return leave(ring, rank, &at, status);
 }
 
 static void an_error_of_mpi_ends_the_step(void **state)
@@ -486,10 +474,7 @@ static void the_next_way_is_taken_if_one_cannot_be_had(void **state)
         test_mpi_refuse(false);
         test_nccl_refuse(false);
         test_device_set_apart(false);
-        for (int r = 0; r < RANKS; r++) {
-            if (made.status[r] != SL_OK)
-                fail_msg("case %zu, rank %d: %s", i, r, made.messages[r]);
-        }
+        assert_all_succeeded(&made);
     }
 }
 
@@ -512,10 +497,7 @@ static void the_environment_can_forbid_them(void **state)
     (void)state;
     link_ring made;
     run_ring(&made, 1, count_links);
-    for (int r = 0; r < RANKS; r++) {
-        if (made.status[r] != SL_OK)
-            fail_msg("rank %d: %s", r, made.messages[r]);
-    }
+    assert_all_succeeded(&made);
 }
 
 static void a_wish_that_means_nothing_is_an_error(void **state)

@@ -533,4 +533,28 @@ HELPER sl_kernel_call call_of(const op_case *c, const args *inputs, const args *
     return call;
 }
 
+/* Whether the error's norm is at most tolerance of the result's; else text says what is farthest off. */
+static inline bool is_close(const sl_view *given, const sl_view *expected, double tolerance, char *text, size_t size)
+{
+    double error = 0, norm = 0, largest = -1;
+    int64_t count = sl_meta_count(&expected->meta), worst = 0;
+    for (int64_t i = 0; i < count; i++) {
+        double a = get(given, i), b = get(expected, i);
+        if (a == b || (isnan(a) && isnan(b)))
+            continue;
+        double difference = fabs(a - b);
+        if (!(difference <= largest)) {
+            largest = difference;
+            worst = i;
+        }
+        error += difference * difference;
+        norm += b * b;
+    }
+    if (sqrt(error) <= tolerance * (sqrt(norm) + 1e-3 * sqrt((double)count)))
+        return true;
+    snprintf(text, size, "element %lld is %.9g, expected %.9g (error %.3g of norm %.3g)", (long long)worst,
+             get(given, worst), get(expected, worst), sqrt(error), sqrt(norm));
+    return false;
+}
+
 #endif

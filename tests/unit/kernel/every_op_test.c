@@ -24,24 +24,9 @@ static void expect(const op_case *c, size_t i, bool accumulate, args *inputs, ar
 
 static void check_close(const op_case *c, const char *what, int number, const sl_view *given, const sl_view *expected)
 {
-    double error = 0, norm = 0, tolerance = c->tolerance > 0 ? c->tolerance : 1e-6;
-    int64_t count = sl_meta_count(&expected->meta), worst = 0;
-    double largest = -1;
-    for (int64_t i = 0; i < count; i++) {
-        double a = get(given, i), b = get(expected, i);
-        if (a == b || (isnan(a) && isnan(b)))
-            continue;
-        double difference = fabs(a - b);
-        if (!(difference <= largest)) {
-            largest = difference;
-            worst = i;
-        }
-        error += difference * difference;
-        norm += b * b;
-    }
-    if (!(sqrt(error) <= tolerance * (sqrt(norm) + 1e-3 * sqrt((double)count))))
-        fail_msg("%s %s, output %d: element %lld is %.9g, expected %.9g (error %.3g of norm %.3g)", what, c->inputs,
-                 number, (long long)worst, get(given, worst), get(expected, worst), sqrt(error), sqrt(norm));
+    char text[160];
+    if (!is_close(given, expected, c->tolerance > 0 ? c->tolerance : 1e-6, text, sizeof text))
+        fail_msg("%s %s, output %d: %s", what, c->inputs, number, text);
 }
 
 /* Bytes that belong to no element must be as they were. */

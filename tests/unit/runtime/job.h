@@ -20,6 +20,7 @@ struct job {
     bool split;               /* the batch is handed over pre-split */
     bool accumulate;          /* steps come in pairs that add up */
     bool eval_first;
+    const char *label;  /* of messages; may be NULL */
     const char *device; /* NULL: test_device_spec() */
     int replicas;       /* pipelines side by side, each with batches of its own; 0: 1 */
     sl_status (*prepare)(job *self,
@@ -284,23 +285,6 @@ typedef struct job_memory {
     float dh[MAX_STAGES][MAX_SAMPLES * WIDTH];
 } job_memory;
 
-/* Microbatches in the order in which the stage adds to its gradient. */
-static inline int job_order(const job *self, int stage, int *order)
-{
-    int found = 0;
-    int64_t count = 0;
-    const sl_action *actions = sl_schedule_actions(self->schedule, sl_schedule_rank_of(self->schedule, stage), &count);
-    for (int64_t i = 0; i < count; i++) {
-        sl_action parts[2];
-        int n = sl_action_parts(actions[i], parts);
-        for (int k = 0; k < n; k++) {
-            if (parts[k].stage == stage && (parts[k].kind == SL_KIND_W || parts[k].kind == SL_KIND_B))
-                order[found++] = parts[k].microbatch;
-        }
-    }
-    return found;
-}
-
 /* Gradient of h[s]: what its users hand back, added up in stage order. */
 static inline void job_collect(const job *self, job_memory *memory, int s, int64_t first, int64_t n,
                                const float (*w)[WIDTH])
@@ -348,7 +332,7 @@ static inline void job_reference_step(job *self, job_memory *memory, int step, i
             job_collect(self, memory, s, first, n, (const float(*)[WIDTH])w);
     }
     for (int s = 0; s <= last; s++) {
-        int order[MAX_MICROBATCHES], count = job_order(self, s, order);
+        int order[MAX_MICROBATCHES], count = toy_grad_order(self->schedule, s, order);
         for (int k = 0; k < count; k++) {
             int64_t first = job_first(self, order[k]), n = job_first(self, order[k] + 1) - first;
             toy_backward_weight(memory->dh[s] + first * WIDTH, (s ? memory->h[s - 1] : x) + first * WIDTH, n, g[s]);
@@ -414,6 +398,29 @@ static inline void job_reference(job *self)
     }
     memcpy(self->weights, w, sizeof w);
     free(memory);
+}
+
+/* ---- Both ---- */
+
+/* Runs it both ways, compares every bit and destroys its schedule. */
+static inline void job_assert_same_bits(job *self)
+{
+    job *reference = malloc(sizeof *reference);
+    *reference = *self;
+    job_reference(reference);
+    if (job_run(self) != SL_OK)
+        fail_msg("%s: %s", self->label ? self->label : "job", sl_error_message());
+    assert_memory_equal(self->losses, reference->losses, sizeof self->losses);
+    assert_memory_equal(self->loss, reference->loss, sizeof self->loss);
+    assert_memory_equal(self->outputs, reference->outputs, sizeof self->outputs);
+    for (int s = 0; s < self->shape.stages; s++) {
+        if (self->shape.tied_with[s] >= 0)
+            continue; /* listed under the stage it shares with */
+        assert_memory_equal(self->grads[s], reference->grads[s], sizeof self->grads[s]);
+        assert_memory_equal(self->weights[s], reference->weights[s], sizeof self->weights[s]);
+    }
+    sl_schedule_destroy(self->schedule);
+    free(reference);
 }
 
 #endif

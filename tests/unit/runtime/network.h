@@ -353,23 +353,6 @@ static inline const float *collect(plain *p, int s, int j, int64_t first, int64_
     return any ? sum : NULL;
 }
 
-/* Microbatches in the order in which the stage adds to its gradients. */
-static inline int order_of(const network *self, int stage, int *order)
-{
-    int found = 0;
-    int64_t count = 0;
-    const sl_action *actions = sl_schedule_actions(self->schedule, sl_schedule_rank_of(self->schedule, stage), &count);
-    for (int64_t i = 0; i < count; i++) {
-        sl_action parts[2];
-        int n = sl_action_parts(actions[i], parts);
-        for (int k = 0; k < n; k++) {
-            if (parts[k].stage == stage && (parts[k].kind == SL_KIND_W || parts[k].kind == SL_KIND_B))
-                order[found++] = parts[k].microbatch;
-        }
-    }
-    return found;
-}
-
 typedef float stage_params[MAX_STAGES][MOST_PARAMS][WIDTH];
 
 static inline double plain_pass(plain *p, stage_params weights, stage_params grads, float *losses)
@@ -395,7 +378,7 @@ static inline double plain_pass(plain *p, stage_params weights, stage_params gra
         }
     }
     for (int s = 0; s <= last; s++) {
-        int order[MAX_MICROBATCHES], count = order_of(self, s, order);
+        int order[MAX_MICROBATCHES], count = toy_grad_order(self->schedule, s, order);
         for (int i = 0; i < count; i++) {
             work w = plain_work(p, s, order[i], weights[s], grads[s]);
             run_weight(&w);

@@ -46,18 +46,9 @@ static sl_status count_moves(job *self, int rank, sl_runtime *runtime, toy_stage
 static int run_same_bits(job *made)
 {
     int moves = 0;
-    job reference = *made;
-    job_reference(&reference);
     made->before = count_moves;
     made->user = &moves;
-    if (job_run(made) != SL_OK)
-        fail_msg("%s", sl_error_message());
-    assert_memory_equal(made->losses, reference.losses, sizeof made->losses);
-    for (int s = 0; s < made->shape.stages; s++) {
-        assert_memory_equal(made->grads[s], reference.grads[s], sizeof made->grads[s]);
-        assert_memory_equal(made->weights[s], reference.weights[s], sizeof made->weights[s]);
-    }
-    sl_schedule_destroy(made->schedule);
+    job_assert_same_bits(made);
     return moves;
 }
 

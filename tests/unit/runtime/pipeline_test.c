@@ -32,25 +32,6 @@ static const char *training_name(int index)
     return NULL;
 }
 
-/* Runs it both ways and compares every bit. */
-static void assert_same_bits(job *made)
-{
-    job reference = *made;
-    job_reference(&reference);
-    if (job_run(made) != SL_OK)
-        fail_msg("%s", sl_error_message());
-    assert_memory_equal(made->losses, reference.losses, sizeof made->losses);
-    assert_memory_equal(made->loss, reference.loss, sizeof made->loss);
-    assert_memory_equal(made->outputs, reference.outputs, sizeof made->outputs);
-    for (int s = 0; s < made->shape.stages; s++) {
-        if (made->shape.tied_with[s] >= 0)
-            continue; /* listed under the stage it shares with */
-        assert_memory_equal(made->grads[s], reference.grads[s], sizeof made->grads[s]);
-        assert_memory_equal(made->weights[s], reference.weights[s], sizeof made->weights[s]);
-    }
-    sl_schedule_destroy(made->schedule);
-}
-
 /* A sample has one in four of the numbers of ranks, stages a rank and microbatches for each schedule. */
 static void every_schedule_gives_the_bits_of_the_stages_in_turn(void **state)
 {
@@ -71,7 +52,7 @@ static void every_schedule_gives_the_bits_of_the_stages_in_turn(void **state)
                         continue; /* not with so many stages a rank */
                     sl_schedule_destroy(schedule);
                     job made = make_job(training_name(i), ranks, per_rank, microbatches[k], 2 * microbatches[k]);
-                    assert_same_bits(&made);
+                    job_assert_same_bits(&made);
                 }
             }
         }
@@ -91,12 +72,12 @@ static void skips_and_values_used_by_several_stages(void **state)
             sl_schedule_destroy(made.schedule);
             continue; /* stage 1 has h0 already */
         }
-        assert_same_bits(&made);
+        job_assert_same_bits(&made);
     }
     job single = make_job("GPipe", 4, 0, 4, 8);
     single.shape.skip[2] = 0;
     single.shape.skip[3] = 0;
-    assert_same_bits(&single);
+    job_assert_same_bits(&single);
 }
 
 static void tied_parameters_get_the_sum_over_their_stages(void **state)
@@ -107,7 +88,7 @@ static void tied_parameters_get_the_sum_over_their_stages(void **state)
             job made = make_job(training_name(i), ranks, 0, 3, 6);
             for (int s = 2; s < made.shape.stages; s += 2)
                 made.shape.tied_with[s] = 0;
-            assert_same_bits(&made);
+            job_assert_same_bits(&made);
         }
     }
 }
@@ -116,13 +97,13 @@ static void uneven_batches_weigh_every_sample_the_same(void **state)
 {
     (void)state;
     job made = make_job("1F1B", 2, 0, 4, 7);
-    assert_same_bits(&made);
+    job_assert_same_bits(&made);
     job mean_of_means = make_job("1F1B", 2, 0, 4, 7);
     mean_of_means.mean = SL_MEAN_MICROBATCHES;
-    assert_same_bits(&mean_of_means);
+    job_assert_same_bits(&mean_of_means);
     job sum = make_job("ZBVZeroBubble", 2, 0, 4, 7);
     sum.mean = SL_MEAN_SUM;
-    assert_same_bits(&sum);
+    job_assert_same_bits(&sum);
 
     /* Sample by sample: the mean over samples is what one microbatch of the whole batch gives. */
     job whole = make_job("GPipe", 1, 1, 1, 7), parts = make_job("GPipe", 1, 1, 3, 7);
@@ -141,7 +122,7 @@ static void batches_may_come_split_already(void **state)
     (void)state;
     job made = make_job("Interleaved1F1B", 2, 2, 4, 10);
     made.split = true;
-    assert_same_bits(&made);
+    job_assert_same_bits(&made);
 }
 
 static void gradients_accumulate_over_partial_steps(void **state)
@@ -151,7 +132,7 @@ static void gradients_accumulate_over_partial_steps(void **state)
     made.shape.tied_with[2] = 0;
     made.accumulate = true;
     made.steps = 4;
-    assert_same_bits(&made);
+    job_assert_same_bits(&made);
 }
 
 static void shapes_run_through_the_pipeline(void **state)
@@ -159,7 +140,7 @@ static void shapes_run_through_the_pipeline(void **state)
     (void)state;
     job made = make_job("1F1B", 3, 0, 4, 7);
     made.shape.open_shapes = true;
-    assert_same_bits(&made);
+    job_assert_same_bits(&made);
 }
 
 static void stages_with_one_backward_function_run_b_schedules(void **state)
@@ -167,7 +148,7 @@ static void stages_with_one_backward_function_run_b_schedules(void **state)
     (void)state;
     job made = make_job("1F1B", 2, 0, 4, 8);
     made.shape.only_backward = true;
-    assert_same_bits(&made);
+    job_assert_same_bits(&made);
     job apart = make_job("InterleavedZeroBubble", 2, 2, 4, 8);
     apart.shape.only_backward = true;
     assert_int_equal(job_run(&apart), SL_ERR_ARGUMENT);
@@ -180,7 +161,7 @@ static void a_stage_may_hand_back_memory_of_its_own(void **state)
     (void)state;
     job made = make_job("Interleaved1F1B", 2, 2, 4, 8);
     made.shape.own_output = true;
-    assert_same_bits(&made);
+    job_assert_same_bits(&made);
 }
 
 static void any_placement_and_any_order_from_csv(void **state)
@@ -189,18 +170,18 @@ static void any_placement_and_any_order_from_csv(void **state)
     job asymmetric = parse_job("0F0,1F0,0F1,1F1,4F0,4B0,4F1,4B1,1B0,0B0,1B1,0B1\n"
                                "2F0,3F0,2F1,3F1,3B0,2B0,3B1,2B1\n",
                                2, 4);
-    assert_same_bits(&asymmetric);
+    job_assert_same_bits(&asymmetric);
     job backwards = parse_job("1F0,1F1,1B1,1B0\n0F1,0F0,0B0,0B1\n", 2, 4);
     /* Stage 1 wants microbatch 0 first, stage 0 makes 1 first: possible, but only if it waits for both. */
-    assert_same_bits(&backwards);
+    job_assert_same_bits(&backwards);
     job overlap = parse_job("0F0,0F1,(0F2;1B0)OVERLAP_F_B,0B0,1B1,0B1,1B2,0B2\n", 3, 6);
     sl_schedule_destroy(overlap.schedule);
     overlap = parse_job("0F0,1F0,0F1,1F1,(0F2;1B0)OVERLAP_F_B,1F2,0B0,1B1,0B1,1B2,0B2\n", 3, 6);
-    assert_same_bits(&overlap);
+    job_assert_same_bits(&overlap);
     job lowered = parse_job("0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
                             "1RECV_F0,1RECV_F1,1F0,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n",
                             2, 4);
-    assert_same_bits(&lowered);
+    job_assert_same_bits(&lowered);
 }
 
 /* ---- Orders and placements that nobody thought of ---- */
@@ -299,7 +280,7 @@ static void random_orders_and_placements_give_the_same_bits(void **state)
     (void)state;
     for (uint32_t seed = 0; seed < 150; seed++) {
         job made = draw_job(seed);
-        assert_same_bits(&made);
+        job_assert_same_bits(&made);
     }
 }
 
@@ -310,7 +291,7 @@ static void evaluation_before_training_changes_nothing(void **state)
         job made = make_job(training_name(i), 2, 0, 4, 8);
         made.eval_first = true;
         made.steps = 1;
-        assert_same_bits(&made);
+        job_assert_same_bits(&made);
         assert_memory_equal(made.eval_losses, made.losses[0], sizeof made.eval_losses);
     }
 }
@@ -319,7 +300,7 @@ static void one_stage_on_one_rank_is_a_pipeline_too(void **state)
 {
     (void)state;
     job made = make_job("GPipe", 1, 1, 1, 3);
-    assert_same_bits(&made);
+    job_assert_same_bits(&made);
 }
 
 static void devices_out_of_the_hosts_reach_give_the_same_bits(void **state)
@@ -332,13 +313,13 @@ static void devices_out_of_the_hosts_reach_give_the_same_bits(void **state)
             if (made.shape.stages > 2)
                 made.shape.tied_with[made.shape.stages - 1] = 0;
             made.eval_first = true;
-            assert_same_bits(&made);
+            job_assert_same_bits(&made);
         }
     }
     job wide = make_job("1F1B", 2, 0, 2, 4);
     wide.device = "test";
     wide.replicas = 2;
-    assert_same_bits(&wide);
+    job_assert_same_bits(&wide);
 }
 
 /* Streams that do not wait for each other's events: the tests' device is there to notice. Messages go through the host,
@@ -373,19 +354,19 @@ static void replicas_get_the_mean_gradient_of_all(void **state)
         made.replicas = 3;
         if (made.shape.stages > 2)
             made.shape.tied_with[made.shape.stages - 1] = 0;
-        assert_same_bits(&made);
+        job_assert_same_bits(&made);
     }
     job lowered = parse_job("0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
                             "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n",
                             2, 4);
     lowered.replicas = 2;
     lowered.extra.trace_events = 100;
-    assert_same_bits(&lowered);
+    job_assert_same_bits(&lowered);
     job partial = make_job("1F1B", 2, 0, 4, 8);
     partial.replicas = 2;
     partial.accumulate = true;
     partial.steps = 4;
-    assert_same_bits(&partial);
+    job_assert_same_bits(&partial);
 }
 
 int main(void)

@@ -14,30 +14,13 @@ static bool make_job(const char *file, job *out)
                options) != 5 ||
         strcmp(options, "compute") == 0 || strcmp(options, "slots") == 0 || ranks * stages_per_rank > MAX_STAGES)
         return false;
-    *out = (job){ .samples = 2 * microbatches + 1, .microbatches = microbatches, .steps = 2 };
+    *out = (job){ .samples = 2 * microbatches + 1, .microbatches = microbatches, .steps = 2, .label = file };
     snprintf(path, sizeof path, "%s/schedules-2.15/%s", data ? data : "tests/data", file);
     if (sl_schedule_load_csv(path, &out->schedule) != SL_OK)
         fail_msg("%s", sl_error_message());
     out->shape = toy_shape_make(sl_schedule_stages(out->schedule));
     out->shape.open_shapes = true; /* uneven microbatches */
     return true;
-}
-
-/* Takes the schedule over. */
-static void assert_same_bits(job *made, const char *what)
-{
-    job *reference = malloc(sizeof *reference);
-    *reference = *made;
-    job_reference(reference);
-    if (job_run(made) != SL_OK)
-        fail_msg("%s: %s", what, sl_error_message());
-    assert_memory_equal(made->losses, reference->losses, sizeof made->losses);
-    assert_memory_equal(made->loss, reference->loss, sizeof made->loss);
-    size_t bytes = (size_t)made->shape.stages * sizeof made->grads[0];
-    assert_memory_equal(made->grads, reference->grads, bytes);
-    assert_memory_equal(made->weights, reference->weights, bytes);
-    sl_schedule_destroy(made->schedule);
-    free(reference);
 }
 
 /* A sample has every fourth file in the order of their names. */
@@ -56,7 +39,7 @@ static void its_files_give_the_bits_of_one_stage_after_another(void **state)
         if (make_job(entries[i]->d_name, &made)) {
             made.eval_first = found % 5 == 0;
             if (test_in_sample((size_t)found++, 0, 4))
-                assert_same_bits(&made, entries[i]->d_name);
+                job_assert_same_bits(&made);
             else
                 sl_schedule_destroy(made.schedule);
         }
@@ -79,7 +62,7 @@ static void its_files_run_with_sharded_weights(void **state)
         assert_true(make_job(files[i], &made));
         made.replicas = 2;
         made.extra.shard = SL_SHARD_FULL;
-        assert_same_bits(&made, files[i]);
+        job_assert_same_bits(&made);
     }
 }
 
@@ -112,7 +95,7 @@ static void a_function_may_stand_for_the_wait_for_a_reduction(void **state)
         made.user = &waits;
         made.steps = 1;
         made.replicas = 2;
-        assert_same_bits(&made, "Interleaved1F1B");
+        job_assert_same_bits(&made);
         assert_int_equal(waits, 2 * 2 * ranks); /* replicas, stages a rank, ranks */
     }
 }

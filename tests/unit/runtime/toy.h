@@ -293,6 +293,25 @@ static inline sl_status toy_create(toy_stage *toy, const toy_shape *shape, int i
     return sl_stage_create(&options, &toy->stage);
 }
 
+/* ---- Order ---- */
+
+/* Microbatches in the order in which the stage adds to its gradients; order has room for all of them. */
+static inline int toy_grad_order(const sl_schedule *schedule, int stage, int *order)
+{
+    int found = 0;
+    int64_t count = 0;
+    const sl_action *actions = sl_schedule_actions(schedule, sl_schedule_rank_of(schedule, stage), &count);
+    for (int64_t i = 0; i < count; i++) {
+        sl_action parts[2];
+        int n = sl_action_parts(actions[i], parts);
+        for (int k = 0; k < n; k++) {
+            if (parts[k].stage == stage && (parts[k].kind == SL_KIND_W || parts[k].kind == SL_KIND_B))
+                order[found++] = parts[k].microbatch;
+        }
+    }
+    return found;
+}
+
 /* ---- Data ---- */
 
 static inline float toy_number(int seed)

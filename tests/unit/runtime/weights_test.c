@@ -20,24 +20,6 @@ static job make_sharded(const char *schedule, int ranks, int replicas, sl_shard_
     return made;
 }
 
-/* Runs it with shards and one stage after another, and compares every bit. */
-static void assert_same_bits(job *made)
-{
-    job reference = *made;
-    job_reference(&reference);
-    if (job_run(made) != SL_OK)
-        fail_msg("%s", sl_error_message());
-    assert_memory_equal(made->losses, reference.losses, sizeof made->losses);
-    assert_memory_equal(made->loss, reference.loss, sizeof made->loss);
-    for (int s = 0; s < made->shape.stages; s++) {
-        if (made->shape.tied_with[s] >= 0)
-            continue; /* listed under the stage it shares with */
-        assert_memory_equal(made->grads[s], reference.grads[s], sizeof made->grads[s]);
-        assert_memory_equal(made->weights[s], reference.weights[s], sizeof made->weights[s]);
-    }
-    sl_schedule_destroy(made->schedule);
-}
-
 /* A sample has one of the two numbers of ranks for each schedule and number of replicas. */
 static void shards_give_the_bits_of_whole_weights(void **state)
 {
@@ -52,11 +34,11 @@ static void shards_give_the_bits_of_whole_weights(void **state)
                     made.extra.unsharded_stages = unsharded;
                     made.eval_first = unsharded == 2;
                     made.extra.helper = unsharded == 2 ? SL_HELPER_OFF : SL_HELPER_ON;
-                    assert_same_bits(&made);
+                    job_assert_same_bits(&made);
                 }
                 job made = make_sharded(schedules[i], ranks, replicas, SL_SHARD_OPTIMIZER);
                 made.extra.helper = SL_HELPER_ON;
-                assert_same_bits(&made);
+                job_assert_same_bits(&made);
             }
         }
     }
@@ -69,7 +51,7 @@ static void tied_weights_are_summed_part_by_part(void **state)
         for (sl_shard_mode mode = SL_SHARD_NONE; mode <= SL_SHARD_FULL; mode++) {
             job made = make_sharded("Interleaved1F1B", 2, replicas, mode);
             made.shape.tied_with[made.shape.stages - 1] = 0;
-            assert_same_bits(&made);
+            job_assert_same_bits(&made);
         }
     }
 }
@@ -88,7 +70,7 @@ static void groups_that_share_give_the_same_bits(void **state)
                 made.extra.shard_group = group;
                 if (tied)
                     made.shape.tied_with[made.shape.stages - 1] = 0;
-                assert_same_bits(&made);
+                job_assert_same_bits(&made);
             }
         }
     }
@@ -193,7 +175,7 @@ static void nothing_is_left_to_read_after_reshard(void **state)
     assert_int_equal(sl_schedule_parse_csv(csv, strlen(csv), "test", &made.schedule), SL_OK);
     made.shape = toy_shape_make(1);
     made.extra.shard = SL_SHARD_FULL;
-    assert_same_bits(&made);
+    job_assert_same_bits(&made);
 }
 
 /* ---- Refusals ---- */
