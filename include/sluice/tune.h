@@ -25,6 +25,7 @@ typedef struct SL_NAMED_FIELDS sl_cluster {
     double memory;           /* bytes of a device */
     double flops_per_s;      /* of matrix products, as a device reaches them */
     double bytes_per_s;      /* of a device's memory */
+    double kernel_seconds;   /* that each kernel takes beside its work */
     sl_cluster_link inside;  /* between devices of one machine */
     sl_cluster_link between; /* between devices of two machines */
     double shared_cores;     /* ranks of a machine that can work at once, if they share its processors; 0: all */
@@ -32,7 +33,8 @@ typedef struct SL_NAMED_FIELDS sl_cluster {
 } sl_cluster;
 
 /* Reads YAML with the keys machines, devices, device (gpu, which is the default, or cpu), memory (such as 80GB), flops,
- * bandwidth, and inside and between with latency and bandwidth each. An error names file, line and column. */
+ * bandwidth, kernel (SL_GPU_KERNEL_SECONDS by default; 0 if device is cpu), and inside and between with latency and
+ * bandwidth each. An error names file, line and column. */
 SL_API SL_MUST_CHECK sl_status sl_cluster_load(const char *path, sl_cluster *out);
 /* This machine with so many ranks, at the rates that a matrix product and a copy reach now. Its memory is
  * parallel.memory_gb, else an equal share of the machine's. */

@@ -18,7 +18,8 @@ struct sl_stage_program {
 /* Of one instruction; nothing if the plan made it unnecessary. */
 sl_cost sl_instruction_cost(const sl_instruction *step);
 /* Seconds of a phase if each instruction takes as long as its operations or its bytes at these rates, whichever takes
- * longer. */
-double sl_program_seconds(const sl_stage_program *program, sl_phase phase, double flops_per_s, double bytes_per_s);
+ * longer, and kernel_seconds beside that. */
+double sl_program_seconds(const sl_stage_program *program, sl_phase phase, double flops_per_s, double bytes_per_s,
+                          double kernel_seconds);
 
 #endif

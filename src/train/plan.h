@@ -101,9 +101,10 @@ enum { SL_PLAN_ARGS = 3 };
 int sl_plan_args(const sl_train_plan *plan, sl_arg_spec args[SL_PLAN_ARGS]);
 /* Memory, and if wanted time at rates measured here. */
 SL_MUST_CHECK sl_status sl_plan_predict(sl_train_plan *plan, bool timed);
-/* Seconds of work: flops / flops_per_s + bytes / bytes_per_s. */
+/* Seconds of work: flops / flops_per_s + bytes / bytes_per_s + kernels * kernel_seconds. */
 typedef struct sl_machine_rates {
     double flops_per_s, bytes_per_s;
+    double kernel_seconds; /* 0 on the cpu, whose kernels are calls */
 } sl_machine_rates;
 
 /* Of the device: a matrix product of so many rows as wide as the model, in its element type, and a copy that no cache

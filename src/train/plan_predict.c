@@ -51,6 +51,7 @@ sl_status sl_plan_measure_rates(sl_device *device, sl_dtype dtype, int64_t rows,
     void *block = NULL, *scratch = NULL;
     double seconds = 0;
     const sl_gpu_model *model = sl_device_get_model(device);
+    out->kernel_seconds = sl_device_get_kind(device) == SL_DEVICE_CUDA ? SL_GPU_KERNEL_SECONDS : 0;
     if (model) {
         out->flops_per_s = SL_GPU_REACHED_FLOPS * (dtype == SL_BF16 ? model->bf16_flops : model->f32_flops);
         out->bytes_per_s = SL_GPU_REACHED_BYTES * model->bytes_per_s;
@@ -416,9 +417,9 @@ done:
 
 /* ---- Time ------------------------------------------------------------------------------------ */
 
-static double seconds_of(const sl_machine_rates *rates, sl_cost cost)
+static double seconds_of(const sl_machine_rates *rates, sl_cost cost, int kernels)
 {
-    return cost.flops / rates->flops_per_s + cost.bytes / rates->bytes_per_s;
+    return cost.flops / rates->flops_per_s + cost.bytes / rates->bytes_per_s + kernels * rates->kernel_seconds;
 }
 
 static sl_status simulate(sl_train_plan *plan, sl_stage_cost *costs, const sl_machine_rates *rates)
@@ -444,6 +445,19 @@ done:
     return status;
 }
 
+/* Norm and update of the rank that has most to do: each reads all gradients, the update also reads and writes the
+ * optimizer's state and writes the weights. */
+static double update_seconds(const sl_train_plan *plan, const sl_machine_rates *rates)
+{
+    enum { KERNELS = 3 };
+    double most = 0;
+    for (int r = 0; r < sl_train_plan_ranks(plan); r++) {
+        const sl_plan_memory *memory = &plan->memory[r];
+        most = fmax(most, 2.0 * (double)memory->gradients + 2.0 * (double)memory->optimizer + (double)memory->weights);
+    }
+    return most / rates->bytes_per_s + KERNELS * rates->kernel_seconds;
+}
+
 /* Copies between a GPU and the host run beside its work, and cost what they take longer than that. */
 static void add_offload(const sl_train_plan *plan, sl_stage_cost *costs)
 {
@@ -464,15 +478,16 @@ static sl_status predict_time(sl_train_plan *plan, const sl_machine_rates *rates
     SL_TRY(SL_ARENA_ARRAY(plan->arena, costs, plan->stage_count));
     for (int s = 0; s < plan->stage_count; s++) {
         sl_stage_cost *cost = &costs[s];
-        cost->f = seconds_of(rates, facts->costs[s][SL_PHASE_F]);
-        cost->i = seconds_of(rates, facts->costs[s][SL_PHASE_I]);
-        cost->w = seconds_of(rates, facts->costs[s][SL_PHASE_W]);
-        cost->b = seconds_of(rates, facts->costs[s][SL_PHASE_B]);
+        cost->f = seconds_of(rates, facts->costs[s][SL_PHASE_F], plan->launches[s][SL_PHASE_F]);
+        cost->i = seconds_of(rates, facts->costs[s][SL_PHASE_I], plan->launches[s][SL_PHASE_I]);
+        cost->w = seconds_of(rates, facts->costs[s][SL_PHASE_W], plan->launches[s][SL_PHASE_W]);
+        cost->b = seconds_of(rates, facts->costs[s][SL_PHASE_B], plan->launches[s][SL_PHASE_B]);
         plan->stages[s].seconds = cost->f + cost->b;
         plan->flops += plan->stages[s].cost.flops * rows;
     }
     add_offload(plan, costs);
     SL_TRY(simulate(plan, costs, rates));
+    plan->step_seconds += update_seconds(plan, rates);
 done:
     return status;
 }

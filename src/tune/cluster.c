@@ -28,16 +28,18 @@ typedef struct cluster_key {
     const char *key;
     cluster_value type;
     size_t offset;
+    bool optional;
 } cluster_key;
 
 #define CLUSTER_AT(field) offsetof(sl_cluster, field)
 static const cluster_key cluster_keys[] = {
     { .section = "", .key = "machines", .type = CLUSTER_COUNT, .offset = CLUSTER_AT(machines) },
     { .section = "", .key = "devices", .type = CLUSTER_COUNT, .offset = CLUSTER_AT(devices) },
-    { .section = "", .key = "device", .type = CLUSTER_DEVICE, .offset = CLUSTER_AT(processors) },
+    { .section = "", .key = "device", .type = CLUSTER_DEVICE, .offset = CLUSTER_AT(processors), .optional = true },
     { .section = "", .key = "memory", .type = CLUSTER_MEMORY, .offset = CLUSTER_AT(memory) },
     { .section = "", .key = "flops", .type = CLUSTER_RATE, .offset = CLUSTER_AT(flops_per_s) },
     { .section = "", .key = "bandwidth", .type = CLUSTER_RATE, .offset = CLUSTER_AT(bytes_per_s) },
+    { .section = "", .key = "kernel", .type = CLUSTER_SECONDS, .offset = CLUSTER_AT(kernel_seconds), .optional = true },
     { .section = "inside", .key = "latency", .type = CLUSTER_SECONDS, .offset = CLUSTER_AT(inside.latency) },
     { .section = "inside", .key = "bandwidth", .type = CLUSTER_RATE, .offset = CLUSTER_AT(inside.bandwidth) },
     { .section = "between", .key = "latency", .type = CLUSTER_SECONDS, .offset = CLUSTER_AT(between.latency) },
@@ -132,7 +134,7 @@ static sl_status take_mapping(cluster_reader *r, const char *section)
             return fail_at(r, name,
                            *section ? "there is no such key; a link has latency and bandwidth"
                                     : "there is no such key; there are machines, devices, device, memory, flops, "
-                                      "bandwidth, inside and between");
+                                      "bandwidth, kernel, inside and between");
         if (!link && r->seen[i])
             return fail_at(r, name, "this is given a second time");
         if (!link)
@@ -148,7 +150,7 @@ static sl_status check_cluster(const cluster_reader *r)
 {
     for (int i = 0; i < CLUSTER_KEYS; i++) {
         const cluster_key *key = &cluster_keys[i];
-        if (!r->seen[i] && strcmp(key->section, "between") != 0 && key->type != CLUSTER_DEVICE)
+        if (!r->seen[i] && strcmp(key->section, "between") != 0 && !key->optional)
             return sl_fail(SL_ERR_ARGUMENT, "%s: %s%s%s is missing", r->path, key->section, *key->section ? "." : "",
                            key->key);
     }
@@ -164,7 +166,7 @@ static sl_status check_cluster(const cluster_reader *r)
 sl_status sl_cluster_load(const char *path, sl_cluster *out)
 {
     sl_status status = SL_OK;
-    cluster_reader r = { .path = path };
+    cluster_reader r = { .path = path, .cluster.kernel_seconds = -1 };
     FILE *file = NULL;
     bool open = false;
     SL_TRY(sl_file_open_stream(path, &file));
@@ -177,6 +179,8 @@ sl_status sl_cluster_load(const char *path, sl_cluster *out)
     SL_TRY(advance(&r));
     SL_TRY(take_mapping(&r, ""));
     SL_TRY(check_cluster(&r));
+    if (r.cluster.kernel_seconds < 0)
+        r.cluster.kernel_seconds = r.cluster.processors ? 0 : SL_GPU_KERNEL_SECONDS;
     *out = r.cluster;
 done:
     yaml_event_delete(&r.event);

@@ -36,7 +36,8 @@ static tune_cost cost_of(const sl_stage_program *program, const sl_cluster *clus
     const sl_program_info *info = sl_stage_program_info(program);
     double seconds[SL_PHASE_COUNT], scratch = 0;
     for (int p = 0; p < SL_PHASE_COUNT; p++) {
-        seconds[p] = sl_program_seconds(program, (sl_phase)p, cluster->flops_per_s, cluster->bytes_per_s);
+        seconds[p] = sl_program_seconds(program, (sl_phase)p, cluster->flops_per_s, cluster->bytes_per_s,
+                                        cluster->kernel_seconds);
         scratch = fmax(scratch, (double)info->scratch_bytes[p]);
     }
     tune_cost cost = { .f = seconds[SL_PHASE_F],

@@ -36,6 +36,7 @@ devices: 2
 memory: 1GB
 flops: 1e11
 bandwidth: 1e10
+kernel: 0 # else so small a model is best with one microbatch
 inside: {latency: 1e-5, bandwidth: 1e10}
 YAML
 mkdir folder

@@ -21,6 +21,18 @@ done
 awk '{ t[FILENAME] = $1 } END { exit !(0 < t["h200"] && t["h200"] < t["a100-40gb"] && t["a100-40gb"] < t["l4"]) }' \
     h200 a100-40gb l4 || fail "the slower GPU is not slower"
 
+# However small the kernels of a model are, each takes its time: more of them, more time.
+tiny=(train --data.text=text.txt --model.n_embd=64 --model.n_head=4 --batch.seq=64 --batch.size=8 --precision.dtype=bf16
+      --device h200 --dry-run --format json)
+for layers in 2 4; do
+    for parts in 1 4; do
+        run 0 "$SLUICE" "${tiny[@]}" --model.n_layer=$layers --batch.microbatches=$parts
+        field step_s >tiny.$layers.$parts
+    done
+done
+awk '{ t[FILENAME] = $1 } END { exit !(t["tiny.2.1"] > 5e-5 && t["tiny.2.1"] < 1e-3 && t["tiny.4.1"] > 1.4 * t["tiny.2.1"] &&
+     t["tiny.2.4"] > 3 * t["tiny.2.1"]) }' tiny.* || fail "kernels take no time: $(head tiny.*)"
+
 # Attention's gradient has a matrix of bf16 for each head as workspace: half the rows, half of it.
 large=(train --data.text=text.txt --model.n_layer=12 --model.n_embd=4096 --model.n_head=32 --batch.seq=2048 --batch.size=8
        --precision.dtype=bf16 --dry-run --format json)

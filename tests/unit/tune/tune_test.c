@@ -185,6 +185,10 @@ static void a_cluster_is_read_and_mistakes_name_their_place(void **state)
     assert_int_equal(cluster.devices, 8);
     assert_false(cluster.processors);
     assert_true(cluster.memory == 80e9 && cluster.between.bandwidth == 5e10 && cluster.inside.latency == 3e-6);
+    assert_true(cluster.kernel_seconds == SL_GPU_KERNEL_SECONDS);
+    snprintf(text, sizeof text, "%sbetween: {latency: 1e-5, bandwidth: 5e10}\nkernel: 5e-6\n", cluster_text);
+    assert_int_equal(load_cluster(text, &cluster), SL_OK);
+    assert_true(cluster.kernel_seconds == 5e-6);
     for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
         const char *at = strstr(cluster_text, mistakes[i].from);
         snprintf(text, sizeof text, "%.*s%s%s", (int)(at - cluster_text), cluster_text, mistakes[i].to,
@@ -274,6 +278,29 @@ static void every_choice_is_a_file_that_train_takes_and_has_the_memory_it_names(
     sl_tune_destroy(tune);
 }
 
+/* If every kernel takes a millisecond whatever it does, more microbatches only cost more of them. */
+static void time_of_each_kernel_speaks_for_few_microbatches(void **state)
+{
+    (void)state;
+    sl_tune *tune = NULL;
+    double seconds[2];
+    int64_t microbatches[2];
+    write_text();
+    for (int slow = 0; slow < 2; slow++) {
+        sl_cluster cluster = two_machines;
+        cluster.kernel_seconds = slow * 1e-3;
+        const sl_tune_options options = {
+            .overrides = base, .override_count = BASE, .cluster = &cluster, .top = 1, .budget_seconds = 0.01
+        };
+        assert_int_equal(sl_tune_create(&options, &tune), SL_OK);
+        seconds[slow] = sl_tune_get(tune, 0).seconds;
+        microbatches[slow] = sl_tune_get(tune, 0).microbatches;
+        sl_tune_destroy(tune);
+    }
+    assert_true(seconds[1] > seconds[0] + 50e-3); /* a layer has more kernels than that */
+    assert_int_equal(microbatches[1], 1);
+}
+
 /* What a checkpoint is written from lies in the memory of the machine: a GPU does not give any for it, a processor does. */
 static void a_cluster_of_processors_counts_the_copy_for_checkpoints(void **state)
 {
@@ -289,6 +316,7 @@ static void a_cluster_of_processors_counts_the_copy_for_checkpoints(void **state
         sl_cluster read = { .machines = 0 };
         assert_int_equal(load_cluster(text, &read), SL_OK);
         cluster.processors = read.processors;
+        assert_true(read.kernel_seconds == (processors ? 0 : SL_GPU_KERNEL_SECONDS));
         const sl_tune_options options = {
             .overrides = base, .override_count = BASE, .cluster = &cluster, .top = 1, .budget_seconds = 0.01
         };
@@ -418,6 +446,7 @@ int main(void)
         cmocka_unit_test(ranks_on_one_device_take_the_sum_of_their_work),
         cmocka_unit_test(a_cluster_is_read_and_mistakes_name_their_place),
         cmocka_unit_test(every_choice_is_a_file_that_train_takes_and_has_the_memory_it_names),
+        cmocka_unit_test(time_of_each_kernel_speaks_for_few_microbatches),
         cmocka_unit_test(a_cluster_of_processors_counts_the_copy_for_checkpoints),
         cmocka_unit_test(little_memory_is_kept_and_too_little_says_what_would_do),
         cmocka_unit_test(measured_costs_are_those_of_the_units_here),
