@@ -78,6 +78,7 @@ static sl_status cuda_open(int index, const sl_device_options *options, sl_devic
     SL_TRY(cuda_check(cudaGetDeviceProperties(&device->properties, device->index), "read the device's properties"));
     memcpy(&device->head.unit, device->properties.uuid.bytes, sizeof device->head.unit);
     device->head.total = device->properties.totalGlobalMem;
+    device->head.pool = index >= 0 ? 1 : count;
     device->head.context = SL_CUDA_CONTEXT_BYTES;
     device->head.launch = SL_CUDA_LAUNCH_BYTES;
     device->head.queues = cuda_queues();

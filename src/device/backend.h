@@ -17,6 +17,7 @@ struct sl_device {
     atomic_size_t peak;
     size_t total;   /* bytes of memory that it has, set by open; 0: the host's */
     uint64_t unit;  /* set by open: the same for all who open this piece of hardware; 0: not known */
+    int pool;       /* set by open: devices that the ranks of a machine take in turn; 0: each rank has one of its own */
     size_t context; /* bytes of it that driver and libraries take, set by open */
     size_t launch;  /* and that the driver takes for a captured kernel */
     int queues;     /* set by open: streams of this process that never hold each other up; 0: shares nothing */

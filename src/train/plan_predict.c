@@ -8,6 +8,7 @@
 #include "base/units.h"
 #include "comm/device_words.h"
 #include "comm/carrier.h"
+#include "comm/environment.h"
 #include "pipeline/pipeline.h"
 #include "runtime/runtime.h"
 
@@ -182,15 +183,42 @@ static sl_message_place choose_messages(const sl_train_plan *plan, const sl_devi
     return sl_device_is_host(device) ? SL_MESSAGES_ON_HOST : in_place ? SL_MESSAGES_ON_DEVICE : SL_MESSAGES_STAGED;
 }
 
+/* Whether ranks of a pipeline share a device. If nobody has started the ranks yet, all will be on this machine. */
+static bool share_device(const sl_train_plan *plan, const sl_device *device)
+{
+    int dp = (int)plan->config->parallel.dp, ranks = sl_train_plan_ranks(plan), here = ranks;
+    sl_environment environment;
+    if (sl_environment_read(&environment) == SL_OK && environment.started_by != SL_STARTED_ALONE)
+        here = environment.local_size;
+    for (int r = 0; r < ranks && device->pool > 0; r += dp) {
+        for (int other = r + dp; other < ranks && other / here == r / here; other += dp) {
+            if (other % here % device->pool == r % here % device->pool)
+                return true;
+        }
+    }
+    return false;
+}
+
+/* As the runtime will. */
+static sl_status choose_overlap(const sl_train_plan *plan, const sl_device *device, bool *out)
+{
+    sl_overlap_wish wish = SL_OVERLAP_UNSAID;
+    bool share_queues = plan->threads && sl_train_plan_ranks(plan) > 1;
+    if (sl_overlap_read_switch(&wish) != SL_OK)
+        return sl_fail_context(SL_ERR_ARGUMENT, "plan");
+    *out = !sl_device_is_host(device) && !share_queues && wish != SL_OVERLAP_OFF &&
+           (wish == SL_OVERLAP_ON || !share_device(plan, device));
+    return SL_OK;
+}
+
 static sl_status compile(sl_train_plan *plan, const sl_device *device, const sl_stage_desc *descs)
 {
+    sl_status status = SL_OK;
+    bool overlaps = false;
     const sl_train_config *config = plan->config;
     sl_arg_spec args[SL_PLAN_ARGS];
     int arg_count = sl_plan_args(plan, args);
-    bool share_queues = plan->threads && sl_train_plan_ranks(plan) > 1;
-    sl_overlap_wish wish = SL_OVERLAP_UNSAID; /* each rank has a device of its own */
-    if (sl_overlap_read_switch(&wish) != SL_OK)
-        return sl_fail_context(SL_ERR_ARGUMENT, "plan");
+    SL_TRY(choose_overlap(plan, device, &overlaps));
     const sl_pipeline_options options = { .schedule = plan->schedule,
                                           .stages = descs,
                                           .stage_count = plan->stage_count,
@@ -201,12 +229,12 @@ static sl_status compile(sl_train_plan *plan, const sl_device *device, const sl_
                                           .shard_group = plan->shard == SL_SHARD_NONE ? 0 : plan->shard_group,
                                           .unsharded_stages = plan->unsharded,
                                           .offload_bytes = plan->offload,
-                                          .overlaps =
-                                              !sl_device_is_host(device) && !share_queues && wish != SL_OVERLAP_OFF,
+                                          .overlaps = overlaps,
                                           .messages = choose_messages(plan, device) };
-    sl_status status = sl_pipeline_compile(&options, &plan->pipeline);
+    status = sl_pipeline_compile(&options, &plan->pipeline);
     if (status == SL_ERR_SCHEDULE)
         return sl_train_config_context(config, "parallel.schedule", status);
+done:
     return status;
 }
 

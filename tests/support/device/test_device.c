@@ -22,6 +22,7 @@ static sl_status test_open(int index, const sl_device_options *options, sl_devic
         abort();
     device->threads = options->threads ? options->threads : 1;
     device->head.queues = QUEUES;
+    device->head.pool = is_apart ? 0 : 1;
     device->head.unit = is_apart ? ++last_unit : 0;
     test_memory_open(device);
     *out = &device->head;

@@ -7,12 +7,15 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include "support/device/test_device.h"
 #include "support/scratch.h"
 
 enum { LAYERS = 4, WIDTH = 32, SEQ = 16, ROWS = 8 };
 
-static void make(const char *const *more, int count, sl_train_config **config, sl_train_plan **plan)
+static void make_for(const char *device, const char *const *more, int count, sl_train_config **config,
+                     sl_train_plan **plan)
 {
     char text[300], out[300];
     const char *overrides[16] = { text,
@@ -30,7 +33,13 @@ static void make(const char *const *more, int count, sl_train_config **config, s
     for (int i = 0; i < count; i++)
         overrides[8 + i] = more[i];
     assert_int_equal(sl_train_config_load(NULL, overrides, 8 + count, config), SL_OK);
-    assert_int_equal(sl_train_plan_create(*config, NULL, plan), SL_OK);
+    if (sl_train_plan_create(*config, device, plan) != SL_OK)
+        fail_msg("%s", sl_error_message());
+}
+
+static void make(const char *const *more, int count, sl_train_config **config, sl_train_plan **plan)
+{
+    make_for(NULL, more, count, config, plan);
 }
 
 static void stages_are_the_whole_model_on_the_ranks_of_the_schedule(void **state)
@@ -162,6 +171,44 @@ static void bf16_halves_weights_activations_and_messages(void **state)
     }
 }
 
+/* Scratch memory of a rank that runs DualPipeV; wish is SLUICE_OVERLAP. */
+static size_t scratch_of(const char *pp, const char *dp, const char *wish)
+{
+    sl_train_config *config = NULL;
+    sl_train_plan *plan = NULL;
+    const char *more[] = { pp, dp, "parallel.schedule=DualPipeV" };
+    if (wish)
+        setenv("SLUICE_OVERLAP", wish, 1);
+    else
+        unsetenv("SLUICE_OVERLAP");
+    make_for("test", more, 3, &config, &plan);
+    unsetenv("SLUICE_OVERLAP");
+    size_t scratch = sl_pipeline_get_memory(sl_train_plan_pipeline(plan), 0).scratch;
+    sl_train_plan_destroy(plan);
+    sl_train_config_destroy(config);
+    return scratch;
+}
+
+/* F and B of an overlap need scratch of their own only if they run at the same time. Ranks of one pipeline that share a
+ * device do not do that; replicas may share it. */
+static void a_second_scratch_is_counted_only_if_halves_overlap(void **state)
+{
+    (void)state;
+    test_device_install();
+    for (int apart = 0; apart < 2; apart++) {
+        test_device_set_apart(apart);
+        size_t one = scratch_of("parallel.pp=2", "parallel.dp=1", "off");
+        size_t two = scratch_of("parallel.pp=2", "parallel.dp=1", "on");
+        assert_true(two > one);
+        assert_int_equal(scratch_of("parallel.pp=2", "parallel.dp=1", NULL), apart ? two : one);
+        one = scratch_of("parallel.pp=1", "parallel.dp=2", "off");
+        two = scratch_of("parallel.pp=1", "parallel.dp=2", "on");
+        assert_true(two > one);
+        assert_int_equal(scratch_of("parallel.pp=1", "parallel.dp=2", NULL), two);
+    }
+    test_device_set_apart(false);
+}
+
 /* A run that goes on with fewer ranks keeps its replicas, on which its bits depend, as long as it can. */
 static void fewer_ranks_shorten_the_pipeline_before_replicas_go(void **state)
 {
@@ -207,6 +254,7 @@ int main(void)
         cmocka_unit_test(stages_are_the_whole_model_on_the_ranks_of_the_schedule),
         cmocka_unit_test(memory_is_the_sum_of_its_parts),
         cmocka_unit_test(bf16_halves_weights_activations_and_messages),
+        cmocka_unit_test(a_second_scratch_is_counted_only_if_halves_overlap),
         cmocka_unit_test(weights_are_packed_for_several_microbatches_if_that_fits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
