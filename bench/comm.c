@@ -18,7 +18,7 @@ static const cli_usage usage = {
     .command = "bench comm",
     .synopsis = "[OPTIONS]",
     .description =
-        "Sends messages between two ranks: over shared memory (local) and, where mpirun and the plugin are found, over "
+        "Sends messages between two ranks: over shared memory (local) and, if mpirun and the plugin are found, over "
         "MPI (mpi).\n"
         "latency_us is half a round trip: fill a slot, hand it over, read a word of every cache line in place, "
         "answer.\n"

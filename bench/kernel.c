@@ -213,7 +213,7 @@ static void print_shape(const sizes *s, const kernel_case *c, char *text, size_t
         snprintf(text, size, "documents of %lld", (long long)document_length(s));
 }
 
-/* A GPU's clock stands beside its work: so many calls stand in line between two events that starting them costs nothing. */
+/* A GPU is timed by events: enough calls are queued between two of them that starting them costs nothing. */
 enum { CALLS_IN_LINE = 8 };
 
 /* Seconds of one call: on the host by its clock, else by the device's. */

@@ -1,6 +1,6 @@
 # The MPI transport, once for each MPI that is installed: modules that the library loads at run time, so that nothing
-# else needs MPI. The compiler wrappers tell the flags; what kind of MPI it is, its header tells.
-option(SLUICE_MPI "Build the MPI transport where MPI is found" ON)
+# else needs MPI. The compiler wrappers know the flags; the header says what kind of MPI it is.
+option(SLUICE_MPI "Build the MPI transport if MPI is found" ON)
 set(SLUICE_MPI_COMPILERS mpicc.openmpi mpicc.mpich mpicc CACHE STRING "MPI compiler wrappers to look for")
 file(GLOB SLUICE_MPI_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/comm/plugin/*.c)
 

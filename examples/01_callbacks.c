@@ -196,7 +196,7 @@ done:
     return status;
 }
 
-/* Tells the other ranks, should they not know yet. Rank 0 draws where in the schedule it happened. */
+/* Tells the other ranks, if they do not know yet. Rank 0 draws where in the schedule it happened. */
 static void give_up(sl_group *group, const sl_runtime *runtime, sl_status status)
 {
     sl_runtime_failure failure;

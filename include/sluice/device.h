@@ -64,9 +64,9 @@ SL_API const sl_gpu_model *sl_device_get_model(const sl_device *device);
 SL_API SL_MUST_CHECK sl_status sl_device_alloc(sl_device *device, size_t bytes, void **out);
 SL_API void sl_device_free(sl_device *device, void *block); /* NULL is fine */
 
-/* Takes memory for what is allocated next, of so many bytes in so many blocks, from the device at once: what does not fit
- * is refused here. Blocks come from it until it is used up. If so much of an earlier reserve is left, nothing is taken.
- * It is given back with its last block. Does nothing on the cpu. */
+/* Takes memory for the next allocations from the device at once, `bytes` in `blocks` blocks: what does not fit is refused
+ * here. Blocks come from it until it is used up. If that much of an earlier reserve is left, nothing is taken. It is given
+ * back with its last block. Does nothing on the cpu. */
 SL_API SL_MUST_CHECK sl_status sl_device_reserve(sl_device *device, size_t bytes, int blocks);
 
 /* Memory of the host that copies to and from the device reach at full speed and without holding up the host. Aligned to
@@ -92,7 +92,7 @@ SL_API void sl_device_reset_peak(sl_device *device); /* peak becomes in_use */
 SL_API SL_MUST_CHECK sl_status sl_stream_create(sl_device *device, sl_stream **out);
 SL_API void sl_stream_destroy(sl_stream *stream); /* waits for its work; NULL is fine */
 SL_API sl_device *sl_stream_device(const sl_stream *stream);
-/* The stream as the device's own interface knows it, for kernels of one's own: a cudaStream_t on a GPU. NULL on devices
+/* The stream as the device's own interface knows it, for your own kernels: a cudaStream_t on a GPU. NULL on devices
  * that have no such thing. */
 SL_API void *sl_stream_native(const sl_stream *stream);
 /* Waits for all work given so far and reports what went wrong in it. */

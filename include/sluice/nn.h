@@ -211,7 +211,7 @@ struct SL_NAMED_FIELDS sl_model_family {
      * inputs, states and the logits are the builder's to cast. Errors of the graph may be left in it. Needed are TRAIN
      * and LOGITS, for sl_model_evaluate EVAL, for sl_model_generate DECODE; fails with SL_ERR_UNSUPPORTED otherwise. */
     sl_status (*build)(const void *config, sl_model_mode mode, const sl_model_shape *shape, sl_graph *graph);
-    /* Optional: what of config.json a table cannot describe. label is the file's name, for messages. */
+    /* Optional: the parts of config.json that a table cannot describe. label is the file's name, for messages. */
     sl_status (*read_json)(const char *label, const struct json_t *root, void *config);
     void (*write_json)(const void *config, struct json_t *root);
 };

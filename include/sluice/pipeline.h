@@ -139,7 +139,7 @@ typedef enum sl_shard_mode {
                            into a slot, RESHARD gives it back, REDUCE_GRAD leaves each replica its part of the sum */
 } sl_shard_mode;
 
-/* Who of the replicas of a stage has what of a weight: flat shardings (sl_sharding_flat), in which ranks are the numbers of
+/* Which replica of a stage has which part of a weight: flat shardings (sl_sharding_flat), in which ranks are the numbers of
  * replicas. A pipeline knows no devices: they are "meta". */
 typedef struct sl_weight_shardings {
     const sl_sharding *held;    /* kept between steps: the whole by each, or with SL_SHARD_FULL shards */

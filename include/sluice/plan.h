@@ -1,5 +1,5 @@
 /* The planner: finds the schedule that takes least time for given costs and memory, and says how far from the best it
- * can be. Knows no device; docs/planner.md tells the method and proves the bounds. */
+ * can be. Knows no device; docs/planner.md explains the method and proves the bounds. */
 #ifndef SLUICE_PLAN_H
 #define SLUICE_PLAN_H
 

@@ -140,7 +140,7 @@ SL_API SL_MUST_CHECK sl_status sl_tree_unflatten(const sl_tree *structure, const
 /* Gives the leaves of the tree, in order, what the views hold (the reverse of sl_leaf_view): host memory, except that a
  * tensor's is only passed on. Nothing is allocated, so a stage may call it for its tree in every phase. A text lies
  * where the view says, as long as its owner keeps it. A leaf that is no tensor and gets a view without data, such as the
- * gradient that it has not, stays as it is. */
+ * gradient that it does not have, stays as it is. */
 SL_API SL_MUST_CHECK sl_status sl_tree_bind(sl_tree *tree, const sl_view *views, int count);
 
 /* The same structure: kinds of nodes, lengths, keys and kinds of leaves. The first path that differs is the error; what

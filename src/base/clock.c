@@ -26,7 +26,7 @@ static bool counter_is_trusted(void)
 }
 #endif
 
-/* Both clocks at one moment: the closest of a few tries, should the thread be interrupted between them. */
+/* Both clocks at one moment: the closest of a few tries, in case the thread is interrupted between them. */
 static void read_both(const sl_clock *clock, uint64_t *ticks, double *seconds)
 {
     uint64_t closest = UINT64_MAX;

@@ -18,7 +18,7 @@ FILE *sl_file_stream(sl_file *file);
 /* All of the bytes at the offset, past the stream's buffer: do not mix the two. */
 SL_MUST_CHECK sl_status sl_file_write_at(sl_file *file, const void *data, size_t bytes, uint64_t offset);
 
-/* Flushes, syncs, renames and syncs the folder; fails where any write since sl_file_create failed. Destroy the file in
+/* Flushes, syncs, renames and syncs the folder; fails if any write since sl_file_create failed. Destroy the file in
  * either case. */
 SL_MUST_CHECK sl_status sl_file_commit(sl_file *file);
 

@@ -19,21 +19,21 @@ static size_t folder_length(const char *path)
     return slash ? (size_t)(slash - path) : 0;
 }
 
-/* A file or folder that only its owner can change, and the owner is root, this user, or who owns `neighbour` and could
+/* A file or folder that only its owner can change, and the owner is root, this user, or who owns `neighbor` and could
  * as well have changed that one. In a sticky folder others can add files, but not replace these. */
-static bool is_trusted(const struct stat *what, const struct stat *neighbour)
+static bool is_trusted(const struct stat *what, const struct stat *neighbor)
 {
-    bool owned = what->st_uid == 0 || what->st_uid == geteuid() || what->st_uid == neighbour->st_uid;
+    bool owned = what->st_uid == 0 || what->st_uid == geteuid() || what->st_uid == neighbor->st_uid;
     return owned && (!(what->st_mode & S_IWOTH) || (S_ISDIR(what->st_mode) && (what->st_mode & S_ISVTX)));
 }
 
 /* Code that is found only because it lies beside the program must not be somebody else's. */
-static sl_status check_owner(const char *path, const char *neighbour)
+static sl_status check_owner(const char *path, const char *neighbor)
 {
     char folder[PATH_MAX];
     struct stat found, around, trusted;
     snprintf(folder, sizeof folder, "%.*s", (int)folder_length(path), path);
-    if (stat(path, &found) != 0 || stat(folder, &around) != 0 || stat(neighbour, &trusted) != 0)
+    if (stat(path, &found) != 0 || stat(folder, &around) != 0 || stat(neighbor, &trusted) != 0)
         return sl_fail(SL_ERR_UNSUPPORTED, "%s is not loaded: %s", path, strerror(errno));
     if (is_trusted(&found, &trusted) && is_trusted(&around, &trusted))
         return SL_OK;
@@ -50,15 +50,15 @@ typedef struct library_search {
     void *library;
 } library_search;
 
-/* Tries one folder. neighbour is the file whose place led here, NULL if the user named the folder. */
+/* Tries one folder. neighbor is the file whose place led here, NULL if the user named the folder. */
 static sl_status try_folder(library_search *search, const char *folder, size_t length, const char *below,
-                            const char *neighbour)
+                            const char *neighbor)
 {
     char path[PATH_MAX];
     int used = snprintf(path, sizeof path, "%.*s%s/%s", (int)length, folder, below, search->file);
     if (search->library || length == 0 || used < 0 || (size_t)used >= sizeof path || access(path, F_OK) != 0)
         return SL_OK;
-    sl_status status = neighbour ? check_owner(path, neighbour) : SL_OK;
+    sl_status status = neighbor ? check_owner(path, neighbor) : SL_OK;
     if (status != SL_OK)
         return status;
     search->library = dlopen(path, search->flags);

@@ -1,4 +1,4 @@
-/* Log lines go to the program's callback, or to stderr where SLUICE_LOG asks for it. */
+/* Log lines go to the program's callback, or to stderr if SLUICE_LOG asks for it. */
 #include <sluice/base.h>
 
 #include "base/text.h"

@@ -112,7 +112,7 @@ static sl_status check_envelope(const sl_channel *channel, sl_envelope *envelope
         return sl_fail(SL_ERR_COMM, "a message for channel %d arrived on channel %d from rank %d", envelope->channel,
                        channel->spec.id, channel->src);
     if (envelope->bytes > channel->spec.max_bytes || envelope->rank > SL_MAX_DIMS)
-        return sl_fail(SL_ERR_COMM, "channel %d from rank %d: a message of %llu bytes where %zu are the most",
+        return sl_fail(SL_ERR_COMM, "channel %d from rank %d: a message of %llu bytes, %zu are the most",
                        channel->spec.id, channel->src, (unsigned long long)envelope->bytes, channel->spec.max_bytes);
     if (expected && !same_message(envelope, expected, bytes))
         return mismatch(channel, envelope, expected, bytes);

@@ -10,7 +10,7 @@
 struct view {
     int32_t id, src, dst, capacity;
     uint64_t max_bytes;
-    uint32_t data_port, credit_port; /* chosen by the member where it is the end that chooses */
+    uint32_t data_port, credit_port; /* chosen by the member if it is the end that chooses */
 };
 
 /* A member's blob: this, then its views or the text of its error. */

@@ -77,7 +77,7 @@ bool sl_device_words_are_polled(const sl_device_words *words);
 /* Something else than words that streams of this rank wait for; lies with its owner. */
 typedef struct sl_device_waits {
     sl_status (*check)(void *user); /* while the host waits for a stream: fails if what it waits for has */
-    /* The run has failed and they shall be let through; called again and again until they are done. False: it cannot be
+    /* The run has failed and they must be let through; called again and again until they are done. False: it cannot be
      * done. */
     bool (*release)(void *user);
     /* No stream waits any more: begins what closing waits for, so that all of it ends at once. */

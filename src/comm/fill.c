@@ -8,8 +8,8 @@
 #endif
 
 /* From here on a copy that leaves nothing in this core's cache wins: the receiver then reads from memory, at 15 to 25
- * GB/s wherever it runs. Lines that are dirty in another core's cache come at 0.3 to 9 GB/s where the cores share no
- * cache (and at up to 35 where they do). */
+ * GB/s wherever it runs. Lines that are dirty in another core's cache come at 0.3 to 9 GB/s if the cores share no
+ * cache (and at up to 35 if they do). */
 #define STREAM_BYTES (16 << 10)
 
 #ifdef __SSE2__

@@ -77,7 +77,7 @@ static void fail_run(sl_link *link, sl_status code)
     link->transport->fail(link, link->rank, code, text);
 }
 
-/* The group of all ranks of a run that has just been joined. Takes the link, also where it fails. */
+/* The group of all ranks of a run that has just been joined. Takes the link, also if it fails. */
 static sl_status open_world(sl_link *link, sl_group **out)
 {
     sl_status status = SL_OK;
@@ -113,7 +113,7 @@ static sl_status check_size(const sl_link *link)
         return status;
     return sl_fail(SL_ERR_COMM, "this process was started as one of %d ranks, but MPI sees %d%s", environment.size,
                    link->size,
-                   environment.started_by == SL_STARTED_BY_SLURM ? " (srun --mpi=pmix or --mpi=pmi2 tells it)" : "");
+                   environment.started_by == SL_STARTED_BY_SLURM ? " (srun --mpi=pmix or --mpi=pmi2 sets it)" : "");
 }
 
 sl_status sl_group_open(const sl_group_options *given, sl_group **out)

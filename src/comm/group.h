@@ -33,7 +33,7 @@ struct sl_group {
     int rank, size;
     int *members;         /* (size) their ranks in the run */
     bool in_order;        /* its channels are used in the order of a program (sl_wait) */
-    sl_channel **mesh_to; /* (size) for collectives; NULL where there is none (mesh.h) */
+    sl_channel **mesh_to; /* (size) for collectives; NULL if there is none (mesh.h) */
     sl_channel **mesh_from;
     int64_t collectives;  /* how many this group has started */
     sl_channel *channels; /* opened by the user */

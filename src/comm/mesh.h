@@ -1,5 +1,5 @@
 /* The channels that a group's collectives use. Up to SL_MESH_DIRECT members have one to each other member. In larger
- * groups a member has channels to its two neighbours on a ring and to its neighbours in a tree, so that what a group
+ * groups a member has channels to its two neighbors on a ring and to its neighbors in a tree, so that what a group
  * takes grows with its size and not with the square of it. */
 #ifndef SL_COMM_MESH_H
 #define SL_COMM_MESH_H

@@ -45,7 +45,7 @@ enum { SL_FAILURE_TEXT = 1536, SL_NOTE_BYTES = 48 };
 typedef struct sl_failure {
     _Atomic uint32_t state;    /* sl_failure_state; the rest may be read once it is SL_FAILURE_SET */
     _Atomic uint32_t reported; /* a rank has undertaken to print it */
-    int32_t rank;              /* of the run; -1 where no rank is to blame */
+    int32_t rank;              /* of the run; -1 if no rank is to blame */
     int32_t code;              /* sl_status */
     char text[SL_FAILURE_TEXT];
 } sl_failure;
@@ -112,7 +112,7 @@ typedef struct sl_link {
 typedef struct sl_wire_plan {
     sl_channel_spec spec; /* src and dst are ranks of the run */
     uint32_t data_port;   /* chosen by dst: where messages are to arrive */
-    uint32_t credit_port; /* chosen by src: where freed slots are to be told */
+    uint32_t credit_port; /* chosen by src: where notes of freed slots arrive */
 } sl_wire_plan;
 
 /* Every entry is required unless marked optional. Calls return SL_OK or leave a message. */
@@ -125,23 +125,23 @@ struct SL_NAMED_FIELDS sl_transport {
     /* All wires are closed by now. */
     void (*close)(sl_link *link);
 
-    /* Optional: a number that no other channel into this rank has; NULL where ports have no use. */
+    /* Optional: a number that no other channel into this rank has; NULL if ports have no use. */
     uint32_t (*new_port)(sl_link *link);
     /* Optional: called by one member of a group that opens the plan; *token goes to the others unchanged. */
     sl_status (*new_token)(sl_link *link, const sl_wire_plan *plan, int count, uint64_t *token);
     /* Connects this rank's ends of the plan, which is the same on all members, and sets wires[i] to this rank's end of
-     * plan[i], NULL where it has none. members is the number of ranks that make this call. token is 0 for the channels
+     * plan[i], NULL if it has none. members is the number of ranks that make this call. token is 0 for the channels
      * that collectives of the whole run use: they exist before anything can be agreed. */
     sl_status (*open_wires)(sl_link *link, const sl_wire_plan *plan, int count, uint64_t token, int members,
                             sl_wire **wires);
     void (*close_wire)(sl_wire *wire);
 
-    /* The next free slot, NULL where there is none now. It stays the next one until take_slot(). */
+    /* The next free slot, NULL if there is none now. It stays the next one until take_slot(). */
     sl_status (*peek_slot)(sl_wire *wire, sl_envelope **out);
     void (*take_slot)(sl_wire *wire);
     /* Publishes a slot that was taken; envelope->bytes bytes follow the envelope. */
     sl_status (*commit)(sl_wire *wire, sl_envelope *envelope); /* also from other threads (see sl_link.one_thread) */
-    /* The next message, NULL where there is none now. It stays the next one until take_message(). */
+    /* The next message, NULL if there is none now. It stays the next one until take_message(). */
     sl_status (*peek_message)(sl_wire *wire, sl_envelope **out);
     void (*take_message)(sl_wire *wire);
     /* Frees the slot of a message that was taken; also from other threads. */

@@ -13,7 +13,7 @@ static inline int64_t column_chunks(int64_t rows)
     return (rows + CHUNK_ROWS - 1) / CHUNK_ROWS;
 }
 
-// Source::fetch(row, column, columns) reads what belongs to eight neighbouring columns of a row, Source::add(what, row,
+// Source::fetch(row, column, columns) reads what belongs to eight neighboring columns of a row, Source::add(what, row,
 // column, columns, sums) adds its terms, as many as there are, to sums[SUMS][WIDE]. Several rows are read before the first
 // is added: add() may write over what was read.
 template <class S, int SUMS, class Source>

@@ -132,8 +132,8 @@ tensor_view merged(const sl_view *view, int inner);
 
 // ---- Rows -------------------------------------------------------------------------------------
 
-// One row along the last dim. Threads take WIDE neighbours at a time, whatever the strides, so that sums have one order;
-// neighbours in memory are read at once.
+// One row along the last dim. Threads take WIDE neighbors at a time, whatever the strides, so that sums have one order;
+// neighbors in memory are read at once.
 enum { WIDE = 8 };
 
 // The slow ways of row_view, for strided rows, other types and ends of rows; apart so that they cost no registers.
@@ -157,7 +157,7 @@ template <class S> struct row_view {
     char *data;
     int dtype;
     int64_t stride;
-    bool packed; // neighbours can be read at once
+    bool packed; // neighbors can be read at once
 
     // The row that starts at element `start` of a tensor.
     __device__ __forceinline__ row_view(void *tensor, int64_t start, int type, int64_t step)
@@ -258,7 +258,7 @@ template <class S> struct row_view {
 
 // ---- Packed rows ------------------------------------------------------------------------------
 
-// Eight neighbours at an aligned address, with one access of 16 bytes or two.
+// Eight neighbors at an aligned address, with one access of 16 bytes or two.
 __device__ __forceinline__ void load_eight(const __nv_bfloat16 *from, float out[WIDE])
 {
     uint4 bits = *(const uint4 *)from;

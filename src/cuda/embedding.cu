@@ -39,7 +39,7 @@ sl_status cuda_embedding(const cuda_run *run)
 
 // ---- Gradient ---------------------------------------------------------------------------------
 
-// A block sorts for OWNED rows of the table. It goes through all ids in rounds, eight neighbours a thread.
+// A block sorts for OWNED rows of the table. It goes through all ids in rounds, eight neighbors a thread.
 enum { OWNED = BLOCK, ROUND = BLOCK * WIDE };
 
 // Ids first..first + 7 of `count`; -1 past the end.

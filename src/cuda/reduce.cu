@@ -198,7 +198,7 @@ sl_status cuda_max_grad(const cuda_run *run)
 // A tensor in chunks of a fixed size, a block of threads for each; then the chunks' sums, one block for each tensor.
 enum { SQUARE_CHUNK = SL_GPU_SQUARE_CHUNK };
 
-// Threads take eight neighbours at a time, wherever they lie.
+// Threads take eight neighbors at a time, wherever they lie.
 template <class Get> __device__ __forceinline__ double chunk_squares(int64_t start, int64_t count, Get get)
 {
     double sum = 0;

@@ -73,7 +73,7 @@ static sl_status cpu_alloc(sl_device *device, size_t bytes, void **out)
     if (status != SL_OK)
         return status;
     if (huge)
-        madvise(block, total, MADV_HUGEPAGE); /* fewer TLB misses; no harm where refused */
+        madvise(block, total, MADV_HUGEPAGE); /* fewer TLB misses; no harm if it is refused */
     block_head *head = block;
     head->bytes = bytes;
     sl_device_count_bytes(device, bytes, 0);

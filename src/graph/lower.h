@@ -43,7 +43,7 @@ typedef struct sl_instruction {
     sl_operand outputs[SL_OP_OUTPUTS];
     int output_count;
     uint32_t accumulate; /* bit i: output i += result */
-    /* Where output i adds to a tensor of another storage: that tensor (prior) and the one that output i lies in
+    /* If output i adds to a tensor of another storage: that tensor (prior) and the one that output i lies in
      * (whole). The plan lets both share memory, or copies prior to whole first. Absent elsewhere. */
     sl_operand priors[SL_OP_OUTPUTS], wholes[SL_OP_OUTPUTS];
     /* Set by the plan: */

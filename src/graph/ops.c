@@ -73,7 +73,7 @@ sl_value sl_scale(sl_graph *g, sl_value x, double alpha, double beta)
     return ADD(SL_OP_SCALE, ATTRS(.alpha = alpha, .beta = beta), x);
 }
 
-/* Tells the random numbers of the node to come from those of all others. */
+/* A key for the random numbers of the next node, which no other node has. */
 static uint64_t dropout_key(sl_graph *g, int op)
 {
     const char *name = sl_graph_next_name(g, op);

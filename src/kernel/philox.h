@@ -31,7 +31,7 @@ SL_ON_DEVICE static inline void sl_philox(uint32_t counter[4], uint32_t key0, ui
 }
 
 /* Elements of the global batch go in groups of 64, which 16 counter blocks serve: element e takes word e / 16 % 4 of
- * block e / 64 * 16 + e % 16, so that 16 neighbours are the same word of 16 blocks whatever the vector width. */
+ * block e / 64 * 16 + e % 16, so that 16 neighbors are the same word of 16 blocks whatever the vector width. */
 enum { SL_PHILOX_GROUP = 64, SL_PHILOX_BLOCKS = 16 };
 
 /* One call that drops elements: which of them stay, and times what. */

@@ -195,7 +195,7 @@ static json_t *field_json(const sl_model_field *field, const void *config)
     return NULL;
 }
 
-/* Numbers as short as they can be: 15 digits where those read back equal, else 17. */
+/* Numbers as short as they can be: 15 digits if those read back equal, else 17. */
 static char *dump(const json_t *root)
 {
     const size_t layout = JSON_INDENT(2) | JSON_SORT_KEYS;

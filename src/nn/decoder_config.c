@@ -1,4 +1,4 @@
-/* The configuration of decoders in the manner of Llama: checks, and what of config.json a table cannot describe. */
+/* The configuration of decoders in the manner of Llama: checks, and the parts of config.json that a table cannot describe. */
 #include "nn/decoder.h"
 
 #include <inttypes.h>

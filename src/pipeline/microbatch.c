@@ -255,7 +255,7 @@ sl_status sl_microbatch_split_args(const sl_arg *args, const sl_chunk_spec *spec
         const sl_shape *shape = &args[a].view.meta.shape;
         int64_t size = shape->dims[spec->dim < 0 ? spec->dim + shape->rank : spec->dim];
         if (samples >= 0 && size != samples)
-            return sl_fail(SL_ERR_SHAPE, "%s has %lld samples where %s has %lld", name, (long long)size, first,
+            return sl_fail(SL_ERR_SHAPE, "%s has %lld samples, but %s has %lld", name, (long long)size, first,
                            (long long)samples);
         samples = size;
         first = name;

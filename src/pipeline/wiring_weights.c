@@ -1,4 +1,4 @@
-/* Who of the replicas has what of each weight: the shardings that memory, collectives, updates, norms and checkpoints all
+/* Which replica has which part of each weight: the shardings that memory, collectives, updates, norms and checkpoints all
  * read. And what follows for the memory of a rank. */
 #include "pipeline/wiring.h"
 

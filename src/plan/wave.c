@@ -171,7 +171,7 @@ static void try_wave(wave_search *self)
 {
     sl_player *player = &self->player;
     if (!may_fit(self)) {
-        player->placed += self->points; /* to lay it took about as long as to play so many steps */
+        player->placed += self->points; /* placing it took about as long as playing that many steps */
         return;
     }
     player->stop = self->value * (1 + 1e-12);

@@ -6,7 +6,7 @@
  * begins.
  *
  * Pieces that hold messages are captured before the second step begins, and all ranks wait for each other before they
- * launch any: making a graph may wait for the device, where no stream may then wait for another rank. */
+ * launch any: making a graph may wait for the device, and then no stream of it may wait for another rank. */
 #ifndef SL_RUNTIME_CAPTURES_H
 #define SL_RUNTIME_CAPTURES_H
 

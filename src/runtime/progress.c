@@ -78,7 +78,7 @@ const sl_program_action *sl_phases_find_busy(const sl_runtime *runtime, uint32_t
 
 /* ---- Messages -------------------------------------------------------------------------------- */
 
-/* Where a program stands, as its messages tell. */
+/* Where a program stands, found from its messages. */
 typedef struct program_place {
     int64_t instr; /* the first message that has not come or gone; the program's instr_count if all have */
     bool waits;    /* for another rank: for the message, or for room for it */

@@ -72,7 +72,7 @@ done:
 
 /* ---- The pipeline ---------------------------------------------------------------------------- */
 
-/* The stage's own rank infers its shapes and tells the others; its trouble is everybody's. */
+/* The stage's own rank infers its shapes and sends them to the others; if it fails, all fail. */
 static sl_status infer_together(void *user, int s, int size, const sl_meta *inputs, int input_count, sl_meta *outputs,
                                 int output_count)
 {

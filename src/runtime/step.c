@@ -110,7 +110,7 @@ static sl_status read_losses(sl_runtime *runtime)
     return SL_OK;
 }
 
-/* Losses to every rank that shall have them, and their sum; the mean over replicas. */
+/* Losses to every rank that wants them, and their sum; the mean over replicas. */
 static sl_status share_losses(sl_runtime *runtime, sl_step_result *result)
 {
     sl_status status = SL_OK;
@@ -139,7 +139,7 @@ done:
     return status;
 }
 
-/* Where stages do not start their gradients themselves. */
+/* If stages do not start their gradients themselves. */
 static sl_status zero_grads(sl_runtime *runtime)
 {
     sl_status status = SL_OK;

@@ -44,7 +44,7 @@ SL_MUST_CHECK sl_status sl_trace_create_marks(sl_trace *trace, sl_device *device
 void sl_trace_free(sl_trace *trace);
 /* The time at which the stream gets here: known at the end of the step. stream: NULL if a launch has given it the mark. */
 SL_MUST_CHECK sl_status sl_trace_mark(sl_trace *trace, sl_stream *stream, uint64_t *out);
-/* The event ends where the stream gets here. */
+/* The event ends when the stream gets here. */
 SL_MUST_CHECK sl_status sl_trace_add_marked(sl_trace *trace, sl_stream *stream, sl_trace_event event);
 /* Turns the marks of the step, which has ended, into times. */
 SL_MUST_CHECK sl_status sl_trace_resolve(sl_trace *trace, sl_stream *stream);

@@ -64,7 +64,7 @@ static sl_status check_chunks(const leaf_list *list, const sl_tree_chunk *chunks
         for (int k = 0; k < list->count; k++)
             used |= is_below(list->items[k].path, chunks[i].path);
         if (!used)
-            return sl_fail(SL_ERR_ARGUMENT, "a chunk spec for '%s', where the tree has no leaf", chunks[i].path);
+            return sl_fail(SL_ERR_ARGUMENT, "a chunk spec for '%s', but the tree has no leaf there", chunks[i].path);
     }
     return SL_OK;
 }

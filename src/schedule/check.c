@@ -103,7 +103,7 @@ done:
 }
 
 /* Stages and microbatches without gaps, no rank empty, and so few microbatches that a byte for each (stage,
- * microbatch) is never more than the actions themselves take. *valid tells; violation is set where it is false. */
+ * microbatch) is never more than the actions themselves take. *valid is the answer; violation is set if it is false. */
 static sl_status check_shape(const sl_schedule *schedule, bool *valid, sl_violation *violation)
 {
     *valid = true;

@@ -15,7 +15,7 @@ typedef struct schedule_generator {
     int chunks;  /* 0: any number of stages a rank; else exactly this many */
     int actions; /* of one microbatch in one stage, at most: F, I, W is 3 */
     sl_generate_rank run;
-    const char *why; /* where chunks is not 0 */
+    const char *why; /* if chunks is not 0 */
 } schedule_generator;
 
 static const schedule_generator generators[] = {

@@ -112,7 +112,7 @@ static sl_status add_backward(interleaved *self, sl_kind kind, int64_t index)
     return sl_action_list_add(self->out, kind, chunk * self->plan->ranks + self->rank, microbatch);
 }
 
-/* Forwards that a rank runs before its first backward, where each rank nearer to the start runs `step` more. */
+/* Forwards that a rank runs before its first backward, if each rank nearer to the start runs `step` more. */
 static int64_t warmup_count(const interleaved *self, int step)
 {
     int64_t last_rank = (int64_t)(self->plan->chunks - 1) * longest_round(&self->rounds);

@@ -152,7 +152,7 @@ sl_status sl_generate_dual_pipe_v(const sl_plan *plan, int rank, sl_action_list 
     v_rank v = v_rank_make(plan, rank, out);
     int after = plan->ranks - 1 - rank;
     int fills = 2 * plan->ranks;
-    /* Its pairs of F and B start where the pipeline is full. Where it never is, this order waits less. */
+    /* Its pairs of F and B start when the pipeline is full. If it never is, this order waits less. */
     if (plan->microbatches < fills)
         return sl_generate_zbv(plan, rank, out);
 

@@ -84,7 +84,7 @@ done:
     return status;
 }
 
-static sl_status make_neighbours(int stages, sl_edge **out)
+static sl_status make_neighbors(int stages, sl_edge **out)
 {
     sl_edge *edges = NULL;
     sl_status status = SL_NEW_ARRAY(edges, stages);
@@ -99,12 +99,12 @@ static sl_status make_neighbours(int stages, sl_edge **out)
 sl_status sl_links_create(const sl_schedule *schedule, const sl_edge *edges, int edge_count, sl_links *out)
 {
     sl_status status = SL_OK;
-    sl_edge *neighbours = NULL;
+    sl_edge *neighbors = NULL;
     sl_links links = { .neighbors = !edges };
 
     if (!edges) {
-        SL_TRY(make_neighbours(schedule->stages, &neighbours));
-        edges = neighbours;
+        SL_TRY(make_neighbors(schedule->stages, &neighbors));
+        edges = neighbors;
         edge_count = schedule->stages > 0 ? schedule->stages - 1 : 0;
     }
     SL_TRY(check_range(schedule, edges, edge_count));
@@ -120,6 +120,6 @@ sl_status sl_links_create(const sl_schedule *schedule, const sl_edge *edges, int
     links = (sl_links){ 0 };
 done:
     sl_links_destroy(&links);
-    sl_free(neighbours);
+    sl_free(neighbors);
     return status;
 }

@@ -39,7 +39,7 @@ static bool is_complete(posting *self, int way, int stage, int microbatch)
     return --self->waiting[way][(int64_t)stage * self->in->microbatches + microbatch] == 0;
 }
 
-/* The part has run: its values are sent, and received where they are the last ones wanted. */
+/* The part has run: its values are sent, and received if they are the last ones wanted. */
 static sl_status post_part(posting *self, int rank, sl_action part)
 {
     sl_status status = SL_OK;
@@ -127,7 +127,7 @@ done:
     return status;
 }
 
-/* Counts the senders of each receive, where some receive has more than one. */
+/* Counts the senders of each receive, if some receive has more than one. */
 static sl_status count_senders(const posting *self, const sl_link_table *table, uint16_t **out)
 {
     int stages = self->in->stages;

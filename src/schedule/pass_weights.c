@@ -188,7 +188,7 @@ done:
     return status;
 }
 
-/* The stage has been used. It gives way where another is wanted sooner than itself. */
+/* The stage has been used. It gives way if another is wanted sooner than itself. */
 static sl_status release(unshard *self, int stage)
 {
     size_t next = self->next_use[stage];

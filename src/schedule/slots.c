@@ -12,7 +12,7 @@ static void change(slot_count *count, int by)
     count->peak = count->now > count->peak ? count->now : count->peak;
 }
 
-/* F takes a slot; W or B gives it back, and so does F itself where nothing follows it. */
+/* F takes a slot; W or B gives it back, and so does F itself if nothing follows it. */
 static void count_part(sl_action part, bool backward, slot_count *rank, slot_count *stage)
 {
     if (part.kind == SL_KIND_F) {

@@ -69,7 +69,7 @@ static void step_views_free(step_views *views)
     *views = (step_views){ 0 };
 }
 
-/* Fails with SL_ERR_SCHEDULE where the step is not whole. */
+/* Fails with SL_ERR_SCHEDULE if the step is not whole. */
 static sl_status view_step(const sl_ran_list *all, int64_t step, step_views *out)
 {
     sl_status status = SL_OK;

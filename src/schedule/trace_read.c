@@ -16,7 +16,7 @@ static int by_rank_then_time(const void *a, const void *b)
     return x->start < y->start ? -1 : x->start > y->start;
 }
 
-/* Appends the event where it is a compute action. */
+/* Appends the event if it is a compute action. */
 static sl_status take_event(const char *path, const json_t *event, sl_ran_list *list)
 {
     sl_status status = SL_OK;

@@ -50,10 +50,10 @@ typedef struct checkpoint_files {
     int count;
 } checkpoint_files;
 
-/* The tensors of the files as the files tell it; names are kept in the arena. */
+/* The tensors of the files as their headers say; names are kept in the arena. */
 SL_MUST_CHECK sl_status sl_checkpoint_collect(const char *label, const checkpoint_files *files, sl_arena *arena,
                                               sl_tensor_set **out);
-/* The tensors as the manifest tells it: each shard must be in its file, and nothing else may be. Names are borrowed from
+/* The tensors as the manifest says: each shard must be in its file, and nothing else may be. Names are borrowed from
  * the manifest. */
 SL_MUST_CHECK sl_status sl_checkpoint_match(const char *label, const json_t *manifest, const checkpoint_files *files,
                                             sl_tensor_set **out);

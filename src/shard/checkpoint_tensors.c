@@ -17,7 +17,7 @@ static int count_entries(const checkpoint_files *files)
     return count;
 }
 
-/* ---- As the files tell it -------------------------------------------------------------------- */
+/* ---- As the files say ------------------------------------------------------------------------ */
 
 /* "16,0" into offsets; false if it is anything else. */
 static bool parse_offsets(const char *text, int count, int64_t *offsets)
@@ -93,7 +93,7 @@ done:
     return status;
 }
 
-/* ---- As the manifest tells it ---------------------------------------------------------------- */
+/* ---- As the manifest says -------------------------------------------------------------------- */
 
 static const sl_safetensors *file_of_rank(const checkpoint_files *files, int rank)
 {

@@ -54,7 +54,7 @@ uint32_t sl_crc32c(const void *data, size_t bytes);
 typedef struct sl_progress {
     FILE *stream;
     bool in_place; /* a terminal: the line is rewritten */
-    bool colour;
+    bool color;
     bool off;
     int64_t every;         /* steps between lines if not in place */
     const char *precision; /* "bf16"; empty for f32; static */

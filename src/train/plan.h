@@ -40,7 +40,7 @@ struct sl_train_plan {
     int32_t boundary;        /* with data.documents: the token that ends a document */
     int64_t rows;            /* of one replica's batch */
     int64_t sizes[2];        /* rows of the larger and the smaller microbatches */
-    int size_count;          /* 1 where all are equal */
+    int size_count;          /* 1 if all are equal */
 
     const sl_schedule *schedule; /* compute order of one pipeline */
     sl_schedule *own_schedule;   /* the same; NULL if it is the caller's */

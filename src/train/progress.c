@@ -13,12 +13,12 @@
 
 void sl_progress_begin(sl_progress *progress, FILE *stream, const sl_train_config *config)
 {
-    const char *term = getenv("TERM"), *no_colour = getenv("NO_COLOR");
+    const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
     bool terminal = isatty(fileno(stream)) && term && strcmp(term, "dumb") != 0;
     *progress = (sl_progress){
         .stream = stream,
         .in_place = terminal && config->log.progress == SL_PROGRESS_AUTO,
-        .colour = terminal && config->log.progress == SL_PROGRESS_AUTO && (!no_colour || no_colour[0] == '\0'),
+        .color = terminal && config->log.progress == SL_PROGRESS_AUTO && (!no_color || no_color[0] == '\0'),
         .off = config->log.progress == SL_PROGRESS_OFF,
         .every = config->log.every,
         .val_loss = NAN,
@@ -130,11 +130,10 @@ static void rewrite(sl_progress *progress, const sl_step_report *report, char fi
     size_t room = columns(progress);
     int bar = fit(fields, room, line, sizeof line);
     int64_t full = report->steps > 0 ? report->step * bar / report->steps : 0;
-    fprintf(progress->stream, "\r\033[K%s", bar && progress->colour ? "\033[32m" : "");
+    fprintf(progress->stream, "\r\033[K%s", bar && progress->color ? "\033[32m" : "");
     for (int i = 0; i < bar; i++)
         fputs(i < full ? "\xe2\x94\x81" : "\xe2\x94\x80", progress->stream); /* heavy and light line */
-    fprintf(progress->stream, "%s%s%.*s", bar && progress->colour ? "\033[0m" : "", bar ? " " : "", (int)room - 1,
-            line);
+    fprintf(progress->stream, "%s%s%.*s", bar && progress->color ? "\033[0m" : "", bar ? " " : "", (int)room - 1, line);
     progress->line_open = true;
 }
 

@@ -2,7 +2,7 @@
 # ./bootstrap on a machine without the packages: installs as root or through sudo, else prints the one line to run.
 . "$(dirname "$0")/common.bash"
 
-# A machine of stubs: user $1 (a number), sudo where $2 is "sudo"; apt-get writes down what it was asked.
+# A machine of stubs: user $1 (a number), sudo if $2 is "sudo"; apt-get writes down what it was asked.
 machine() {
     rm -rf "$scratch/bin" "$scratch/apt.log"
     mkdir "$scratch/bin"

@@ -25,7 +25,7 @@ for document in "${documents[@]}"; do
     done
 done
 
-# Variables of the environment: those that the sources read are told of, and those that are told of exist (options of
+# Variables of the environment: those that the sources read are documented, and those that are documented exist (options of
 # the build have such names, too).
 grep -rohE '"SLUICE_[A-Z_]+"' src tools | tr -d '"' | sort -u >"$scratch/read"
 grep -ohE '\bSLUICE_[A-Z_]+\b' "${documents[@]}" include/sluice/*.h | grep -vE '^SLUICE_([A-Z]+_H|VERSION.*)$' | sort -u >"$scratch/told"

@@ -51,7 +51,7 @@ if [ "$cores" -gt 1 ]; then # each rank has its own share, unless somebody else 
 fi
 run 0 bash -c "ulimit -n 256; '$SLUICE' launch -n 100 -- true" # two descriptors a rank are enough
 
-run 3 env --ignore-signal=CHLD "$SLUICE" launch -n 2 -- sh -c 'exit 3' # where its caller ignores the end of children
+run 3 env --ignore-signal=CHLD "$SLUICE" launch -n 2 -- sh -c 'exit 3' # if its caller ignores the end of children
 
 # One rank fails: its exit code, the cause first, the others ended.
 run 7 "$SLUICE" launch -n 3 -- bash -c '[ $SLUICE_RANK = 1 ] && exit 7; exec -a "$0" sleep 1000' "$marker"

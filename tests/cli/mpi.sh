@@ -1,4 +1,4 @@
-# The program under mpirun needs no flags to use MPI, and says what is missing where the plugin is not there.
+# The program under mpirun needs no flags to use MPI, and says what is missing if the plugin is not there.
 . "$(dirname "$0")/common.bash"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 tried=0

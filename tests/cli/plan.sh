@@ -21,7 +21,7 @@ printf '0F0,0F1,0F2\n1F0,1F1,1F2\n' | diff - "$out" || fail "forward only"
 # What every generator gives is correct, lowered or not, into a file as on standard output.
 for name in $("$SLUICE" plan --words=--schedule); do
     for lower in "" --lower; do
-        # shellcheck disable=SC2086 # no word where it is empty
+        # shellcheck disable=SC2086 # no word if it is empty
         run 0 "$SLUICE" plan --schedule "$name" --ranks 4 --microbatches 8 $lower -o "$scratch/plan.csv"
         [ ! -s "$out" ] || fail "-o prints too"
         # shellcheck disable=SC2086

@@ -25,15 +25,15 @@ prints "1F1B: 2 ranks"
 run 0 bash -c '"$0" show - < plan.csv' "$SLUICE"
 prints "standard input: 2 ranks"
 
-# Folded to the width, without colours unless on a terminal.
+# Folded to the width, without colors unless on a terminal.
 COLUMNS=40 run 0 "$SLUICE" show plan.csv
 [ "$(sed 1d "$out" | wc -L)" -le 40 ] || fail "the grid does not fit 40 columns"
 [ "$(grep -c '^rank 1  [.1]' "$out")" -ge 2 ] || fail "the grid was not folded"
-! grep -q $'\033' "$out" || fail "colours in a pipe"
+! grep -q $'\033' "$out" || fail "colors in a pipe"
 on_terminal() { script -qec "$*" /dev/null >"$out" </dev/null; }
 if command -v script >/dev/null; then
     on_terminal "env TERM=xterm COLUMNS=100 '$SLUICE' show plan.csv"
-    grep -q $'\033' "$out" || fail "no colours on a terminal"
+    grep -q $'\033' "$out" || fail "no colors on a terminal"
     on_terminal "env TERM=xterm NO_COLOR=1 '$SLUICE' show plan.csv"
     ! grep -q $'\033' "$out" || fail "NO_COLOR is not honoured"
     on_terminal "env TERM=xterm NO_COLOR=1 COLUMNS=100 '$SLUICE' show --schedule 1F1B --ranks 32 --microbatches 128"

@@ -25,7 +25,7 @@ unusable '--data.tokens=nowhere.bin: ' --data.tokens=nowhere.bin
 unusable 'empty' --data.text=empty.txt
 refused '--batch.seq=8: a row needs 9 tokens, short.txt has 5' --data.text=short.txt --batch.seq=8
 refused "--data.order: 'random' is not one of sequential|shuffled" --data.text=text.txt --data.order=random
-refused "there is no option '--data.colour'" --data.text=text.txt --data.colour=red
+refused "there is no option '--data.color'" --data.text=text.txt --data.color=red
 refused '--batch.size=7: 7 rows cannot be shared equally by 2 replicas' --data.text=text.txt --batch.size=7 \
     --parallel.dp=2 --batch.microbatches=2
 # Said once, not by each rank, also if who started this ignores the end of children.

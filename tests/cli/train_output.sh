@@ -26,16 +26,16 @@ run 0 "$SLUICE" show out/trace.json
 run 0 "$SLUICE" train --help
 prints '--optimizer.betas'
 
-# On a terminal: in place, with colour unless NO_COLOR says otherwise.
+# On a terminal: in place, with color unless NO_COLOR says otherwise.
 if command -v script >/dev/null; then
     terminal() {
         script -qec "$1 TERM=xterm '$SLUICE' ${arguments[*]} --run.steps=3 --run.out=$2" /dev/null </dev/null >"$out"
     }
-    terminal '' coloured
+    terminal '' colored
     grep -q $'\r\033\[K\033\[32m' "$out" || fail "no line in place"
     terminal 'NO_COLOR=1' grey
-    grep -q $'\033\[32m' "$out" && fail "colour in spite of NO_COLOR"
-    grep -q $'\r\033\[K' "$out" || fail "no line in place without colour"
+    grep -q $'\033\[32m' "$out" && fail "color in spite of NO_COLOR"
+    grep -q $'\r\033\[K' "$out" || fail "no line in place without color"
 else
     echo "SKIPPED: no script(1) to play the terminal" >&2
 fi

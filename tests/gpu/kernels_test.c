@@ -434,7 +434,7 @@ static void check_fault(sl_op op, const char *inputs_text, const char *outputs_t
     put(&inputs.views[input], place, value);
     assert_int_not_equal(run_on_gpu(call), SL_OK);
     assert_string_equal(sl_error_message(), message);
-    assert_int_equal(sl_stream_synchronize(gpu_stream), SL_OK); /* it is told once */
+    assert_int_equal(sl_stream_synchronize(gpu_stream), SL_OK); /* it is reported once */
     free_args(&inputs);
     free_args(&outputs);
 }

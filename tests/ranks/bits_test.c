@@ -183,7 +183,7 @@ static void run_mpi(const rank_job *job, const results *into)
         print_message("mpirun: exit %d\n", code);
 }
 
-/* True where mpirun is installed and the library has its transport. */
+/* True if mpirun is installed and the library has its transport. */
 static bool has_mpi(void)
 {
     char command[4096];
@@ -254,7 +254,7 @@ static uint64_t order_of(const sl_schedule *schedule, bool *rising)
     return hash_of(order, (size_t)(sl_schedule_stages(schedule) * microbatches) * sizeof *order);
 }
 
-/* Made where it is not known yet. */
+/* Made if it is not known yet. */
 static const run_result *reference_of(const run_config *config)
 {
     sl_schedule *schedule = NULL;

@@ -109,7 +109,7 @@ static double beside_the_work(suite_function run)
     return all / working - 1;
 }
 
-/* What of it busy waiting takes: the rest is there too where every wait sleeps at once. That rest is the price of a wake-up,
+/* What of it busy waiting takes: the rest is there too if every wait sleeps at once. That rest is the price of a wake-up,
  * which a virtual machine with an idle core makes dear. */
 static double lost_to_spinning(suite_function run)
 {
@@ -117,7 +117,7 @@ static double lost_to_spinning(suite_function run)
     setenv("SLUICE_SPIN_US", "-1", 1);
     double without = beside_the_work(run);
     unsetenv("SLUICE_SPIN_US");
-    print_message("%.1f%% beside the work, %.1f%% where no wait is busy\n", with * 100, without * 100);
+    print_message("%.1f%% beside the work, %.1f%% if no wait is busy\n", with * 100, without * 100);
     return with - without;
 }
 

@@ -1,5 +1,5 @@
-/* A callback or a kernel that never returns, or a message that is never sent: the run ends, and everybody is told the rank,
- * the action and the stack of the host. A rank that waits for a slow one is not blamed. */
+/* A callback or a kernel that never returns, or a message that is never sent: the run ends, and every rank's error
+ * names the rank, the action and the stack of the host. A rank that waits for a slow one is not blamed. */
 #include "support/device/test_device.h"
 #include "support/sanitized.h"
 

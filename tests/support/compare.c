@@ -1,5 +1,5 @@
 /* Compares what runs leave behind, for the tests of the command line. Exit 0 if they agree, 1 if they differ (the
- * worst difference is printed), 2 where something cannot be read.
+ * worst difference is printed), 2 if something cannot be read.
  *
  *   compare tensors A B TOLERANCE   two safetensors files: the norm of the difference over that of B, per tensor
  *   compare elements A B TOLERANCE  the same files: the largest difference of two elements

@@ -1,5 +1,5 @@
 /* json_get PATH < document: prints the value at PATH ("peak_slots.0"; "" is the whole; "#rows" counts; "?rows" lists
- * the keys, sorted). Exit code 1 where the input is no JSON or has no such value. */
+ * the keys, sorted). Exit code 1 if the input is no JSON or has no such value. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -52,7 +52,7 @@ int cmd_export(int argc, char **argv)
           .real = &shard_gb,
           .least = 1e-6,
           .most = 1e6,
-          .help = "Cut the weights into files of at most so many gigabytes." },
+          .help = "Cut the weights into files of at most G gigabytes." },
         { .name = NULL },
     };
     log_to_stderr(NAME);

@@ -12,7 +12,7 @@ static const cli_usage usage = {
     .description =
         "Starts N ranks of PROGRAM on this machine. Programs that open a group (sl_group_open) find each other over "
         "shared memory; any other program runs N times.\n"
-        "Signals are forwarded to all ranks. When one rank fails, the others are told, have a second to end by "
+        "Signals are forwarded to all ranks. When one rank fails, the others hear of it, have a second to end by "
         "themselves, are then sent SIGTERM and at last SIGKILL. A second process, the keeper, ends every process that "
         "the ranks started, also those in a session of their own, and also when this command is killed.\n"
         "The exit code is that of the rank that failed first, 128 + signal if it was killed.",

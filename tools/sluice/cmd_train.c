@@ -80,7 +80,7 @@ static void fill_options(train_arguments *arguments, cli_option *options)
           .integer = &arguments->ranks,
           .min = 1,
           .max = SL_MAX_RANKS,
-          .help = "Ranks to start; parallel.pp x parallel.dp by default. Where parallel.pp is not given it is N / "
+          .help = "Ranks to start; parallel.pp x parallel.dp by default. If parallel.pp is not given it is N / "
                   "parallel.dp." },
         RANKS_AS_OPTION_ROW(arguments->ranks_as),
         { .name = "device",

@@ -77,7 +77,7 @@ bool options_parse(const cli_usage *usage, const cli_option *options, int *argc,
 /* The pages made from the tables (help.c). */
 void help_print(const cli_usage *usage, const cli_option *options);
 void help_print_man(const cli_usage *usage, const cli_option *options);
-/* Completion: prints the options where name is empty, else the values of the option name ("--format"); a value that
+/* Completion: prints the options if name is empty, else the values of the option name ("--format"); a value that
  * is a file prints "<file>". */
 void help_print_words(const cli_option *options, const char *name);
 

@@ -79,7 +79,7 @@ sl_status load_schedule(const char *path, sl_violation *violation, sl_schedule *
 int report_violation(const char *command_name, const char *name, const sl_schedule *schedule,
                      const sl_violation *violation);
 
-/* How stdout shows text: the width of the terminal, and colours where they are welcome. */
+/* How stdout shows text: the width of the terminal, and colors if they are welcome. */
 sl_view_options terminal_view_options(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* Similar words: letters left out, added, changed, or swapped with their neighbour. */
+/* Similar words: letters left out, added, changed, or swapped with their neighbor. */
 #include "similar.h"
 
 #include <string.h>
@@ -10,7 +10,7 @@ static size_t least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* The fewest single-letter edits and swaps of neighbours that turn a into b (optimal string alignment). */
+/* The fewest single-letter edits and swaps of neighbors that turn a into b (optimal string alignment). */
 static size_t edit_distance(const char *a, size_t a_length, const char *b, size_t b_length)
 {
     size_t rows[3][LONGEST + 1]; /* the row before the last, the last, this one */

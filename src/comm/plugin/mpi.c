@@ -57,7 +57,7 @@ static sl_status start_mpi(mpi_link *link)
 }
 
 /* Ranks on the same machine, and the number that this rank has among them. */
-static sl_status find_neighbours(mpi_link *link)
+static sl_status find_neighbors(mpi_link *link)
 {
     MPI_Comm machine;
     sl_status status = mpi_check(MPI_Comm_split_type(link->comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &machine),
@@ -101,7 +101,7 @@ static sl_status mpi_open(const sl_group_options *options, sl_link **out)
     MPI_Comm_set_errhandler(link->device_comm, MPI_ERRORS_RETURN);
     MPI_Comm_rank(link->comm, &link->base.rank);
     MPI_Comm_size(link->comm, &link->base.size);
-    SL_TRY(find_neighbours(link));
+    SL_TRY(find_neighbors(link));
     SL_TRY(agree_on_run(link));
     MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &limit, &found);
     link->tag_limit = found ? *limit : 32767;
@@ -163,7 +163,7 @@ static bool has_failed(mpi_link *link)
     return atomic_load(&link->failure.state) != SL_FAILURE_NONE;
 }
 
-/* Until all ranks are here and all messages are off; false where that takes a failed run too long. */
+/* Until all ranks are here and all messages are off; false if that takes a failed run too long. */
 static bool wait_for_all(mpi_link *link)
 {
     MPI_Request barrier = MPI_REQUEST_NULL;

@@ -67,7 +67,7 @@ static double look_interval(const mpi_link *link)
     return timeout <= 0 || timeout > 2 ? 0.25 : timeout < 0.08 ? 0.01 : timeout / 8;
 }
 
-/* Where the judge is not the one that hangs it answers at its next look; where it does not, this rank decides. */
+/* The judge answers at its next look, unless it is the one that hangs: then this rank decides. */
 static void fail_locked(mpi_link *link, int rank, sl_status code, const char *text)
 {
     mpi_failure failure = { .rank = rank, .code = (int32_t)code };

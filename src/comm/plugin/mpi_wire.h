@@ -20,7 +20,7 @@ struct slot {
     sl_envelope *envelope;
 };
 
-/* One end of a channel; both ends where a rank sends to itself: then no MPI is involved. */
+/* One end of a channel; both ends if a rank sends to itself: then no MPI is involved. */
 struct sl_wire {
     mpi_link *link;
     sl_wire *next; /* in link->closed */
@@ -54,7 +54,7 @@ sl_status mpi_post_credit(sl_wire *wire, int i);
 sl_status mpi_send_credit(sl_wire *wire, mpi_credit credit);
 /* The sender: slots whose message is off are free, and the receiver may have freed some of its own. */
 sl_status mpi_progress_send(sl_wire *wire);
-/* The receiver: the slot of the next message where it is there, else NULL; the sender's last one closes. */
+/* The receiver: the slot of the next message if it is there, else NULL; the sender's last one closes. */
 sl_status mpi_progress_receive(sl_wire *wire, struct slot **out);
 
 #endif

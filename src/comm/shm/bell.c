@@ -10,10 +10,10 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A sleeper looks again after this long, should a process have died between an event and its bell. */
+/* A sleeper looks again after this long, in case a process died between an event and its bell. */
 #define SLEEP_LIMIT_NS 250000000L
 #define WAITS_PER_MOVE 64
-/* With more ranks than cores a wait that is not over after so many turns of others sleeps: its own turns are theirs. */
+/* With more ranks than cores a wait sleeps after it has yielded this often: others need the core. */
 #define CROWDED_YIELDS 4
 #define SPINS_PER_LOOK 16 /* a look at the clock and the peer's core costs as much as a few spins */
 

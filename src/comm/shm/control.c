@@ -263,7 +263,7 @@ void sl_shm_set_note(sl_shm_rank *rank, const char *text)
 
 #define IN_ORDER ((uint64_t)1 << 63) /* in the first word */
 
-/* Since when comes first: who finds it old has not read words of a new wait (get_wait). */
+/* The time is written first: a reader that finds the old time has not read words of a new wait (get_wait). */
 void sl_shm_set_wait(sl_shm_rank *rank, const sl_wait *wait, double since)
 {
     uint64_t first = (wait->in_order ? IN_ORDER : 0) | (uint64_t)wait->kind << 32 | (uint32_t)wait->peer;

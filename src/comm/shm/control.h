@@ -69,7 +69,7 @@ sl_status sl_shm_attach(int fd, sl_shm **out);
 sl_shm *sl_shm_ref(sl_shm *shm);
 void sl_shm_unref(sl_shm *shm); /* NULL is fine */
 
-/* A range of its own for the caller, filled with zeros. Where `now` its memory is taken at once, so that a lack of it
+/* A range of its own for the caller, filled with zeros. If `now`, its memory is taken at once, so that a lack of it
  * is an error here and not a signal later; else page by page as it is touched. */
 sl_status sl_shm_allocate(sl_shm *shm, size_t bytes, bool now, uint64_t *offset);
 /* Gives the memory back; the offsets are not used again. Nobody touches the range from now on. */

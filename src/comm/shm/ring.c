@@ -1,6 +1,6 @@
 /* Channels in shared memory: an array of slots each. A slot's turn says whose it is: 2n+1, the receiver's, with message
  * n in it; even, the sender's. The sender goes round the slots and skips those that are still in use, so they may be
- * freed in any order; where it skips it leaves a note of the slot it took, else the receiver finds the next message one
+ * freed in any order; if it skips one it leaves a note of the slot it took, else the receiver finds the next message one
  * slot on and reads nothing but the message. */
 #include "comm/shm/link.h"
 #include "base/alloc.h"
@@ -13,7 +13,7 @@
 typedef struct ring_shared {
     _Alignas(SL_SHM_LINE) _Atomic uint32_t src_closed;
     _Atomic uint32_t dst_closed;
-    /* (capacity) entry n % capacity: slot of message n, as n << 32 | slot + 1, where it is not the next one on. Before
+    /* (capacity) entry n % capacity: slot of message n, as n << 32 | slot + 1, if it is not the next one on. Before
      * the entry serves another message, n has been freed. */
     _Alignas(SL_SHM_LINE) _Atomic uint64_t detours[];
 } ring_shared;

@@ -8,7 +8,7 @@ typedef struct merge_slot {
     int32_t rank, merged;
 } merge_slot;
 
-/* A pair that may be merged. Stale where one of its sides has changed since. */
+/* A pair that may be merged. Stale if one of its sides has changed since. */
 typedef struct merge_candidate {
     int32_t rank;
     uint32_t at; /* place of the left side */
@@ -18,7 +18,7 @@ typedef struct merge_candidate {
 
 /* A token of the piece, linked so that merged ones drop out. */
 typedef struct symbol {
-    int32_t id; /* GONE where it was merged into the one before */
+    int32_t id; /* GONE if it was merged into the one before */
     uint32_t before, after;
 } symbol;
 

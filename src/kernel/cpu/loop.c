@@ -131,7 +131,7 @@ static bool merges(const sl_loop *loop, int outer, int inner)
     return true;
 }
 
-/* Drops dims of size 1 and joins neighbours that lie like one dim in every argument. */
+/* Drops dims of size 1 and joins neighbors that lie like one dim in every argument. */
 static void merge_dims(sl_loop *loop)
 {
     int rank = 0;

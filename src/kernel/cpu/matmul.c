@@ -95,7 +95,7 @@ static sl_status run_matmul(const sl_cpu *cpu, const sl_kernel_call *call)
     return SL_OK;
 }
 
-/* As for LINEAR: what BLAS is told must follow from the shapes alone. */
+/* As for LINEAR: what BLAS is asked for must follow from the shapes alone. */
 static bool takes_matrices(const sl_kernel_call *call, const sl_view *view)
 {
     int64_t rows = sl_dim_from_last(&view->meta, 2), size = sl_dim_from_last(&view->meta, 1);

@@ -130,7 +130,7 @@ static __attribute__((noinline)) void end(void)
     _tile_release();
 }
 
-/* Panels come from the second-level cache. Those of A shall not drive B, which the next tiles read again, out of the
+/* Panels come from the second-level cache. Those of A must not drive B, which the next tiles read again, out of the
  * first. A register is loaded for the next step right after its last use: if the core is shared with another hyper-thread,
  * few tiles can be under way, and this order is up to a fifth faster than loads before their use. */
 static __attribute__((noinline)) void multiply(int64_t k, const void *panel_a, const void *panel_b, float *c,

@@ -24,7 +24,7 @@ static double dot(const sl_view *x, int64_t b, int64_t t, int64_t h, const sl_vi
     return sum;
 }
 
-/* A number that belongs to the weight of key s for query (b, t, h), where such weights are dropped. */
+/* A number that belongs to the weight of key s for query (b, t, h), if weights are dropped. */
 static double drop(const sl_kernel_call *call, int64_t b, int64_t t, int64_t h, int64_t s, double value)
 {
     const int64_t *q = sl_call_input(call, 0)->meta.shape.dims, *k = sl_call_input(call, 1)->meta.shape.dims;

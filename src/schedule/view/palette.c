@@ -1,4 +1,4 @@
-/* Colours of the views and their legend. */
+/* Colors of the views and their legend. */
 #include "schedule/view/view.h"
 
 #include <math.h>

@@ -57,7 +57,7 @@ static void write_names(sl_json *json, const sl_drawing *drawing, int rank)
     write_order(json, "thread_sort_index", rank, TRACK_COMMUNICATION, TRACK_COMMUNICATION);
 }
 
-/* How long the span is drawn: rounding must not make neighbours overlap. */
+/* How long the span is drawn: rounding must not make neighbors overlap. */
 static double drawn_length(sl_span drawn)
 {
     double length = drawn.end - drawn.start;

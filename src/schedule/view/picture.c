@@ -13,10 +13,10 @@
 #define MARGIN 16.0
 #define RIGHT 196.0      /* of the chart: three columns of figures */
 #define NARROWEST 760.0  /* of the chart */
-#define WIDEST 6000.0    /* of the chart; half of it where rows are compared, which takes an eye for the whole */
+#define WIDEST 6000.0    /* of the chart; half of it if rows are compared, to be seen at once */
 #define TALLEST 24000.0  /* of all rows */
 #define MOST_STEPS 100   /* of a timeline that are divided by lines */
-#define SEAM 0.4         /* by this neighbours of one colour overlap, so that nothing shines through */
+#define SEAM 0.4         /* by this neighbors of one color overlap, so that nothing shines through */
 #define THINNEST_BOX 0.3 /* boxes that end within this distance of the last are not drawn: nobody would see them */
 #define MOST_BOXES                                                                                                     \
     200000.0 /* about; beyond it the distance grows, so that a file stays of a size that can be opened                 \
@@ -34,7 +34,7 @@ static double em_width(const char *text)
     return width;
 }
 
-/* Width of the shortest action if the picture may be as wide as it likes: the last of the labels fits in. */
+/* Width of the shortest action if the picture's width is not limited: its longest label fits in. */
 static double shortest_box(const sl_drawing *drawing)
 {
     char text[SL_ACTION_TEXT_SIZE];
@@ -112,7 +112,7 @@ static void draw_compute(const sl_picture *picture, sl_canvas *canvas, sl_action
     sl_action parts[2];
     int step, count = sl_action_parts(sl_drawing_in_step(picture->drawing, action, &step), parts);
     double width = x_of(picture, span.end) - x;
-    double gap = width > 3 ? 0.8 : 0; /* between neighbours */
+    double gap = width > 3 ? 0.8 : 0; /* between neighbors */
     double height = picture->compute_height / count;
     describe(picture->drawing, action, span, rank, tip, sizeof tip);
     for (int i = 0; i < count; i++) {

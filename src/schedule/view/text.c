@@ -9,7 +9,7 @@
 
 #define FEW_BANDS 6 /* more than this is condensed if the caller permits it */
 
-/* One line of a band being made: what stands in each column and in which colour. */
+/* One line of a band being made: what stands in each column and in which color. */
 typedef struct text_line {
     char *chars;
     sl_rgb *colors; /* of the background; all zero is none */
@@ -91,7 +91,7 @@ static void clear(text_line *line, char fill)
     memset(line->colors, 0, (size_t)line->width * sizeof *line->colors);
 }
 
-/* The step of a terminal's 6 x 6 x 6 colours that is nearest; its steps are not equal. */
+/* The step of a terminal's 6 x 6 x 6 colors that is nearest; its steps are not equal. */
 static int cube_level(int value)
 {
     static const int levels[] = { 0, 95, 135, 175, 215, 255 };
@@ -221,7 +221,7 @@ static void add_busy(const text_grid *grid, int rank, double *busy)
     }
 }
 
-/* One band: each column shows the kind that takes most of its stretch of time, or '.' where idle time does. */
+/* One band: each column shows the kind that takes most of its stretch of time, or '.' if idle time does. */
 static sl_status print_condensed(text_grid *grid)
 {
     double *busy = NULL;
@@ -281,7 +281,7 @@ sl_status sl_drawing_write_text(const sl_drawing *drawing, const sl_view_options
     grid.band = grid.columns;
     int64_t room = options->columns > grid.gutter ? options->columns - grid.gutter : 0;
     if (room > 0 && room < grid.columns)
-        grid.band = room > grid.cell ? room / grid.cell * grid.cell : room; /* whole cells, where they are even */
+        grid.band = room > grid.cell ? room / grid.cell * grid.cell : room; /* whole cells, if they are even */
     if (grid.band < 1)
         grid.band = 1;
     SL_TRY(SL_NEW_ARRAY(grid.next, drawing->ranks));

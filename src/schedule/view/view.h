@@ -18,7 +18,7 @@ typedef struct sl_drawing {
     int ranks;
     int stages;
     double makespan;
-    double shortest; /* compute action that shall be readable: the shortest that takes time, but no less than a quarter
+    double shortest; /* compute action that must be readable: the shortest that takes time, but no less than a quarter
                         of the mean (what was measured has stragglers); the makespan if none takes any */
     int *chunks;     /* (stages) place of a stage among the stages of its rank: 0, 1, ... */
     int most_chunks; /* stages of the rank that has most */
@@ -29,11 +29,11 @@ typedef struct sl_drawing {
     int steps;
 } sl_drawing;
 
-/* Colours tell kinds apart also for colour-blind eyes; the lightness tells the stages of one rank apart. */
+/* Colors tell kinds apart also for color-blind eyes; the lightness tells the stages of one rank apart. */
 sl_rgb sl_drawing_color(const sl_drawing *drawing, sl_kind kind, int stage); /* stage -1: the darkest */
 sl_rgb sl_drawing_chunk_color(const sl_drawing *drawing, sl_kind kind, int chunk);
 sl_rgb sl_drawing_text_color(sl_rgb background); /* black or white, whichever reads better */
-/* The rows of a legend: "F forward"; NULL past the last. *kind is set for the colour. */
+/* The rows of a legend: "F forward"; NULL past the last. *kind is set for the color. */
 const char *sl_drawing_legend(const sl_drawing *drawing, int index, sl_kind *kind);
 
 /* "rank 3", or the name that the caller gave it. */
@@ -46,7 +46,7 @@ sl_action sl_drawing_in_step(const sl_drawing *drawing, sl_action action, int *s
 /* "4 ranks, 4 stages, 8 microbatches, makespan 33, bubble 27.3 %" */
 char *sl_drawing_figures(const sl_drawing *drawing, char *text, size_t size);
 
-/* The other end of a SEND or RECV (the neighbouring stage's) as an action; false for other kinds or past the ends. */
+/* The other end of a SEND or RECV (the neighboring stage's) as an action; false for other kinds or past the ends. */
 bool sl_drawing_partner(const sl_drawing *drawing, sl_action action, sl_action *out);
 
 /* Something nice to mark time with: 1, 2 or 5 times a power of ten, so that at most `most` ticks are needed. */

@@ -43,22 +43,22 @@ static sl_status uneven_groups_work(sl_group *group, uint64_t seed)
     sl_status status = SL_OK;
     int size = sl_group_size(group), me = sl_group_rank(group);
     suite_random random = { seed };
-    int colours[64] = { 0 }, keys[64] = { 0 }, mine = 0, before = 0;
+    int colors[64] = { 0 }, keys[64] = { 0 }, mine = 0, before = 0;
     int64_t expected = 0, sum = -1;
     sl_group *part = NULL, *same = NULL;
     for (int r = 0; r < size; r++) {
-        colours[r] = (int)suite_between(&random, -1, 1);
+        colors[r] = (int)suite_between(&random, -1, 1);
         keys[r] = (int)suite_between(&random, -2, 2);
     }
     for (int r = 0; r < size; r++) {
-        if (colours[r] != colours[me])
+        if (colors[r] != colors[me])
             continue;
         mine++;
         expected += r;
         before += keys[r] < keys[me] || (keys[r] == keys[me] && r < me);
     }
-    SL_TRY(sl_group_split(group, colours[me], keys[me], &part));
-    CHECK((part == NULL) == (colours[me] < 0));
+    SL_TRY(sl_group_split(group, colors[me], keys[me], &part));
+    CHECK((part == NULL) == (colors[me] < 0));
     if (part) {
         CHECK(sl_group_size(part) == mine && sl_group_rank(part) == before);
         CHECK(sl_group_world_rank(part, before) == me);

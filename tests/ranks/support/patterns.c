@@ -16,7 +16,7 @@ struct planned {
     sl_message message;
     size_t bytes;
     way send, receive;
-    bool hold; /* keep it for a while where it is received in place */
+    bool hold; /* keep it for a while if it is received in place */
 };
 
 struct pattern {

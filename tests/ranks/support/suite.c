@@ -14,8 +14,8 @@ sl_status suite_expect(sl_status got, sl_status expected, const char *text, cons
     char message[1024];
     snprintf(message, sizeof message, "%s", got == SL_OK ? "" : sl_error_message());
     if (got != expected)
-        return sl_fail(SL_ERR_INTERNAL, "%s:%d: %s (%s) where %s was expected", file, line, sl_status_name(got),
-                       message, sl_status_name(expected));
+        return sl_fail(SL_ERR_INTERNAL, "%s:%d: %s (%s), but %s was expected", file, line, sl_status_name(got), message,
+                       sl_status_name(expected));
     if (!strstr(message, text))
         return sl_fail(SL_ERR_INTERNAL, "%s:%d: '%s' does not say '%s'", file, line, message, text);
     return SL_OK;

@@ -18,7 +18,7 @@ struct memory_block {
     struct memory_block *next; /* by offset */
 };
 
-/* Of all that are open, so that an address tells where its memory is. */
+/* Of all that are open, so that its memory is found from an address. */
 static struct {
     _Atomic(char *) far; /* NULL: none */
     _Atomic(char *) near;

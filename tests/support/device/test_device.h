@@ -1,4 +1,4 @@
-/* A device for the tests alone that behaves like a GPU where no GPU is.
+/* A device for the tests alone that behaves like a GPU on machines that have none.
  *
  * - Its memory is out of the host's reach: the addresses it gives out are mapped without any access, and the memory
  *   itself is mapped elsewhere, for its streams alone. A host that reads or writes it dies of SIGSEGV.

@@ -29,7 +29,7 @@ static uint16_t sum_of(uint16_t a, uint16_t b, sl_dtype dtype)
     return out;
 }
 
-/* No neighbour of the result may be nearer to the sum, and of two that are as near the even one is right. */
+/* No neighbor of the result may be nearer to the sum, and of two that are as near the even one is right. */
 static void check_rounding(uint16_t a, uint16_t b, sl_dtype dtype, int exponent_bits)
 {
     uint16_t out = sum_of(a, b, dtype);

@@ -26,7 +26,7 @@ static unsigned random_below(unsigned limit)
 
 /* ---- Files made by the test ------------------------------------------------------------------ */
 
-/* A byte as GPT-2 writes it in its files: UTF-8 of the byte itself where Latin-1 prints it, else of 256, 257, .. */
+/* A byte as GPT-2 writes it in its files: UTF-8 of the byte itself if Latin-1 prints it, else of 256, 257, .. */
 static void byte_text(int byte, char *out)
 {
     int character = byte, number = 256;

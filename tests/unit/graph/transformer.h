@@ -11,7 +11,7 @@ static inline sl_value param(sl_graph *g, const char *name, int rank, const int6
     return sl_graph_param(g, name, rank, dims, zeros);
 }
 
-/* A transformer with `layers` blocks "h.0", "h.1", .. whose look-up table is also its head where tied. */
+/* A transformer with `layers` blocks "h.0", "h.1", .. whose look-up table is also its head if tied. */
 static inline sl_graph *transformer(int batch, int layers, bool tied, double dropout)
 {
     sl_graph *g = NULL;

@@ -89,7 +89,7 @@ static void a_step_allocates_nothing(void **state)
 
 enum { GUARD = 64, POISON = 0xFF, MOST_BLOCKS = 256 }; /* poison: NaN as floats, -1 as indices */
 
-/* Every block between two guards, and poisoned where nothing is to be found. */
+/* Every block between two guards, and poisoned if nothing is to be found in it. */
 typedef struct blocks {
     unsigned char *start[MOST_BLOCKS];
     size_t bytes[MOST_BLOCKS];

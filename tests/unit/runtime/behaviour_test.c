@@ -16,7 +16,7 @@ static sl_status keep_addresses(job *self, int rank, sl_runtime *runtime, toy_st
 static void values_and_gradients_are_handed_over_without_a_copy(void **state)
 {
     (void)state;
-    /* Two stages a rank in V placement: stages 1 and 2 are neighbours on one rank, the others talk over channels, whose
+    /* Two stages a rank in V placement: stages 1 and 2 are neighbors on one rank, the others talk over channels, whose
      * memory is shared by ranks that are threads. */
     toy_stage *all = calloc(MAX_STAGES, sizeof *all);
     job made = job_make("ZBVZeroBubble", 2, 2, 4, 8);

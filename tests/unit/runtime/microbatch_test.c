@@ -117,7 +117,7 @@ static void arguments_must_have_as_many_samples_as_each_other(void **state)
     sl_view parts[4];
     sl_arg args[2] = { { "x", view_of(data, 2, (int64_t[]){ 4, 3 }) }, { "y", view_of(data, 1, (int64_t[]){ 5 }) } };
     assert_int_equal(sl_microbatch_split_args(args, NULL, 2, 2, parts), SL_ERR_SHAPE);
-    assert_non_null(strstr(sl_error_message(), "y has 5 samples where x has 4"));
+    assert_non_null(strstr(sl_error_message(), "y has 5 samples, but x has 4"));
     args[1].view = view_of(data, 1, (int64_t[]){ 4 });
     assert_int_equal(sl_microbatch_split_args(args, NULL, 2, 2, parts), SL_OK);
     assert_ptr_equal(parts[2].data, data + 6); /* microbatch 1 of x */

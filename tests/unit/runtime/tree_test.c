@@ -73,7 +73,7 @@ static void leaves_become_arguments_with_specs(void **state)
     assert_int_equal(specs[5].chunk.kind, SL_CHUNK_REPLICATE);
     sl_free(specs);
     says(sl_tree_arg_specs(tree, "in", (sl_tree_chunk[]){ { "in.mas", { .dim = 1 } } }, 1, &specs, &count),
-         "a chunk spec for 'in.mas', where the tree has no leaf");
+         "a chunk spec for 'in.mas', but the tree has no leaf there");
     says(sl_tree_outputs(tree, NULL, NULL, 0, &outputs, &count), "'step' is no tensor");
     sl_free(args);
     sl_free(values);

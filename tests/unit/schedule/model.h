@@ -1,5 +1,5 @@
 /* What a schedule of a few ranks means, by trying every interleaving of them. Written to be obvious, not fast; shares
- * nothing with the checker that is held against it. Neighbour edges. */
+ * nothing with the checker that is held against it. Neighbor edges. */
 #ifndef SCHEDULE_MODEL_H
 #define SCHEDULE_MODEL_H
 
@@ -190,19 +190,18 @@ static void write_past(world *w, int rank)
 
 typedef enum step { CAN_RUN, MUST_WAIT, IS_WRONG } step;
 
-/* Whether the rank holds the value that F or the backward of the stage takes from its neighbour. */
-static step has_value(const world *w, const int at[MOST_RANKS], int rank, int stage, int neighbour, int m,
-                      bool backward)
+/* Whether the rank holds the value that F or the backward of the stage takes from its neighbor. */
+static step has_value(const world *w, const int at[MOST_RANKS], int rank, int stage, int neighbor, int m, bool backward)
 {
     sl_kind made_by = backward ? SL_KIND_I : SL_KIND_F;
-    if (neighbour < 0 || neighbour >= w->all->stages)
+    if (neighbor < 0 || neighbor >= w->all->stages)
         return CAN_RUN;
-    int home = w->all->rank_of[neighbour];
+    int home = w->all->rank_of[neighbor];
     if (home == rank)
-        return w->past[rank][at[rank]].did[made_by][neighbour][m] ? CAN_RUN : IS_WRONG;
+        return w->past[rank][at[rank]].did[made_by][neighbor][m] ? CAN_RUN : IS_WRONG;
     if (w->messages)
         return w->past[rank][at[rank]].did[backward ? SL_KIND_RECV_B : SL_KIND_RECV_F][stage][m] ? CAN_RUN : IS_WRONG;
-    return w->past[home][at[home]].did[made_by][neighbour][m] ? CAN_RUN : MUST_WAIT;
+    return w->past[home][at[home]].did[made_by][neighbor][m] ? CAN_RUN : MUST_WAIT;
 }
 
 static step compute_step(const world *w, const int at[MOST_RANKS], int rank, sl_action part)

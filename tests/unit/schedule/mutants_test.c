@@ -124,7 +124,7 @@ static sl_action alter(sl_action action, int stages, int microbatches)
     return sl_action_make((sl_kind)action.kind, action.stage, action.microbatch < 0 ? 0 : action.microbatch);
 }
 
-/* Neighbours change places most often: what comes of it is as often right as wrong. */
+/* Neighbors change places most often: what comes of it is as often right as wrong. */
 static void mutate(program *given, int stages, int microbatches)
 {
     int rank = random_below(given->ranks), other = random_below(given->ranks);

@@ -1,4 +1,4 @@
-/* No part is quadratic in anything. Twice the microbatches take at most 2.2 times as long. Where ranks, stages or edges
+/* No part is quadratic in anything. Twice the microbatches take at most 2.2 times as long. If ranks, stages or edges
  * grow sixteenfold, linear work takes 16 times as long, more if the caches no longer hold all ranks, and quadratic
  * work 256 times: the line is drawn in the middle, at 64. Measured in processor time of this process, the best of
  * several turns. */

@@ -80,7 +80,7 @@ static double *ended(const model *self, int stage, int microbatch, int backward)
                         (size_t)backward];
 }
 
-/* When the value of the neighbour is there. */
+/* When the value of the neighbor is there. */
 static double arrival(const model *self, int from, int to, int microbatch, int backward)
 {
     bool same = sl_schedule_rank_of(self->schedule, from) == sl_schedule_rank_of(self->schedule, to);

@@ -77,7 +77,7 @@ static void the_grid_shows_when_each_action_runs(void **state)
     destroy(&made);
 }
 
-/* The background of each kind and stage in the grid's colours. */
+/* The background of each kind and stage in the grid's colors. */
 static void read_colors(const char *text, int colors[4][16])
 {
     static const char kinds[] = "FIWB";
@@ -113,7 +113,7 @@ static void kinds_differ_in_color_on_a_terminal_however_light(void **state)
             for (int b = 0; b < 4 * 16; b++) {
                 int first = colors[a / 16][a % 16], second = colors[b / 16][b % 16];
                 if (a / 16 != b / 16 && first && first == second)
-                    fail_msg("%s: %d%c and %d%c have the colour %d", names[n], a % 16, "FIWB"[a / 16], b % 16,
+                    fail_msg("%s: %d%c and %d%c have the color %d", names[n], a % 16, "FIWB"[a / 16], b % 16,
                              "FIWB"[b / 16], first);
             }
         }
@@ -316,7 +316,7 @@ static cairo_status_t read_bytes(void *user, unsigned char *to, unsigned length)
     return CAIRO_STATUS_SUCCESS;
 }
 
-/* Share of the pixels that have the colour. */
+/* Share of the pixels that have the color. */
 static double share_of(cairo_surface_t *image, uint32_t color)
 {
     int width = cairo_image_surface_get_width(image), height = cairo_image_surface_get_height(image);

@@ -253,7 +253,7 @@ static void halves_convert_exactly_and_round_to_nearest_even(void **state)
                 continue;
             }
             assert_int_equal(back, half);
-            if (bits > 0 && bits < 0x7c00 && !isinf(value)) { /* positive: the middle goes to the even neighbour */
+            if (bits > 0 && bits < 0x7c00 && !isinf(value)) { /* positive: the middle goes to the even neighbor */
                 float middle = previous + (value - previous) / 2, above = nextafterf(middle, INFINITY);
                 assert_int_equal(sl_f32_convert(&middle, 1, dtypes[d], &between), SL_OK);
                 assert_int_equal(between, bits & 1 ? bits - 1 : bits);
