@@ -51,8 +51,8 @@ SL_API const sl_gpu_model *sl_device_get_model(const sl_device *device);
 /* What products and memory reach of a model's rates: what kernels reached on an H200, as shares. */
 #define SL_GPU_REACHED_FLOPS 0.69
 #define SL_GPU_REACHED_BYTES 0.86
-/* What each kernel of a step takes beside its work, in seconds, on an H200: it starts after the one before it. */
-#define SL_GPU_KERNEL_SECONDS 2e-6
+/* The least time of an op in a step, in seconds, on an H200: one to four kernels, however little they do. */
+#define SL_GPU_KERNEL_SECONDS 4.5e-6
 /* Between a GPU and pinned memory of the host, one way, over PCIe. */
 #define SL_GPU_HOST_BYTES_PER_S 40e9
 

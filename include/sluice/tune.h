@@ -25,7 +25,7 @@ typedef struct SL_NAMED_FIELDS sl_cluster {
     double memory;           /* bytes of a device */
     double flops_per_s;      /* of matrix products, as a device reaches them */
     double bytes_per_s;      /* of a device's memory */
-    double kernel_seconds;   /* that each kernel takes beside its work */
+    double kernel_seconds;   /* an op takes at least that long */
     sl_cluster_link inside;  /* between devices of one machine */
     sl_cluster_link between; /* between devices of two machines */
     double shared_cores;     /* ranks of a machine that can work at once, if they share its processors; 0: all */

@@ -155,15 +155,15 @@ sl_cost sl_instruction_cost(const sl_instruction *step)
     return cost;
 }
 
-double sl_program_seconds(const sl_stage_program *program, sl_phase phase, double flops_per_s, double bytes_per_s,
-                          double kernel_seconds)
+double sl_program_seconds(const sl_stage_program *program, sl_phase phase, const sl_rates *rates)
 {
     double seconds = 0;
     const sl_instruction_list *list = &program->plan.phases[phase];
     for (int i = 0; i < list->count; i++) {
         sl_cost cost = sl_instruction_cost(&list->items[i]);
-        seconds += fmax(cost.flops / flops_per_s, cost.bytes / bytes_per_s);
-        seconds += list->items[i].is_done ? 0 : kernel_seconds;
+        double compute = cost.flops / rates->flops_per_s, move = cost.bytes / rates->bytes_per_s;
+        double work = rates->adds_up ? compute + move : fmax(compute, move);
+        seconds += list->items[i].is_done ? 0 : fmax(work, rates->kernel_seconds);
     }
     return seconds;
 }

@@ -17,9 +17,14 @@ struct sl_stage_program {
 
 /* Of one instruction; nothing if the plan made it unnecessary. */
 sl_cost sl_instruction_cost(const sl_instruction *step);
-/* Seconds of a phase if each instruction takes as long as its operations or its bytes at these rates, whichever takes
- * longer, and kernel_seconds beside that. */
-double sl_program_seconds(const sl_stage_program *program, sl_phase phase, double flops_per_s, double bytes_per_s,
-                          double kernel_seconds);
+/* What a device reaches. */
+typedef struct sl_rates {
+    double flops_per_s, bytes_per_s;
+    double kernel_seconds; /* an instruction takes at least that long */
+    bool adds_up;          /* the times of its operations and of its bytes add up; false: the longer counts */
+} sl_rates;
+
+/* Seconds of a phase: the sum over its instructions. */
+double sl_program_seconds(const sl_stage_program *program, sl_phase phase, const sl_rates *rates);
 
 #endif

@@ -218,6 +218,11 @@ sl_cost sl_stage_phase_cost(const sl_stage *stage, sl_phase phase)
     return stage->costs[phase];
 }
 
+double sl_stage_phase_seconds(const sl_stage *stage, sl_phase phase, const sl_rates *rates)
+{
+    return stage->table->seconds ? stage->table->seconds(stage, phase, rates) : 0;
+}
+
 int sl_stage_phase_launches(const sl_stage *stage, sl_phase phase)
 {
     return stage->launches[phase];

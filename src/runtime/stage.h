@@ -5,6 +5,8 @@
 
 #include <sluice/runtime.h>
 
+#include "graph/program.h"
+
 /* A value that enters or leaves a stage. */
 typedef struct sl_border_value {
     char *name;
@@ -63,6 +65,8 @@ typedef struct SL_NAMED_FIELDS sl_stage_table {
     sl_status (*infer)(sl_stage *stage, int size);
     /* Optional if there are none: writes constant_bytes[size] of host memory. */
     void (*constants)(const sl_stage *stage, int size, void *host);
+    /* Optional: of one microbatch of the larger size. */
+    double (*seconds)(const sl_stage *stage, sl_phase phase, const sl_rates *rates);
     void (*destroy)(sl_stage *stage);
     bool writes_all_grads; /* of inputs that have one, even if nobody wants it */
     bool shares_nothing;   /* a phase uses no memory but what it is given: two may run at the same time */
@@ -121,6 +125,9 @@ SL_MUST_CHECK sl_status sl_stage_alloc(int index, int inputs, int outputs, int w
 
 /* Forgets what an earlier pipeline has agreed on. */
 void sl_stage_reset(sl_stage *stage);
+
+/* Of one microbatch of the larger size, at these rates; 0 for a stage of callbacks. */
+double sl_stage_phase_seconds(const sl_stage *stage, sl_phase phase, const sl_rates *rates);
 
 /* Views of the callbacks from the agreed metadata; needed before the first run. */
 SL_MUST_CHECK sl_status sl_stage_prepare(sl_stage *stage, int size_count);

@@ -69,9 +69,16 @@ static void programs_constants(const sl_stage *stage, int size, void *host)
     sl_stage_program_constants(own->program[size], host);
 }
 
+static double programs_seconds(const sl_stage *stage, sl_phase phase, const sl_rates *rates)
+{
+    const programs *own = stage->own;
+    return sl_program_seconds(own->program[0], phase, rates);
+}
+
 static const sl_stage_table programs_table = {
     .run = programs_run,
     .constants = programs_constants,
+    .seconds = programs_seconds,
     .destroy = programs_destroy,
     .writes_all_grads = true,
     .shares_nothing = true,

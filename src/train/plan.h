@@ -5,6 +5,7 @@
 #include <sluice/train.h>
 
 #include "base/arena.h"
+#include "graph/program.h"
 
 /* Opened files of a key of the data. */
 typedef struct sl_plan_data {
@@ -101,16 +102,10 @@ enum { SL_PLAN_ARGS = 3 };
 int sl_plan_args(const sl_train_plan *plan, sl_arg_spec args[SL_PLAN_ARGS]);
 /* Memory, and if wanted time at rates measured here. */
 SL_MUST_CHECK sl_status sl_plan_predict(sl_train_plan *plan, bool timed);
-/* Seconds of work: flops / flops_per_s + bytes / bytes_per_s + kernels * kernel_seconds. */
-typedef struct sl_machine_rates {
-    double flops_per_s, bytes_per_s;
-    double kernel_seconds; /* 0 on the cpu, whose kernels are calls */
-} sl_machine_rates;
-
 /* Of the device: a matrix product of so many rows as wide as the model, in its element type, and a copy that no cache
  * holds. */
 SL_MUST_CHECK sl_status sl_plan_measure_rates(sl_device *device, sl_dtype dtype, int64_t rows, int64_t width,
-                                              sl_machine_rates *out);
+                                              sl_rates *out);
 double sl_plan_machine_memory(void); /* bytes of the machine, or of the container that this runs in */
 
 /* The stage as every rank makes it, with its tied parameters. */

@@ -11,6 +11,7 @@
 #include "comm/environment.h"
 #include "pipeline/pipeline.h"
 #include "runtime/runtime.h"
+#include "runtime/stage.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -44,7 +45,7 @@ static sl_view view_of(void *block, sl_dtype dtype, int64_t first, int64_t rows,
                       .meta = sl_meta_make(dtype, 2, (int64_t[]){ rows, columns }) };
 }
 
-sl_status sl_plan_measure_rates(sl_device *device, sl_dtype dtype, int64_t rows, int64_t width, sl_machine_rates *out)
+sl_status sl_plan_measure_rates(sl_device *device, sl_dtype dtype, int64_t rows, int64_t width, sl_rates *out)
 {
     enum { COPY_ROWS = 4096, COPY_COLUMNS = 1024 };
     sl_status status = SL_OK;
@@ -52,6 +53,7 @@ sl_status sl_plan_measure_rates(sl_device *device, sl_dtype dtype, int64_t rows,
     void *block = NULL, *scratch = NULL;
     double seconds = 0;
     const sl_gpu_model *model = sl_device_get_model(device);
+    out->adds_up = true; /* this comes nearest to what steps take on an H200 */
     out->kernel_seconds = sl_device_get_kind(device) == SL_DEVICE_CUDA ? SL_GPU_KERNEL_SECONDS : 0;
     if (model) {
         out->flops_per_s = SL_GPU_REACHED_FLOPS * (dtype == SL_BF16 ? model->bf16_flops : model->f32_flops);
@@ -123,8 +125,9 @@ done:
 
 /* What the plan needs to know of a stage; the stage itself, which is large, is made only to be asked. */
 typedef struct stage_facts {
+    const sl_rates *rates;
     sl_stage_desc *descs;
-    sl_cost (*costs)[SL_PHASE_COUNT];
+    sl_stage_cost *costs;
 } stage_facts;
 
 static sl_status describe_stage(const sl_train_plan *plan, int s, sl_device *device, sl_arena *arena,
@@ -135,10 +138,12 @@ static sl_status describe_stage(const sl_train_plan *plan, int s, sl_device *dev
     SL_TRY(sl_plan_build_stage(plan, s, device, &stage));
     sl_stage_describe(stage, &facts->descs[s]);
     SL_TRY(sl_stage_desc_copy(arena, &facts->descs[s]));
-    for (int phase = 0; phase < SL_PHASE_COUNT; phase++) {
-        facts->costs[s][phase] = sl_stage_phase_cost(stage, (sl_phase)phase);
+    for (int phase = 0; phase < SL_PHASE_COUNT; phase++)
         plan->launches[s][phase] = sl_stage_phase_launches(stage, (sl_phase)phase);
-    }
+    facts->costs[s].f = sl_stage_phase_seconds(stage, SL_PHASE_F, facts->rates);
+    facts->costs[s].i = sl_stage_phase_seconds(stage, SL_PHASE_I, facts->rates);
+    facts->costs[s].w = sl_stage_phase_seconds(stage, SL_PHASE_W, facts->rates);
+    facts->costs[s].b = sl_stage_phase_seconds(stage, SL_PHASE_B, facts->rates);
 done:
     sl_stage_destroy(stage);
     return status;
@@ -445,12 +450,7 @@ done:
 
 /* ---- Time ------------------------------------------------------------------------------------ */
 
-static double seconds_of(const sl_machine_rates *rates, sl_cost cost, int kernels)
-{
-    return cost.flops / rates->flops_per_s + cost.bytes / rates->bytes_per_s + kernels * rates->kernel_seconds;
-}
-
-static sl_status simulate(sl_train_plan *plan, sl_stage_cost *costs, const sl_machine_rates *rates)
+static sl_status simulate(sl_train_plan *plan, sl_stage_cost *costs, const sl_rates *rates)
 {
     sl_status status = SL_OK;
     sl_timeline *timeline = NULL;
@@ -475,7 +475,7 @@ done:
 
 /* Norm and update of the rank that has most to do: each reads all gradients, the update also reads and writes the
  * optimizer's state and writes the weights. */
-static double update_seconds(const sl_train_plan *plan, const sl_machine_rates *rates)
+static double update_seconds(const sl_train_plan *plan, const sl_rates *rates)
 {
     enum { KERNELS = 3 };
     double most = 0;
@@ -498,24 +498,17 @@ static void add_offload(const sl_train_plan *plan, sl_stage_cost *costs)
     }
 }
 
-static sl_status predict_time(sl_train_plan *plan, const sl_machine_rates *rates, const stage_facts *facts)
+static sl_status predict_time(sl_train_plan *plan, const stage_facts *facts)
 {
     sl_status status = SL_OK;
-    sl_stage_cost *costs = NULL;
     double rows = (double)plan->rows / (double)plan->sizes[0] * (double)plan->config->parallel.dp;
-    SL_TRY(SL_ARENA_ARRAY(plan->arena, costs, plan->stage_count));
     for (int s = 0; s < plan->stage_count; s++) {
-        sl_stage_cost *cost = &costs[s];
-        cost->f = seconds_of(rates, facts->costs[s][SL_PHASE_F], plan->launches[s][SL_PHASE_F]);
-        cost->i = seconds_of(rates, facts->costs[s][SL_PHASE_I], plan->launches[s][SL_PHASE_I]);
-        cost->w = seconds_of(rates, facts->costs[s][SL_PHASE_W], plan->launches[s][SL_PHASE_W]);
-        cost->b = seconds_of(rates, facts->costs[s][SL_PHASE_B], plan->launches[s][SL_PHASE_B]);
-        plan->stages[s].seconds = cost->f + cost->b;
+        plan->stages[s].seconds = facts->costs[s].f + facts->costs[s].b;
         plan->flops += plan->stages[s].cost.flops * rows;
     }
-    add_offload(plan, costs);
-    SL_TRY(simulate(plan, costs, rates));
-    plan->step_seconds += update_seconds(plan, rates);
+    add_offload(plan, facts->costs);
+    SL_TRY(simulate(plan, facts->costs, facts->rates));
+    plan->step_seconds += update_seconds(plan, facts->rates);
 done:
     return status;
 }
@@ -534,8 +527,8 @@ sl_status sl_plan_predict(sl_train_plan *plan, bool timed)
     sl_status status = SL_OK;
     sl_device *device = NULL;
     sl_arena *arena = NULL;
-    stage_facts facts = { 0 };
-    sl_machine_rates rates;
+    sl_rates rates = { .flops_per_s = 1, .bytes_per_s = 1 }; /* if nobody asks for the time */
+    stage_facts facts = { .rates = &rates };
     const sl_train_config *config = plan->config;
     const sl_device_options device_options = { .threads = (int)config->parallel.threads };
     SL_TRY(sl_arena_create(&arena));
@@ -543,6 +536,9 @@ sl_status sl_plan_predict(sl_train_plan *plan, bool timed)
     plan->device_total = sl_device_get_memory(device).total;
     plan->pack_weights = sl_schedule_microbatches(plan->schedule) > 1;
     plan->gpu = sl_device_get_model(device);
+    if (timed)
+        SL_TRY(sl_plan_measure_rates(device, (sl_dtype)config->precision.dtype, plan->sizes[0] * config->batch.seq,
+                                     sl_nn_int(&plan->model, "n_embd", 1), &rates));
     SL_TRY(describe_stages(plan, device, arena, &facts));
     plan->shard = config->parallel.dp > 1 ? (sl_shard_mode)config->parallel.shard : SL_SHARD_NONE;
     plan->shard_group = plan->shard == SL_SHARD_NONE       ? 1
@@ -551,11 +547,8 @@ sl_status sl_plan_predict(sl_train_plan *plan, bool timed)
     SL_TRY(choose_pipeline(plan, device, facts.descs));
     SL_TRY(choose_offload(plan, device, facts.descs));
     count_params(plan, facts.descs);
-    if (!timed)
-        goto done;
-    SL_TRY(sl_plan_measure_rates(device, (sl_dtype)config->precision.dtype, plan->sizes[0] * config->batch.seq,
-                                 sl_nn_int(&plan->model, "n_embd", 1), &rates));
-    SL_TRY(predict_time(plan, &rates, &facts));
+    if (timed)
+        SL_TRY(predict_time(plan, &facts));
 done:
     sl_arena_destroy(arena);
     sl_device_close(device);

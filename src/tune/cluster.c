@@ -203,7 +203,7 @@ sl_status sl_cluster_measure(const sl_train_config *config, int ranks, sl_cluste
 {
     sl_status status = SL_OK;
     sl_device *device = NULL;
-    sl_machine_rates rates = { 0 };
+    sl_rates rates = { 0 };
     double threads = (double)config->parallel.threads, cores = sl_tune_cores();
     SL_TRY(sl_device_open("cpu", &(sl_device_options){ .threads = (int)threads }, &device));
     SL_TRY(sl_plan_measure_rates(device, (sl_dtype)config->precision.dtype, config->batch.seq, config->model.n_embd,

@@ -34,10 +34,12 @@ done:
 static tune_cost cost_of(const sl_stage_program *program, const sl_cluster *cluster)
 {
     const sl_program_info *info = sl_stage_program_info(program);
+    const sl_rates rates = { .flops_per_s = cluster->flops_per_s,
+                             .bytes_per_s = cluster->bytes_per_s,
+                             .kernel_seconds = cluster->kernel_seconds };
     double seconds[SL_PHASE_COUNT], scratch = 0;
     for (int p = 0; p < SL_PHASE_COUNT; p++) {
-        seconds[p] = sl_program_seconds(program, (sl_phase)p, cluster->flops_per_s, cluster->bytes_per_s,
-                                        cluster->kernel_seconds);
+        seconds[p] = sl_program_seconds(program, (sl_phase)p, &rates);
         scratch = fmax(scratch, (double)info->scratch_bytes[p]);
     }
     tune_cost cost = { .f = seconds[SL_PHASE_F],

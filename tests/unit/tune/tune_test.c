@@ -278,7 +278,7 @@ static void every_choice_is_a_file_that_train_takes_and_has_the_memory_it_names(
     sl_tune_destroy(tune);
 }
 
-/* If every kernel takes a millisecond whatever it does, more microbatches only cost more of them. */
+/* If every op takes a millisecond however little it does, more microbatches only cost more of them. */
 static void time_of_each_kernel_speaks_for_few_microbatches(void **state)
 {
     (void)state;
@@ -297,7 +297,7 @@ static void time_of_each_kernel_speaks_for_few_microbatches(void **state)
         microbatches[slow] = sl_tune_get(tune, 0).microbatches;
         sl_tune_destroy(tune);
     }
-    assert_true(seconds[1] > seconds[0] + 50e-3); /* a layer has more kernels than that */
+    assert_true(seconds[1] > seconds[0] + 50e-3); /* three layers have more ops than that */
     assert_int_equal(microbatches[1], 1);
 }
 
