@@ -2,15 +2,16 @@
 #include "pipeline/pipeline.h"
 
 #include "base/alloc.h"
+#include "schedule/schedule.h"
 
 #include <inttypes.h>
 
 /* ---- Schedule -------------------------------------------------------------------------------- */
 
-/* The caller's schedule with all that its stages and replicas need. One that has messages keeps their order, but waits
- * for each as late as it can: a receive holds up its rank here, while elsewhere it may only be posted. Waits for sends are
- * checked and left out: a message lies in its channel once it is sent. */
-static sl_status lower(const sl_pipeline_options *options, const sl_edge *edges, int edge_count, sl_schedule **out)
+/* The caller's schedule with all that its stages and replicas need. One that has messages keeps their order. Waits for
+ * sends are checked and left out: a message lies in its channel once it is sent. */
+static sl_status add_actions(const sl_pipeline_options *options, const sl_edge *edges, int edge_count,
+                             sl_schedule **out)
 {
     sl_status status = SL_OK;
     const sl_schedule *given = options->schedule;
@@ -46,6 +47,23 @@ static sl_status lower(const sl_pipeline_options *options, const sl_edge *edges,
 done:
     sl_schedule_destroy(posted);
     sl_schedule_destroy(tight);
+    return status;
+}
+
+/* A receive holds up its rank here, while elsewhere it may only be posted. So it stands right before its use; channels will
+ * have room for what is received later than in the order of all messages. Only a message that has to be copied first is
+ * received in that order, which leaves time for the copy. */
+static sl_status lower(const sl_pipeline_options *options, const sl_edge *edges, int edge_count, sl_schedule **out)
+{
+    sl_status status = SL_OK;
+    sl_schedule *whole = NULL;
+    SL_TRY(add_actions(options, edges, edge_count, &whole));
+    if (options->messages != SL_MESSAGES_STAGED)
+        SL_TRY(sl_schedule_defer_receives(whole));
+    *out = whole;
+    whole = NULL;
+done:
+    sl_schedule_destroy(whole);
     return status;
 }
 

@@ -1,6 +1,6 @@
-/* The pass that moves receives down and sends up, past computation but never past another message or a wait for one:
- * the order of a rank's messages alone decides whether it can deadlock, so what was safe at some link capacity stays
- * so. */
+/* The passes that move messages. One moves receives down and sends up, past computation but never past another message or
+ * a wait for one: the order of a rank's messages alone decides whether it can deadlock, so what was safe at some link
+ * capacity stays so. The other moves receives past other messages, too, for links that hold enough of them. */
 #include "schedule/schedule.h"
 
 #include <string.h>
@@ -137,5 +137,100 @@ sl_status sl_schedule_tighten_messages(const sl_schedule *in, const sl_edge *edg
     copy = NULL;
 done:
     sl_schedule_destroy(copy);
+    return status;
+}
+
+/* ---- Receives right before their use --------------------------------------------------------- */
+
+/* A receive on its way down. */
+typedef struct deferred {
+    sl_action receive;
+    int next; /* of the same stage and kind; -1: none */
+} deferred;
+
+typedef struct deferring {
+    deferred *items; /* of the rank so far */
+    int count;
+    size_t capacity;
+    int *first, *last; /* (stages, 2: RECV_F, RECV_B) of those on their way, in the order of the list; first -1: none */
+    sl_action *out;
+} deferring;
+
+static int queue_of(int stage, bool backward)
+{
+    return 2 * stage + backward;
+}
+
+static sl_status defer_receive(deferring *self, sl_action receive)
+{
+    int queue = queue_of(receive.stage, is_backward_message(receive));
+    sl_status status = SL_GROW(self->items, &self->capacity, self->count + 1);
+    if (status != SL_OK)
+        return status;
+    self->items[self->count] = (deferred){ .receive = receive, .next = -1 };
+    if (self->first[queue] < 0)
+        self->first[queue] = self->count;
+    else
+        self->items[self->last[queue]].next = self->count;
+    self->last[queue] = self->count++;
+    return SL_OK;
+}
+
+static bool is_deferred(const deferring *self, int queue, int microbatch)
+{
+    int at = self->first[queue];
+    while (at >= 0 && self->items[at].receive.microbatch != microbatch)
+        at = self->items[at].next;
+    return at >= 0;
+}
+
+/* Puts down the message that the part needs, and those of its stage and kind before it: they come in that order. */
+static void receive_for(deferring *self, sl_action part)
+{
+    int queue = queue_of(part.stage, part.kind != SL_KIND_F);
+    bool more = part.kind != SL_KIND_W && is_deferred(self, queue, part.microbatch);
+    while (more) {
+        const deferred *item = &self->items[self->first[queue]];
+        *self->out++ = item->receive;
+        self->first[queue] = item->next;
+        more = item->receive.microbatch != part.microbatch;
+    }
+}
+
+/* In place: what is written never passes what is read. */
+static sl_status defer_list(deferring *self, sl_action_list *list)
+{
+    sl_status status = SL_OK;
+    self->count = 0;
+    self->out = list->actions;
+    for (size_t i = 0; i < list->count; i++) {
+        sl_action action = list->actions[i], parts[2];
+        if (sl_action_is(action, SL_KIND_RECV_F) || sl_action_is(action, SL_KIND_RECV_B)) {
+            SL_TRY(defer_receive(self, action));
+            continue;
+        }
+        for (int p = 0, count = sl_parts(action, parts); p < count; p++)
+            receive_for(self, parts[p]);
+        *self->out++ = action;
+    }
+done:
+    return status;
+}
+
+sl_status sl_schedule_defer_receives(sl_schedule *schedule)
+{
+    sl_status status = SL_OK;
+    deferring self = { 0 };
+    atomic_store_explicit(schedule->checked, false, memory_order_relaxed);
+    SL_TRY(SL_NEW_ARRAY(self.first, 2 * (int64_t)schedule->stages));
+    SL_TRY(SL_NEW_ARRAY(self.last, 2 * (int64_t)schedule->stages));
+    for (int i = 0; i < 2 * schedule->stages; i++)
+        self.first[i] = -1;
+    for (int rank = 0; rank < schedule->ranks; rank++)
+        SL_TRY(defer_list(&self, &schedule->lists[rank]));
+done:
+    sl_free(self.items);
+    sl_free(self.first);
+    sl_free(self.last);
     return status;
 }

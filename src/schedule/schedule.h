@@ -108,4 +108,8 @@ SL_MUST_CHECK sl_status sl_schedule_map(const sl_schedule *in, sl_rank_pass pass
 /* Moves each RECV of a valid schedule as late as is safe, or each SEND as early, in place: only for its maker. */
 SL_MUST_CHECK sl_status sl_schedule_tighten(sl_schedule *schedule, bool sends);
 
+/* Moves each RECV of a valid schedule down to the action that needs it, past messages of other stages and kinds, in place:
+ * only for its maker. It then runs over links that hold enough messages, and need not over others. */
+SL_MUST_CHECK sl_status sl_schedule_defer_receives(sl_schedule *schedule);
+
 #endif

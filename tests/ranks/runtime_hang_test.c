@@ -25,7 +25,7 @@ static struct scene {
     bool hangs;     /* rank 1 (0 if there is one rank) does not return from its F of microbatch 2 of step 3 */
     int slow_us;    /* that rank 1 needs for every action */
     bool on_device; /* the stages launch kernels, and their steps are captured */
-    bool loses;     /* rank 0 does not send the message of microbatch 2 of step 3 */
+    int loses;      /* microbatch whose message rank 0 does not send in step 3; 0: none */
     int launches;   /* of that kernel: once a step */
     double hung_at;
     sl_status status[RANKS];
@@ -101,7 +101,7 @@ static sl_status send_or_lose(void *user, sl_runtime *runtime, sl_action action)
 {
     int *step = user;
     *step += action.microbatch == 0;
-    if (*step == 3 && action.microbatch == 2) {
+    if (*step == 3 && action.microbatch == shared->loses) {
         shared->hung_at = sl_now();
         return SL_OK;
     }
@@ -301,7 +301,7 @@ static void lose_a_message(bool on_device)
     sl_launch_result result;
     setenv("SLUICE_DEVICE_LINKS", "1", 1);
     set_scene(RANKS, false, 0);
-    shared->loses = true;
+    shared->loses = on_device ? 2 : 3;
     shared->on_device = on_device;
     assert_int_equal(sl_launch(&launch, &result), SL_OK);
     assert_int_not_equal(result.exit_code, 0);
@@ -311,7 +311,7 @@ static void lose_a_message(bool on_device)
     }
 }
 
-/* Rank 0 goes on to wait for a gradient that rank 1 does not send before the message has come. */
+/* The last message: rank 0 goes on to wait for a gradient that rank 1 does not send before it has come. */
 static void ranks_that_wait_for_each_other_are_named(void **state)
 {
     (void)state;
@@ -319,7 +319,7 @@ static void ranks_that_wait_for_each_other_are_named(void **state)
     for (int r = 0; r < RANKS; r++) {
         if (!strstr(shared->message[r], "rank 0 waits in a circle that nothing ends; last doing: rank 0: step 3 0") ||
             !strstr(shared->message[r], "; rank 1: step 3 1") ||
-            !strstr(shared->message[r], ", waiting to receive on channel 0 from rank 0 (step 3, microbatch 2)"))
+            !strstr(shared->message[r], ", waiting to receive on channel 0 from rank 0 (step 3, microbatch 3)"))
             fail_msg("rank %d: %s", r, shared->message[r]);
     }
 }

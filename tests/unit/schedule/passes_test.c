@@ -3,6 +3,7 @@
 #include "make.h"
 
 #include "base/alloc.h"
+#include "schedule/schedule.h"
 
 static int compare_actions(const void *a, const void *b)
 {
@@ -130,6 +131,80 @@ static void moves_receives_down_and_sends_up(void **state)
                       "1UNSHARD,1RECV_F0,1F0,1RECV_F1,1F1,1I0,1SEND_B0,1W0,1I1,1SEND_B1,1W1,1RESHARD\n");
     sl_schedule_destroy(loose);
     sl_schedule_destroy(again);
+}
+
+static sl_schedule *defer(const sl_schedule *compute)
+{
+    sl_schedule *lowered = NULL;
+    sl_lower_options options = { .no_unshard = true, .no_reduce_grad = true };
+    assert_int_equal(sl_schedule_lower(compute, &options, &lowered), SL_OK);
+    assert_int_equal(sl_schedule_defer_receives(lowered), SL_OK);
+    return lowered;
+}
+
+/* Before what is sent there is no wait for what is not needed yet. */
+static void receives_right_before_the_use(void **state)
+{
+    (void)state;
+    sl_schedule *compute = generate("1F1B", 2, 3, 1);
+    assert_csv(defer(compute), "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0F2,0SEND_F2,0RECV_B1,0B1,0RECV_B2,0B2\n"
+                               "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1,1RECV_F2,1F2,1B2,1SEND_B2\n");
+    sl_schedule_destroy(compute);
+}
+
+/* Its own message, or one of the same stage and kind that has to come before it. */
+static bool serves(sl_action receive, sl_action action)
+{
+    sl_action parts[2];
+    for (int p = 0, count = sl_action_parts(action, parts); p < count; p++) {
+        bool forward = parts[p].kind == SL_KIND_F;
+        if (parts[p].kind != SL_KIND_W && parts[p].stage == receive.stage &&
+            receive.kind == (forward ? SL_KIND_RECV_F : SL_KIND_RECV_B))
+            return true;
+    }
+    return false;
+}
+
+static bool is_receive(sl_action action)
+{
+    return action.kind == SL_KIND_RECV_F || action.kind == SL_KIND_RECV_B;
+}
+
+static void assert_beside_use(const sl_schedule *schedule)
+{
+    for (int rank = 0; rank < sl_schedule_ranks(schedule); rank++) {
+        int64_t count, use = 0;
+        const sl_action *actions = sl_schedule_actions(schedule, rank, &count);
+        for (int64_t i = 0; i < count; i++) {
+            for (use = i; is_receive(actions[use]);)
+                use++;
+            if (use > i)
+                assert_true(serves(actions[i], actions[use]));
+        }
+    }
+}
+
+static void deferred_receives_stand_beside_their_use_in_every_schedule(void **state)
+{
+    (void)state;
+    for (int g = 0; sl_generator_name(g); g++) {
+        for (int ranks = 2; ranks <= 5; ranks++) {
+            for (int microbatches = ranks; microbatches <= 3 * ranks; microbatches += ranks) {
+                sl_generate_options options = { .name = sl_generator_name(g),
+                                                .ranks = ranks,
+                                                .microbatches = microbatches };
+                sl_schedule *compute = NULL;
+                if (sl_schedule_generate(&options, &compute) != SL_OK)
+                    continue;
+                sl_schedule *late = defer(compute);
+                assert_int_equal(sl_schedule_check(late, NULL, NULL), SL_OK);
+                assert_same_computation(late, compute);
+                assert_beside_use(late);
+                sl_schedule_destroy(compute);
+                sl_schedule_destroy(late);
+            }
+        }
+    }
 }
 
 static void tightens_the_reference(const fixture *given)
@@ -279,6 +354,8 @@ int main(void)
         cmocka_unit_test(cannot_deadlock_whatever_the_links_hold),
         cmocka_unit_test(receives_before_it_sends_where_it_must),
         cmocka_unit_test(moves_receives_down_and_sends_up),
+        cmocka_unit_test(receives_right_before_the_use),
+        cmocka_unit_test(deferred_receives_stand_beside_their_use_in_every_schedule),
         cmocka_unit_test(keeps_what_could_run_able_to),
         cmocka_unit_test(joins_adjacent_backwards),
         cmocka_unit_test(reduces_after_the_last_weight_gradient),
