@@ -27,7 +27,7 @@ static const cli_usage usage = {
         "callbacks that launch nothing, and a step is one CUDA graph of its messages; ranks take the "
         "machine's GPUs in turn.",
     .examples = "sluice bench overhead --format json\n"
-                "sluice bench overhead --device cuda --ranks 1",
+                "sluice bench overhead --device cuda --ranks 1 --schedule 1F1B",
 };
 
 /* Microseconds per microbatch and stage, over all rounds. */
@@ -259,8 +259,12 @@ done:
     return status;
 }
 
-/* All schedules with as many ranks as asked for, and with as many as there are cores if those are fewer. */
-static int list_cases(int ranks, bench_case *cases)
+/* In the order of the list below. */
+#define SCHEDULE_WORDS "GPipe|1F1B|LoopedBFS|Interleaved1F1B|InterleavedZeroBubble|ZBVZeroBubble|DualPipeV"
+
+/* The schedule of that place in the words, or all if it is -1, with as many ranks as asked for, and with as many as there
+ * are cores if those are fewer. */
+static int list_cases(int only, int ranks, bench_case *cases)
 {
     static const struct {
         const char *name;
@@ -277,10 +281,12 @@ static int list_cases(int ranks, bench_case *cases)
         int each = few ? cores : ranks;
         if (few && (cores >= ranks || cores < 2))
             continue;
-        for (size_t i = 0; i < sizeof schedules / sizeof *schedules; i++)
-            cases[count++] = (bench_case){ .schedule = schedules[i].name,
-                                           .ranks = each,
-                                           .stages_per_rank = schedules[i].stages_per_rank };
+        for (int i = 0; i < (int)(sizeof schedules / sizeof *schedules); i++) {
+            if (only < 0 || only == i)
+                cases[count++] = (bench_case){ .schedule = schedules[i].name,
+                                               .ranks = each,
+                                               .stages_per_rank = schedules[i].stages_per_rank };
+        }
     }
     return count;
 }
@@ -343,12 +349,19 @@ static void print_text(const bench_case *cases, int count, const bench_case *wor
 
 int bench_overhead(int argc, char **argv)
 {
-    int ranks = 4, microbatches = 32, steps = 10, rounds = 100, bind = SL_BIND_NONE, format = 0, ranks_as = 0, code;
+    int ranks = 4, microbatches = 32, steps = 10, rounds = 100, bind = SL_BIND_NONE, format = 0, ranks_as = 0,
+        only = -1;
+    int code;
     const char *device = "cpu";
     const cli_option options[] = {
         DEVICE_OPTION_ROW(device),
         { .name = "ranks", .value = "P", .integer = &ranks, .min = 1, .max = 64, .help = "Number of ranks; 4." },
         RANKS_AS_OPTION_ROW(ranks_as),
+        { .name = "schedule",
+          .value = "NAME",
+          .words = SCHEDULE_WORDS,
+          .choice = &only,
+          .help = "Only this schedule of those that are measured; all." },
         { .name = "microbatches",
           .value = "M",
           .integer = &microbatches,
@@ -376,7 +389,7 @@ int bench_overhead(int argc, char **argv)
     bench_case cases[MAX_CASES], working = {
         .schedule = "1F1B", .ranks = ranks < cores ? ranks : cores, .stages_per_rank = 1, .work_us = WORK_US
     };
-    int count = list_cases(ranks, cases);
+    int count = list_cases(only, ranks, cases);
     overhead *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) {
         sl_fail(SL_ERR_MEMORY, "no shared memory");

@@ -35,8 +35,13 @@ json_is cases.0.ranks 1
 json_is cases.0.stages 2
 
 # Ranks as threads of one process.
-run 0 "$SLUICE" bench overhead --ranks 2 --microbatches 4 --steps 2 --rounds 1 --ranks-as threads --format json
+run 0 "$SLUICE" bench overhead --ranks 2 --microbatches 4 --steps 2 --rounds 1 --ranks-as threads --schedule ZBVZeroBubble --format json
 json_is cases.0.ranks 2
+json_is cases.0.schedule ZBVZeroBubble
+json_is cases.0.stages_per_rank 2
+"$SLUICE_SUPPORT/json_get" cases.1.schedule <"$out" >"$scratch/second" 2>&1 && fail "--schedule: there is a second case"
+run 2 "$SLUICE" bench overhead --schedule nonsense
+complains "nonsense"
 run 0 "$SLUICE" bench pipeline --schedule 1f1b --embd 16 --layers 2 --heads 2 --seq 8 --vocab 32 --steps 1 --ranks-as threads
 silent
 run 1 "$SLUICE" bench overhead --ranks 2 --rounds 1 --device nonsense --ranks-as threads
