@@ -154,7 +154,7 @@ typedef struct sl_train_plan sl_train_plan;
  * device is that of every rank, as sl_device_open takes it; NULL: "cpu". */
 SL_API SL_MUST_CHECK sl_status sl_train_plan_create(const sl_train_config *config, const char *device,
                                                     sl_train_plan **out);
-/* The same for ranks that are threads of one process. If they share a device, they work on messages in place. */
+/* The same for ranks that are threads of one process, which share its device. */
 SL_API SL_MUST_CHECK sl_status sl_train_plan_create_threads(const sl_train_config *config, const char *device,
                                                             sl_train_plan **out);
 SL_API void sl_train_plan_destroy(sl_train_plan *plan); /* NULL is fine */

@@ -88,36 +88,23 @@ const char *sl_links_wish_reason(int32_t wish)
                                   : "the ranks are on one machine";
 }
 
+static bool are_threads(const sl_group *group)
+{
+    return strcmp(sl_group_transport(group), "threads") == 0;
+}
+
 sl_status sl_rank_offers_gather(sl_group *group, const sl_device *device, sl_rank_offer *offers)
 {
     sl_status status = SL_OK;
-    bool threads = strcmp(sl_group_transport(group), "threads") == 0;
     sl_rank_offer own = { .machine = find_machine(),
                           .process = getpid(),
                           .unit = device->unit,
                           .kind = (int32_t)sl_device_get_kind(device),
                           .queues = device->queues,
-                          .neighbors = threads ? sl_group_local_size(group) : 1 };
+                          .neighbors = are_threads(group) ? sl_group_local_size(group) : 1 };
     SL_TRY(sl_links_read_wish(&own.wish));
     SL_TRY(sl_group_all_gather(group, &own, sizeof own, offers));
 done:
-    return status;
-}
-
-sl_status sl_ranks_share_device(sl_group *group, const sl_device *device, bool *out)
-{
-    sl_status status = SL_OK;
-    int ranks = sl_group_size(group);
-    sl_rank_offer *offers = NULL;
-    bool shared = true;
-    SL_TRY(SL_NEW_ARRAY(offers, ranks));
-    SL_TRY(sl_rank_offers_gather(group, device, offers));
-    for (int r = 1; r < ranks; r++)
-        shared = shared && !sl_rank_obstacle(offers, ranks, 0, r) && offers[r].process == offers[0].process &&
-                 offers[r].unit == offers[0].unit;
-    *out = shared;
-done:
-    sl_free(offers);
     return status;
 }
 
@@ -140,6 +127,54 @@ sl_status sl_device_attach_peers(sl_group *group, sl_device *device, const sl_de
 done:
     sl_free(mine);
     sl_free(handles);
+    return status;
+}
+
+/* Collective: whether each rank can attach the block of each other. */
+static sl_status try_to_attach(sl_group *group, sl_device *device, bool *out)
+{
+    sl_status status = SL_OK;
+    int ranks = sl_group_size(group), own = sl_group_rank(group);
+    char reason[256] = "";
+    sl_device_handle handle = { { 0 } };
+    void *block = NULL, **attached = NULL;
+    uint8_t *wanted = NULL, *reached = NULL;
+    bool all = true;
+    SL_TRY(SL_NEW_ARRAY(attached, ranks));
+    SL_TRY(SL_NEW_ARRAY(wanted, ranks));
+    SL_TRY(SL_NEW_ARRAY(reached, (int64_t)ranks * ranks));
+    SL_TRY(sl_device_share(device, sizeof(uint32_t), &handle, &block));
+    for (int p = 0; p < ranks; p++)
+        wanted[p] = p != own;
+    SL_TRY(sl_device_attach_peers(group, device, &handle, wanted, attached, reached, reason));
+    for (int i = 0; i < ranks * ranks; i++)
+        all = all && (reached[i] || i / ranks == i % ranks);
+    *out = all;
+done:
+    for (int p = 0; attached && p < ranks; p++)
+        sl_device_detach(device, attached[p]);
+    sl_device_unshare(device, block);
+    sl_free(reached);
+    sl_free(wanted);
+    sl_free(attached);
+    return status;
+}
+
+sl_status sl_ranks_share_device(sl_group *group, sl_device *device, bool *out)
+{
+    sl_status status = SL_OK;
+    int ranks = sl_group_size(group);
+    sl_rank_offer *offers = NULL;
+    bool shared = true;
+    SL_TRY(SL_NEW_ARRAY(offers, ranks));
+    SL_TRY(sl_rank_offers_gather(group, device, offers));
+    for (int r = 1; r < ranks; r++)
+        shared = shared && !sl_rank_obstacle(offers, ranks, 0, r) && offers[r].unit == offers[0].unit;
+    if (shared && ranks > 1 && !are_threads(group))
+        SL_TRY(try_to_attach(group, device, &shared));
+    *out = shared;
+done:
+    sl_free(offers);
     return status;
 }
 

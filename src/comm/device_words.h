@@ -41,8 +41,8 @@ SL_MUST_CHECK sl_status sl_links_read_wish(int32_t *wish);
 const char *sl_links_wish_reason(int32_t wish);
 /* Collective: offers[r] becomes that of rank r. */
 SL_MUST_CHECK sl_status sl_rank_offers_gather(sl_group *group, const sl_device *device, sl_rank_offer *offers);
-/* Collective: whether all ranks are threads of one process that share one device and may reach each other's memory. */
-SL_MUST_CHECK sl_status sl_ranks_share_device(sl_group *group, const sl_device *device, bool *out);
+/* Collective: whether all ranks share one device and reach each other's memory. Processes try it with a small block. */
+SL_MUST_CHECK sl_status sl_ranks_share_device(sl_group *group, sl_device *device, bool *out);
 /* NULL if ranks a and b may try to reach each other's memory; else why they cannot (static), "" if another way is wished. */
 const char *sl_rank_obstacle(const sl_rank_offer *offers, int ranks, int a, int b);
 /* NULL if the process has enough queues for its ranks; else what is wrong (static). */

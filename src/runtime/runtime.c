@@ -110,7 +110,7 @@ static void hand_back(const sl_runtime *runtime)
     }
 }
 
-/* Collective. Threads whose messages lie in the memory of the device that they share work on them in place. What goes to
+/* Collective. Ranks whose messages lie in the memory of the device that they share work on them in place. What goes to
  * the host meanwhile has streams of its own, which know nothing of messages. */
 static sl_status choose_messages(const sl_runtime *runtime, const sl_runtime_options *options, sl_message_place *out)
 {
@@ -223,6 +223,10 @@ static sl_status open_links(sl_runtime *runtime, const sl_channel_spec *specs)
     if (runtime->words && count > 0)
         SL_TRY(sl_device_links_open(runtime->words, specs, count, runtime->wiring->microbatches, &runtime->links));
     describe_messages(runtime, runtime->links ? sl_device_links_reason(runtime->links) : "");
+    if (runtime->links && runtime->pipeline->messages == SL_MESSAGES_ON_DEVICE &&
+        sl_device_links_count(runtime->links) < count)
+        return sl_fail(SL_ERR_COMM, "messages between ranks that share a device: %s",
+                       sl_device_links_reason(runtime->links));
     if (runtime->links && sl_device_links_count(runtime->links) == 0) {
         sl_device_links_close(runtime->links);
         runtime->links = NULL;

@@ -6,8 +6,8 @@
 
 #include "base/alloc.h"
 #include "base/units.h"
-#include "comm/device_words.h"
 #include "comm/carrier.h"
+#include "comm/device_words.h"
 #include "comm/environment.h"
 #include "pipeline/pipeline.h"
 #include "runtime/runtime.h"
@@ -175,16 +175,27 @@ int sl_plan_args(const sl_train_plan *plan, sl_arg_spec args[SL_PLAN_ARGS])
     return count;
 }
 
-/* As the runtime will, if all ranks have the same device. */
+/* Whether the ranks of a pipeline are several and all have the same device. Ranks that mpirun and its like started may be on
+ * several machines, or see a GPU each. */
+static bool have_one_device(const sl_train_plan *plan, const sl_device *device)
+{
+    sl_environment environment;
+    if (plan->config->parallel.pp == 1)
+        return false;
+    if (plan->threads)
+        return true;
+    return device->pool == 1 && sl_environment_read(&environment) == SL_OK &&
+           (environment.started_by == SL_STARTED_ALONE || environment.started_by == SL_STARTED_BY_SLUICE);
+}
+
+/* As the runtime will. */
 static sl_message_place choose_messages(const sl_train_plan *plan, const sl_device *device)
 {
-    const sl_train_config *config = plan->config;
     const sl_rank_offer offer = { .queues = device->queues,
-                                  .neighbors = (int32_t)(config->parallel.pp * config->parallel.dp) };
+                                  .neighbors = plan->threads ? sl_train_plan_ranks(plan) : 1 };
     int32_t wish = SL_LINKS_NONE;
     bool links = sl_links_read_wish(&wish) == SL_OK && (wish == SL_LINKS_UNSAID || wish == SL_LINKS_ANY);
-    bool in_place =
-        links && plan->threads && config->parallel.pp > 1 && plan->offload == 0 && !sl_rank_queue_obstacle(&offer);
+    bool in_place = links && have_one_device(plan, device) && plan->offload == 0 && !sl_rank_queue_obstacle(&offer);
     return sl_device_is_host(device) ? SL_MESSAGES_ON_HOST : in_place ? SL_MESSAGES_ON_DEVICE : SL_MESSAGES_STAGED;
 }
 

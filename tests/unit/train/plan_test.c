@@ -91,6 +91,43 @@ static void memory_is_the_sum_of_its_parts(void **state)
     sl_train_config_destroy(config);
 }
 
+/* Bytes of values of the first rank of two on the tests' device. */
+static size_t count_slots(const sl_train_config *config, bool threads)
+{
+    sl_train_plan *plan = NULL;
+    sl_status status =
+        threads ? sl_train_plan_create_threads(config, "test", &plan) : sl_train_plan_create(config, "test", &plan);
+    if (status != SL_OK)
+        fail_msg("%s", sl_error_message());
+    size_t slots = sl_pipeline_get_memory(sl_train_plan_pipeline(plan), 0).slots;
+    sl_train_plan_destroy(plan);
+    return slots;
+}
+
+/* Ranks of one device work on messages in place. Each of those that torchrun started may have its own. */
+static void processes_of_one_device_need_as_little_as_threads(void **state)
+{
+    (void)state;
+    sl_train_config *config = NULL;
+    sl_train_plan *plan = NULL;
+    const char *more[] = { "parallel.pp=2" };
+    test_device_install();
+    make(more, 1, &config, &plan);
+    size_t threads = count_slots(config, true);
+    assert_int_equal(count_slots(config, false), threads);
+    test_device_set_apart(true);
+    size_t apart = count_slots(config, false);
+    test_device_set_apart(false);
+    assert_true(apart > threads);
+    setenv("RANK", "0", 1);
+    setenv("WORLD_SIZE", "2", 1);
+    assert_int_equal(count_slots(config, false), apart);
+    unsetenv("RANK");
+    unsetenv("WORLD_SIZE");
+    sl_train_plan_destroy(plan);
+    sl_train_config_destroy(config);
+}
+
 /* Whether products here pack weights: BLAS does not. */
 static bool has_own_products(void)
 {
@@ -253,6 +290,7 @@ int main(void)
         cmocka_unit_test(fewer_ranks_shorten_the_pipeline_before_replicas_go),
         cmocka_unit_test(stages_are_the_whole_model_on_the_ranks_of_the_schedule),
         cmocka_unit_test(memory_is_the_sum_of_its_parts),
+        cmocka_unit_test(processes_of_one_device_need_as_little_as_threads),
         cmocka_unit_test(bf16_halves_weights_activations_and_messages),
         cmocka_unit_test(a_second_scratch_is_counted_only_if_halves_overlap),
         cmocka_unit_test(weights_are_packed_for_several_microbatches_if_that_fits),
