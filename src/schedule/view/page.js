@@ -84,9 +84,9 @@ function measure() {
   canvas.width = Math.round(width * ratio);
   canvas.height = Math.round(height * ratio);
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
-  pitch = Math.min(64, Math.max(16, (height - TOP - 6) / rows.length));
+  pitch = Math.min(92, Math.max(16, (height - TOP - 6) / rows.length));
   const messages = data.messages && pitch >= 22 ? Math.min(9, pitch * 0.16) : 0;
-  const memory = pitch >= 24 ? Math.min(16, pitch * 0.2) : 0;
+  const memory = pitch >= 24 ? Math.min(22, pitch * 0.22) : 0;
   lanes = { compute: pitch - messages - memory - 4, messages, memory };
   const css = getComputedStyle(document.documentElement);
   style = Object.fromEntries(["back", "ink", "soft", "faint", "idle", "memory", "mark"]
@@ -141,11 +141,17 @@ function widthOf(text) {
   return widths.get(form);
 }
 
+/* Boxes of one width have labels of one form and size: those that fit the longest label. */
+const longestName = data.kinds.filter(kind => kind.group === COMPUTE && kind.name.length === 1).map(kind => kind.name)
+  .reduce((best, name) => widthOf(name) > widthOf(best) ? name : best, "");
+const longestNumber = String(everything.reduce((most, action) => Math.max(most, action.parts[0].microbatch), 0));
+const longestLabel = (data.stages - 1) + longestName + longestNumber;
+
 function drawLabel(part, x, y, boxWidth, boxHeight, color) {
   const full = textOf(part.kind, part.stage, part.microbatch), size = Math.min(12, boxHeight * 0.8);
   if (size < 6) return;
-  for (const [text, least] of [[full, 8], [String(part.microbatch), 6]]) {
-    const fits = Math.min(size, (boxWidth - 2) / widthOf(text));
+  for (const [text, most, least] of [[full, longestLabel, 7], [String(part.microbatch), longestNumber, 6]]) {
+    const fits = Math.min(size, (boxWidth - 2) / widthOf(most));
     if (fits < Math.min(least, size)) continue;
     context.font = `${fits.toFixed(1)}px ${FONT}`;
     context.fillStyle = luminance(color) > 140 ? "#000000" : "#ffffff";
@@ -480,7 +486,9 @@ for (const { color, text } of legend) {
   entry.append(swatch, text);
   element("legend").append(entry);
 }
-if (data.chunks.some(chunk => chunk > 0)) element("legend").append("lighter: a rank's later stages");
+const note = text => element("legend").appendChild(document.createElement("span")).textContent = text;
+if (data.chunks.some(chunk => chunk > 0)) note("lighter: a rank's later stages");
+note("2F0: stage 2, forward, microbatch 0; a number alone is a microbatch");
 measure();
 draw();
 if (location.hash.length > 1) find(decodeURIComponent(location.hash.slice(1)));
