@@ -56,6 +56,21 @@ static int default_index(int count)
     return 0;
 }
 
+/* Why no GPU was found. CUDA takes a machine without a driver for one whose driver is too old. */
+static sl_status refuse(cudaError_t error)
+{
+    int driver = 0, runtime = 0;
+    const char *why = error == cudaSuccess ? "no device" : cudaGetErrorString(error);
+    (void)cudaRuntimeGetVersion(&runtime);
+    if (error != cudaErrorInsufficientDriver || cudaDriverGetVersion(&driver) != cudaSuccess)
+        return sl_fail(SL_ERR_UNSUPPORTED, "cuda: there is no GPU that can be used: %s", why);
+    if (driver == 0)
+        return sl_fail(SL_ERR_UNSUPPORTED, "cuda: there is no GPU that can be used: this machine has no NVIDIA driver");
+    return sl_fail(SL_ERR_UNSUPPORTED,
+                   "cuda: there is no GPU that can be used: the NVIDIA driver knows CUDA %d.%d, %d.%d is needed",
+                   driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+}
+
 static sl_status cuda_open(int index, const sl_device_options *options, sl_device **out)
 {
     sl_status status = SL_OK;
@@ -65,8 +80,7 @@ static sl_status cuda_open(int index, const sl_device_options *options, sl_devic
     cuda_choose_queues();
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess || count == 0)
-        return sl_fail(SL_ERR_UNSUPPORTED, "cuda: there is no GPU that can be used: %s",
-                       error == cudaSuccess ? "no device" : cudaGetErrorString(error));
+        return refuse(error);
     if (index >= count)
         return sl_fail(SL_ERR_ARGUMENT, "cuda:%d: there %s only %d GPU%s", index, count == 1 ? "is" : "are", count,
                        count == 1 ? "" : "s");

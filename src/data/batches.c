@@ -3,6 +3,7 @@
 #include <sluice/data.h>
 
 #include "base/alloc.h"
+#include "base/units.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -91,8 +92,8 @@ static sl_status make_source(const sl_batch_source *from, const sl_batch_options
                        path, all, count, from->first);
     if (count <= options->seq)
         return sl_fail(SL_ERR_ARGUMENT,
-                       "%s has %" PRId64 " tokens%s; a sequence of %" PRId64 " needs one more than its length", path,
-                       count, count < all ? " in this part" : "", options->seq);
+                       "%s has %" PRId64 " token%s%s; a sequence of %" PRId64 " needs one more than its length", path,
+                       count, sl_plural(count), count < all ? " in this part" : "", options->seq);
     if (!(from->weight > 0 && isfinite(from->weight)))
         return sl_fail(SL_ERR_ARGUMENT, "%s has the weight %g; a weight is a number above 0", path, from->weight);
     *out = (window_source){ .tokens = from->tokens,

@@ -173,7 +173,7 @@ done:
 
 static sl_status check_placement(const sl_instance *instance, const char *name, sl_placement placement, int chunks)
 {
-    const char *made_for = placement == SL_PLACEMENT_V ? "a V of 2" : chunks == 1 ? "1" : "several";
+    const char *made_for = placement == SL_PLACEMENT_V ? "a V of 2" : chunks == 1 ? "1" : "a loop of several";
     bool fits = instance->placement == placement || (instance->chunks == 1 && chunks == 1);
     if (fits && (chunks == instance->chunks || (chunks > 1 && instance->chunks > 1 && placement == SL_PLACEMENT_LOOP)))
         return SL_OK;

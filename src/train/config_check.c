@@ -140,9 +140,10 @@ static sl_status check_parallel(const sl_train_config *config)
 static sl_status check_precision(const sl_train_config *config)
 {
     if (config->precision.dtype == SL_F16)
-        return sl_train_config_fail(config, "precision.dtype",
-                                    "f16 gradients underflow without loss scaling, which there is none of; bf16 has "
-                                    "the exponents of f32 and needs none");
+        return sl_train_config_fail(
+            config, "precision.dtype",
+            "f16 gradients underflow without loss scaling, which Sluice does not have; bf16 has "
+            "the exponents of f32 and needs none");
     if (config->precision.dtype == SL_F32 && config->precision.grad != SL_F32)
         return sl_train_config_fail(config, "precision.grad", "only bf16 weights may have it; precision.dtype is f32");
     if (config->precision.dtype == SL_F32 && config->precision.master == SL_MASTER_NONE)

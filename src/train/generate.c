@@ -4,6 +4,7 @@
 #include "train/sample.h"
 
 #include "base/alloc.h"
+#include "base/units.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -39,9 +40,9 @@ static sl_status check(const generator *run, const sl_model *model)
         return sl_fail(SL_ERR_ARGUMENT, "the prompt is empty");
     if (wanted > most)
         return sl_fail(SL_ERR_ARGUMENT,
-                       "%" PRId64 " tokens of prompt and %" PRId64 " new ones are more than the model's %" PRId64
+                       "%" PRId64 " token%s of prompt and %" PRId64 " new ones are more than the model's %" PRId64
                        " positions",
-                       run->prompt_count, run->options->new_tokens, most);
+                       run->prompt_count, sl_plural(run->prompt_count), run->options->new_tokens, most);
     for (int64_t i = 0; i < run->prompt_count; i++) {
         if (run->options->prompt[i] < 0 || run->options->prompt[i] >= run->vocab)
             return sl_fail(SL_ERR_ARGUMENT,

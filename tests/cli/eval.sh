@@ -31,6 +31,18 @@ run 0 "$SLUICE" eval --model "$models/gpt2-tiny" --tokens "$models/gpt2-tiny/tok
 prints '(20 batches, 5120 tokens'
 run 2 "$SLUICE" eval --model "$models/gpt2-tiny" --tokens "$models/gpt2-tiny/tokens.bin" --batch 8 --seq 65
 complains '--seq 65: the model has 64 positions'
+# Sizes that are not given: 8 rows of all 64 positions, less if the file is shorter.
+run 0 "$SLUICE" eval --model "$models/gpt2-tiny" --tokens "$models/gpt2-tiny/tokens.bin"
+prints '(10 batches, 5120 tokens'
+head -c 402 "$models/gpt2-tiny/tokens.bin" >"$scratch/few.bin"
+run 0 "$SLUICE" eval --model "$models/gpt2-tiny" --tokens "$scratch/few.bin"
+prints '(1 batch, 192 tokens'
+head -c 40 "$models/gpt2-tiny/tokens.bin" >"$scratch/few.bin"
+run 0 "$SLUICE" eval --model "$models/gpt2-tiny" --tokens "$scratch/few.bin"
+prints '(1 batch, 19 tokens'
+head -c 2 "$models/gpt2-tiny/tokens.bin" >"$scratch/few.bin"
+run 2 "$SLUICE" eval --model "$models/gpt2-tiny" --tokens "$scratch/few.bin"
+complains "few.bin has 1 token; a sequence of 64 needs one more than its length"
 run 2 "$SLUICE" eval --model "$models/gpt2-tiny" --batch 8 --seq 32
 complains 'give either --tokens or --text'
 run 1 "$SLUICE" eval --model "$models/gpt2-tiny" --tokens "$models/llama-tiny/tokens.bin" --batch 8 --seq 32

@@ -15,13 +15,13 @@
 
 static const cli_usage usage = {
     .command = NAME,
-    .synopsis = "--model DIR (--tokens FILE | --text FILE) --batch B --seq T [--steps N] [--tokenizer DIR] "
+    .synopsis = "--model DIR (--tokens FILE | --text FILE) [--batch B] [--seq T] [--steps N] [--tokenizer DIR] "
                 "[--boundary ID] [--logits FILE] [--dtype bf16] [--format json]",
     .description =
         "Runs a model over a token file in sequential order and prints the mean loss over all tokens and its "
         "exponential, the perplexity. The model is a Hugging Face folder, a checkpoint, or the folder of a "
         "run, of which the newest checkpoint is taken.",
-    .examples = "sluice eval --model out --text book.txt --batch 8 --seq 128\n"
+    .examples = "sluice eval --model out --text book.txt\n"
                 "sluice eval --model gpt2 --tokens val.bin --batch 4 --seq 1024 --steps 10 --format json",
 };
 
@@ -61,6 +61,21 @@ static sl_status open_data(const eval_data *data, const sl_model_source *source,
     return status;
 }
 
+/* What the options leave open: rows as long as the model was made for, as many as the file has for one batch. */
+static void fill_sizes(const sl_model_source *source, const sl_tokens *tokens, sl_eval_options *options)
+{
+    enum { MOST_SEQ = 1024, MOST_ROWS = 8 };
+    int64_t positions = sl_model_positions(sl_model_source_model(source)), count = sl_tokens_count(tokens) - 1;
+    if (options->seq == 0) {
+        options->seq = positions < MOST_SEQ ? positions : MOST_SEQ;
+        options->seq = count > 0 && count < options->seq ? count : options->seq;
+    }
+    if (options->batch == 0) {
+        int64_t rows = count / options->seq;
+        options->batch = rows < 1 ? 1 : rows < MOST_ROWS ? rows : MOST_ROWS;
+    }
+}
+
 static int evaluate(const char *model, const eval_data *data, sl_eval_options *options, bool as_json)
 {
     int code = EXIT_OK;
@@ -71,6 +86,8 @@ static int evaluate(const char *model, const eval_data *data, sl_eval_options *o
     sl_status status = sl_model_source_open(model, &source);
     if (status == SL_OK)
         status = open_data(data, source, &tokens);
+    if (status == SL_OK)
+        fill_sizes(source, tokens, options);
     if (status != SL_OK) {
         code = refusal(NAME, status);
     } else if (options->seq > sl_model_positions(sl_model_source_model(source))) {
@@ -120,16 +137,14 @@ int cmd_eval(int argc, char **argv)
           .wide = &options.batch,
           .min = 1,
           .max = 1 << 20,
-          .required = true,
-          .help = "Rows of a batch." },
+          .help = "Rows of a batch; 8 by default, or as many as the file has." },
         { .name = "seq",
           .letter = 't',
           .value = "T",
           .wide = &options.seq,
           .min = 1,
           .max = 1 << 24,
-          .required = true,
-          .help = "Tokens of a row." },
+          .help = "Tokens of a row; by default as many as the model has positions, but no more than 1024." },
         { .name = "steps",
           .value = "N",
           .wide = &options.steps,

@@ -177,7 +177,7 @@ static void impossible_combinations_name_place_and_key(void **state)
         { DATA "parallel:\n  pp: 2\n  stages_per_rank: 2\n  split: [h.1]\n",
           "run.yaml:5:10: parallel.split: 1 points make 2 stages, but 2 ranks with 2 a rank need 4" },
         { DATA "precision:\n  dtype: f16\n",
-          "run.yaml:3:10: precision.dtype: f16 gradients underflow without loss scaling, which there is none of; "
+          "run.yaml:3:10: precision.dtype: f16 gradients underflow without loss scaling, which Sluice does not have; "
           "bf16 has the exponents of f32 and needs none" },
         { DATA "precision:\n  grad: bf16\n",
           "run.yaml:3:9: precision.grad: only bf16 weights may have it; precision.dtype is f32" },
