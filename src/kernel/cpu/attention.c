@@ -83,11 +83,6 @@ void sl_pack_head(const sl_simd *simd, const sl_head *head, sl_head_rows rows, i
     }
 }
 
-/* Running softmax of up to SL_QUERIES queries. */
-typedef struct running {
-    float max[SL_QUERIES], sum[SL_QUERIES];
-} running;
-
 /* Scores become softcap * tanh(score / softcap). */
 static void cap_scores(const sl_attention *j, float *scores, int64_t n)
 {
@@ -96,12 +91,10 @@ static void cap_scores(const sl_attention *j, float *scores, int64_t n)
     j->simd->unary(SL_OP_SCALE, j->softcap, 0, scores, NULL, scores, n, false);
 }
 
-/* Turns row i's scores against the n keys of the block, of which it sees those from `from` to `seen`, into weights;
- * what was summed before is rescaled. */
-static void update_row(const sl_attention *j, running *r, int64_t i, float *scores, int64_t from, int64_t seen,
-                       int64_t n, float *o)
+void sl_attention_update_row(const sl_attention *j, sl_running *r, float *scores, int64_t from, int64_t seen, int64_t n,
+                             float *o)
 {
-    float max = r->max[i];
+    float max = r->max;
     if (from > 0)
         memset(scores, 0, (size_t)from * sizeof *scores);
     if (seen < n)
@@ -111,26 +104,32 @@ static void update_row(const sl_attention *j, running *r, int64_t i, float *scor
     if (j->softcap > 0)
         cap_scores(j, scores + from, seen - from);
     float sum = j->simd->softmax_row(scores + from, &max, seen - from);
-    if (max > r->max[i] && r->max[i] > -INFINITY) {
-        float factor = expf(r->max[i] - max);
-        r->sum[i] *= factor;
+    if (max > r->max && r->max > -INFINITY) {
+        float factor = expf(r->max - max);
+        r->sum *= factor;
         j->simd->unary(SL_OP_SCALE, factor, 0, o, NULL, o, j->d_size, false);
     }
-    r->max[i] = max;
-    r->sum[i] += sum;
+    r->max = max;
+    r->sum += sum;
+}
+
+void sl_attention_finish_row(const sl_attention *j, const sl_running *r, int64_t row, float *o)
+{
+    if (r->sum != 0)
+        j->simd->unary(SL_OP_SCALE, 1 / r->sum, 0, o, NULL, o, j->d_size, false);
+    if (j->lse.data)
+        *sl_rows_at(&j->lse, row) = r->sum != 0 ? r->max + logf(r->sum) : -INFINITY;
 }
 
 /* Queries first..first+count of a head against all keys they see. */
 static void attend_block(const sl_attention *j, const heads *x, int64_t first, int64_t count)
 {
     float scores[SL_QUERIES][SL_KEYS];
-    running r;
+    sl_running r[SL_QUERIES];
     const sl_head *q = &x->q, *v = &x->v, *o = &x->o;
     int64_t limit = sl_attention_seen(j, first + count - 1, 0, j->keys);
-    for (int64_t i = 0; i < count; i++) {
-        r.max[i] = -INFINITY;
-        r.sum[i] = 0;
-    }
+    for (int64_t i = 0; i < count; i++)
+        r[i] = (sl_running){ .max = -INFINITY };
     for (int64_t key = sl_attention_begin(j, x->b, first, count), end; key < limit; key = end) {
         end = sl_attention_block_end(key, limit);
         int64_t n = end - key;
@@ -148,7 +147,7 @@ static void attend_block(const sl_attention *j, const heads *x, int64_t first, i
         for (int64_t i = 0; i < count; i++) {
             int64_t seen = sl_attention_seen(j, first + i, key, n);
             int64_t from = sl_attention_before(j, x->b, first + i, key, seen);
-            update_row(j, &r, i, scores[i], from, seen, n, sl_head_row(o, first + i));
+            sl_attention_update_row(j, &r[i], scores[i], from, seen, n, sl_head_row(o, first + i));
             sl_attention_drop(j, x->row + first + i, key + from, seen - from, scores[i] + from);
         }
         sl_small_gemm weigh = { .m = count,
@@ -164,13 +163,8 @@ static void attend_block(const sl_attention *j, const heads *x, int64_t first, i
                                 .add = true };
         j->simd->small_gemm(&weigh);
     }
-    for (int64_t i = 0; i < count; i++) {
-        float *row = sl_head_row(o, first + i);
-        if (r.sum[i] != 0)
-            j->simd->unary(SL_OP_SCALE, 1 / r.sum[i], 0, row, NULL, row, j->d_size, false);
-        if (j->lse.data)
-            *sl_rows_at(&j->lse, x->row + first + i) = r.sum[i] != 0 ? r.max[i] + logf(r.sum[i]) : -INFINITY;
-    }
+    for (int64_t i = 0; i < count; i++)
+        sl_attention_finish_row(j, &r[i], x->row + first + i, sl_head_row(o, first + i));
 }
 
 /* A key/value head, or a piece of its queries: the keys they see are packed once for the query heads that share them. The
@@ -269,23 +263,34 @@ static size_t part_bytes(const sl_kernel_call *call, const sl_view *k, const sl_
            sl_wide_head_bytes(sl_call_input(call, 0), queries) + sl_wide_head_bytes(sl_call_output(call, 0), queries);
 }
 
-static sl_status run_attention(const sl_cpu *cpu, const sl_kernel_call *call)
+static sl_attention start(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     sl_attention j =
         sl_attention_start(cpu, call, sl_call_input(call, 1), sl_call_input(call, 2), sl_call_input(call, 3));
     j.o = sl_call_output(call, 0);
     j.lse = sl_rows_of(sl_call_output(call, 1), 0);
-    j.part_bytes = part_bytes(call, j.k, j.v);
+    j.tile = sl_attention_tile(&j);
+    j.part_bytes = j.tile ? sl_attention_tile_bytes(&j) : part_bytes(call, j.k, j.v);
     j.split = split_of(cpu, call);
-    sl_attention_run(cpu, &j, attend_part);
+    return j;
+}
+
+static sl_status run_attention(const sl_cpu *cpu, const sl_kernel_call *call)
+{
+    sl_attention j = start(cpu, call);
+    sl_attention_run(cpu, &j, j.tile ? sl_attend_tiles_part : attend_part);
     return SL_OK;
 }
 
 static size_t scratch_attention(const sl_cpu *cpu, const sl_kernel_call *call)
 {
-    bool cached = call->op == SL_OP_ATTENTION_CACHED;
-    const sl_view *k = sl_call_input(call, cached ? 3 : 1), *v = sl_call_input(call, cached ? 4 : 2);
-    return part_bytes(call, k, v) * (size_t)split_of(cpu, call).parts;
+    const sl_attention j = start(cpu, call);
+    return j.part_bytes * (size_t)j.split.parts;
+}
+
+static size_t scratch_attention_cached(const sl_cpu *cpu, const sl_kernel_call *call)
+{
+    return part_bytes(call, sl_call_input(call, 3), sl_call_input(call, 4)) * (size_t)split_of(cpu, call).parts;
 }
 
 /* ---- With a cache ---------------------------------------------------------------------------- */
@@ -384,4 +389,4 @@ const sl_cpu_kernel sl_cpu_attention_cached = { .accepts = accepts_cached,
                                                 .run = run_attention_cached,
                                                 .halves = true,
                                                 .takes = sl_cpu_takes_rows,
-                                                .scratch = scratch_attention };
+                                                .scratch = scratch_attention_cached };

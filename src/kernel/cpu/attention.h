@@ -84,10 +84,11 @@ sl_head_split sl_head_split_of(const sl_cpu *cpu, int64_t count, int pieces);
 typedef struct sl_attention {
     const sl_simd *simd;
     const sl_pool *pool;
+    const sl_tile *tile; /* bf16 goes through it as it is; NULL: heads are widened to f32 */
     const sl_view *q, *k, *v;
     sl_rows lse; /* data is NULL if not wanted */
     const sl_view *o;
-    const sl_view *d_o, *dq, *dk, *dv; /* gradient */
+    const sl_view *d_o, *dq, *dk, *dv; /* gradient; else NULL */
     uint32_t add;                      /* gradient: bit i adds to dq, dk, dv */
     int64_t batch, t_size, keys;       /* queries; keys that are filled */
     int64_t h_size, kv_size, d_size;
@@ -203,5 +204,40 @@ static inline void sl_attention_drop(const sl_attention *j, int64_t row, int64_t
     if (j->drops)
         j->simd->dropout(&j->stream, weights, weights, n, (uint64_t)(row * j->keys + key), false);
 }
+
+/* ---- Rows of a block ------------------------------------------------------------------------- */
+
+/* Running softmax of a query. */
+typedef struct sl_running {
+    float max, sum;
+} sl_running;
+
+/* Turns a row's scores against the n keys of a block, of which it sees those from `from` to `seen`, into weights; what
+ * was summed before, in o, is rescaled. */
+void sl_attention_update_row(const sl_attention *j, sl_running *r, float *scores, int64_t from, int64_t seen, int64_t n,
+                             float *o);
+/* All keys are done: o is divided by the sum, and the log-sum-exp written. */
+void sl_attention_finish_row(const sl_attention *j, const sl_running *r, int64_t row, float *o);
+/* Gradient: products p of a row become weights, and those of ds gradients of the scores; row = (b * H + h) * T + t. */
+void sl_attention_row_weights(const sl_attention *j, int64_t row, int64_t key, int64_t n, float delta, float *p,
+                              float *ds);
+
+/* ---- Gradient: heads in pieces --------------------------------------------------------------- */
+
+/* One piece after the other adds to dq of query head i of the unit's group, which lies here in f32. */
+float *sl_attention_cut_dq(const sl_attention *j, const sl_head_unit *unit, int64_t i);
+/* Waits until the piece before is done, if there is one; says that this one is. */
+void sl_attention_await_piece(const sl_attention *j, const sl_head_unit *unit);
+void sl_attention_end_piece(const sl_attention *j, const sl_head_unit *unit);
+
+/* ---- bf16 through tiles ---------------------------------------------------------------------- */
+
+/* The tile for the tensors of the call; NULL if it is not for them, or would be slower than f32. */
+const sl_tile *sl_attention_tile(const sl_attention *j);
+/* Scratch of one thread; of dq of a query head. */
+size_t sl_attention_tile_bytes(const sl_attention *j);
+size_t sl_attention_tile_dq_bytes(const sl_attention *j);
+void sl_attend_tiles_part(void *context, int part, int parts);
+void sl_attention_grad_tiles_part(void *context, int part, int parts);
 
 #endif

@@ -11,8 +11,8 @@ typedef struct grad_heads {
     int64_t row;                /* of query 0 among all rows of lse and of the weights */
 } grad_heads;
 
-/* A row's products become weights p and gradients of the scores ds; row = (b * H + h) * T + t. */
-static void row_weights(const sl_attention *j, int64_t row, int64_t key, int64_t n, float delta, float *p, float *ds)
+void sl_attention_row_weights(const sl_attention *j, int64_t row, int64_t key, int64_t n, float delta, float *p,
+                              float *ds)
 {
     float capped[SL_KEYS]; /* tanh(score / softcap) */
     sl_attention_drop(j, row, key, n, ds);
@@ -57,7 +57,7 @@ static void weights_of(const sl_attention *j, const grad_heads *x, int64_t first
     for (int64_t i = 0; i < count; i++) {
         int64_t seen = sl_attention_seen(j, first + i, key, n);
         int64_t from = sl_attention_before(j, x->b, first + i, key, seen);
-        row_weights(j, x->row + first + i, key + from, seen - from, delta[i], p[i] + from, ds[i] + from);
+        sl_attention_row_weights(j, x->row + first + i, key + from, seen - from, delta[i], p[i] + from, ds[i] + from);
         if (from > 0) {
             memset(p[i], 0, (size_t)from * sizeof **p);
             memset(ds[i], 0, (size_t)from * sizeof **ds);
@@ -149,9 +149,15 @@ typedef struct cut_head {
     _Alignas(64) atomic_int left;
 } cut_head;
 
+/* Of one query head. */
+static size_t dq_bytes(const sl_attention *j)
+{
+    return j->tile ? sl_attention_tile_dq_bytes(j) : sl_wide_head_bytes(j->dq, j->t_size);
+}
+
 static size_t cut_dq_bytes(const sl_attention *j)
 {
-    return (size_t)(j->h_size / j->kv_size) * sl_wide_head_bytes(j->dq, j->t_size);
+    return (size_t)(j->h_size / j->kv_size) * dq_bytes(j);
 }
 
 static size_t cut_bytes(const sl_attention *j)
@@ -164,14 +170,22 @@ static cut_head *cut_heads(const sl_attention *j)
     return (cut_head *)(void *)((char *)j->scratch + (size_t)j->split.parts * j->part_bytes);
 }
 
-/* Where dq of query head i of the unit's group is widened. */
-static float *dq_buffer(const sl_attention *j, const sl_head_unit *unit, int64_t i, const grad_memory *m)
+float *sl_attention_cut_dq(const sl_attention *j, const sl_head_unit *unit, int64_t i)
 {
-    if (unit->pieces == 1 || j->dq->meta.dtype == SL_F32)
-        return m->dq;
     char *buffers = (char *)(cut_heads(j) + j->split.cut);
-    return (float *)(void *)(buffers + (size_t)unit->cut * cut_dq_bytes(j) +
-                             (size_t)i * sl_wide_head_bytes(j->dq, j->t_size));
+    return (float *)(void *)(buffers + (size_t)unit->cut * cut_dq_bytes(j) + (size_t)i * dq_bytes(j));
+}
+
+void sl_attention_await_piece(const sl_attention *j, const sl_head_unit *unit)
+{
+    if (unit->piece > 0)
+        sl_pool_await(j->pool, &cut_heads(j)[unit->cut].left, unit->pieces - unit->piece);
+}
+
+void sl_attention_end_piece(const sl_attention *j, const sl_head_unit *unit)
+{
+    if (unit->pieces > 1)
+        atomic_fetch_sub_explicit(&cut_heads(j)[unit->cut].left, 1, memory_order_release);
 }
 
 /* One query head against the keys of a unit. The first piece of a head clears dq, the last one rounds it. */
@@ -182,7 +196,8 @@ static void grad_head(const sl_attention *j, grad_heads *x, const sl_head_unit *
     int64_t b = unit->b, group = j->h_size / j->kv_size;
     int64_t blind = j->causal && keys.first > j->before ? keys.first - j->before : 0; /* queries before all the keys */
     const sl_head_rows queries = { sl_least(blind, j->t_size) / SL_QUERIES * SL_QUERIES, j->t_size };
-    float *dq = dq_buffer(j, unit, h % group, m);
+    bool cut = unit->pieces > 1 && j->dq->meta.dtype != SL_F32;
+    float *dq = cut ? sl_attention_cut_dq(j, unit, h % group) : m->dq;
     x->q = sl_head_read(j->simd, j->q, b, h, queries, m->q);
     x->o = sl_head_read(j->simd, j->o, b, h, queries, m->o);
     x->d_o = sl_head_read(j->simd, j->d_o, b, h, queries, m->d_o);
@@ -216,18 +231,26 @@ static void grad_part(void *context, int part, int parts)
                          .b = b };
         sl_pack_head(j->simd, &x.k, keys, j->d_size, j->scale, m.keys);
         sl_pack_head(j->simd, &v, keys, j->d_size, 1, m.values);
-        if (unit.piece > 0)
-            sl_pool_await(j->pool, &cut_heads(j)[unit.cut].left, unit.pieces - unit.piece);
+        sl_attention_await_piece(j, &unit);
         for (int64_t h = g * group; h < (g + 1) * group; h++)
             grad_head(j, &x, &unit, h, keys, &m);
-        if (unit.pieces > 1)
-            atomic_fetch_sub_explicit(&cut_heads(j)[unit.cut].left, 1, memory_order_release);
+        sl_attention_end_piece(j, &unit);
         sl_head_end_write(j->simd, j->dk, b, g, keys, &x.dk);
         sl_head_end_write(j->simd, j->dv, b, g, keys, &x.dv);
     }
 }
 
-/* The arguments of the call, and what one thread needs. */
+/* What one thread needs. */
+static size_t part_bytes(const sl_attention *j, const sl_kernel_call *call)
+{
+    size_t bytes = 2 * j->packed_bytes;
+    for (int i = 0; i < 6; i++)
+        bytes += i == 4 ? 0 : sl_wide_head_bytes(&call->inputs[i], i == 1 || i == 2 ? j->keys : j->t_size);
+    for (int i = 0; i < 3; i++)
+        bytes += sl_wide_head_bytes(&call->outputs[i], i == 0 ? j->t_size : j->keys);
+    return bytes;
+}
+
 static sl_attention start(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     sl_attention j =
@@ -239,11 +262,8 @@ static sl_attention start(const sl_cpu *cpu, const sl_kernel_call *call)
     j.dk = sl_call_output(call, 1);
     j.dv = sl_call_output(call, 2);
     j.add = call->accumulate;
-    j.part_bytes = 2 * j.packed_bytes;
-    for (int i = 0; i < 6; i++)
-        j.part_bytes += i == 4 ? 0 : sl_wide_head_bytes(&call->inputs[i], i == 1 || i == 2 ? j.keys : j.t_size);
-    for (int i = 0; i < 3; i++)
-        j.part_bytes += sl_wide_head_bytes(&call->outputs[i], i == 0 ? j.t_size : j.keys);
+    j.tile = sl_attention_tile(&j);
+    j.part_bytes = j.tile ? sl_attention_tile_bytes(&j) : part_bytes(&j, call);
     int64_t blocks = (j.keys + SL_KEYS - 1) / SL_KEYS;
     j.split = sl_head_split_of(cpu, j.batch * j.kv_size, (int)sl_least(blocks, SL_HEAD_PIECES));
     return j;
@@ -254,7 +274,7 @@ static sl_status run_attention_grad(const sl_cpu *cpu, const sl_kernel_call *cal
     sl_attention j = start(cpu, call);
     for (int64_t i = 0; i < j.split.cut; i++)
         atomic_init(&cut_heads(&j)[i].left, j.split.pieces);
-    sl_attention_run(cpu, &j, grad_part);
+    sl_attention_run(cpu, &j, j.tile ? sl_attention_grad_tiles_part : grad_part);
     return SL_OK;
 }
 

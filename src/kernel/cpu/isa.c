@@ -19,6 +19,7 @@ static const sl_simd *const tables[SL_ISA_COUNT] = {
 };
 
 static atomic_int chosen = -1; /* -1: not looked yet */
+static atomic_bool emulates_amx;
 
 const char *sl_isa_name(sl_isa isa)
 {
@@ -47,7 +48,9 @@ sl_isa sl_isa_best(void)
     bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
     if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
-        return !has_avx512_bf16() ? SL_ISA_AVX512 : sl_tile_amx_works() ? SL_ISA_AMX : SL_ISA_AVX512_BF16;
+        return !has_avx512_bf16()                                  ? SL_ISA_AVX512
+               : sl_tile_amx_works() || atomic_load(&emulates_amx) ? SL_ISA_AMX
+                                                                   : SL_ISA_AVX512_BF16;
     if (avx2)
         return SL_ISA_AVX2;
 #endif
@@ -91,6 +94,11 @@ bool sl_isa_set(sl_isa isa)
     return true;
 }
 
+void sl_isa_emulate_amx(void)
+{
+    atomic_store(&emulates_amx, true);
+}
+
 const sl_simd *sl_isa_simd(void)
 {
     return tables[sl_isa_get()];
@@ -102,7 +110,7 @@ const sl_tile *sl_isa_tile(bool bf16)
 #if defined(__x86_64__)
     sl_isa isa = sl_isa_get();
     if (bf16 && isa == SL_ISA_AMX)
-        return &sl_tile_amx;
+        return sl_tile_amx_works() ? &sl_tile_amx : &sl_tile_amx_emulated;
     if (bf16 && isa == SL_ISA_AVX512_BF16 && (__builtin_cpu_is("amd") || sl_isa_best() == SL_ISA_AMX))
         return &sl_tile_dot;
 #endif

@@ -92,6 +92,12 @@ typedef struct SL_NAMED_FIELDS sl_simd {
     /* s becomes p = exp(s - lse), dp becomes p * (dp - delta) * scale. */
     void (*attention_row_grad)(float *s, float *dp, float scale, float lse, float delta, int64_t n);
 
+    /* For panels of bf16, in groups of 16 words. split_rows: numbers g * 32 + i of two rows become word i of group g, a in its
+     * low half and b in the high one, as the sum of two bf16 numbers; groups lie `step` words apart. join_halves: one
+     * group from the first n of two rows, 0 beyond. */
+    void (*split_rows)(const float *a, const float *b, int64_t groups, uint32_t *high, uint32_t *low, int64_t step);
+    void (*join_halves)(const uint16_t *a, const uint16_t *b, int64_t n, uint32_t *to);
+
     /* The packed product. */
     const sl_tile *tile;
     void (*put_tile)(const sl_tile_result *result);

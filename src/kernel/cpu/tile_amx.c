@@ -181,6 +181,24 @@ static __attribute__((noinline)) void multiply(int64_t k, const void *panel_a, c
     _tile_stored(3, below + SIDE, row);
 }
 
+/* The same panels with AVX512-BF16. */
+static void multiply_pairs(int64_t k, const void *panel_a, const void *panel_b, float *c, int64_t c_row, bool add,
+                           const void *ahead)
+{
+    (void)ahead;
+    for (int64_t i = 0; i < (int64_t)2 * ROWS; i++) {
+        float *to = c + i / 2 * c_row + i % 2 * SIDE;
+        vf sum = add ? v_load(to) : v_set(0.0f);
+        const int *a = (const int *)panel_a + i / 2 * SIDE, *b = (const int *)panel_b + i % 2 * (TILE / 2);
+        for (int64_t l = 0; l < k; l += DEPTH, a += BOTH / 2, b += BOTH / 2) {
+            for (int64_t pair = 0; pair < SIDE; pair++)
+                sum = _mm512_dpbf16_ps(sum, (__m512bh)_mm512_set1_epi32(a[pair]),
+                                       (__m512bh)_mm512_loadu_si512(b + pair * SIDE));
+        }
+        v_store(to, sum);
+    }
+}
+
 const sl_tile sl_tile_amx = {
     .name = "amx",
     .size = sizeof(uint16_t),
@@ -193,6 +211,18 @@ const sl_tile sl_tile_amx = {
     .multiply = multiply,
     .begin = begin,
     .end = end,
+};
+
+const sl_tile sl_tile_amx_emulated = {
+    .name = "amx, emulated",
+    .size = sizeof(uint16_t),
+    .rows = ROWS,
+    .columns = COLUMNS,
+    .depth = DEPTH,
+    .block_k = 1536,
+    .pack_a = pack_a,
+    .pack_b = pack_b,
+    .multiply = multiply_pairs,
 };
 
 /* ---- Trial ----------------------------------------------------------------------------------- */

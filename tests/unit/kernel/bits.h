@@ -43,6 +43,12 @@ HELPER void check_same(size_t i, const double *a, layout how, int threads, const
     free(b);
 }
 
+/* AVX512-BF16 and AMX have code of their own for products and attention; the rest is that of AVX-512. */
+HELPER bool has_own_code(sl_isa isa, sl_op op)
+{
+    return isa <= SL_ISA_AVX512 || op <= SL_OP_MATMUL || op == SL_OP_ATTENTION || op == SL_OP_ATTENTION_GRAD;
+}
+
 HELPER void for_every_isa(void (*check)(void))
 {
     for (int isa = SL_ISA_SCALAR; isa <= (int)sl_isa_best(); isa++) {

@@ -159,6 +159,7 @@ static void nothing_is_packed_without_use(void **state)
 
 int main(void)
 {
+    sl_isa_emulate_amx();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_weight_packed_once_gives_the_same_bits),
         cmocka_unit_test(nothing_is_packed_without_use),

@@ -122,6 +122,7 @@ static void sums_of_squares_together_are_those_of_each_alone(void **state)
 
 int main(void)
 {
+    sl_isa_emulate_amx();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_same_number_of_threads_gives_the_same_bits),
         cmocka_unit_test(the_number_of_threads_changes_no_bit),

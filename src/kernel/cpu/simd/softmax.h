@@ -1,4 +1,5 @@
 /* Rows of softmax, log-sum-exp, attention scores; the rotation of rotary embedding. */
+#include <string.h>
 
 /* y = exp(x - shift), returns the sum; y may be NULL for the sum alone. */
 V_INLINE float exp_and_sum(const float *x, float shift, float *y, int64_t n)
@@ -107,6 +108,47 @@ static void simd_attention_row_grad(float *s, float *dp, float scale, float lse,
         vf ds = v_mul(v_mul(p, v_sub(load_upto(dp + i, n - i), d)), k);
         emit_upto(s + i, p, n - i, false);
         emit_upto(dp + i, ds, n - i, false);
+    }
+}
+
+/* A number rounded to bf16, and what is left, rounded; each as the upper half of a word. */
+V_INLINE void split_number(float x, uint32_t *first, uint32_t *second)
+{
+    const uint32_t upper = 0xffff0000u, half = 0x8000u;
+    float part, left;
+    memcpy(first, &x, sizeof x);
+    *first = (*first + half) & upper;
+    memcpy(&part, first, sizeof part);
+    left = x - part;
+    memcpy(second, &left, sizeof left);
+    *second = (*second + half) & upper;
+}
+
+static void simd_split_rows(const float *a, const float *b, int64_t groups, uint32_t *high, uint32_t *low, int64_t step)
+{
+    enum { GROUP = 16 };
+    for (int64_t g = 0; g < groups; g++) {
+        const float *restrict from_a = a + g * 2 * GROUP, *restrict from_b = b + g * 2 * GROUP;
+        uint32_t *restrict first = high + g * step, *restrict second = low + g * step;
+        for (int i = 0; i < GROUP; i++) {
+            uint32_t a_first, a_second, b_first, b_second;
+            split_number(from_a[i], &a_first, &a_second);
+            split_number(from_b[i], &b_first, &b_second);
+            first[i] = a_first >> 16 | b_first;
+            second[i] = a_second >> 16 | b_second;
+        }
+    }
+}
+
+static void simd_join_halves(const uint16_t *restrict a, const uint16_t *restrict b, int64_t n, uint32_t *restrict to)
+{
+    enum { GROUP = 16 };
+    if (n == GROUP) {
+        for (int i = 0; i < GROUP; i++)
+            to[i] = a[i] | (uint32_t)b[i] << 16;
+    } else {
+        for (int i = 0; i < GROUP; i++)
+            to[i] = i < n ? a[i] | (uint32_t)b[i] << 16 : 0;
     }
 }
 

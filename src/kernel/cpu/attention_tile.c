@@ -1,0 +1,439 @@
+/* Attention of bf16 and its gradient through the tile of AMX. Queries, keys, values and gradients are factors as they are.
+ * Weights and gradients of scores are f32; each goes into products as the sum of two bf16 numbers, which keeps 16 of its
+ * bits, so a result in bf16 is what f32 gives, rounded once. */
+#include "kernel/cpu/attention.h"
+
+#include "kernel/cpu/isa.h"
+
+#include <math.h>
+#include <string.h>
+
+/* The tile multiplies SIDE rows and SIDE columns, SIDE elements of the sum in each step. A step of a panel of A is
+ * [row][32], one of B [2][16 pairs of l][16 columns][2]. */
+enum { SIDE = 32, HALF = SIDE / 2, STEP = SIDE * SIDE, QUERIES = 2 * SIDE };
+
+/* Two steps for the two parts of a number; elements of the sum in both parts; elements of a panel with them; scores. */
+enum {
+    STEPS = 2 * STEP,
+    KEY_PARTS = 2 * SL_KEYS,
+    QUERY_PARTS = 2 * QUERIES,
+    LEFT_PANEL = KEY_PARTS * SIDE,
+    WEIGHTS_PANEL = QUERY_PARTS * SIDE,
+    SCORES = QUERIES * SL_KEYS
+};
+
+/* Fewer queries do not fill a tile. */
+enum { LEAST_QUERIES = HALF };
+
+static int64_t round_up(int64_t value)
+{
+    return (value + SIDE - 1) / SIDE * SIDE;
+}
+
+static bool is_bf16(const sl_view *view)
+{
+    return view->meta.dtype == SL_BF16;
+}
+
+const sl_tile *sl_attention_tile(const sl_attention *j)
+{
+    const sl_tile *tile = sl_isa_tile(true);
+    bool fits = tile->rows == SIDE && tile->columns == SIDE && tile->depth == SIDE && tile->size == sizeof(uint16_t);
+    bool narrow = is_bf16(j->q) && is_bf16(j->k) && is_bf16(j->v) && is_bf16(j->o);
+    if (j->d_o)
+        narrow = narrow && is_bf16(j->d_o) && is_bf16(j->dq) && is_bf16(j->dk) && is_bf16(j->dv);
+    return fits && narrow && j->t_size >= LEAST_QUERIES && j->keys > 0 && j->d_size > 0 ? tile : NULL;
+}
+
+/* ---- Memory ---------------------------------------------------------------------------------- */
+
+/* A thread's memory. "Twice": each step of the panels stands there twice, for the two parts of a number. */
+typedef struct memory {
+    char *base; /* NULL: bytes are only counted */
+    size_t used;
+    uint16_t *keys, *values;               /* B: columns are keys, the sum is over D */
+    uint16_t *keys_along, *values_along;   /* B: columns are D, the sum is over keys; twice */
+    uint16_t *queries, *d_out;             /* A: a block of them, the sum is over D */
+    uint16_t *queries_along, *d_out_along; /* A: rows are D, the sum is over the queries of a block; twice */
+    uint16_t *left;                        /* A: weights or gradients of scores, the sum is over the keys of a block */
+    uint16_t *weights, *d_weights;         /* B: columns are the keys of a block, the sum is over queries */
+    float *scores, *d_scores;              /* [QUERIES][SL_KEYS] */
+    float *out;                            /* [QUERIES][D] */
+    float *dq;                             /* [T][D] */
+    float *dk, *dv, *rows;                 /* [D][keys]; one of them as [keys][D] */
+    float *row, *delta;                    /* [2][D], [QUERIES] */
+} memory;
+
+static void *take(memory *m, int64_t bytes)
+{
+    size_t unit = SL_DEVICE_ALIGNMENT;
+    void *taken = m->base ? m->base + m->used : NULL;
+    m->used += ((size_t)bytes + unit - 1) / unit * unit;
+    return taken;
+}
+
+static uint16_t *take_panels(memory *m, int64_t width, int64_t k)
+{
+    return take(m, round_up(width) * round_up(k) * (int64_t)sizeof(uint16_t));
+}
+
+static float *take_floats(memory *m, int64_t count)
+{
+    return take(m, count * (int64_t)sizeof(float));
+}
+
+/* Floats from one row of [D][keys] to the next: not a power of 2, since rows of a tile would share lines of the cache. */
+static int64_t keys_row(const sl_attention *j)
+{
+    return round_up(j->k->meta.shape.dims[1]) + HALF;
+}
+
+size_t sl_attention_tile_dq_bytes(const sl_attention *j)
+{
+    return (size_t)(round_up(j->t_size) * round_up(j->d_size)) * sizeof(float);
+}
+
+static memory lay_out(const sl_attention *j, char *base)
+{
+    memory m = { .base = base };
+    int64_t keys = j->k->meta.shape.dims[1], d = j->d_size, wide = round_up(d);
+    m.keys = take_panels(&m, keys, d);
+    m.queries = take_panels(&m, QUERIES, d);
+    m.left = take_panels(&m, QUERIES, KEY_PARTS);
+    m.scores = take_floats(&m, SCORES);
+    if (!j->d_o) {
+        m.values_along = take_panels(&m, d, 2 * round_up(keys));
+        m.out = take_floats(&m, QUERIES * wide);
+        return m;
+    }
+    m.values = take_panels(&m, keys, d);
+    m.keys_along = take_panels(&m, d, 2 * round_up(keys));
+    m.d_out = take_panels(&m, QUERIES, d);
+    m.queries_along = take_panels(&m, d, QUERY_PARTS);
+    m.d_out_along = take_panels(&m, d, QUERY_PARTS);
+    m.weights = take_panels(&m, SL_KEYS, QUERY_PARTS);
+    m.d_weights = take_panels(&m, SL_KEYS, QUERY_PARTS);
+    m.d_scores = take_floats(&m, SCORES);
+    m.dq = take(&m, (int64_t)sl_attention_tile_dq_bytes(j));
+    m.dk = take_floats(&m, wide * keys_row(j));
+    m.dv = take_floats(&m, wide * keys_row(j));
+    m.rows = take_floats(&m, round_up(keys) * wide);
+    m.row = take_floats(&m, 2 * d);
+    m.delta = take_floats(&m, QUERIES);
+    return m;
+}
+
+size_t sl_attention_tile_bytes(const sl_attention *j)
+{
+    return lay_out(j, NULL).used;
+}
+
+/* ---- Panels ---------------------------------------------------------------------------------- */
+
+/* Rows of a head, bf16: element (t, d). */
+static sl_factor rows_of_head(const sl_view *view, int64_t b, int64_t h, int64_t t)
+{
+    const int64_t *strides = view->meta.strides;
+    return (sl_factor){ .data = (const uint16_t *)view->data + b * strides[0] + t * strides[1] + h * strides[2],
+                        .dtype = SL_BF16,
+                        .row = strides[1],
+                        .column = 1 };
+}
+
+/* `count` rows with the sum over D, panel after panel. */
+static void pack_rows(const sl_attention *j, sl_factor from, int64_t count, bool as_b, uint16_t *to)
+{
+    int64_t size = SIDE * round_up(j->d_size);
+    for (int64_t i = 0; i < count; i += SIDE, to += size) {
+        sl_factor part = from;
+        part.data = (const uint16_t *)from.data + i * from.row;
+        (as_b ? j->tile->pack_b : j->tile->pack_a)(&part, sl_least(count - i, SIDE), j->d_size, to);
+    }
+}
+
+/* Keys or values with the sum over them, as B. The pairs of a step are those of split_rows: l and l + 16. */
+static void pack_along_keys(const sl_attention *j, sl_factor from, sl_head_rows keys, uint16_t *to)
+{
+    static const uint16_t zeros[SIDE];
+    int64_t panel = 2 * round_up(j->k->meta.shape.dims[1]) * SIDE;
+    for (int64_t d = 0; d < j->d_size; d += SIDE, to += panel) {
+        for (int64_t key = keys.first; key < keys.end; key += SIDE) {
+            uint16_t *step = to + 2 * key * SIDE;
+            for (int64_t x = 0; x < SIDE; x += HALF) {
+                int64_t columns = j->d_size - d - x;
+                for (int64_t i = 0; i < HALF; i++) {
+                    const uint16_t *low = (const uint16_t *)from.data + (key + i) * from.row + d + x;
+                    j->simd->join_halves(
+                        key + i < keys.end ? low : zeros, key + i + HALF < keys.end ? low + HALF * from.row : zeros,
+                        columns < 0 ? 0 : sl_least(columns, HALF), (uint32_t *)(void *)(step + x * SIDE + i * SIDE));
+                }
+            }
+            memcpy(step + STEP, step, STEP * sizeof *step);
+        }
+    }
+}
+
+/* Rows of queries or their gradients as A with rows D and the sum over them. */
+static void pack_along_queries(const sl_attention *j, sl_factor from, int64_t count, uint16_t *to)
+{
+    sl_factor across = { .dtype = from.dtype, .row = from.column, .column = from.row };
+    for (int64_t d = 0; d < j->d_size; d += SIDE) {
+        for (int64_t i = 0; i < count; i += SIDE, to += STEPS) {
+            across.data = (const uint16_t *)from.data + i * from.row + d;
+            j->tile->pack_a(&across, sl_least(j->d_size - d, SIDE), sl_least(count - i, SIDE), to);
+            memcpy(to + STEP, to, STEP * sizeof *to);
+        }
+    }
+}
+
+/* ---- Products -------------------------------------------------------------------------------- */
+
+/* Panels, `size` elements from one to the next. */
+typedef struct panels {
+    const uint16_t *data;
+    int64_t size;
+} panels;
+
+/* C (+)= A B with a sum of k elements; C has room for whole tiles. */
+static void multiply(const sl_attention *j, panels a, panels b, int64_t rows, int64_t columns, int64_t k, float *c,
+                     int64_t c_row, bool add)
+{
+    for (int64_t x = 0; x * SIDE < columns; x++) {
+        for (int64_t y = 0; y * SIDE < rows; y++)
+            j->tile->multiply(k, a.data + y * a.size, b.data + x * b.size, c + y * SIDE * c_row + x * SIDE, c_row, add,
+                              NULL);
+    }
+}
+
+/* scores[count][n] = rows of a block times those of the keys from `key` on. */
+static void score(const sl_attention *j, const uint16_t *left, const uint16_t *right, int64_t key, int64_t count,
+                  int64_t n, float *scores)
+{
+    int64_t size = SIDE * round_up(j->d_size);
+    multiply(j, (panels){ left, size }, (panels){ right + key / SIDE * size, size }, count, n, j->d_size, scores,
+             SL_KEYS, false);
+}
+
+/* out[count][D] += left times the n keys from `key` on. */
+static void add_over_keys(const sl_attention *j, const memory *m, const uint16_t *along, int64_t key, int64_t count,
+                          int64_t n, float *out)
+{
+    int64_t size = 2 * round_up(j->k->meta.shape.dims[1]) * SIDE;
+    multiply(j, (panels){ m->left, LEFT_PANEL }, (panels){ along + 2 * key * SIDE, size }, count, j->d_size, 2 * n, out,
+             round_up(j->d_size), true);
+}
+
+/* sums[D][n] += rows of D times weights of the block's queries. */
+static void add_over_queries(const sl_attention *j, const uint16_t *along, const uint16_t *weights, int64_t count,
+                             int64_t n, float *sums)
+{
+    int64_t k = 2 * round_up(count);
+    multiply(j, (panels){ along, k * SIDE }, (panels){ weights, WEIGHTS_PANEL }, j->d_size, n, k, sums, keys_row(j),
+             true);
+}
+
+/* Row i of A: n numbers (whole steps) in two parts. */
+static void split_row(const sl_attention *j, const float *from, int64_t i, int64_t n, uint16_t *to)
+{
+    uint16_t *at = to + i / SIDE * LEFT_PANEL + i % SIDE * SIDE;
+    j->simd->split_rows(from, from + HALF, n / SIDE, (uint32_t *)(void *)at, (uint32_t *)(void *)(at + STEP), STEP);
+}
+
+/* Rows i and i + 1 of the sum of B: n numbers (whole steps) of each in two parts. */
+static void split_row_pair(const sl_attention *j, const float *from, int64_t i, int64_t n, uint16_t *to)
+{
+    uint16_t *at = to + i / SIDE * STEPS + i % SIDE * HALF;
+    for (int64_t x = 0; x < SIDE; x += HALF, at += STEP / 2)
+        j->simd->split_rows(from + x, from + SL_KEYS + x, n / SIDE, (uint32_t *)(void *)at,
+                            (uint32_t *)(void *)(at + STEP), WEIGHTS_PANEL / 2);
+}
+
+/* Rows first.. of a head become the `count` rows at `from`, or these are added to them. */
+static void write_rows(const sl_attention *j, const sl_view *view, int64_t b, int64_t h, int64_t first, int64_t count,
+                       const float *from, bool add)
+{
+    const int64_t *strides = view->meta.strides;
+    int64_t offset = b * strides[0] + first * strides[1] + h * strides[2];
+    sl_tile_result result = { .sums = from,
+                              .sums_row = round_up(j->d_size),
+                              .rows = count,
+                              .columns = j->d_size,
+                              .c = (char *)view->data + offset * (int64_t)sl_dtype_size(view->meta.dtype),
+                              .dtype = view->meta.dtype,
+                              .c_row = strides[1],
+                              .add = add };
+    j->simd->put_tile(&result);
+}
+
+/* ---- Forward --------------------------------------------------------------------------------- */
+
+/* Queries first..first+count of a head against all keys they see. */
+static void attend_block(const sl_attention *j, const memory *m, int64_t b, int64_t h, int64_t first, int64_t count)
+{
+    sl_running r[QUERIES];
+    int64_t wide = round_up(j->d_size), top = (b * j->h_size + h) * j->t_size + first;
+    int64_t limit = sl_attention_seen(j, first + count - 1, 0, j->keys);
+    for (int64_t i = 0; i < count; i++)
+        r[i] = (sl_running){ .max = -INFINITY };
+    memset(m->out, 0, (size_t)(QUERIES * wide) * sizeof(float));
+    pack_rows(j, rows_of_head(j->q, b, h, first), count, false, m->queries);
+    for (int64_t key = sl_attention_begin(j, b, first, count) / SL_KEYS * SL_KEYS; key < limit; key += SL_KEYS) {
+        int64_t n = sl_least(limit - key, SL_KEYS), whole = round_up(n);
+        score(j, m->queries, m->keys, key, count, n, m->scores);
+        for (int64_t i = 0; i < count; i++) {
+            float *row = m->scores + i * SL_KEYS;
+            int64_t seen = sl_attention_seen(j, first + i, key, n);
+            int64_t from = sl_attention_before(j, b, first + i, key, seen);
+            j->simd->unary(SL_OP_SCALE, j->scale, 0, row, NULL, row, whole, false);
+            sl_attention_update_row(j, &r[i], row, from, seen, whole, m->out + i * wide);
+            sl_attention_drop(j, top + i, key + from, seen - from, row + from);
+            split_row(j, row, i, whole, m->left);
+        }
+        add_over_keys(j, m, m->values_along, key, count, whole, m->out);
+    }
+    for (int64_t i = 0; i < count; i++)
+        sl_attention_finish_row(j, &r[i], top + i, m->out + i * wide);
+    write_rows(j, j->o, b, h, first, count, m->out, false);
+}
+
+void sl_attend_tiles_part(void *context, int part, int parts)
+{
+    const sl_attention *j = context;
+    int64_t group = j->h_size / j->kv_size;
+    sl_head_unit unit;
+    memory m = lay_out(j, sl_scratch_part(j->scratch, part, j->part_bytes));
+    (void)parts;
+    sl_tile_begin(j->tile);
+    while (sl_attention_take(j, &unit)) {
+        int64_t b = unit.b, g = unit.g;
+        sl_head_rows queries = sl_head_piece(j->t_size, QUERIES, unit.pieces - 1 - unit.piece, unit.pieces);
+        sl_head_rows seen = { .end = sl_attention_seen(j, queries.end - 1, 0, j->keys) };
+        pack_rows(j, rows_of_head(j->k, b, g, 0), seen.end, true, m.keys);
+        pack_along_keys(j, rows_of_head(j->v, b, g, 0), seen, m.values_along);
+        for (int64_t h = g * group; h < (g + 1) * group; h++) {
+            for (int64_t first = queries.first; first < queries.end; first += QUERIES)
+                attend_block(j, &m, b, h, first, sl_least(queries.end - first, QUERIES));
+        }
+    }
+    sl_tile_end(j->tile);
+}
+
+/* ---- Gradient -------------------------------------------------------------------------------- */
+
+/* delta[i] is the product of the rows first + i of o and its gradient. */
+static void find_deltas(const sl_attention *j, const memory *m, int64_t b, int64_t h, int64_t first, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        float *o = m->row, *d_o = m->row + j->d_size;
+        j->simd->from_half(SL_BF16, rows_of_head(j->d_o, b, h, first + i).data, d_o, j->d_size);
+        j->simd->from_half(SL_BF16, rows_of_head(j->o, b, h, first + i).data, o, j->d_size);
+        m->delta[i] = j->simd->dot(d_o, o, j->d_size);
+    }
+}
+
+/* Outside of from..seen a row of n numbers is 0. */
+static void clear_unseen(float *row, int64_t from, int64_t seen, int64_t n)
+{
+    memset(row, 0, (size_t)from * sizeof *row);
+    memset(row + seen, 0, (size_t)(n - seen) * sizeof *row);
+}
+
+/* Weights and gradients of scores of `count` queries from `first` on against n keys, as panels. */
+static void split_weights(const sl_attention *j, const memory *m, int64_t b, int64_t h, int64_t first, int64_t count,
+                          int64_t key, int64_t n)
+{
+    int64_t whole = round_up(n), top = (b * j->h_size + h) * j->t_size + first;
+    for (int64_t i = 0; i < round_up(count); i++) {
+        float *p = m->scores + i * SL_KEYS, *ds = m->d_scores + i * SL_KEYS;
+        int64_t seen = i < count ? sl_attention_seen(j, first + i, key, n) : 0;
+        int64_t from = i < count ? sl_attention_before(j, b, first + i, key, seen) : 0;
+        if (seen > from) {
+            j->simd->unary(SL_OP_SCALE, j->scale, 0, p + from, NULL, p + from, seen - from, false);
+            sl_attention_row_weights(j, top + i, key + from, seen - from, m->delta[i], p + from, ds + from);
+        }
+        clear_unseen(p, from, seen, whole);
+        clear_unseen(ds, from, seen, whole);
+        split_row(j, ds, i, whole, m->left);
+        if (i % 2 != 0) {
+            split_row_pair(j, p - SL_KEYS, i - 1, whole, m->weights);
+            split_row_pair(j, ds - SL_KEYS, i - 1, whole, m->d_weights);
+        }
+    }
+}
+
+/* Queries first..first+count against those of the keys that they see. dq: their rows. */
+static void grad_block(const sl_attention *j, const memory *m, int64_t b, int64_t h, int64_t first, int64_t count,
+                       sl_head_rows keys, float *dq)
+{
+    int64_t limit = sl_least(sl_attention_seen(j, first + count - 1, 0, j->keys), keys.end);
+    int64_t begin = sl_attention_begin(j, b, first, count) / SL_KEYS * SL_KEYS;
+    begin = begin > keys.first ? begin : keys.first;
+    if (begin >= limit)
+        return;
+    sl_factor q = rows_of_head(j->q, b, h, first), d_o = rows_of_head(j->d_o, b, h, first);
+    pack_rows(j, q, count, false, m->queries);
+    pack_rows(j, d_o, count, false, m->d_out);
+    pack_along_queries(j, q, count, m->queries_along);
+    pack_along_queries(j, d_o, count, m->d_out_along);
+    find_deltas(j, m, b, h, first, count);
+    for (int64_t key = begin; key < limit; key += SL_KEYS) {
+        int64_t n = sl_least(limit - key, SL_KEYS);
+        score(j, m->queries, m->keys, key, count, n, m->scores);
+        score(j, m->d_out, m->values, key, count, n, m->d_scores);
+        split_weights(j, m, b, h, first, count, key, n);
+        add_over_queries(j, m->d_out_along, m->weights, count, n, m->dv + key);
+        add_over_queries(j, m->queries_along, m->d_weights, count, n, m->dk + key);
+        add_over_keys(j, m, m->keys_along, key, count, round_up(n), dq);
+    }
+}
+
+/* One query head against the keys of a unit. The first piece of a head clears dq, the last one writes it. */
+static void grad_head(const sl_attention *j, const memory *m, const sl_head_unit *unit, int64_t h, sl_head_rows keys)
+{
+    int64_t wide = round_up(j->d_size), group = j->h_size / j->kv_size;
+    int64_t blind = j->causal && keys.first > j->before ? keys.first - j->before : 0; /* queries before all the keys */
+    float *dq = unit->pieces > 1 ? sl_attention_cut_dq(j, unit, h % group) : m->dq;
+    if (unit->piece == 0)
+        memset(dq, 0, sl_attention_tile_dq_bytes(j));
+    for (int64_t first = sl_least(blind, j->t_size) / QUERIES * QUERIES; first < j->t_size; first += QUERIES)
+        grad_block(j, m, unit->b, h, first, sl_least(j->t_size - first, QUERIES), keys, dq + first * wide);
+    if (unit->piece == unit->pieces - 1)
+        write_rows(j, j->dq, unit->b, h, 0, j->t_size, dq, j->add & 1);
+}
+
+/* The sums of some keys, [D][keys], go to their rows of dk or dv. */
+static void write_sums(const sl_attention *j, const memory *m, const sl_view *view, const sl_head_unit *unit,
+                       sl_head_rows keys, const float *sums, bool add)
+{
+    int64_t count = keys.end - keys.first;
+    j->simd->turn(sums + keys.first, keys_row(j), j->d_size, count, 1, m->rows, round_up(j->d_size));
+    write_rows(j, view, unit->b, unit->g, keys.first, count, m->rows, add);
+}
+
+void sl_attention_grad_tiles_part(void *context, int part, int parts)
+{
+    const sl_attention *j = context;
+    int64_t group = j->h_size / j->kv_size;
+    sl_head_unit unit;
+    memory m = lay_out(j, sl_scratch_part(j->scratch, part, j->part_bytes));
+    size_t sums = (size_t)(round_up(j->d_size) * keys_row(j)) * sizeof(float);
+    (void)parts;
+    sl_tile_begin(j->tile);
+    while (sl_attention_take(j, &unit)) {
+        int64_t b = unit.b, g = unit.g;
+        sl_head_rows keys = sl_head_piece(j->keys, SL_KEYS, unit.piece, unit.pieces);
+        int64_t count = keys.end - keys.first, at = keys.first * round_up(j->d_size);
+        pack_rows(j, rows_of_head(j->k, b, g, keys.first), count, true, m.keys + at);
+        pack_rows(j, rows_of_head(j->v, b, g, keys.first), count, true, m.values + at);
+        pack_along_keys(j, rows_of_head(j->k, b, g, 0), keys, m.keys_along);
+        memset(m.dk, 0, sums);
+        memset(m.dv, 0, sums);
+        sl_attention_await_piece(j, &unit);
+        for (int64_t h = g * group; h < (g + 1) * group; h++)
+            grad_head(j, &m, &unit, h, keys);
+        sl_attention_end_piece(j, &unit);
+        write_sums(j, &m, j->dk, &unit, keys, m.dk, j->add & 2);
+        write_sums(j, &m, j->dv, &unit, keys, m.dv, j->add & 4);
+    }
+    sl_tile_end(j->tile);
+}
