@@ -130,6 +130,14 @@ done:
     return status;
 }
 
+static void detach_peers(sl_device *device, void **attached, int ranks)
+{
+    for (int p = 0; attached && p < ranks; p++) {
+        sl_device_detach(device, attached[p]);
+        attached[p] = NULL;
+    }
+}
+
 /* Collective: whether each rank can attach the block of each other. */
 static sl_status try_to_attach(sl_group *group, sl_device *device, bool *out)
 {
@@ -149,10 +157,11 @@ static sl_status try_to_attach(sl_group *group, sl_device *device, bool *out)
     SL_TRY(sl_device_attach_peers(group, device, &handle, wanted, attached, reached, reason));
     for (int i = 0; i < ranks * ranks; i++)
         all = all && (reached[i] || i / ranks == i % ranks);
+    detach_peers(device, attached, ranks);
+    SL_TRY(sl_group_barrier(group)); /* a block is freed after all have left it */
     *out = all;
 done:
-    for (int p = 0; attached && p < ranks; p++)
-        sl_device_detach(device, attached[p]);
+    detach_peers(device, attached, ranks);
     sl_device_unshare(device, block);
     sl_free(reached);
     sl_free(wanted);
