@@ -95,7 +95,7 @@ static void captured_work_runs_when_it_is_launched(void **state)
     int called = 0;
     sl_capture *capture = NULL;
     assert_true(sl_device_can_capture(gpu));
-    assert_int_equal(sl_device_alloc_host(gpu, 2 * BYTES, (void **)&host), SL_OK);
+    assert_int_equal(sl_device_alloc_host(gpu, (size_t)2 * BYTES, (void **)&host), SL_OK);
     assert_int_equal(sl_device_alloc(gpu, BYTES, (void **)&a), SL_OK);
     assert_int_equal(sl_device_alloc(gpu, BYTES, (void **)&b), SL_OK);
     memset(host, 9, (size_t)2 * BYTES);
@@ -134,7 +134,7 @@ static void streams_that_wait_for_each_other_are_captured_together(void **state)
     assert_int_equal(sl_event_create(gpu, &fork), SL_OK);
     assert_int_equal(sl_event_create(gpu, &join), SL_OK);
     assert_int_equal(sl_device_alloc(gpu, BYTES, (void **)&block), SL_OK);
-    assert_int_equal(sl_device_alloc_host(gpu, 2 * BYTES, (void **)&host), SL_OK);
+    assert_int_equal(sl_device_alloc_host(gpu, (size_t)2 * BYTES, (void **)&host), SL_OK);
     assert_int_equal(sl_stream_begin_capture(gpu_stream), SL_OK);
     assert_int_equal(sl_event_record(fork, gpu_stream), SL_OK);
     assert_int_equal(sl_stream_wait(other, fork), SL_OK);

@@ -257,7 +257,7 @@ static void check_same(size_t i, const char *what, const args *a, const args *b)
             continue;
         for (int64_t e = 0; e < sl_meta_count(&a->views[n].meta); e++) {
             double x = get(&a->views[n], e), y = get(&b->views[n], e);
-            if (memcmp(&x, &y, sizeof x) != 0) {
+            if (memcmp((const void *)&x, (const void *)&y, sizeof x) != 0) {
                 complain("%s %s: element %lld of output %d is %.9g and %.9g %s", sl_op_name(cases[i].op),
                          cases[i].inputs, (long long)e, n, x, y, what);
                 return;

@@ -299,10 +299,11 @@ static bool is_wrong(const matrix_case *each, rank_kind kind, int stages)
         snprintf(what, sizeof what, "%s", each->error[0] ? each->error : "it did not run");
     else if (strcmp(shared->device, "cpu") != 0 && each->ranks > 1 && strncmp(each->messages, way, strlen(way)) != 0)
         snprintf(what, sizeof what, "messages went through %s", each->messages);
-    else if (memcmp(each->losses, reference->losses, sizeof each->losses) != 0)
+    else if (memcmp((const void *)each->losses, (const void *)reference->losses, sizeof each->losses) != 0)
         snprintf(what, sizeof what, "other losses: %g instead of %g in the last step", each->losses[STEPS - 1][0],
                  reference->losses[STEPS - 1][0]);
-    else if (memcmp(each->eval_losses, reference->eval_losses, sizeof each->eval_losses) != 0)
+    else if (memcmp((const void *)each->eval_losses, (const void *)reference->eval_losses, sizeof each->eval_losses) !=
+             0)
         snprintf(what, sizeof what, "other losses of evaluations");
     else if (!has_params_of(each, reference, &name))
         snprintf(what, sizeof what, "other weights: %s", name);
