@@ -175,17 +175,29 @@ int sl_plan_args(const sl_train_plan *plan, sl_arg_spec args[SL_PLAN_ARGS])
     return count;
 }
 
-/* Whether the ranks of a pipeline are several and all have the same device. Ranks that mpirun and its like started may be on
- * several machines, or see a GPU each. */
-static bool have_one_device(const sl_train_plan *plan, const sl_device *device)
+/* Ranks that mpirun and its like started may be on several machines, or see a GPU each. */
+static bool are_on_one_machine(void)
 {
     sl_environment environment;
-    if (plan->config->parallel.pp == 1)
-        return false;
-    if (plan->threads)
-        return true;
-    return device->pool == 1 && sl_environment_read(&environment) == SL_OK &&
+    return sl_environment_read(&environment) == SL_OK &&
            (environment.started_by == SL_STARTED_ALONE || environment.started_by == SL_STARTED_BY_SLUICE);
+}
+
+/* Whether the ranks of a pipeline are several and all have the same device. */
+static bool have_one_device(const sl_train_plan *plan, const sl_device *device)
+{
+    return plan->config->parallel.pp > 1 && (plan->threads || (device->pool == 1 && are_on_one_machine()));
+}
+
+/* Whether two ranks of a pipeline have the same device: ranks take the devices in turn. */
+static bool share_device(const sl_train_plan *plan, const sl_device *device)
+{
+    int apart = (int)plan->config->parallel.dp;
+    for (int r = apart; r < sl_train_plan_ranks(plan) && device->pool > 0; r += apart) {
+        if (r % device->pool == 0)
+            return are_on_one_machine();
+    }
+    return false;
 }
 
 /* As the runtime will. */
@@ -197,22 +209,6 @@ static sl_message_place choose_messages(const sl_train_plan *plan, const sl_devi
     bool links = sl_links_read_wish(&wish) == SL_OK && (wish == SL_LINKS_UNSAID || wish == SL_LINKS_ANY);
     bool in_place = links && have_one_device(plan, device) && plan->offload == 0 && !sl_rank_queue_obstacle(&offer);
     return sl_device_is_host(device) ? SL_MESSAGES_ON_HOST : in_place ? SL_MESSAGES_ON_DEVICE : SL_MESSAGES_STAGED;
-}
-
-/* Whether ranks of a pipeline share a device. If nobody has started the ranks yet, all will be on this machine. */
-static bool share_device(const sl_train_plan *plan, const sl_device *device)
-{
-    int dp = (int)plan->config->parallel.dp, ranks = sl_train_plan_ranks(plan), here = ranks;
-    sl_environment environment;
-    if (sl_environment_read(&environment) == SL_OK && environment.started_by != SL_STARTED_ALONE)
-        here = environment.local_size;
-    for (int r = 0; r < ranks && device->pool > 0; r += dp) {
-        for (int other = r + dp; other < ranks && other / here == r / here; other += dp) {
-            if (other % here % device->pool == r % here % device->pool)
-                return true;
-        }
-    }
-    return false;
 }
 
 /* As the runtime will. */

@@ -238,6 +238,11 @@ static void a_second_scratch_is_counted_only_if_halves_overlap(void **state)
         size_t two = scratch_of("parallel.pp=2", "parallel.dp=1", "on");
         assert_true(two > one);
         assert_int_equal(scratch_of("parallel.pp=2", "parallel.dp=1", NULL), apart ? two : one);
+        setenv("OMPI_COMM_WORLD_RANK", "0", 1); /* each may see a device of its own */
+        setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
+        assert_int_equal(scratch_of("parallel.pp=2", "parallel.dp=1", NULL), two);
+        unsetenv("OMPI_COMM_WORLD_RANK");
+        unsetenv("OMPI_COMM_WORLD_SIZE");
         one = scratch_of("parallel.pp=1", "parallel.dp=2", "off");
         two = scratch_of("parallel.pp=1", "parallel.dp=2", "on");
         assert_true(two > one);
