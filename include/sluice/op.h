@@ -93,6 +93,7 @@ extern "C" {
  *   LAYERNORM_GRAD      dy, x, w?, mean, rstd -> dx, dw[C], db?[C], total?[C]: both gradients, then SUM_TO of dx
  *   RMSNORM_GRAD        dy, x, w?, rstd -> dx, dw[C], total?[C]: likewise
  *   GELU_TANH_GRAD_SUM  x[..,C], dy[..,C] -> dx, total[C]: GELU_TANH_GRAD, then SUM_TO of dx
+ *   ROPE_PAIR           a[B,T,G,D], b[B,T,H,D], cos, sin, positions? -> ya, yb: ROPE of each; inverse
  */
 #define SL_PLAIN_OP_LIST(X)                                                                                            \
     X(LINEAR, linear)                                                                                                  \
@@ -155,7 +156,8 @@ extern "C" {
     X(ADD_RMSNORM, add_rmsnorm)                                                                                        \
     X(LAYERNORM_GRAD, layernorm_grad)                                                                                  \
     X(RMSNORM_GRAD, rmsnorm_grad)                                                                                      \
-    X(GELU_TANH_GRAD_SUM, gelu_tanh_grad_sum)
+    X(GELU_TANH_GRAD_SUM, gelu_tanh_grad_sum)                                                                          \
+    X(ROPE_PAIR, rope_pair)
 
 #define SL_OP_LIST(X) SL_PLAIN_OP_LIST(X) SL_FUSED_OP_LIST(X)
 

@@ -80,6 +80,7 @@ sl_status cuda_optim(const cuda_run *run); /* ADAMW, SGD */
 sl_status cuda_add_norm(const cuda_run *run, bool *is_done);
 sl_status cuda_norm_grad(const cuda_run *run, bool *is_done);
 sl_status cuda_gelu_grad_sum(const cuda_run *run, bool *is_done);
+sl_status cuda_rope_pair(const cuda_run *run, bool *is_done);
 /* The first calls of a list, as many as go in one launch; *taken may be 0. run->call is not used. */
 sl_status cuda_adamw_many(const cuda_run *run, const sl_kernel_call *calls, int count, int *taken);
 sl_status cuda_square_sum_many(const cuda_run *run, const sl_kernel_call *calls, int count, int *taken);

@@ -61,7 +61,7 @@ typedef sl_status (*cuda_fused_kernel)(const cuda_run *run, bool *is_done);
 static const cuda_fused_kernel fused_kernels[SL_OP_COUNT] = {
     [SL_OP_ADD_LAYERNORM] = cuda_add_norm,           [SL_OP_ADD_RMSNORM] = cuda_add_norm,
     [SL_OP_LAYERNORM_GRAD] = cuda_norm_grad,         [SL_OP_RMSNORM_GRAD] = cuda_norm_grad,
-    [SL_OP_GELU_TANH_GRAD_SUM] = cuda_gelu_grad_sum,
+    [SL_OP_GELU_TANH_GRAD_SUM] = cuda_gelu_grad_sum, [SL_OP_ROPE_PAIR] = cuda_rope_pair,
 };
 
 static sl_status cuda_run_call(sl_stream *stream, const sl_kernel_call *call);

@@ -2,6 +2,7 @@
  *
  * The rules:
  *   forward   ADD, then LAYERNORM or RMSNORM of the sum              ADD_LAYERNORM, ADD_RMSNORM
+ *             two ROPE of the same tables and positions              ROPE_PAIR (also backward)
  *   B alone   gradients of a norm's argument and of its weights      LAYERNORM_GRAD, RMSNORM_GRAD
  *             one of these, then SUM_TO of the gradient of x         the same op with the sum (a bias before the norm)
  *             GELU_TANH_GRAD, then SUM_TO of its result              GELU_TANH_GRAD_SUM (the bias of the linear before)
@@ -121,6 +122,43 @@ static void fuse_add_norm(sl_instruction_list *list, int i)
     }
 }
 
+static bool differ_in_heads(const sl_instruction *a, const sl_instruction *b)
+{
+    const sl_shape *x = &a->inputs[0].meta.shape, *y = &b->inputs[0].meta.shape;
+    return x->dims[0] == y->dims[0] && x->dims[1] == y->dims[1] && x->dims[3] == y->dims[3] &&
+           a->inputs[0].meta.dtype == b->inputs[0].meta.dtype;
+}
+
+/* ROPE at i and the next with the same tables: queries and keys, or their gradients. */
+static void fuse_ropes(sl_instruction_list *list, int i)
+{
+    const sl_instruction a = list->items[i];
+    if (a.op != SL_OP_ROPE || a.accumulate != 0)
+        return;
+    for (int j = i + 1; j < list->count; j++) {
+        const sl_instruction b = list->items[j];
+        if (b.op != SL_OP_ROPE)
+            continue;
+        const sl_operand positions[] = { input_or_none(&a, 3), input_or_none(&b, 3) };
+        bool is_alike = b.accumulate == 0 && b.phase == a.phase && b.attrs.inverse == a.attrs.inverse &&
+                        sl_operand_same(&a.inputs[1], &b.inputs[1]) && sl_operand_same(&a.inputs[2], &b.inputs[2]) &&
+                        sl_operand_same(&positions[0], &positions[1]) && differ_in_heads(&a, &b);
+        bool is_apart = b.inputs[0].storage != a.outputs[0].storage && b.outputs[0].storage != a.inputs[0].storage;
+        if (!is_alike || !is_apart || !can_move_up(list, j, i))
+            return;
+        sl_instruction *fused = &list->items[i];
+        fused->op = SL_OP_ROPE_PAIR;
+        fused->inputs[1] = b.inputs[0];
+        fused->inputs[2] = a.inputs[1];
+        fused->inputs[3] = a.inputs[2];
+        fused->inputs[4] = positions[0];
+        fused->input_count = 5;
+        take_output(fused, 1, &b, 0);
+        remove_at(list, j);
+        return;
+    }
+}
+
 static bool same_place(const sl_instruction *a, const sl_instruction *b)
 {
     return sl_operand_same(&a->inputs[0], &b->inputs[0]) && sl_operand_same(&a->inputs[1], &b->inputs[1]);
@@ -180,10 +218,14 @@ static void fuse_total(sl_instruction_list *list, int i)
 sl_status sl_lower_fuse(sl_lowering *lowering)
 {
     sl_status status = SL_OK;
-    for (int i = 0; i < lowering->forward.count; i++)
+    for (int i = 0; i < lowering->forward.count; i++) {
         fuse_add_norm(&lowering->forward, i);
-    for (int i = 0; i < lowering->backward.count; i++)
+        fuse_ropes(&lowering->forward, i);
+    }
+    for (int i = 0; i < lowering->backward.count; i++) {
         fuse_add_norm(&lowering->backward, i); /* what is computed again */
+        fuse_ropes(&lowering->backward, i);
+    }
     for (int i = 0; i < lowering->backward.count; i++)
         SL_TRY(sl_instruction_append(&lowering->whole, &lowering->backward.items[i]));
     for (int i = 0; i < lowering->whole.count; i++) {

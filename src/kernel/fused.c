@@ -39,6 +39,10 @@ static const struct {
       { { SL_OP_GELU_TANH_GRAD, { 0, 1, END }, { 0, END } },
         { SL_OP_SUM_TO, { OUTPUT + 0, END }, { 1, END } },
         { .outputs = { END } } } },
+    { SL_OP_ROPE_PAIR,
+      { { SL_OP_ROPE, { 0, 2, 3, 4, END }, { 0, END } },
+        { SL_OP_ROPE, { 1, 2, 3, 4, END }, { 1, END } },
+        { .outputs = { END } } } },
 };
 
 static void make_part(const sl_kernel_call *whole, const part_rule *rule, sl_fused_part *part)

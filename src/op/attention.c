@@ -183,20 +183,40 @@ const sl_op_info sl_op_attention_cached = {
 
 /* ---- Rotary embedding ------------------------------------------------------------------------ */
 
-static sl_status rope_shapes(sl_op_use *use)
+/* Tensors to rotate, as many as `count`, then the tables and the positions. */
+static sl_status rotated_shapes(sl_op_use *use, int count)
 {
     sl_status status = SL_OK;
-    SL_TRY(sl_use_want_rank(use, 0, 4));
-    SL_TRY(sl_use_want_rank(use, 1, 2));
-    SL_TRY(sl_use_want(use, 2, SL_IN(1)));
-    const sl_shape *x = SL_IN(0), *table = SL_IN(1);
-    const sl_shape shared = sl_shape_vector(x->dims[1]), own = sl_shape_matrix(x->dims[0], x->dims[1]);
-    if (x->dims[3] < 2 * table->dims[1])
-        return sl_use_refuse(use, "the table is for heads of %lld or more", 2 * (long long)table->dims[1]);
-    if (!sl_use_has(use, 3) && x->dims[1] > table->dims[0])
-        return sl_use_refuse(use, "the table ends at position %lld", (long long)table->dims[0]);
-    SL_TRY(sl_use_want(use, 3, sl_use_input(use, 3)->shape.rank == 2 ? &own : &shared));
-    SL_TRY(sl_use_give(use, 0, x));
+    SL_TRY(sl_use_want_rank(use, count, 2));
+    SL_TRY(sl_use_want(use, count + 1, SL_IN(count)));
+    const sl_shape *table = SL_IN(count);
+    for (int i = 0; i < count; i++) {
+        SL_TRY(sl_use_want_rank(use, i, 4));
+        const sl_shape *x = SL_IN(i);
+        const sl_shape shared = sl_shape_vector(x->dims[1]), own = sl_shape_matrix(x->dims[0], x->dims[1]);
+        if (x->dims[3] < 2 * table->dims[1])
+            return sl_use_refuse(use, "the table is for heads of %lld or more", 2 * (long long)table->dims[1]);
+        if (!sl_use_has(use, count + 2) && x->dims[1] > table->dims[0])
+            return sl_use_refuse(use, "the table ends at position %lld", (long long)table->dims[0]);
+        SL_TRY(sl_use_want(use, count + 2, sl_use_input(use, count + 2)->shape.rank == 2 ? &own : &shared));
+        SL_TRY(sl_use_give(use, i, x));
+    }
+done:
+    return status;
+}
+
+static sl_status rope_shapes(sl_op_use *use)
+{
+    return rotated_shapes(use, 1);
+}
+
+static sl_status rope_pair_shapes(sl_op_use *use)
+{
+    sl_status status = SL_OK;
+    SL_TRY(rotated_shapes(use, 2));
+    const sl_shape *a = SL_IN(0), *b = SL_IN(1);
+    if (a->dims[0] != b->dims[0] || a->dims[1] != b->dims[1] || a->dims[3] != b->dims[3])
+        return sl_use_refuse(use, "the two differ in more than their heads");
 done:
     return status;
 }
@@ -221,4 +241,18 @@ const sl_op_info sl_op_rope = {
     .shapes = rope_shapes,
     .flops_per_element = 3,
     .gradient = rope_gradient,
+};
+
+const sl_op_info sl_op_rope_pair = {
+    .name = "rope_pair",
+    .inputs = { { "a", SL_ARG_DATA, SL_ARG_INPLACE },
+                { "b", SL_ARG_DATA, 0 },
+                { "cos", SL_ARG_FLOAT, SL_ARG_CONSTANT },
+                { "sin", SL_ARG_FLOAT, SL_ARG_CONSTANT },
+                { "positions", SL_ARG_POSITION, SL_ARG_OPTIONAL } },
+    .outputs = { { "ya", SL_ARG_DATA, 0 }, { "yb", SL_ARG_DATA, 0 } },
+    .accumulates = true,
+    .layout = SL_LAYOUT_HEADS,
+    .shapes = rope_pair_shapes,
+    .flops_per_element = 4,
 };

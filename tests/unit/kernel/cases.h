@@ -488,6 +488,11 @@ static const op_case cases[] = {
       true },
     /* Several blocks along the sum and along the columns, the last ones narrower, with rows for all threads. */
     { SL_OP_LINEAR, "20x801 2403x801 2403", "20x2403", { .transpose_w = true }, 2e-6, true },
+    { SL_OP_ROPE_PAIR, "2x3x2x26 2x3x1x26 5x13 5x13", "2x3x2x26 2x3x1x26", { 0 }, 0, false },
+    { SL_OP_ROPE_PAIR, "2x3x2x27 2x3x2x27 5x5 5x5", "2x3x2x27 2x3x2x27", { 0 }, 0, false },
+    { SL_OP_ROPE_PAIR, "2x3x5x32 2x3x2x32 5x16 5x16", "2x3x5x32 2x3x2x32", { 0 }, 0, false },
+    { SL_OP_ROPE_PAIR, "2x9x4x32 2x9x1x32 9x16 9x16 i9:9", "2x9x4x32 2x9x1x32", { .inverse = true }, 0, false },
+    { SL_OP_ROPE_PAIR, "2x3x1x16 2x3x2x16 9x8 9x8 i9:2x3", "2x3x1x16 2x3x2x16", { 0 }, 0, false },
 };
 
 enum { CASE_COUNT = sizeof cases / sizeof *cases };

@@ -5,7 +5,7 @@
 
 static sl_dtype dtype_of(const sl_op_arg *place, sl_dtype data)
 {
-    return place->kind == SL_ARG_STATISTIC ? SL_F32 : data;
+    return place->kind == SL_ARG_STATISTIC ? SL_F32 : place->kind == SL_ARG_POSITION ? SL_I32 : data;
 }
 
 static args converted(const args *from, const sl_op_arg *places, sl_dtype data)

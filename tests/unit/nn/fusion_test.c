@@ -253,6 +253,8 @@ static void a_llama_has_one_product_for_linears_of_one_input(void **state)
         assert_int_equal(lines_with(program, " copy("),
                          2 * layers); /* of priors, in I: the parts are written in place */
         assert_int_equal(lines_with(program, " concat("), 0);
+        assert_int_equal(lines_with(program, " rope_pair("), 3 * layers); /* in F, in I, and in B */
+        assert_int_equal(lines_with(program, " rope("), 0);
         test_runner_destroy(runner);
     }
     sl_device_close(device);
