@@ -171,13 +171,16 @@ template <int OP, bool QUICK> __global__ void __launch_bounds__(BLOCK) each_eigh
 }
 
 // The ops that steps are made of, on packed bf16: nothing is asked per access, and the loads of two pieces are on their
-// way at once. ROWS: rows of packed elements, which may lie apart, or come again (stride 0).
+// way at once. ROWS: rows of packed elements, which may lie apart, or come again (stride 0). Then blocks go through pairs of
+// rows one after the other, from the last to the first: what the product before wrote last is still in the cache.
 template <int OP, int INPUTS, int OUTPUTS, bool ROWS>
 __global__ void __launch_bounds__(BLOCK) each_packed(const __grid_constant__ element_args args)
 {
-    int64_t column = ROWS ? ((int64_t)blockIdx.y * BLOCK + threadIdx.x) * WIDE
-                          : ((int64_t)blockIdx.x * 2 * BLOCK + threadIdx.x) * WIDE;
-    int64_t row = (int64_t)blockIdx.x * 2;
+    unsigned across = ROWS ? (unsigned)((args.dims[1] / WIDE + BLOCK - 1) / BLOCK) : 1; // blocks of a pair of rows
+    unsigned block = ROWS ? gridDim.x - 1 - blockIdx.x : blockIdx.x, pair = block / across;
+    int64_t column = ROWS ? ((int64_t)(block - pair * across) * BLOCK + threadIdx.x) * WIDE
+                          : ((int64_t)block * 2 * BLOCK + threadIdx.x) * WIDE;
+    int64_t row = (int64_t)pair * 2;
     uint4 bits[2][INPUTS];
     float in[3][WIDE] = {}, first[WIDE], second[WIDE];
     bool is_there[2];
@@ -252,13 +255,17 @@ static bool fits_eight(const element_args *args)
     return true;
 }
 
+static int64_t row_pair_blocks(const element_args *args)
+{
+    return (args->dims[0] + 1) / 2 * ((args->dims[1] / WIDE + BLOCK - 1) / BLOCK);
+}
+
 // Packed bf16 everywhere, a whole number of eights, nothing to add to. rows: rows of that, each aligned.
 static bool fits_packed(const element_args *args, bool rows)
 {
     bool fits = args->count % WIDE == 0 && !args->add[0] && !args->add[1];
     if (rows)
-        fits = fits && args->rank == 2 && args->dims[1] % WIDE == 0 && args->dims[1] / WIDE <= 65535 * (int64_t)BLOCK &&
-               args->dims[0] <= INT32_MAX;
+        fits = fits && args->rank == 2 && args->dims[1] % WIDE == 0 && row_pair_blocks(args) <= INT32_MAX;
     for (int n = 0; n < args->input_count + args->output_count && fits; n++) {
         const int64_t *strides = args->strides[n];
         bool packed = rows ? strides[1] == 1 && strides[0] % WIDE == 0
@@ -276,14 +283,15 @@ static bool launch_packed(const cuda_run *run, const element_args *args)
     bool rows = fits_packed(args, true);
     if (!rows && !fits_packed(args, false))
         return false;
-    dim3 pairs((unsigned)((args->dims[0] + 1) / 2), (unsigned)((args->dims[1] / WIDE + BLOCK - 1) / BLOCK));
+    if (rows)
+        blocks = row_pair_blocks(args);
     switch (args->op) {
 #define HOT(op, inputs, outputs)                                                                                       \
     case op:                                                                                                           \
         if (args->output_count != (outputs))                                                                           \
             return false;                                                                                              \
         if (rows)                                                                                                      \
-            each_packed<op, inputs, outputs, true><<<pairs, BLOCK, 0, run->stream>>>(*args);                           \
+            each_packed<op, inputs, outputs, true><<<(unsigned)blocks, BLOCK, 0, run->stream>>>(*args);                \
         else                                                                                                           \
             each_packed<op, inputs, outputs, false><<<(unsigned)blocks, BLOCK, 0, run->stream>>>(*args);               \
         return true
