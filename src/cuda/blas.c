@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 sl_status cuda_blas_check(cublasStatus_t result, const char *what)
@@ -24,11 +25,22 @@ static sl_status open_choices(const struct cudaDeviceProp *properties, sl_choice
     return cuda_host->choices_open(scope, out);
 }
 
+/* SLUICE_TRIALS=off: products take the first algorithm that is proposed, to measure or to look for an error. */
+static sl_status read_trials(bool *out)
+{
+    const char *text = getenv("SLUICE_TRIALS");
+    if (text && strcmp(text, "on") != 0 && strcmp(text, "off") != 0)
+        return sl_fail(SL_ERR_ARGUMENT, "SLUICE_TRIALS is '%s': it can be on or off", text);
+    *out = !text || strcmp(text, "on") == 0;
+    return SL_OK;
+}
+
 sl_status cuda_blas_create(const struct cudaDeviceProp *properties, cuda_blas **out)
 {
     sl_status status = SL_OK;
     cuda_blas *blas = NULL;
     SL_TRY(SL_NEW(blas));
+    SL_TRY(read_trials(&blas->tries));
     SL_TRY(cuda_blas_check(cublasLtCreate(&blas->handle), "create a handle"));
     SL_TRY(open_choices(properties, &blas->saved));
     *out = blas;

@@ -270,8 +270,9 @@ static sl_status find_algorithm(cuda_blas *blas, const blas_problem *problem, si
     sl_status status = SL_OK;
     cublasLtMatmulHeuristicResult_t found[CANDIDATES];
     int count = 0, chosen = 0;
-    bool timed = bytes > 0 && !is_captured(stream); /* nothing can be tried while a graph is recorded */
-    if (bytes > 0 && take_saved(blas, problem, bytes, choice))
+    bool tries = bytes > 0 && blas->tries;
+    bool timed = tries && !is_captured(stream); /* nothing can be tried while a graph is recorded */
+    if (tries && take_saved(blas, problem, bytes, choice))
         return SL_OK;
     SL_TRY(propose(blas, problem, bytes, found, &count));
     if (count == 0)

@@ -24,6 +24,7 @@ typedef struct blas_choice {
 
 struct cuda_blas {
     cublasLtHandle_t handle;
+    bool tries; /* algorithms; else the first that is proposed is taken */
     blas_choice *choices;
     sl_choices *saved; /* of earlier starts */
 };
