@@ -17,10 +17,11 @@ static const cli_usage usage = {
         "For three models, on 2 and on 4 ranks: predicts the time of a step of configurations from the fastest to the "
         "slowest, as 'sluice plan -c --measure' does, trains a few steps with each, and compares. error is the "
         "largest distance between prediction and measurement, tau Kendall's rank correlation of the two (1: the same "
-        "order), chosen how much slower the one that the tuner would choose is than the best one measured. All "
-        "configurations are trained one after the other, a few steps each, many times; the least of the medians "
-        "counts, so that each meets a moment in which nothing else disturbs. The whole takes some minutes, and the "
-        "machine must be idle.",
+        "order), chosen how much slower the one that the tuner would choose is than the best one measured. What is "
+        "chosen comes from what planning measures. Then, in rounds, all configurations are trained one after the "
+        "other, a few steps each, and right before and after each the layers that it is predicted from are measured "
+        "again, so that both have seen the same speed of the processors. Of the rounds the one counts in which "
+        "its steps took least. The whole takes some minutes, and the machine must be idle.",
     .examples = "sluice bench tune --format json\n"
                 "sluice bench tune --model 0 --ranks 2 --configurations 6",
 };

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "tune/tune.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -154,6 +155,16 @@ done:
     return status;
 }
 
+static void take_prediction(const sl_tune *tune, int index, tune_row *row)
+{
+    sl_tune_choice choice = sl_tune_get(tune, index);
+    row->predicted = choice.seconds;
+    row->work = choice.work;
+    row->idle = choice.idle;
+    row->exchange = choice.exchange;
+    row->update = choice.update;
+}
+
 static void describe_row(const sl_tune *tune, int index, tune_row *row)
 {
     sl_tune_choice choice = sl_tune_get(tune, index);
@@ -161,21 +172,16 @@ static void describe_row(const sl_tune *tune, int index, tune_row *row)
              choice.dp, choice.stages_per_rank, choice.schedule, choice.microbatches, choice.rows,
              choice.dp > 1 ? ", shard " : "", choice.dp > 1 ? choice.shard : "",
              *choice.recompute ? ", recompute " : "", choice.recompute);
-    row->predicted = choice.seconds;
-    row->work = choice.work;
-    row->idle = choice.idle;
-    row->exchange = choice.exchange;
-    row->update = choice.update;
     row->measured = INFINITY;
 }
 
-/* Trains a few steps; the least median of all times counts: what disturbs makes nothing faster. */
-static sl_status measure_row(case_folder *folder, sl_tune *tune, int index, int ranks, tune_row *row)
+/* Trains a few steps. */
+static sl_status train_row(case_folder *folder, sl_tune *tune, int index, const tune_row *row, double *median)
 {
     sl_status status = SL_OK;
     const char *lines[SL_TUNE_LINES];
     int count = 0, before = folder->count;
-    double median = 0;
+    sl_tune_choice choice = sl_tune_get(tune, index);
     sl_launch_result result;
     shared_run *run = mmap(NULL, sizeof *run, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (run == MAP_FAILED)
@@ -185,15 +191,33 @@ static sl_status measure_row(case_folder *folder, sl_tune *tune, int index, int 
     SL_TRY(sl_tune_overrides(tune, index, folder->schedule, lines, &count));
     memcpy(folder->lines + before, lines, (size_t)count * sizeof *lines);
     folder->count += count;
-    SL_TRY(sl_launch(&(sl_launch_options){ .ranks = ranks, .run = train_rank, .user = run }, &result));
+    SL_TRY(sl_launch(&(sl_launch_options){ .ranks = choice.pp * choice.dp, .run = train_rank, .user = run }, &result));
     if (result.exit_code != 0)
         SL_TRY(sl_fail(SL_ERR_PEER, "%s: %s", row->text, *run->error ? run->error : result.report));
-    SL_TRY(read_median(folder, &median));
-    row->measured = fmin(row->measured, median);
+    SL_TRY(read_median(folder, median));
     remove_run(folder);
 done:
     folder->count = before;
     munmap(run, sizeof *run);
+    return status;
+}
+
+/* Processors change their speed by the minute. So what the prediction is made of is measured right before and after the
+ * training. The round counts in which training took least: what disturbs makes nothing faster. */
+static sl_status measure_row(case_folder *folder, sl_tune *tune, int index, tune_row *row)
+{
+    sl_status status = SL_OK;
+    double median = 0;
+    sl_tune_forget_entry(tune, index);
+    SL_TRY(sl_tune_measure_entry(tune, index));
+    SL_TRY(train_row(folder, tune, index, row, &median));
+    if (median < row->measured) {
+        SL_TRY(sl_tune_measure_entry(tune, index));
+        SL_TRY(sl_tune_time_entries(tune));
+        take_prediction(tune, index, row);
+        row->measured = median;
+    }
+done:
     return status;
 }
 
@@ -239,8 +263,9 @@ sl_status tune_measure(int model, int ranks, const tune_effort *effort, tune_cas
     for (int i = 0; i < out->count; i++)
         describe_row(tune, i, &out->rows[i]);
     for (int round = 0; round < effort->rounds; round++) { /* so that a bad moment does not meet one of them alone */
+        SL_TRY(sl_tune_measure_ranks(tune));
         for (int i = 0; i < out->count; i++)
-            SL_TRY(measure_row(&folder, tune, i, ranks, &out->rows[i]));
+            SL_TRY(measure_row(&folder, tune, i, &out->rows[i]));
     }
     compare_rows(out);
 done:

@@ -15,7 +15,7 @@ typedef struct tune_row {
 typedef struct tune_case {
     const char *model;
     int ranks, count;
-    tune_row rows[TUNE_ROWS]; /* by the prediction, fastest first */
+    tune_row rows[TUNE_ROWS]; /* fastest first, as predicted when they were chosen */
     double error, mean_error; /* |predicted / measured - 1|: the largest and the mean */
     double tau;               /* Kendall's */
     double chosen;            /* measured time of the first over the least measured, - 1 */

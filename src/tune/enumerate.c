@@ -86,7 +86,7 @@ static sl_status add_layout(sl_tune *tune, candidate_list *list, tune_candidate 
     int64_t most = tune->model.unit_count < CONFIG_LIST_LIMIT ? tune->model.unit_count : CONFIG_LIST_LIMIT;
     if ((int64_t)layout.pp * layout.chunks > most || 3 * layout.microbatches * layout.pp * layout.chunks > MOST_ACTIONS)
         return SL_OK;
-    SL_TRY(sl_tune_make_stages(tune, &layout, &stages));
+    SL_TRY(sl_tune_make_stages(tune, &layout, NULL, &stages));
     layout.bound = sl_tune_bound(&tune->setting, &stages, &layout);
     double memory = least_memory(tune, &stages, layout);
     if (tune->least_memory == 0 || memory < tune->least_memory)
@@ -222,7 +222,7 @@ static sl_status try_layout(sl_tune *tune, const tune_candidate *layout, candida
     sl_status status = SL_OK;
     tune_stages stages = { 0 };
     tune_candidate best[SHARDS] = { { .seconds = INFINITY }, { .seconds = INFINITY }, { .seconds = INFINITY } };
-    SL_TRY(sl_tune_make_stages(tune, layout, &stages));
+    SL_TRY(sl_tune_make_stages(tune, layout, NULL, &stages));
     for (int n = 0; sl_generator_name(n); n++) {
         sl_placement placement;
         int chunks;

@@ -221,22 +221,39 @@ static sl_status time_waking(machine_rank *rank)
     return sl_tune_measure_waking(rank->world, rank->probe->cores, found->messages.latency, &found->waking);
 }
 
-/* What they do all at once. */
-static sl_status time_work(machine_rank *rank)
+/* Memory in no cache: see scrub_caches. */
+static sl_status time_cold(machine_rank *rank, sl_status (*measure)(machine_rank *))
 {
     sl_status status = SL_OK;
-    tune_machine *found = &rank->found;
     rank->scrub_bytes = cache_bytes();
     SL_TRY(SL_NEW_ARRAY(rank->scrub, (int64_t)rank->scrub_bytes));
-    for (int dp = 2; dp <= rank->probe->ranks && found->exchange_count < TUNE_EXCHANGES; dp++) {
-        if (rank->probe->ranks % dp == 0)
-            SL_TRY(time_exchange(rank, dp, &found->exchanges[found->exchange_count++]));
-    }
-    SL_TRY(time_update(rank));
+    SL_TRY(measure(rank));
 done:
     sl_free(rank->scrub);
     rank->scrub = NULL;
     return status;
+}
+
+static sl_status time_exchanges(machine_rank *rank)
+{
+    sl_status status = SL_OK;
+    tune_machine *found = &rank->found;
+    for (int dp = 2; dp <= rank->probe->ranks && found->exchange_count < TUNE_EXCHANGES; dp++) {
+        if (rank->probe->ranks % dp == 0)
+            SL_TRY(time_exchange(rank, dp, &found->exchanges[found->exchange_count++]));
+    }
+done:
+    return status;
+}
+
+static sl_status time_cold_exchanges(machine_rank *rank)
+{
+    return time_cold(rank, time_exchanges);
+}
+
+static sl_status time_cold_update(machine_rank *rank)
+{
+    return time_cold(rank, time_update);
 }
 
 static sl_status measure_with_memory(machine_rank *rank)
@@ -275,29 +292,47 @@ static void *play_rank(void *user)
 
 /* ---- All ------------------------------------------------------------------------------------- */
 
-static double less(double known, double value)
+/* All of its numbers. */
+enum { MACHINE_NUMBERS = 5 + 3 * TUNE_EXCHANGES };
+static void list_numbers(tune_machine *machine, double *numbers[MACHINE_NUMBERS])
 {
-    return known > 0 ? fmin(known, value) : value;
+    int count = 0;
+    numbers[count++] = &machine->round;
+    numbers[count++] = &machine->update;
+    numbers[count++] = &machine->waking;
+    numbers[count++] = &machine->messages.latency;
+    numbers[count++] = &machine->messages.bandwidth;
+    for (int i = 0; i < TUNE_EXCHANGES; i++) {
+        numbers[count++] = &machine->exchanges[i].all_reduce;
+        numbers[count++] = &machine->exchanges[i].reduce_scatter;
+        numbers[count++] = &machine->exchanges[i].all_gather;
+    }
 }
 
-/* Measured at several moments the least counts. What all ranks took together is one rank's own time if they share
- * processors. */
-static void keep_less(const tune_machine *found, double share, tune_machine *out)
+/* What all ranks took together is one rank's own time if they share processors. */
+static void take_share(tune_machine *found, double share)
 {
-    out->round = less(out->round, found->round);
-    out->update = less(out->update, found->update * share);
-    out->waking = less(out->waking, found->waking);
-    out->messages.latency = less(out->messages.latency, found->messages.latency);
-    out->messages.bandwidth = fmax(out->messages.bandwidth, found->messages.bandwidth);
-    out->exchange_count = found->exchange_count;
     for (int i = 0; i < found->exchange_count; i++) {
-        tune_exchange *own = &out->exchanges[i];
-        const tune_exchange *other = &found->exchanges[i];
-        own->dp = other->dp;
-        own->all_reduce = less(own->all_reduce, other->all_reduce * share);
-        own->reduce_scatter = less(own->reduce_scatter, other->reduce_scatter * share);
-        own->all_gather = less(own->all_gather, other->all_gather * share);
+        found->exchanges[i].all_reduce *= share;
+        found->exchanges[i].reduce_scatter *= share;
+        found->exchanges[i].all_gather *= share;
     }
+}
+
+/* Adds what was found; *out has the quantile of all moments. */
+static sl_status add_moment(tune_machine *found, tune_moments *moments, double quantile, tune_machine *out)
+{
+    sl_status status = SL_OK;
+    double *numbers[MACHINE_NUMBERS], values[MACHINE_NUMBERS];
+    list_numbers(found, numbers);
+    for (int i = 0; i < MACHINE_NUMBERS; i++)
+        values[i] = *numbers[i];
+    SL_TRY(sl_tune_moments_add(moments, values, MACHINE_NUMBERS));
+    for (int i = 0; i < MACHINE_NUMBERS; i++)
+        *numbers[i] = sl_tune_moments_quantile(moments, i, quantile);
+    *out = *found;
+done:
+    return status;
 }
 
 /* The failure that came first: the others' is that this one left. */
@@ -355,7 +390,8 @@ done:
     return status;
 }
 
-sl_status sl_tune_measure_machine(const tune_model *model, int ranks, double cores, tune_machine *machine)
+sl_status sl_tune_measure_machine(const tune_model *model, int ranks, double cores, tune_moments *moments,
+                                  tune_machine *machine)
 {
     sl_status status = SL_OK;
     machine_probe probe = { .model = model, .ranks = ranks, .cores = cores };
@@ -366,8 +402,12 @@ sl_status sl_tune_measure_machine(const tune_model *model, int ranks, double cor
     SL_TRY(play_ranks(&probe, &(sl_group_options){ .spin_us = -1 }, time_waits, &found));
     if (ranks > cores && cores > 1)
         SL_TRY(play_ranks(&probe, NULL, time_waking, &found));
-    SL_TRY(play_ranks(&probe, NULL, time_work, &found));
-    keep_less(&found, fmin(1, cores / ranks), machine);
+    SL_TRY(play_ranks(&probe, NULL, time_cold_exchanges, &found));
+    probe.ranks = (int)fmin(ranks, cores); /* each rank updates by itself: as many at once as have a core */
+    if (probe.ranks > 0)
+        SL_TRY(play_ranks(&probe, NULL, time_cold_update, &found));
+    take_share(&found, fmin(1, cores / ranks));
+    SL_TRY(add_moment(&found, moments, ranks > cores ? 0 : 0.25, machine));
 done:
     return status;
 }

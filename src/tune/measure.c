@@ -27,8 +27,7 @@ typedef struct chain {
     pthread_mutex_t gate; /* held until all threads are there */
     bool abandoned;       /* they are not: nothing is run */
     pthread_barrier_t barrier;
-    bool stop;    /* set by the first thread between two barriers */
-    double whole; /* found: seconds of all kinds and phases, once each */
+    bool stop; /* set by the first thread between two barriers */
 } chain;
 
 /* Memory and pointers of one unit in one thread. */
@@ -303,33 +302,19 @@ static double mean_of(const chain_copy *copies, int copy_count, int cell)
     return count > 0 ? sum / count : 0;
 }
 
-/* Seconds of all kinds and phases, once each. */
-static double whole_of(const chain_copy *copies, int copy_count)
+/* Fills the means of (kind, what is timed), and of all of them the sum. */
+static double take_means(const chain_copy *copies, int copy_count, double *cells)
 {
     double whole = 0;
-    for (int cell = 0; cell < copies[0].chain->kind_count * TIMED_COUNT; cell++)
-        whole += mean_of(copies, copy_count, cell);
+    for (int cell = 0; cell < copies[0].chain->kind_count * TIMED_COUNT; cell++) {
+        cells[cell] = mean_of(copies, copy_count, cell);
+        whole += cells[cell];
+    }
     return whole;
 }
 
-/* Measured at several moments the one counts in which the whole chain took least: what disturbs makes nothing faster. Its
- * parts stay together, since the sum of each part's best moment is a time that no step has. */
-static void take_means(const chain_copy *copies, int copy_count, tune_costs *costs)
-{
-    double whole = copies[0].chain->whole;
-    if (costs->measured > 0 && costs->measured <= whole)
-        return;
-    costs->measured = whole;
-    for (int kind = 0; kind < copies[0].chain->kind_count; kind++) {
-        tune_cost *cost = &costs->kinds[kind];
-        double *fields[TIMED_COUNT] = { &cost->f, &cost->i, &cost->w, &cost->b, &cost->pack_f, &cost->pack_i };
-        for (int timed = 0; timed < TIMED_COUNT; timed++)
-            *fields[timed] = mean_of(copies, copy_count, kind * TIMED_COUNT + timed);
-    }
-}
-
-/* Runs the chain in so many threads; costs may be NULL, if only the whole is wanted. */
-static sl_status run_copies(chain *all, int copy_count, tune_costs *costs)
+/* Runs the chain in so many threads; see take_means. */
+static sl_status run_copies(chain *all, int copy_count, double *means, double *whole)
 {
     sl_status status = SL_OK;
     chain_copy *copies = NULL;
@@ -356,9 +341,7 @@ static sl_status run_copies(chain *all, int copy_count, tune_costs *costs)
         if (copies[c].status != SL_OK)
             SL_TRY(sl_fail(copies[c].status, "measuring a layer: %s", copies[c].message));
     }
-    all->whole = whole_of(copies, copy_count);
-    if (costs)
-        take_means(copies, copy_count, costs);
+    *whole = take_means(copies, copy_count, means);
 done:
     pthread_barrier_destroy(&all->barrier);
     for (int c = 0; copies && c < copy_count; c++) {
@@ -396,11 +379,25 @@ done:
     return status;
 }
 
+/* The medians of all moments. */
+static void take_medians(const tune_model *model, tune_costs *costs)
+{
+    const tune_moments *moments = &costs->moments;
+    for (int kind = 0; kind < model->kind_count; kind++) {
+        tune_cost *cost = &costs->kinds[kind];
+        double *fields[TIMED_COUNT] = { &cost->f, &cost->i, &cost->w, &cost->b, &cost->pack_f, &cost->pack_i };
+        for (int timed = 0; timed < TIMED_COUNT; timed++)
+            *fields[timed] = sl_tune_moments_quantile(moments, kind * TIMED_COUNT + timed, 0.5);
+    }
+    costs->crowded = sl_tune_moments_quantile(&costs->crowd_moments, 0, 0.5);
+}
+
 sl_status sl_tune_measure_costs(const tune_model *model, int ranks, int cores, tune_costs *costs)
 {
     sl_status status = SL_OK;
     sl_device *device = NULL;
-    double crowd = 0;
+    double *means = NULL, crowd = 0, whole = 0; /* the latter: seconds of all kinds and phases, once each */
+    int cells = model->kind_count * TIMED_COUNT;
     chain all = { .kind_count = model->kind_count,
                   .packs = costs->packs,
                   .threads = (int)model->config->parallel.threads,
@@ -408,18 +405,18 @@ sl_status sl_tune_measure_costs(const tune_model *model, int ranks, int cores, t
                   .gate = PTHREAD_MUTEX_INITIALIZER };
     SL_TRY(sl_device_open(all.device, &(sl_device_options){ .threads = all.threads }, &device));
     SL_TRY(build_chain(model, costs, device, &all));
-    if (ranks > cores) {
-        SL_TRY(run_copies(&all, ranks, NULL));
-        crowd = costs->crowd > 0 ? fmin(costs->crowd, all.whole) : all.whole;
-    }
-    SL_TRY(run_copies(&all, ranks < cores ? ranks : cores, costs));
-    if (ranks > cores) {
-        costs->crowd = crowd;
-        costs->crowded = fmax(1, crowd / costs->measured);
-    }
+    SL_TRY(SL_NEW_ARRAY(means, cells));
+    if (ranks > cores)
+        SL_TRY(run_copies(&all, ranks, means, &crowd));
+    SL_TRY(run_copies(&all, ranks < cores ? ranks : cores, means, &whole));
+    if (ranks > cores)
+        SL_TRY(sl_tune_moments_add(&costs->crowd_moments, &(double){ fmax(1, crowd / whole) }, 1));
+    SL_TRY(sl_tune_moments_add(&costs->moments, means, cells));
+    take_medians(model, costs);
 done:
     for (int u = 0; u < all.count; u++)
         sl_stage_program_destroy(all.programs[u]);
+    sl_free(means);
     sl_free(all.programs);
     sl_free(all.kinds);
     sl_device_close(device);

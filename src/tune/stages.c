@@ -7,40 +7,80 @@
 #include <math.h>
 #include <string.h>
 
-static sl_status measure_costs(const sl_tune *tune, tune_costs *costs)
+/* Ranks that can work at once. */
+static int core_count(const sl_tune *tune)
 {
-    double cores = sl_tune_cores() / (double)tune->config->parallel.threads;
-    return sl_tune_measure_costs(&tune->model, tune->ranks, (int)fmax(1, cores), costs);
+    return (int)fmax(1, sl_tune_cores() / (double)tune->config->parallel.threads);
 }
 
-sl_status sl_tune_measure_again(sl_tune *tune)
+static sl_status measure_costs(const sl_tune *tune, tune_costs *costs)
 {
-    sl_status status = SL_OK;
-    for (int i = 0; i < tune->cost_count && status == SL_OK; i++)
-        status = measure_costs(tune, &tune->costs[i]);
-    return status;
+    return sl_tune_measure_costs(&tune->model, tune->ranks, core_count(tune), costs);
+}
+
+/* Of the candidate, not known yet. */
+static tune_costs costs_of(const sl_tune *tune, const tune_candidate *candidate)
+{
+    return (tune_costs){ .rows = candidate->rows,
+                         .recompute = candidate->recompute,
+                         .packs = tune->measure && candidate->microbatches > 1 };
+}
+
+static bool are_alike(const tune_costs *a, const tune_costs *b)
+{
+    return a->rows == b->rows && a->recompute == b->recompute && a->packs == b->packs;
 }
 
 /* Those of this size and choice: known, or computed now. */
-static sl_status find_costs(sl_tune *tune, const tune_candidate *candidate, const tune_costs **out)
+static sl_status find_costs(sl_tune *tune, const tune_candidate *candidate, tune_costs **out)
 {
     sl_status status = SL_OK;
-    tune_costs costs = { .rows = candidate->rows,
-                         .recompute = candidate->recompute,
-                         .packs = tune->measure && candidate->microbatches > 1 };
+    tune_costs costs = costs_of(tune, candidate);
     for (int i = 0; i < tune->cost_count; i++) {
-        const tune_costs *known = &tune->costs[i];
-        if (known->rows == costs.rows && known->recompute == costs.recompute && known->packs == costs.packs) {
-            *out = known;
+        if (are_alike(&tune->costs[i], &costs)) {
+            *out = &tune->costs[i];
             return SL_OK;
         }
     }
     SL_TRY(sl_tune_count_costs(&tune->model, &tune->cluster, &costs));
+    SL_TRY(SL_GROW(tune->costs, &tune->cost_capacity, tune->cost_count + 1));
     if (tune->measure)
         SL_TRY(measure_costs(tune, &costs));
-    SL_TRY(SL_GROW(tune->costs, &tune->cost_capacity, tune->cost_count + 1));
     tune->costs[tune->cost_count] = costs;
     *out = &tune->costs[tune->cost_count++];
+    costs.moments = costs.crowd_moments = (tune_moments){ 0 };
+done:
+    sl_tune_moments_clear(&costs.moments);
+    sl_tune_moments_clear(&costs.crowd_moments);
+    return status;
+}
+
+sl_status sl_tune_measure_layers(sl_tune *tune)
+{
+    sl_status status = SL_OK;
+    for (int i = 0; i < tune->cost_count && tune->measure && status == SL_OK; i++)
+        status = measure_costs(tune, &tune->costs[i]);
+    return status;
+}
+
+void sl_tune_forget_entry(sl_tune *tune, int index)
+{
+    const tune_costs own = costs_of(tune, &tune->entries[index].candidate);
+    for (int i = 0; i < tune->cost_count; i++) {
+        if (are_alike(&tune->costs[i], &own))
+            tune->costs[i].moments.count = 0;
+    }
+}
+
+/* What crowded ranks lose stays as it is: it does not change with the speed of the processors. */
+sl_status sl_tune_measure_entry(sl_tune *tune, int index)
+{
+    sl_status status = SL_OK;
+    int cores = core_count(tune), at_once = tune->ranks < cores ? tune->ranks : cores;
+    tune_costs *costs = NULL;
+    SL_TRY(find_costs(tune, &tune->entries[index].candidate, &costs));
+    if (tune->measure)
+        SL_TRY(sl_tune_measure_costs(&tune->model, at_once, cores, costs));
 done:
     return status;
 }
@@ -102,11 +142,11 @@ done:
     return status;
 }
 
-sl_status sl_tune_make_stages(sl_tune *tune, const tune_candidate *candidate, tune_stages *out)
+sl_status sl_tune_make_stages(sl_tune *tune, const tune_candidate *candidate, const int *cuts, tune_stages *out)
 {
     sl_status status = SL_OK;
     const tune_model *model = &tune->model;
-    const tune_costs *costs = NULL;
+    tune_costs *costs = NULL;
     tune_stages made = { .count = candidate->pp * candidate->chunks };
     SL_TRY(find_costs(tune, candidate, &costs));
     made.crowded = costs->crowded;
@@ -119,7 +159,10 @@ sl_status sl_tune_make_stages(sl_tune *tune, const tune_candidate *candidate, tu
     made.params = made.scratch + made.count;
     made.grads = made.params + made.count;
     made.elements = made.grads + made.count;
-    SL_TRY(cut_model(tune, candidate, costs, made.cuts));
+    if (cuts)
+        memcpy(made.cuts, cuts, (size_t)(made.count - 1) * sizeof *cuts);
+    else
+        SL_TRY(cut_model(tune, candidate, costs, made.cuts));
     double block_scratch = 0; /* of the units of a block so far: computed again, they are all there at once */
     for (int u = 0, s = 0; u < model->unit_count; u++) {
         const tune_cost *cost = &costs->kinds[model->units[u].kind];

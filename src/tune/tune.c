@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MEASUREMENTS = 3 }; /* of each cost, at different times */
+/* At which all costs are measured, and more of them for those of the best configurations. */
+enum { MOMENTS = 3, MORE_MOMENTS = 2 };
 
 static const char *const shard_names[] = {
     [SL_SHARD_NONE] = "none", [SL_SHARD_OPTIMIZER] = "optimizer", [SL_SHARD_FULL] = "full"
@@ -98,16 +99,34 @@ static void set_rates(sl_tune *tune)
     }
 }
 
-/* What ranks of this machine cost each other; measured again, the less stays. */
-static sl_status measure_machine(sl_tune *tune)
+sl_status sl_tune_measure_ranks(sl_tune *tune)
 {
     sl_status status = SL_OK;
     tune_machine *machine = &tune->setting.machine;
-    SL_TRY(sl_tune_measure_machine(&tune->model, tune->ranks, tune->cluster.shared_cores, machine));
+    if (!tune->here)
+        return SL_OK;
+    SL_TRY(
+        sl_tune_measure_machine(&tune->model, tune->ranks, tune->cluster.shared_cores, &tune->rank_moments, machine));
     if (machine->update > 0) {
         tune->setting.update_seconds = machine->update;
         tune->cluster.inside = machine->messages;
     }
+done:
+    return status;
+}
+
+/* The best ones at more moments. */
+static sl_status measure_entries(sl_tune *tune)
+{
+    sl_status status = SL_OK;
+    if (!tune->measure)
+        return SL_OK;
+    for (int moment = 0; moment < MORE_MOMENTS; moment++) {
+        for (int i = 0; i < tune->entry_count; i++)
+            SL_TRY(sl_tune_measure_entry(tune, i));
+        SL_TRY(sl_tune_measure_ranks(tune));
+    }
+    SL_TRY(sl_tune_time_entries(tune));
 done:
     return status;
 }
@@ -127,14 +146,12 @@ sl_status sl_tune_create(const sl_tune_options *options, sl_tune **out)
     SL_TRY(sl_plan_create_shape(tune->sample, NULL, NULL, &tune->plan));
     SL_TRY(sl_tune_read_model(tune->plan, tune->arena, &tune->model));
     set_rates(tune);
-    bool here = tune->measure && !options->cluster;
-    if (here)
-        SL_TRY(measure_machine(tune));
+    tune->here = tune->measure && !options->cluster;
+    SL_TRY(sl_tune_measure_ranks(tune));
     SL_TRY(sl_tune_enumerate(tune, &candidates, &count));
-    for (int again = 1; again < MEASUREMENTS && tune->measure; again++) {
-        SL_TRY(sl_tune_measure_again(tune));
-        if (here)
-            SL_TRY(measure_machine(tune));
+    for (int moment = 1; moment < MOMENTS && tune->measure; moment++) {
+        SL_TRY(sl_tune_measure_layers(tune));
+        SL_TRY(sl_tune_measure_ranks(tune));
     }
     if (tune->measure) {
         sl_free(candidates);
@@ -143,6 +160,8 @@ sl_status sl_tune_create(const sl_tune_options *options, sl_tune **out)
         SL_TRY(sl_tune_enumerate(tune, &candidates, &count));
     }
     SL_TRY(sl_tune_verify(tune, candidates, count));
+    SL_TRY(measure_entries(tune));
+    SL_TRY(sl_tune_rank_entries(tune));
     *out = tune;
     tune = NULL;
 done:
@@ -157,6 +176,11 @@ void sl_tune_destroy(sl_tune *tune)
         return;
     for (int i = 0; i < tune->entry_count; i++)
         sl_schedule_destroy(tune->entries[i].schedule);
+    for (int i = 0; i < tune->cost_count; i++) {
+        sl_tune_moments_clear(&tune->costs[i].moments);
+        sl_tune_moments_clear(&tune->costs[i].crowd_moments);
+    }
+    sl_tune_moments_clear(&tune->rank_moments);
     sl_free(tune->entries);
     sl_free(tune->costs);
     sl_train_plan_destroy(tune->plan);

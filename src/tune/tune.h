@@ -33,6 +33,20 @@ typedef struct tune_model {
 
 SL_MUST_CHECK sl_status sl_tune_read_model(const sl_train_plan *plan, sl_arena *arena, tune_model *out);
 
+/* ---- Moments (moments.c) ---------------------------------------------------------------------- */
+
+/* Numbers that are measured at several moments, so that neither a disturbed moment nor a lucky one counts. Zero: none yet. */
+typedef struct tune_moments {
+    double *values; /* (count, width) */
+    int width, count;
+    size_t capacity;
+} tune_moments;
+
+SL_MUST_CHECK sl_status sl_tune_moments_add(tune_moments *moments, const double *values, int width);
+/* 0.5: the median. 0 if there are no moments. */
+double sl_tune_moments_quantile(const tune_moments *moments, int column, double share);
+void sl_tune_moments_clear(tune_moments *moments);
+
 /* ---- Costs of units (costs.c) ---------------------------------------------------------------- */
 
 /* One microbatch in one unit. */
@@ -51,10 +65,9 @@ typedef struct tune_costs {
     int64_t rows;
     int recompute;
     bool packs;       /* a step has several microbatches: train packs weights once for all of them */
-    double measured;  /* seconds of all kinds and phases, once each; 0: not measured */
-    double crowd;     /* the same with all ranks at once, if they are more than the cores */
     double crowded;   /* how much longer work takes while all ranks share the cores; 0: they have one each */
     tune_cost *kinds; /* (kind_count) */
+    tune_moments moments, crowd_moments; /* of the seconds, and of crowded; none: not measured */
 } tune_costs;
 
 /* Of the unit as a stage of its own: the caller destroys *program. */
@@ -62,8 +75,8 @@ SL_MUST_CHECK sl_status sl_tune_build_unit(const tune_model *model, const sl_gra
                                            const tune_costs *costs, sl_device *device, sl_stage_program **program);
 /* Fills kinds from the model of FLOPs and bytes. */
 SL_MUST_CHECK sl_status sl_tune_count_costs(const tune_model *model, const sl_cluster *cluster, tune_costs *costs);
-/* Replaces the seconds by those that threads measure here, as many at once as ranks will work at once; measured again, the
- * less stays. */
+/* Adds a moment in which threads measure the seconds here, as many at once as ranks will work at once, and takes the medians
+ * of all moments. crowded is measured as well if ranks are more than cores. */
 SL_MUST_CHECK sl_status sl_tune_measure_costs(const tune_model *model, int ranks, int cores, tune_costs *costs);
 
 /* ---- What ranks cost each other (machine.c, waking.c) ----------------------------------------- */
@@ -88,8 +101,9 @@ typedef struct tune_machine {
 } tune_machine;
 
 double sl_tune_cores(void); /* that this process may use */
-/* Measures it; measured again, the less stays. cores: ranks that can work at once. */
-SL_MUST_CHECK sl_status sl_tune_measure_machine(const tune_model *model, int ranks, double cores,
+/* Adds a moment in which it is measured and takes the lower quartiles of all moments. If ranks share cores the scheduler
+ * makes many a moment several times as long, and the least counts. cores: ranks that can work at once. */
+SL_MUST_CHECK sl_status sl_tune_measure_machine(const tune_model *model, int ranks, double cores, tune_moments *moments,
                                                 tune_machine *machine);
 
 /* tune_machine's waking. Collective over all ranks, which are more than the cores; these are several. hop: seconds of a
@@ -190,7 +204,8 @@ SL_MUST_CHECK sl_status sl_tune_take_turns(const sl_schedule *schedule, const tu
 typedef struct tune_entry {
     tune_candidate candidate;
     sl_schedule *schedule;
-    const char *const *split; /* names of nodes before which stages begin */
+    int *cuts;                /* first unit of stages 1, 2, .. */
+    const char *const *split; /* names of the nodes that these units begin with */
     const char *why;
     double bound, unlimited; /* of the pipeline's time with any schedule: in this memory, and in any */
     double flight;           /* of one microbatch through all stages and back */
@@ -207,9 +222,11 @@ struct sl_tune {
     sl_cluster cluster;
     tune_setting setting;
     bool measure, spread;
+    bool here; /* what ranks cost each other is measured, too: they are this machine's */
     int ranks, top;
     double budget;
-    tune_costs *costs; /* computed so far */
+    tune_moments rank_moments; /* of setting.machine */
+    tune_costs *costs;         /* computed so far */
     int cost_count;
     size_t cost_capacity;
     tune_entry *entries; /* best first */
@@ -220,10 +237,15 @@ struct sl_tune {
 
 const char *sl_tune_shard_name(sl_shard_mode shard); /* the word of parallel.shard */
 
-/* Measures all costs so far again, so that what disturbed one moment does not count. */
-SL_MUST_CHECK sl_status sl_tune_measure_again(sl_tune *tune);
-/* Stages of the candidate, from costs that are computed once. */
-SL_MUST_CHECK sl_status sl_tune_make_stages(sl_tune *tune, const tune_candidate *candidate, tune_stages *out);
+/* One more moment, if the costs of this tune are measured at all: for all layers in all sizes so far; for the seconds of
+ * those that one entry is made of; for what ranks cost each other. Times stay as they are until sl_tune_time_entries. */
+SL_MUST_CHECK sl_status sl_tune_measure_layers(sl_tune *tune);
+SL_MUST_CHECK sl_status sl_tune_measure_entry(sl_tune *tune, int index);
+SL_MUST_CHECK sl_status sl_tune_measure_ranks(sl_tune *tune);
+void sl_tune_forget_entry(sl_tune *tune, int index); /* of its layers only the moments that come will count */
+/* Stages of the candidate, from costs that are computed once. cuts: first units of stages 1, 2, ..; NULL: the best. */
+SL_MUST_CHECK sl_status sl_tune_make_stages(sl_tune *tune, const tune_candidate *candidate, const int *cuts,
+                                            tune_stages *out);
 void sl_tune_clear_stages(tune_stages *stages);
 /* The schedule by its name; "found": the best that the planner finds for this memory in about so many seconds. Fails with
  * SL_ERR_UNSUPPORTED if there is none. */
@@ -245,5 +267,9 @@ int sl_tune_by_seconds(const void *a, const void *b); /* of two candidates, for 
 SL_MUST_CHECK sl_status sl_tune_enough_ranks(sl_tune *tune, int *out);
 /* Fills entries with the best ones that fit. */
 SL_MUST_CHECK sl_status sl_tune_verify(sl_tune *tune, tune_candidate *candidates, int count);
+/* Times the entries again with the costs that are known now. Their cuts, schedules, memory and order stay. */
+SL_MUST_CHECK sl_status sl_tune_time_entries(sl_tune *tune);
+/* Sorts the entries by time and says what makes each slower than the first. */
+SL_MUST_CHECK sl_status sl_tune_rank_entries(sl_tune *tune);
 
 #endif

@@ -53,14 +53,17 @@ done:
     return status;
 }
 
-static sl_status name_split(sl_tune *tune, const tune_stages *stages, const char *const **out)
+static sl_status keep_cuts(sl_tune *tune, const tune_stages *stages, tune_entry *entry)
 {
     sl_status status = SL_OK;
     const char **names = NULL;
     SL_TRY(SL_ARENA_ARRAY(tune->arena, names, stages->count));
-    for (int s = 0; s + 1 < stages->count; s++)
+    SL_TRY(SL_ARENA_ARRAY(tune->arena, entry->cuts, stages->count));
+    for (int s = 0; s + 1 < stages->count; s++) {
+        entry->cuts[s] = stages->cuts[s];
         names[s] = tune->model.units[stages->cuts[s]].name;
-    *out = names;
+    }
+    entry->split = names;
 done:
     return status;
 }
@@ -104,8 +107,8 @@ static sl_status verify_one(sl_tune *tune, const tune_candidate *candidate, tune
     tune_stages stages = { 0 };
     tune_entry entry = { .candidate = *candidate };
     bool searched = strcmp(candidate->schedule, "found") == 0;
-    SL_TRY(sl_tune_make_stages(tune, candidate, &stages));
-    SL_TRY(name_split(tune, &stages, &entry.split));
+    SL_TRY(sl_tune_make_stages(tune, candidate, NULL, &stages));
+    SL_TRY(keep_cuts(tune, &stages, &entry));
     for (int tries = 0; tries < (searched ? SEARCHES : 1) && !*fits; tries++) {
         sl_schedule_destroy(entry.schedule);
         entry.schedule = NULL;
@@ -137,7 +140,8 @@ static double search_budget(const sl_tune *tune, const tune_candidate *candidate
     return tune->budget * fmin(1, STAGES / stages) * fmin(1, ACTIONS / (3 * stages * (double)candidate->microbatches));
 }
 
-/* What no schedule can do better. The planner's bounds know no shared processors. */
+/* What no schedule can do better. The planner's bounds know no shared processors. They need room by the estimate, though
+ * the compile may find that it fits without. */
 static sl_status set_bounds(const sl_tune *tune, const tune_stages *stages, tune_entry *entry)
 {
     const tune_candidate *own = &entry->candidate;
@@ -147,7 +151,8 @@ static sl_status set_bounds(const sl_tune *tune, const tune_stages *stages, tune
         entry->flight += stages->costs[s].f + stages->costs[s].b + (s + 1 < stages->count ? 2 * stages->hops[s] : 0);
     if (tune->cluster.shared_cores > 0 && own->pp * own->dp > tune->cluster.shared_cores)
         return SL_OK;
-    return sl_tune_bound_schedules(tune, own, stages, &entry->bound, &entry->unlimited);
+    sl_status status = sl_tune_bound_schedules(tune, own, stages, &entry->bound, &entry->unlimited);
+    return status == SL_ERR_UNSUPPORTED ? SL_OK : status;
 }
 
 /* A schedule that the planner's search finds stays if it is faster and fits. */
@@ -159,12 +164,11 @@ static sl_status search_better(sl_tune *tune, tune_entry *entry)
     tune_entry better = *entry;
     bool fits = false;
     better.candidate.schedule = "found";
-    SL_TRY(sl_tune_make_stages(tune, &entry->candidate, &stages));
-    status = set_bounds(tune, &stages, entry);
-    if (status == SL_OK)
-        status = sl_tune_make_schedule(tune, &entry->candidate, &stages, "found",
-                                       search_budget(tune, &entry->candidate), &schedule);
-    if (status == SL_ERR_UNSUPPORTED) { /* by the estimate there is no room; the compile knows better */
+    SL_TRY(sl_tune_make_stages(tune, &entry->candidate, entry->cuts, &stages));
+    SL_TRY(set_bounds(tune, &stages, entry));
+    status = sl_tune_make_schedule(tune, &entry->candidate, &stages, "found", search_budget(tune, &entry->candidate),
+                                   &schedule);
+    if (status == SL_ERR_UNSUPPORTED) { /* no room, by the estimate */
         status = SL_OK;
         goto done;
     }
@@ -182,6 +186,23 @@ static sl_status search_better(sl_tune *tune, tune_entry *entry)
 done:
     entry->bound = fmin(entry->bound, entry->candidate.work + entry->candidate.idle); /* its memory was estimated */
     sl_schedule_destroy(schedule);
+    sl_tune_clear_stages(&stages);
+    return status;
+}
+
+static sl_status time_again(sl_tune *tune, tune_entry *entry)
+{
+    sl_status status = SL_OK;
+    tune_stages stages = { 0 };
+    tune_entry timed = *entry;
+    SL_TRY(sl_tune_make_stages(tune, &entry->candidate, entry->cuts, &stages));
+    SL_TRY(sl_tune_time(&tune->setting, &stages, entry->schedule, &timed.candidate));
+    timed.candidate.memory = entry->candidate.memory; /* as compiled */
+    timed.candidate.fullest = entry->candidate.fullest;
+    SL_TRY(set_bounds(tune, &stages, &timed));
+    timed.bound = fmin(timed.bound, timed.candidate.work + timed.candidate.idle);
+    *entry = timed;
+done:
     sl_tune_clear_stages(&stages);
     return status;
 }
@@ -310,6 +331,22 @@ sl_status sl_tune_verify(sl_tune *tune, tune_candidate *candidates, int count)
         SL_TRY(fail_nothing_fits(tune));
     for (int i = 0; i < tune->entry_count; i++)
         SL_TRY(search_better(tune, &tune->entries[i]));
+done:
+    return status;
+}
+
+sl_status sl_tune_time_entries(sl_tune *tune)
+{
+    sl_status status = SL_OK;
+    for (int i = 0; i < tune->entry_count; i++)
+        SL_TRY(time_again(tune, &tune->entries[i]));
+done:
+    return status;
+}
+
+sl_status sl_tune_rank_entries(sl_tune *tune)
+{
+    sl_status status = SL_OK;
     qsort(tune->entries, (size_t)tune->entry_count, sizeof *tune->entries, by_time);
     SL_TRY(explain_best(tune, &tune->entries[0]));
     for (int i = 1; i < tune->entry_count; i++)

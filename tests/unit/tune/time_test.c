@@ -401,10 +401,27 @@ static sl_tune *make_tune(bool measure, bool spread, int top)
     return tune;
 }
 
+enum { TOP_MEASURED = 3 };
+static sl_tune *measured; /* made once: measuring takes time */
+
+static int measure_once(void **state)
+{
+    (void)state;
+    measured = make_tune(true, false, TOP_MEASURED);
+    return 0;
+}
+
+static int forget_measured(void **state)
+{
+    (void)state;
+    sl_tune_destroy(measured);
+    return 0;
+}
+
 static void everything_that_ranks_cost_each_other_is_measured(void **state)
 {
     (void)state;
-    sl_tune *tune = make_tune(true, false, 1);
+    const sl_tune *tune = measured;
     const tune_machine *machine = &tune->setting.machine;
     assert_int_equal(machine->exchange_count, 1);
     assert_int_equal(machine->exchanges[0].dp, 2);
@@ -414,19 +431,16 @@ static void everything_that_ranks_cost_each_other_is_measured(void **state)
                 machine->exchanges[0].all_gather > 0);
     assert_true(tune->setting.update_seconds == machine->update);
     assert_true(tune->cluster.inside.latency == machine->messages.latency);
-    tune_machine again = *machine;
-    again.waking = 0;
-    assert_int_equal(sl_tune_measure_machine(&tune->model, 2, 2, &again), SL_OK);
-    assert_true(again.waking == 0); /* a core each */
-    assert_true(again.round <= machine->round && again.update <= machine->update);
-    assert_true(again.exchanges[0].all_reduce <= machine->exchanges[0].all_reduce);
+    bool crowded = tune->ranks > tune->cluster.shared_cores;
+    assert_true(tune->rank_moments.count > 1);
+    assert_true(machine->round == sl_tune_moments_quantile(&tune->rank_moments, 0, crowded ? 0 : 0.25));
+    assert_true(crowded || machine->waking == 0);
     double packing[2] = { 0 }; /* steps of one microbatch, and of several: these pack weights once */
     for (int i = 0; i < tune->cost_count; i++) {
         for (int kind = 0; kind < tune->model.kind_count; kind++)
             packing[tune->costs[i].packs] += tune->costs[i].kinds[kind].pack_f + tune->costs[i].kinds[kind].pack_i;
     }
     assert_true(packing[0] == 0 && packing[1] > 0);
-    sl_tune_destroy(tune);
 }
 
 /* Whatever fails, in whichever thread, all of them end, the error is the first one, and nothing is changed. */
@@ -437,18 +451,94 @@ static void failures_while_the_machine_is_measured_end_all_threads(void **state)
     int failures = 0;
     for (int64_t n = 0;; n += 1 + n) {
         tune_machine machine = { .round = 7 };
+        tune_moments moments = { 0 };
         sl_alloc_fail_after(n);
-        sl_status status = sl_tune_measure_machine(&tune->model, 3, 2, &machine);
+        sl_status status = sl_tune_measure_machine(&tune->model, 3, 2, &moments, &machine);
         sl_alloc_fail_after(-1);
         if (status == SL_OK) {
-            assert_true(machine.waking >= 1); /* three ranks share two cores */
+            assert_true(machine.waking >= 1 && moments.count == 1); /* three ranks share two cores */
+            sl_tune_moments_clear(&moments);
             break;
         }
         assert_int_equal(status, SL_ERR_MEMORY);
+        assert_int_equal(moments.count, 0);
         assert_true(machine.round == 7 && machine.update == 0 && machine.waking == 0);
         failures++;
     }
     assert_true(failures > 5);
+    sl_tune_destroy(tune);
+}
+
+static void quantiles_of_moments_lie_between_the_two_nearest(void **state)
+{
+    (void)state;
+    tune_moments moments = { 0 };
+    static const double values[][2] = { { 5, 1 }, { 1, 1 }, { 1e9, 2 }, { 7, 2 }, { 3, 2 } };
+    static const double medians[][2] = { { 5, 1 }, { 3, 1 }, { 5, 1 }, { 6, 1.5 }, { 5, 2 } };
+    assert_true(sl_tune_moments_quantile(&moments, 0, 0.5) == 0);
+    for (int i = 0; i < 5; i++) {
+        assert_int_equal(sl_tune_moments_add(&moments, values[i], 2), SL_OK);
+        for (int column = 0; column < 2; column++)
+            assert_true(sl_tune_moments_quantile(&moments, column, 0.5) == medians[i][column]);
+    }
+    assert_true(sl_tune_moments_quantile(&moments, 0, 0.25) == 3);
+    assert_true(sl_tune_moments_quantile(&moments, 0, 0.125) == 2);
+    assert_true(sl_tune_moments_quantile(&moments, 0, 1) == 1e9);
+    sl_tune_moments_clear(&moments);
+}
+
+/* All moments so far become `factor` times as long. */
+static void scale_moments(sl_tune *tune, double factor)
+{
+    for (int i = 0; i < tune->cost_count; i++) {
+        tune_moments *moments = &tune->costs[i].moments;
+        for (int k = 0; k < moments->count * moments->width; k++)
+            moments->values[k] *= factor;
+    }
+}
+
+/* A moment that is disturbed does not count among others. What was chosen stays as it is. */
+static void entries_are_timed_again_by_the_medians_of_the_moments(void **state)
+{
+    (void)state;
+    enum { TOP = TOP_MEASURED };
+    sl_tune *tune = measured;
+    tune_entry before[TOP];
+    memcpy(before, tune->entries, sizeof before);
+    scale_moments(tune, 1e6);
+    for (int i = 0; i < TOP; i++)
+        assert_int_equal(sl_tune_measure_entry(tune, i), SL_OK);
+    assert_int_equal(sl_tune_time_entries(tune), SL_OK);
+    for (int i = 0; i < TOP; i++) /* most moments were that slow */
+        assert_true(tune->entries[i].candidate.work > 1000 * before[i].candidate.work);
+    for (int i = 0; i < TOP; i++)
+        sl_tune_forget_entry(tune, i);
+    for (int moment = 0; moment < 3; moment++) {
+        for (int i = 0; i < TOP; i++)
+            assert_int_equal(sl_tune_measure_entry(tune, i), SL_OK);
+        if (moment == 0)
+            scale_moments(tune, 1e6);
+    }
+    assert_int_equal(sl_tune_time_entries(tune), SL_OK);
+    for (int i = 0; i < TOP; i++) {
+        const tune_entry *entry = &tune->entries[i];
+        assert_true(entry->candidate.work < 1000 * before[i].candidate.work);
+        assert_true(entry->candidate.memory == before[i].candidate.memory);
+        assert_true(entry->cuts == before[i].cuts && entry->schedule == before[i].schedule);
+    }
+}
+
+static void counted_costs_do_not_change_if_they_are_measured_again(void **state)
+{
+    (void)state;
+    sl_tune *tune = make_tune(false, false, 2);
+    const tune_entry before = tune->entries[1];
+    assert_int_equal(sl_tune_measure_layers(tune), SL_OK);
+    assert_int_equal(sl_tune_measure_entry(tune, 1), SL_OK);
+    assert_int_equal(sl_tune_measure_ranks(tune), SL_OK);
+    assert_int_equal(sl_tune_time_entries(tune), SL_OK);
+    assert_true(tune->entries[1].candidate.seconds == before.candidate.seconds);
+    assert_true(tune->entries[1].bound == before.bound && tune->setting.machine.round == 0);
     sl_tune_destroy(tune);
 }
 
@@ -478,8 +568,11 @@ int main(void)
         cmocka_unit_test(replicas_pay_for_what_was_measured_of_their_exchange),
         cmocka_unit_test(a_rank_without_a_spare_core_exchanges_while_it_waits),
         cmocka_unit_test(everything_that_ranks_cost_each_other_is_measured),
+        cmocka_unit_test(quantiles_of_moments_lie_between_the_two_nearest),
+        cmocka_unit_test(entries_are_timed_again_by_the_medians_of_the_moments),
+        cmocka_unit_test(counted_costs_do_not_change_if_they_are_measured_again),
         cmocka_unit_test(failures_while_the_machine_is_measured_end_all_threads),
         cmocka_unit_test(a_spread_goes_from_the_fastest_to_the_slowest_in_even_steps),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, measure_once, forget_measured);
 }

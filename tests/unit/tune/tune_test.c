@@ -398,14 +398,15 @@ static void failures_while_measuring_leave_the_costs_as_they_were(void **state)
         if (status == SL_OK)
             break;
         assert_int_equal(status, SL_ERR_MEMORY);
-        assert_true(costs.measured == 0 && costs.kinds[0].f == before.f && costs.kinds[0].b == before.b);
+        assert_true(costs.moments.count == 0 && costs.kinds[0].f == before.f && costs.kinds[0].b == before.b);
         failures++;
     }
     assert_true(failures > 20);
-    assert_true(costs.measured > 0 && costs.crowded == 0 && costs.kinds[0].f > 0);
-    costs.measured = 0;
+    assert_true(costs.moments.count == 1 && costs.crowded == 0 && costs.kinds[0].f > 0);
     assert_int_equal(sl_tune_measure_costs(&tune->model, 2, 1, &costs), SL_OK); /* two ranks on one core */
-    assert_true(costs.measured > 0 && costs.crowded >= 1);
+    assert_true(costs.moments.count == 2 && costs.crowd_moments.count == 1 && costs.crowded >= 1);
+    sl_tune_moments_clear(&costs.moments);
+    sl_tune_moments_clear(&costs.crowd_moments);
     sl_tune_destroy(tune);
 }
 
