@@ -20,8 +20,8 @@ static const cli_usage usage = {
         "order), chosen how much slower the one that the tuner would choose is than the best one measured. What is "
         "chosen comes from what planning measures. Then, in rounds, all configurations are trained one after the "
         "other, a few steps each, and right before and after each the layers that it is predicted from are measured "
-        "again, so that both have seen the same speed of the processors. Of the rounds the one counts in which "
-        "its steps took least. The whole takes some minutes, and the machine must be idle.",
+        "again, so that both have seen the same speed of the processors. The "
+        "medians of the rounds are compared. The whole takes some minutes, and the machine must be idle.",
     .examples = "sluice bench tune --format json\n"
                 "sluice bench tune --model 0 --ranks 2 --configurations 6",
 };
@@ -112,7 +112,7 @@ done:
 int bench_tune(int argc, char **argv)
 {
     int model = -1, ranks = 0, format = FORMAT_TEXT, code;
-    tune_effort effort = { .configurations = 12, .rounds = 6, .steps = 4 };
+    tune_effort effort = { .configurations = 12, .rounds = 5, .steps = 4 };
     const cli_option options[] = {
         { .name = "model",
           .value = "N",
@@ -132,7 +132,7 @@ int bench_tune(int argc, char **argv)
           .integer = &effort.rounds,
           .min = 1,
           .max = 100,
-          .help = "How often each is trained; 6 by default." },
+          .help = "How often each is trained; 5 by default." },
         { .name = "steps",
           .value = "S",
           .integer = &effort.steps,

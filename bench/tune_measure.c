@@ -155,16 +155,6 @@ done:
     return status;
 }
 
-static void take_prediction(const sl_tune *tune, int index, tune_row *row)
-{
-    sl_tune_choice choice = sl_tune_get(tune, index);
-    row->predicted = choice.seconds;
-    row->work = choice.work;
-    row->idle = choice.idle;
-    row->exchange = choice.exchange;
-    row->update = choice.update;
-}
-
 static void describe_row(const sl_tune *tune, int index, tune_row *row)
 {
     sl_tune_choice choice = sl_tune_get(tune, index);
@@ -172,7 +162,6 @@ static void describe_row(const sl_tune *tune, int index, tune_row *row)
              choice.dp, choice.stages_per_rank, choice.schedule, choice.microbatches, choice.rows,
              choice.dp > 1 ? ", shard " : "", choice.dp > 1 ? choice.shard : "",
              *choice.recompute ? ", recompute " : "", choice.recompute);
-    row->measured = INFINITY;
 }
 
 /* Trains a few steps. */
@@ -202,23 +191,39 @@ done:
     return status;
 }
 
+/* What is measured and predicted of a row in a round. */
+enum { ROUND_MEASURED, ROUND_PREDICTED, ROUND_WORK, ROUND_IDLE, ROUND_EXCHANGE, ROUND_UPDATE, ROUND_NUMBERS };
+
 /* Processors change their speed by the minute. So what the prediction is made of is measured right before and after the
- * training. The round counts in which training took least: what disturbs makes nothing faster. */
-static sl_status measure_row(case_folder *folder, sl_tune *tune, int index, tune_row *row)
+ * training. */
+static sl_status measure_row(case_folder *folder, sl_tune *tune, int index, const tune_row *row, tune_moments *rounds)
 {
     sl_status status = SL_OK;
     double median = 0;
     sl_tune_forget_entry(tune, index);
     SL_TRY(sl_tune_measure_entry(tune, index));
     SL_TRY(train_row(folder, tune, index, row, &median));
-    if (median < row->measured) {
-        SL_TRY(sl_tune_measure_entry(tune, index));
-        SL_TRY(sl_tune_time_entries(tune));
-        take_prediction(tune, index, row);
-        row->measured = median;
-    }
+    SL_TRY(sl_tune_measure_entry(tune, index));
+    SL_TRY(sl_tune_time_entries(tune));
+    const sl_tune_choice choice = sl_tune_get(tune, index);
+    const double numbers[ROUND_NUMBERS] = {
+        [ROUND_MEASURED] = median,  [ROUND_PREDICTED] = choice.seconds, [ROUND_WORK] = choice.work,
+        [ROUND_IDLE] = choice.idle, [ROUND_EXCHANGE] = choice.exchange, [ROUND_UPDATE] = choice.update
+    };
+    SL_TRY(sl_tune_moments_add(rounds, numbers, ROUND_NUMBERS));
 done:
     return status;
+}
+
+/* The medians of all rounds. */
+static void take_rounds(const tune_moments *rounds, tune_row *row)
+{
+    double *numbers[ROUND_NUMBERS] = {
+        [ROUND_MEASURED] = &row->measured, [ROUND_PREDICTED] = &row->predicted, [ROUND_WORK] = &row->work,
+        [ROUND_IDLE] = &row->idle,         [ROUND_EXCHANGE] = &row->exchange,   [ROUND_UPDATE] = &row->update
+    };
+    for (int i = 0; i < ROUND_NUMBERS; i++)
+        *numbers[i] = sl_tune_moments_quantile(rounds, i, 0.5);
 }
 
 /* ---- A case ---------------------------------------------------------------------------------- */
@@ -249,6 +254,7 @@ sl_status tune_measure(int model, int ranks, const tune_effort *effort, tune_cas
     sl_status status = SL_OK;
     case_folder folder = { .count = 0 };
     sl_tune *tune = NULL;
+    tune_moments rounds[TUNE_ROWS] = { 0 };
     *out = (tune_case){ .model = models[model].name, .ranks = ranks };
     SL_TRY(open_folder(model, effort->steps, &folder));
     const sl_tune_options options = { .overrides = folder.lines,
@@ -265,10 +271,14 @@ sl_status tune_measure(int model, int ranks, const tune_effort *effort, tune_cas
     for (int round = 0; round < effort->rounds; round++) { /* so that a bad moment does not meet one of them alone */
         SL_TRY(sl_tune_measure_ranks(tune));
         for (int i = 0; i < out->count; i++)
-            SL_TRY(measure_row(&folder, tune, i, &out->rows[i]));
+            SL_TRY(measure_row(&folder, tune, i, &out->rows[i], &rounds[i]));
     }
+    for (int i = 0; i < out->count; i++)
+        take_rounds(&rounds[i], &out->rows[i]);
     compare_rows(out);
 done:
+    for (int i = 0; i < TUNE_ROWS; i++)
+        sl_tune_moments_clear(&rounds[i]);
     sl_tune_destroy(tune);
     close_folder(&folder);
     return status;

@@ -319,8 +319,8 @@ static void take_share(tune_machine *found, double share)
     }
 }
 
-/* Adds what was found; *out has the quantile of all moments. */
-static sl_status add_moment(tune_machine *found, tune_moments *moments, double quantile, tune_machine *out)
+/* Adds what was found; *out has the lower quartiles of all moments, and of the bandwidth the upper one. */
+static sl_status add_moment(tune_machine *found, tune_moments *moments, tune_machine *out)
 {
     sl_status status = SL_OK;
     double *numbers[MACHINE_NUMBERS], values[MACHINE_NUMBERS];
@@ -329,7 +329,7 @@ static sl_status add_moment(tune_machine *found, tune_moments *moments, double q
         values[i] = *numbers[i];
     SL_TRY(sl_tune_moments_add(moments, values, MACHINE_NUMBERS));
     for (int i = 0; i < MACHINE_NUMBERS; i++)
-        *numbers[i] = sl_tune_moments_quantile(moments, i, quantile);
+        *numbers[i] = sl_tune_moments_quantile(moments, i, numbers[i] == &found->messages.bandwidth ? 0.75 : 0.25);
     *out = *found;
 done:
     return status;
@@ -407,7 +407,7 @@ sl_status sl_tune_measure_machine(const tune_model *model, int ranks, double cor
     if (probe.ranks > 0)
         SL_TRY(play_ranks(&probe, NULL, time_cold_update, &found));
     take_share(&found, fmin(1, cores / ranks));
-    SL_TRY(add_moment(&found, moments, ranks > cores ? 0 : 0.25, machine));
+    SL_TRY(add_moment(&found, moments, machine));
 done:
     return status;
 }

@@ -101,8 +101,8 @@ typedef struct tune_machine {
 } tune_machine;
 
 double sl_tune_cores(void); /* that this process may use */
-/* Adds a moment in which it is measured and takes the lower quartiles of all moments. If ranks share cores the scheduler
- * makes many a moment several times as long, and the least counts. cores: ranks that can work at once. */
+/* Adds a moment in which it is measured and takes the lower quartiles of all moments: if ranks share cores, the scheduler
+ * makes many a moment several times as long. cores: ranks that can work at once. */
 SL_MUST_CHECK sl_status sl_tune_measure_machine(const tune_model *model, int ranks, double cores, tune_moments *moments,
                                                 tune_machine *machine);
 
