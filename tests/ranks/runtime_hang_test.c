@@ -1,5 +1,6 @@
 /* A callback or a kernel that never returns, or a message that is never sent: the run ends, and every rank's error
  * names the rank, the action and the stack of the host. A rank that waits for a slow one is not blamed. */
+#include "ranks/support/chain.h"
 #include "support/device/test_device.h"
 #include "support/sanitized.h"
 
@@ -110,56 +111,37 @@ static sl_status send_or_lose(void *user, sl_runtime *runtime, sl_action action)
 
 static sl_status create_stage(int index, int count, sl_stage **out)
 {
-    char input[16], output[16];
     sl_meta meta = sl_meta_make(SL_F32, 1, (int64_t[]){ 1 });
-    snprintf(input, sizeof input, "h%d", index - 1);
-    snprintf(output, sizeof output, "h%d", index);
-    sl_stage_value in = { .name = input, .meta = meta },
-                   made = { .name = output, .meta = meta, .no_grad = index == count - 1 };
-    sl_stage_options options = { .index = index,
-                                 .inputs = &in,
-                                 .input_count = index > 0,
-                                 .outputs = &made,
-                                 .output_count = 1,
-                                 .forward = shared->on_device ? launch_forward : forward,
-                                 .backward = shared->on_device ? launch_nothing : backward,
-                                 .replays = shared->on_device };
-    return sl_stage_create(&options, out);
+    const sl_stage_options options = { .index = index,
+                                       .forward = shared->on_device ? launch_forward : forward,
+                                       .backward = shared->on_device ? launch_nothing : backward,
+                                       .replays = shared->on_device };
+    return chain_create_stage(options, (sl_stage_value){ .meta = meta },
+                              (sl_stage_value){ .meta = meta, .no_grad = index == count - 1 }, out);
 }
 
 static sl_status run_rank(int rank, const sl_group_options *group_options)
 {
     sl_status status = SL_OK;
-    sl_group *group = NULL;
-    sl_device *device = NULL;
-    sl_schedule *schedule = NULL;
-    sl_stage *stage = NULL;
-    sl_runtime *runtime = NULL;
+    chain_rank at = { .group = NULL };
     int sent = 0;
     sl_generate_options options = { .name = "1F1B", .ranks = shared->ranks, .microbatches = 4 };
-    SL_TRY(sl_group_open(group_options, &group));
+    SL_TRY(sl_group_open(group_options, &at.group));
     if (shared->on_device)
         test_device_install();
-    SL_TRY(sl_device_open(shared->on_device ? "test" : "cpu", NULL, &device));
-    SL_TRY(sl_schedule_generate(&options, &schedule));
-    SL_TRY(create_stage(rank, shared->ranks, &stage));
-    sl_runtime_options what = {
-        .group = group, .device = device, .schedule = schedule, .stages = &stage, .stage_count = 1
-    };
-    SL_TRY(sl_runtime_create(&what, &runtime));
+    SL_TRY(sl_device_open(shared->on_device ? "test" : "cpu", NULL, &at.device));
+    SL_TRY(sl_schedule_generate(&options, &at.schedule));
+    SL_TRY(create_stage(rank, shared->ranks, &at.stage));
+    SL_TRY(chain_create_runtime(&at, (sl_runtime_options){ .device = NULL }));
     if (shared->loses && rank == 0)
-        SL_TRY(sl_runtime_set_action(runtime, SL_KIND_SEND_F, send_or_lose, &sent));
+        SL_TRY(sl_runtime_set_action(at.runtime, SL_KIND_SEND_F, send_or_lose, &sent));
     for (int step = 0; step < (shared->on_device ? 3 : 4); step++)
-        SL_TRY(sl_runtime_step(runtime, &(sl_step){ .number = step }, NULL));
+        SL_TRY(sl_runtime_step(at.runtime, &(sl_step){ .number = step }, NULL));
 done:
     shared->at[rank] = sl_now();
     shared->status[rank] = status;
     snprintf(shared->message[rank], sizeof shared->message[rank], "%s", status == SL_OK ? "" : sl_error_message());
-    sl_runtime_destroy(runtime);
-    sl_stage_destroy(stage);
-    sl_schedule_destroy(schedule);
-    sl_device_close(device);
-    sl_group_close(group);
+    chain_close(&at);
     return status;
 }
 

@@ -1,8 +1,7 @@
 /* Processes whose messages lie in memory of the device that they share work on them in place; those that cannot reach each
  * other's memory, or are asked to, have copies of them. ranks/bits_test.c has their bits. */
+#include "ranks/support/chain.h"
 #include "support/device/test_device.h"
-
-#include <sluice/runtime.h>
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -53,36 +52,22 @@ static sl_status create_stage(int index, sl_stage **out)
 static sl_status run_rank(seen *shared, int rank)
 {
     sl_status status = SL_OK;
-    sl_group *group = NULL;
-    sl_device *device = NULL;
-    sl_schedule *schedule = NULL;
-    sl_stage *stage = NULL;
-    sl_runtime *runtime = NULL;
+    chain_rank at = { .group = NULL };
     const sl_generate_options options = { .name = "1F1B", .ranks = RANKS, .microbatches = MICROBATCHES };
-    SL_TRY(sl_group_open(NULL, &group));
+    SL_TRY(sl_group_open(NULL, &at.group));
     test_device_set_apart(shared->apart);
-    SL_TRY(sl_device_open("test", NULL, &device));
-    SL_TRY(sl_schedule_generate(&options, &schedule));
-    SL_TRY(create_stage(rank, &stage));
-    const sl_runtime_options what = { .group = group,
-                                      .device = device,
-                                      .schedule = schedule,
-                                      .stages = &stage,
-                                      .stage_count = 1,
-                                      .staged_messages = shared->staged };
-    SL_TRY(sl_runtime_create(&what, &runtime));
+    SL_TRY(sl_device_open("test", NULL, &at.device));
+    SL_TRY(sl_schedule_generate(&options, &at.schedule));
+    SL_TRY(create_stage(rank, &at.stage));
+    SL_TRY(chain_create_runtime(&at, (sl_runtime_options){ .staged_messages = shared->staged }));
     for (int step = 0; step < STEPS; step++)
-        SL_TRY(sl_runtime_step(runtime, &(sl_step){ .number = step }, NULL));
-    shared->slots[rank] = sl_runtime_get_memory(runtime).slots;
-    snprintf(shared->messages[rank], sizeof shared->messages[rank], "%s", sl_runtime_messages(runtime));
+        SL_TRY(sl_runtime_step(at.runtime, &(sl_step){ .number = step }, NULL));
+    shared->slots[rank] = sl_runtime_get_memory(at.runtime).slots;
+    snprintf(shared->messages[rank], sizeof shared->messages[rank], "%s", sl_runtime_messages(at.runtime));
 done:
     if (status != SL_OK)
         snprintf(shared->error, sizeof shared->error, "%s", sl_error_message());
-    sl_runtime_destroy(runtime);
-    sl_stage_destroy(stage);
-    sl_schedule_destroy(schedule);
-    sl_device_close(device);
-    sl_group_close(group);
+    chain_close(&at);
     return status;
 }
 

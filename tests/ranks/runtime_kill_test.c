@@ -1,7 +1,6 @@
 /* A rank that dies in the middle of a step: the others stop with an error that says who, where and in what. */
+#include "ranks/support/chain.h"
 #include "support/device/test_device.h"
-
-#include <sluice/runtime.h>
 
 #include <setjmp.h>
 #include <signal.h>
@@ -62,53 +61,31 @@ static sl_status backward(void *user, const sl_stage_call *call)
 
 static sl_status create_stage(seen *shared, int index, sl_stage **out)
 {
-    char input[16], output[16];
     sl_meta meta = sl_meta_make(SL_F32, 1, (int64_t[]){ 1 });
-    snprintf(input, sizeof input, "h%d", index - 1);
-    snprintf(output, sizeof output, "h%d", index);
-    sl_stage_value in = { .name = input, .meta = meta },
-                   made = { .name = output, .meta = meta, .no_grad = index == RANKS - 1 };
-    sl_stage_options options = { .index = index,
-                                 .inputs = &in,
-                                 .input_count = index > 0,
-                                 .outputs = &made,
-                                 .output_count = 1,
-                                 .forward = forward,
-                                 .backward = backward,
-                                 .user = shared };
-    return sl_stage_create(&options, out);
+    const sl_stage_options options = { .index = index, .forward = forward, .backward = backward, .user = shared };
+    return chain_create_stage(options, (sl_stage_value){ .meta = meta },
+                              (sl_stage_value){ .meta = meta, .no_grad = index == RANKS - 1 }, out);
 }
 
 static sl_status run_rank(seen *shared, int rank)
 {
     sl_status status = SL_OK;
-    sl_group *group = NULL;
-    sl_device *device = NULL;
-    sl_schedule *schedule = NULL;
-    sl_stage *stage = NULL;
-    sl_runtime *runtime = NULL;
+    chain_rank at = { .group = NULL };
     sl_generate_options options = { .name = "1F1B", .ranks = RANKS, .microbatches = 4 };
-    SL_TRY(sl_group_open(&(sl_group_options){ .hang_timeout = 1 }, &group));
-    SL_TRY(sl_device_open(test_device_spec(), NULL, &device));
-    SL_TRY(sl_schedule_generate(&options, &schedule));
-    SL_TRY(create_stage(shared, rank, &stage));
-    sl_runtime_options what = {
-        .group = group, .device = device, .schedule = schedule, .stages = &stage, .stage_count = 1
-    };
-    SL_TRY(sl_runtime_create(&what, &runtime));
+    SL_TRY(sl_group_open(&(sl_group_options){ .hang_timeout = 1 }, &at.group));
+    SL_TRY(sl_device_open(test_device_spec(), NULL, &at.device));
+    SL_TRY(sl_schedule_generate(&options, &at.schedule));
+    SL_TRY(create_stage(shared, rank, &at.stage));
+    SL_TRY(chain_create_runtime(&at, (sl_runtime_options){ .device = NULL }));
     for (int step = 0; step < 6 && status == SL_OK; step++)
-        status = sl_runtime_step(runtime, &(sl_step){ .number = step }, NULL);
+        status = sl_runtime_step(at.runtime, &(sl_step){ .number = step }, NULL);
     shared->seconds[rank] = sl_now() - shared->died;
-    shared->failed[rank] = sl_runtime_get_failure(runtime, &shared->failures[rank]);
+    shared->failed[rank] = sl_runtime_get_failure(at.runtime, &shared->failures[rank]);
     FILE *file = fmemopen(shared->grid[rank], sizeof shared->grid[rank], "w");
-    (void)!sl_runtime_write_failure(runtime, file);
+    (void)!sl_runtime_write_failure(at.runtime, file);
     fclose(file);
 done:
-    sl_runtime_destroy(runtime);
-    sl_stage_destroy(stage);
-    sl_schedule_destroy(schedule);
-    sl_device_close(device);
-    sl_group_close(group);
+    chain_close(&at);
     return status;
 }
 

@@ -1,5 +1,5 @@
 /* Stages that do not fit, arguments that are wrong: every process gets the same error, though each ends as soon as it has it. */
-#include <sluice/runtime.h>
+#include "ranks/support/chain.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,54 +27,35 @@ static sl_status pass_on(void *user, const sl_stage_call *call)
 
 static sl_status create_stage(const seen *shared, int index, sl_stage **out)
 {
-    char input[16], output[16];
-    snprintf(input, sizeof input, "h%d", index - 1);
-    snprintf(output, sizeof output, "h%d", index);
-    sl_stage_value in = { .name = input, .meta = sl_meta_make(SL_F32, 1, (int64_t[]){ 3 }) };
-    sl_stage_value made = { .name = output, .meta = in.meta };
-    if (shared->wrong == 0 && index == 1)
-        made.meta = sl_meta_make(SL_F32, 1, (int64_t[]){ 5 });
-    sl_stage_options options = { .index = index,
-                                 .inputs = &in,
-                                 .input_count = index > 0,
-                                 .outputs = &made,
-                                 .output_count = 1,
-                                 .forward = pass_on,
-                                 .backward = pass_on };
-    return sl_stage_create(&options, out);
+    const int64_t width = 3, made = shared->wrong == 0 && index == 1 ? 5 : width;
+    const sl_stage_options options = { .index = index, .forward = pass_on, .backward = pass_on };
+    return chain_create_stage(options, (sl_stage_value){ .meta = sl_meta_make(SL_F32, 1, &width) },
+                              (sl_stage_value){ .meta = sl_meta_make(SL_F32, 1, &made) }, out);
 }
 
 static sl_status run_rank(const seen *shared, int rank)
 {
     sl_status status = SL_OK;
-    sl_group *group = NULL;
-    sl_device *device = NULL;
-    sl_schedule *schedule = NULL;
-    sl_stage *stage = NULL;
-    sl_runtime *runtime = NULL;
+    chain_rank at = { .group = NULL };
     bool odd = rank == 2;
     sl_generate_options options = { .name = shared->wrong == 2 && odd ? "GPipe" : "1F1B",
                                     .ranks = RANKS,
                                     .microbatches = 4 };
-    SL_TRY(sl_group_open(NULL, &group));
-    SL_TRY(sl_device_open("cpu", NULL, &device));
-    SL_TRY(sl_schedule_generate(&options, &schedule));
-    SL_TRY(create_stage(shared, rank, &stage));
-    sl_runtime_options what = { .group = group,
-                                .device = device,
-                                .schedule = schedule,
-                                .stages = &stage,
+    SL_TRY(sl_group_open(NULL, &at.group));
+    SL_TRY(sl_device_open("cpu", NULL, &at.device));
+    SL_TRY(sl_schedule_generate(&options, &at.schedule));
+    SL_TRY(create_stage(shared, rank, &at.stage));
+    sl_runtime_options what = { .group = at.group,
+                                .device = at.device,
+                                .schedule = at.schedule,
+                                .stages = &at.stage,
                                 .stage_count = !(shared->wrong == 1 && odd) };
-    SL_TRY(sl_runtime_create(&what, &runtime));
+    SL_TRY(sl_runtime_create(&what, &at.runtime));
     const sl_arg unknown = { .name = "ex" };
-    SL_TRY(sl_runtime_eval(runtime, &(sl_step){ .number = 0 }, NULL));
-    SL_TRY(sl_runtime_eval(runtime, &(sl_step){ .args = &unknown, .arg_count = odd, .number = 1 }, NULL));
+    SL_TRY(sl_runtime_eval(at.runtime, &(sl_step){ .number = 0 }, NULL));
+    SL_TRY(sl_runtime_eval(at.runtime, &(sl_step){ .args = &unknown, .arg_count = odd, .number = 1 }, NULL));
 done:
-    sl_runtime_destroy(runtime);
-    sl_stage_destroy(stage);
-    sl_schedule_destroy(schedule);
-    sl_device_close(device);
-    sl_group_close(group);
+    chain_close(&at);
     return status;
 }
 
