@@ -21,7 +21,7 @@ static const cli_usage usage = {
         "chosen comes from what planning measures. Then, in rounds, all configurations are trained one after the "
         "other, a few steps each, and right before and after each the layers that it is predicted from are measured "
         "again, so that both have seen the same speed of the processors. The "
-        "medians of the rounds are compared. The whole takes some minutes, and the machine must be idle.",
+        "lower quartiles of the rounds are compared. The whole takes some minutes, and the machine must be idle.",
     .examples = "sluice bench tune --format json\n"
                 "sluice bench tune --model 0 --ranks 2 --configurations 6",
 };

@@ -215,7 +215,7 @@ done:
     return status;
 }
 
-/* The medians of all rounds. */
+/* The lower quartiles of all rounds: neither a disturbed round counts nor a lucky one. */
 static void take_rounds(const tune_moments *rounds, tune_row *row)
 {
     double *numbers[ROUND_NUMBERS] = {
@@ -223,7 +223,7 @@ static void take_rounds(const tune_moments *rounds, tune_row *row)
         [ROUND_IDLE] = &row->idle,         [ROUND_EXCHANGE] = &row->exchange,   [ROUND_UPDATE] = &row->update
     };
     for (int i = 0; i < ROUND_NUMBERS; i++)
-        *numbers[i] = sl_tune_moments_quantile(rounds, i, 0.5);
+        *numbers[i] = sl_tune_moments_quantile(rounds, i, 0.25);
 }
 
 /* ---- A case ---------------------------------------------------------------------------------- */
