@@ -20,9 +20,8 @@ sl_status cuda_blas_check(cublasStatus_t result, const char *what)
 static sl_status open_choices(const struct cudaDeviceProp *properties, sl_choices **out)
 {
     char scope[512], version[32];
-    snprintf(scope, sizeof scope, "products with fewer reads, %s, %d multiprocessors, %s, workspace %zu",
-             properties->name, properties->multiProcessorCount, cuda_blas_version(version, sizeof version),
-             SL_GPU_PRODUCT_WORKSPACE);
+    snprintf(scope, sizeof scope, "products, %s, %d multiprocessors, %s, workspace %zu", properties->name,
+             properties->multiProcessorCount, cuda_blas_version(version, sizeof version), SL_GPU_PRODUCT_WORKSPACE);
     return cuda_host->choices_open(scope, out);
 }
 
@@ -42,7 +41,6 @@ sl_status cuda_blas_create(const struct cudaDeviceProp *properties, cuda_blas **
     cuda_blas *blas = NULL;
     SL_TRY(SL_NEW(blas));
     SL_TRY(read_trials(&blas->tries));
-    blas->multiprocessors = properties->multiProcessorCount;
     SL_TRY(cuda_blas_check(cublasLtCreate(&blas->handle), "create a handle"));
     SL_TRY(open_choices(properties, &blas->saved));
     *out = blas;
