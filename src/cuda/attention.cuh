@@ -3,6 +3,7 @@
 #define SL_CUDA_ATTENTION_CUH
 
 #include "cuda/element.cuh"
+#include "cuda/shared_memory.cuh"
 
 #include "kernel/call.h"
 #include "kernel/philox.h"
@@ -52,22 +53,9 @@ template <class S> __device__ __forceinline__ S slope_of(const attention_args &a
     return 1 - part * part;
 }
 
-template <class S>
-__device__ __forceinline__ S statistic(const attention_args &a, int64_t b, int64_t h, int64_t t)
+template <class S> __device__ __forceinline__ S statistic(const attention_args &a, int64_t b, int64_t h, int64_t t)
 {
     return load<S>(a.lse.data, a.lse.dtype, b * a.lse.strides[0] + h * a.lse.strides[1] + t * a.lse.strides[2]);
-}
-
-// Lets a kernel have that much shared memory; more than 48 KiB must be asked for.
-template <class Kernel> static sl_status allow_shared(Kernel kernel, size_t bytes)
-{
-    if (bytes <= 48 << 10)
-        return SL_OK;
-    if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes) == cudaSuccess)
-        return SL_OK;
-    (void)cudaGetLastError();
-    return sl_fail(SL_ERR_UNSUPPORTED, "attention: the sequence is too long for this GPU (%zu bytes of shared memory)",
-                   bytes);
 }
 
 // Starts a kernel, unless there is nothing to do.
@@ -78,7 +66,11 @@ static sl_status start_attention(const cuda_run *run, Kernel kernel, dim3 grid, 
     sl_status status = SL_OK;
     if (grid.x == 0 || grid.y == 0 || grid.z == 0)
         return SL_OK;
-    SL_TRY(allow_shared(kernel, bytes));
+    if (allow_shared(kernel, bytes) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return sl_fail(SL_ERR_UNSUPPORTED,
+                       "attention: the sequence is too long for this GPU (%zu bytes of shared memory)", bytes);
+    }
     kernel<<<grid, threads, bytes, run->stream>>>(args...);
     SL_TRY(launched("attention kernel"));
 done:

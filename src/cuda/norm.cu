@@ -161,7 +161,8 @@ sl_status cuda_norm(const cuda_run *run)
     tensor_view b = centered ? view_of(sl_call_input(call, 2)) : tensor_view();
     tensor_view mean = centered ? merged(sl_call_output(call, 1), 0) : tensor_view();
     bool packed = is_packed(x, SL_BF16) && is_packed(sl_call_output(call, 0), SL_BF16) &&
-                  is_packed(sl_call_input(call, 1), SL_BF16) && (!centered || is_packed(sl_call_input(call, 2), SL_BF16));
+                  is_packed(sl_call_input(call, 1), SL_BF16) &&
+                  (!centered || is_packed(sl_call_input(call, 2), SL_BF16));
     LAUNCH_HELD(run, norm_rows, packed, rows, size, merged(x, 1), view_of(sl_call_input(call, 1)), b,
                 merged(sl_call_output(call, 0), 1), mean, merged(sl_call_output(call, centered ? 2 : 1), 0), rows, size,
                 call->attrs.eps, centered);
@@ -288,11 +289,9 @@ template <int PIECES, bool LONG> static sl_status launch_pairs(const cuda_run *r
 {
     size_t bytes = shared_bytes(args.size);
     int64_t all = (args.rows + BLOCK / 32 - 1) / (BLOCK / 32), at_once = (int64_t)run->multiprocessors * (LONG ? 1 : 2);
-    cudaError_t error = cudaFuncSetAttribute((const void *)add_norm_packed<PIECES, LONG>,
-                                             cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    cudaError_t error = allow_shared(add_norm_packed<PIECES, LONG>, bytes);
     if (error == cudaSuccess)
-        add_norm_packed<PIECES, LONG>
-            <<<(unsigned)(all < at_once ? all : at_once), BLOCK, bytes, run->stream>>>(args);
+        add_norm_packed<PIECES, LONG><<<(unsigned)(all < at_once ? all : at_once), BLOCK, bytes, run->stream>>>(args);
     return error == cudaSuccess ? launched("norm kernel") : cuda_check(error, "norm kernel");
 }
 
@@ -342,8 +341,8 @@ sl_status cuda_add_norm(const cuda_run *run, bool *is_done)
     if (by_warps || status != SL_OK)
         return status;
     if (packed)
-        LAUNCH_FLOAT(run, add_norm_rows, packed_row<__nv_bfloat16>, rows, size, a, other, sum, w, b, y, mean, rstd, rows,
-                     size, call->attrs.eps, centered);
+        LAUNCH_FLOAT(run, add_norm_rows, packed_row<__nv_bfloat16>, rows, size, a, other, sum, w, b, y, mean, rstd,
+                     rows, size, call->attrs.eps, centered);
     else
         LAUNCH_FLOAT(run, add_norm_rows, row_view<float>, rows, size, a, other, sum, w, b, y, mean, rstd, rows, size,
                      call->attrs.eps, centered);

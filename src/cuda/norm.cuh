@@ -3,6 +3,7 @@
 #define SL_CUDA_NORM_CUH
 
 #include "cuda/columns.cuh"
+#include "cuda/shared_memory.cuh"
 
 #include "kernel/call.h"
 
@@ -24,10 +25,7 @@ __device__ __forceinline__ float sum_pieces(float parts[LONG_PIECES])
 // Whether a block of the current device can have so many bytes of shared memory.
 static inline bool fits_shared(size_t bytes)
 {
-    int device = 0, most = 0;
-    return cudaGetDevice(&device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) == cudaSuccess &&
-           bytes <= (size_t)most;
+    return bytes <= most_shared();
 }
 
 // The numbers of a packed f32 tensor; NULL if it is another.

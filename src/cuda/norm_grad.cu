@@ -149,7 +149,8 @@ __global__ void __launch_bounds__(BLOCK *WARPS, WARPS > 1 || PIECES > 3 ? 1 : 2)
     for (int i = 0; first + line + i * TILE_ROWS < end; i++) {
         int64_t row = first + line + i * TILE_ROWS;
         const __nv_bfloat16 *from = rows + i % STAGES * inputs * size;
-        fetch_row<PIECES>(args, row + TILE_ROWS, row + TILE_ROWS < end, column, rows + (i + 1) % STAGES * inputs * size);
+        fetch_row<PIECES>(args, row + TILE_ROWS, row + TILE_ROWS < end, column,
+                          rows + (i + 1) % STAGES * inputs * size);
         wait_for_copies<1>();
         eight_bf16 dy[PIECES] = {}, x[PIECES] = {}, old = {};
         float mean = __shfl_sync(0xffffffffu, means, i), rstd = __shfl_sync(0xffffffffu, rstds, i);
@@ -212,10 +213,10 @@ static size_t shared_bytes(const norm_grad_args &args)
 template <int PIECES, int WARPS> static sl_status launch_chunks(const cuda_run *run, const norm_grad_args &args)
 {
     size_t bytes = shared_bytes(args);
-    cudaError_t error = cudaFuncSetAttribute((const void *)norm_grad_chunks<PIECES, WARPS>,
-                                             cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    cudaError_t error = allow_shared(norm_grad_chunks<PIECES, WARPS>, bytes);
     if (error == cudaSuccess)
-        norm_grad_chunks<PIECES, WARPS><<<(unsigned)column_chunks(args.rows), BLOCK * WARPS, bytes, run->stream>>>(args);
+        norm_grad_chunks<PIECES, WARPS>
+            <<<(unsigned)column_chunks(args.rows), BLOCK * WARPS, bytes, run->stream>>>(args);
     return cuda_check(error, "norm gradient kernel");
 }
 
