@@ -123,41 +123,60 @@ HELPER void fetch_image(const far_image *image, char *bytes, const char *base)
     }
 }
 
-/* Runs the call on the GPU with the scratch that it asks for, no byte more. */
-HELPER sl_status run_on_gpu(sl_kernel_call call)
-{
+/* A call whose tensors lie on the GPU, with the scratch that it asks for, no byte more. */
+typedef struct far_call {
+    far_image image;
     sl_view inputs[MAX_ARGS], outputs[MAX_ARGS];
-    far_image image = { 0 };
+    sl_kernel_call call;
+    char *bytes, *base;
+    void *scratch;
+} far_call;
+
+HELPER sl_status place_call(const sl_kernel_call *near, far_call *far)
+{
     size_t scratch_bytes = 0;
-    void *scratch = NULL;
-    char *base = NULL;
-    sl_status status = sl_kernel_scratch(gpu, &call, &scratch_bytes);
+    *far = (far_call){ .call = *near };
+    sl_status status = sl_kernel_scratch(gpu, near, &scratch_bytes);
     if (status != SL_OK)
         return status;
-    add_views(&image, call.inputs, call.input_count);
-    add_views(&image, call.outputs, call.output_count);
+    add_views(&far->image, near->inputs, near->input_count);
+    add_views(&far->image, near->outputs, near->output_count);
     if (scratch_bytes > 0) {
-        assert_int_equal(posix_memalign(&scratch, 64, scratch_bytes), 0);
-        memset(scratch, POISON, scratch_bytes);
-        add_block(&image, scratch, scratch_bytes);
+        assert_int_equal(posix_memalign(&far->scratch, 64, scratch_bytes), 0);
+        memset(far->scratch, POISON, scratch_bytes);
+        add_block(&far->image, far->scratch, scratch_bytes);
     }
-    char *bytes = malloc(image.bytes + 1);
-    assert_int_equal(sl_device_alloc(gpu, image.bytes + 1, (void **)&base), SL_OK);
-    send_image(&image, bytes, base);
-    place_views(&image, base, call.inputs, call.input_count, inputs);
-    place_views(&image, base, call.outputs, call.output_count, outputs);
-    call.inputs = inputs;
-    call.outputs = outputs;
-    call.scratch = scratch ? base + find_block(&image, scratch)->place : NULL;
-    call.scratch_bytes = scratch_bytes;
-    status = sl_kernel_run(gpu_stream, &call);
+    far->bytes = malloc(far->image.bytes + 1);
+    assert_int_equal(sl_device_alloc(gpu, far->image.bytes + 1, (void **)&far->base), SL_OK);
+    send_image(&far->image, far->bytes, far->base);
+    place_views(&far->image, far->base, near->inputs, near->input_count, far->inputs);
+    place_views(&far->image, far->base, near->outputs, near->output_count, far->outputs);
+    far->call.inputs = far->inputs;
+    far->call.outputs = far->outputs;
+    far->call.scratch = far->scratch ? far->base + find_block(&far->image, far->scratch)->place : NULL;
+    far->call.scratch_bytes = scratch_bytes;
+    return SL_OK;
+}
+
+HELPER void free_call(far_call *far)
+{
+    sl_device_free(gpu, far->base);
+    free(far->bytes);
+    free(far->scratch);
+}
+
+HELPER sl_status run_on_gpu(sl_kernel_call call)
+{
+    far_call far;
+    sl_status status = place_call(&call, &far);
+    if (status != SL_OK)
+        return status;
+    status = sl_kernel_run(gpu_stream, &far.call);
     if (status == SL_OK)
         status = sl_stream_synchronize(gpu_stream); /* what a kernel has found */
     if (status == SL_OK)
-        fetch_image(&image, bytes, base);
-    sl_device_free(gpu, base);
-    free(bytes);
-    free(scratch);
+        fetch_image(&far.image, far.bytes, far.base);
+    free_call(&far);
     return status;
 }
 

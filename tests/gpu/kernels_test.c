@@ -454,6 +454,49 @@ static void an_index_out_of_range_is_named_with_its_node(void **state)
                 "'h.3.somewhere': attention_cached: positions 7..9 do not fit into a cache of 9");
 }
 
+/* ---- Graphs ------------------------------------------------------------------------------------- */
+
+/* A captured call becomes a graph later. Until then another rank's thread may have run the same kernel for a call that needs
+ * less of its block: one that adds to nothing. */
+static void a_captured_call_becomes_a_graph_whatever_ran_meanwhile(void **state)
+{
+    (void)state;
+    sl_stream *other = NULL;
+    assert_int_equal(sl_stream_create(gpu, &other), SL_OK);
+    for (size_t i = 0; i < CASE_COUNT; i++) {
+        const op_case *c = &cases[i];
+        sl_capture *capture = NULL;
+        far_call adding, plain;
+        if (!sl_op_is_fused(c->op) || !sl_op_get_info(c->op)->accumulates)
+            continue;
+        seed_case(i);
+        args wide_in = make_args(c->inputs, SL_F64, PACKED), wide = make_args(c->outputs, SL_F64, PACKED);
+        args inputs = converted(c, &wide_in, TRAINING, PACKED, false),
+             outputs = converted(c, &wide, TRAINING, PACKED, true);
+        sl_kernel_call call = call_of(c, &inputs, &outputs, true);
+        assert_int_equal(place_call(&call, &adding), SL_OK);
+        call.accumulate = 0;
+        assert_int_equal(place_call(&call, &plain), SL_OK);
+        assert_int_equal(sl_stream_synchronize(gpu_stream), SL_OK);
+        assert_int_equal(sl_stream_begin_capture(gpu_stream), SL_OK);
+        assert_int_equal(sl_kernel_run(gpu_stream, &adding.call), SL_OK);
+        assert_int_equal(sl_kernel_run(other, &plain.call), SL_OK);
+        if (sl_stream_end_capture(gpu_stream, &capture) != SL_OK)
+            fail_msg("%s %s: %s", sl_op_name(c->op), c->inputs, sl_error_message());
+        assert_int_equal(sl_capture_launch(capture), SL_OK);
+        assert_int_equal(sl_stream_synchronize(gpu_stream), SL_OK);
+        assert_int_equal(sl_stream_synchronize(other), SL_OK);
+        sl_capture_destroy(capture);
+        free_call(&adding);
+        free_call(&plain);
+        free_args(&wide_in);
+        free_args(&wide);
+        free_args(&inputs);
+        free_args(&outputs);
+    }
+    sl_stream_destroy(other);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -466,6 +509,7 @@ int main(void)
         cmocka_unit_test(dropout_keeps_what_the_cpu_keeps),
         cmocka_unit_test(casts_give_what_the_cpu_gives),
         cmocka_unit_test(an_index_out_of_range_is_named_with_its_node),
+        cmocka_unit_test(a_captured_call_becomes_a_graph_whatever_ran_meanwhile),
     };
     if (!open_gpu())
         return SKIPPED;
