@@ -230,8 +230,10 @@ SL_API void sl_blobs_destroy(sl_blobs *blobs); /* NULL is fine */
 /* ---- Launcher -------------------------------------------------------------------------------- */
 
 typedef enum sl_launch_bind {
-    SL_BIND_AUTO, /* equal shares of the machine's cores, if they are no fewer than the ranks and this process may use all
-                     of them; else as SL_BIND_NONE */
+    SL_BIND_AUTO, /* as the environment's SLUICE_BIND says (auto, none, core), else: equal shares of the machine's cores, if
+                     they are no fewer than the ranks' threads and this process may use all of them; as SL_BIND_CORE, if
+                     the ranks have one thread each and are twice, three times, ... as many as the cores that this process
+                     may use; else as SL_BIND_NONE */
     SL_BIND_NONE, /* any core */
     SL_BIND_CORE  /* rank r on the r-th core that this process may use, modulo their number */
 } sl_launch_bind;
@@ -248,6 +250,7 @@ typedef struct SL_NAMED_FIELDS sl_launch_options {
                                          what it returns */
     void *user;
     sl_launch_bind bind;
+    int threads;         /* that work in each rank, for SL_BIND_AUTO; 0: one */
     bool tag_output;     /* "[2] " before each line of output of rank 2 */
     double hang_timeout; /* as in sl_group_options */
     double grace; /* seconds from a forwarded signal to SIGKILL for what still runs; 0: 5. After a failure 5 at most */

@@ -42,8 +42,19 @@ if [ "$cores" -gt 1 ]; then # each rank has its own share, unless somebody else 
     prints "$all"
     run 0 "$SLUICE" launch -n $((cores + 1)) -- bash -c "$mask"
     [ "$(sort -u "$out")" = "$all" ] || fail "ranks are bound though there are too many"
+    run 0 "$SLUICE" launch -n $((2 * cores)) --tag-output -- bash -c "$mask"
+    [ "$(sed 's/.*\] //' "$out" | sort | uniq -c | awk '{ print $1 }' | sort -u)" = 2 ] || fail "a core has not two of the ranks"
+    for r in 0 $((cores - 1)); do
+        [ "$(sed -n "s/^\[$r\] //p" "$out")" = "$(sed -n "s/^\[$((r + cores))\] //p" "$out")" ] || fail "ranks do not go round"
+    done
     run 0 "$SLUICE" launch -n 2 --bind none -- bash -c "$mask"
     [ "$(sort -u "$out")" = "$all" ] || fail "ranks are bound though none shall be"
+    run 0 env SLUICE_BIND=none "$SLUICE" launch -n $((2 * cores)) -- bash -c "$mask"
+    [ "$(sort -u "$out")" = "$all" ] || fail "ranks are bound though the environment says none"
+    run 0 env SLUICE_BIND=none "$SLUICE" launch -n 1 --bind core -- bash -c "$mask"
+    prints "${all%%[-,]*}"
+    run 0 taskset -c "${all%%[-,]*}" "$SLUICE" launch -n 2 -- bash -c "$mask"
+    [ "$(sort -u "$out")" = "${all%%[-,]*}" ] || fail "ranks leave the core that was given"
     if [ "$cores" -gt 2 ]; then
         run 0 taskset -c 0,1 "$SLUICE" launch -n 2 -- bash -c "$mask"
         [ "$(sort -u "$out")" = "0,1" ] || fail "ranks are bound though somebody has chosen cores for them"
@@ -106,6 +117,8 @@ done
 nothing_left
 run 1 "$SLUICE" launch -n 2 -- ./none
 complains "sluice launch: start ./none: No such file or directory"
+run 1 env SLUICE_BIND=socket "$SLUICE" launch -n 2 -- true
+complains 'SLUICE_BIND is "socket"; auto, none or core are possible'
 for wrong in "-n 0 -- true" "-- true" "-n 2" "-n x -- true" "-n 2 --bind socket -- true"; do
     run 2 "$SLUICE" launch $wrong
 done

@@ -28,6 +28,14 @@ for mesh in '--parallel.pp=2 --parallel.schedule=Interleaved1F1B --parallel.stag
     [ "$(grep -c '^mesh ' threads.out)" -eq 1 ] || fail "not one rank prints"
 done
 
+# Where ranks run changes no bit either.
+for bind in auto none core; do
+    run 0 env SLUICE_BIND=$bind "$SLUICE" "${arguments[@]}" --parallel.pp=2 --parallel.dp=2 --run.steps=3 --checkpoint.every=3 --run.out=$bind
+    silent
+done
+same none auto
+same none core
+
 # A checkpoint of threads is resumed by processes, and the other way round.
 run 0 "$SLUICE" "${arguments[@]}" --parallel.pp=2 --run.steps=6 --run.out=whole
 for first in threads processes; do

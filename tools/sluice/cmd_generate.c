@@ -309,8 +309,9 @@ int cmd_generate(int argc, char **argv)
     if (options_parse(&usage, table, &argc, argv, &code)) {
         options->seed = (uint64_t)arguments.seed;
         options->dtype = (sl_dtype)dtype;
-        code = arguments.ranks > 1 && !ranks_started() ? ranks_start(NAME, arguments.ranks, 0, full_argc, line, NULL)
-                                                       : run_rank(&arguments);
+        code = arguments.ranks > 1 && !ranks_started()
+                   ? ranks_start(NAME, arguments.ranks, options->threads, 0, full_argc, line, NULL)
+                   : run_rank(&arguments);
     }
     sl_free(line);
     return code;

@@ -43,8 +43,9 @@ int cmd_launch(int argc, char **argv)
           .choice = &bind,
           .help =
               "auto gives each rank an equal share of the machine's cores, if there are enough and this command may "
-              "use all of them. core keeps rank r on the r-th core that this command may use, counted round. none "
-              "leaves the ranks to the kernel." },
+              "use all of them, and does as core if the ranks are twice, three times, ... as many as the cores; "
+              "SLUICE_BIND in the environment says what auto does. core keeps rank r on the r-th core that this "
+              "command may use, counted round. none leaves the ranks to the kernel." },
         { .name = "tag-output",
           .flag = &launch.tag_output,
           .help = "Write the ranks' output line by line, with \"[r] \" before the lines of rank r." },

@@ -322,14 +322,14 @@ static int choose_ranks(const void *user, int most, char words[RANKS_WORDS][48])
     return pp * dp;
 }
 
-static int start_ranks(const train_arguments *arguments, int ranks, int argc, char **argv)
+static int start_ranks(const train_arguments *arguments, int ranks, int threads, int argc, char **argv)
 {
     const ranks_again again = { .restarts = arguments->restarts,
                                 .min_ranks = arguments->min_ranks,
                                 .choose_ranks = choose_ranks,
                                 .user = arguments };
     sl_log_set_level(SL_LOG_WARN);
-    return ranks_start(NAME, ranks, arguments->hang_timeout, argc, argv, &again);
+    return ranks_start(NAME, ranks, threads, arguments->hang_timeout, argc, argv, &again);
 }
 
 static bool is_gpu_model(const char *device)
@@ -433,7 +433,7 @@ static int run(const train_arguments *arguments, const sl_train_config *config, 
         return run_planned(&job, argc, argv);
     int ranks = arguments->ranks_as == RANKS_AS_THREADS ? 1 : (int)(config->parallel.pp * config->parallel.dp);
     int code = ranks_run_apart(NAME, check_run, &job);
-    return code == EXIT_OK ? start_ranks(arguments, ranks, argc, argv) : code;
+    return code == EXIT_OK ? start_ranks(arguments, ranks, (int)config->parallel.threads, argc, argv) : code;
 }
 
 static sl_status load_keys(const train_arguments *arguments, sl_train_config **config)

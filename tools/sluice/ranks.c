@@ -197,7 +197,7 @@ static int choose_ranks(void *user, int most, char *const **argv)
     return ranks;
 }
 
-int ranks_start(const char *command_name, int count, double hang_timeout, int argc, char **argv,
+int ranks_start(const char *command_name, int count, int threads, double hang_timeout, int argc, char **argv,
                 const ranks_again *again)
 {
     /* Seconds that ranks get to write a last checkpoint after an interrupt. */
@@ -213,6 +213,7 @@ int ranks_start(const char *command_name, int count, double hang_timeout, int ar
         line.words[i + 1] = argv[i];
     const sl_launch_options options = { .ranks = count,
                                         .argv = line.words,
+                                        .threads = threads,
                                         .hang_timeout = hang_timeout,
                                         .grace = GRACE,
                                         .restarts = again ? again->restarts : 0,

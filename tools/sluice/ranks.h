@@ -50,9 +50,9 @@ int ranks_run_threads(const char *command_name, int count, double hang_timeout, 
  * waits for the ranks is not to hold one, whose memory they need and which would make its end slow. */
 int ranks_run_apart(const char *command_name, int (*run)(const void *user), const void *user);
 
-/* Starts the ranks of `sluice ARGV...` on this machine and waits for them; returns the exit code. hang_timeout as in
- * sl_launch_options; again may be NULL. */
-int ranks_start(const char *command_name, int count, double hang_timeout, int argc, char **argv,
+/* Starts the ranks of `sluice ARGV...` on this machine and waits for them; returns the exit code. threads and hang_timeout
+ * as in sl_launch_options; again may be NULL. */
+int ranks_start(const char *command_name, int count, int threads, double hang_timeout, int argc, char **argv,
                 const ranks_again *again);
 
 #endif

@@ -1,9 +1,12 @@
 /* Which cores a rank runs on. */
 #include "comm/launch/launch.h"
 
+#include "base/alloc.h"
+
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 /* A logical core, and where it is. */
@@ -37,8 +40,9 @@ static int by_place(const void *left, const void *right)
 }
 
 /* The cores that this process may use, threads of one physical core beside each other; returns their number. */
-static int list_cores(core_place places[CPU_SETSIZE])
+static int list_cores(int cores[CPU_SETSIZE])
 {
+    core_place places[CPU_SETSIZE];
     cpu_set_t allowed;
     int count = 0;
     if (sched_getaffinity(0, sizeof allowed, &allowed) != 0)
@@ -50,40 +54,86 @@ static int list_cores(core_place places[CPU_SETSIZE])
                                             .number = number };
     }
     qsort(places, (size_t)count, sizeof *places, by_place);
+    for (int i = 0; i < count; i++)
+        cores[i] = places[i].number;
     return count;
 }
 
-/* An equal share of the machine's cores, unless there are too few or somebody else has chosen among them. */
-static void share_cores(int ranks, cpu_set_t *masks)
+/* Whether rank r is to stay on core r, counted round. If some cores had more ranks than others, or ranks had several threads,
+ * the kernel divides their time better. */
+static bool goes_round(const sl_launch_sharing *sharing, int count)
 {
-    core_place places[CPU_SETSIZE];
-    int count = list_cores(places);
-    if (ranks > count || count != (int)sysconf(_SC_NPROCESSORS_ONLN))
-        return;
-    for (int r = 0; r < ranks; r++) {
-        for (int i = r * count / ranks; i < (r + 1) * count / ranks; i++)
-            CPU_SET((size_t)places[i].number, &masks[r]);
-    }
+    int ranks = sharing->ranks;
+    return count > 0 && (sharing->bind == SL_BIND_CORE || (sharing->bind == SL_BIND_AUTO && sharing->threads <= 1 &&
+                                                           ranks > count && ranks % count == 0));
 }
 
-/* Rank r on the r-th core that this process may use, counted round. */
-static void take_cores(int ranks, cpu_set_t *masks)
+void sl_launch_share_cores(const sl_launch_sharing *sharing, const int *cores, int count, bool are_all,
+                           cpu_set_t *masks)
 {
-    cpu_set_t allowed;
-    int count = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 0;
-    for (int r = 0; r < ranks && count > 0; r++) {
-        int wanted = r % count;
-        for (size_t number = 0; number < CPU_SETSIZE; number++) {
-            if (CPU_ISSET(number, &allowed) && wanted-- == 0)
-                CPU_SET(number, &masks[r]);
+    int ranks = sharing->ranks, threads = sharing->threads > 1 ? sharing->threads : 1;
+    if (goes_round(sharing, count)) {
+        for (int r = 0; r < ranks; r++)
+            CPU_SET((size_t)cores[r % count], &masks[r]);
+    } else if (sharing->bind == SL_BIND_AUTO && (int64_t)ranks * threads <= count && are_all) {
+        for (int r = 0; r < ranks; r++) {
+            for (int i = r * count / ranks; i < (r + 1) * count / ranks; i++)
+                CPU_SET((size_t)cores[i], &masks[r]);
         }
     }
 }
 
-void sl_launch_choose_cores(sl_launch_bind bind, int ranks, cpu_set_t *masks)
+static int by_number(const void *left, const void *right)
 {
-    if (bind == SL_BIND_AUTO)
-        share_cores(ranks, masks);
-    else if (bind == SL_BIND_CORE)
-        take_cores(ranks, masks);
+    int a = *(const int *)left, b = *(const int *)right;
+    return (a > b) - (a < b);
+}
+
+void sl_launch_choose_cores(const sl_launch_sharing *sharing, cpu_set_t *masks)
+{
+    int cores[CPU_SETSIZE], count = list_cores(cores);
+    if (sharing->bind == SL_BIND_CORE)
+        qsort(cores, (size_t)count, sizeof *cores, by_number);
+    sl_launch_share_cores(sharing, cores, count, count == (int)sysconf(_SC_NPROCESSORS_ONLN), masks);
+}
+
+sl_status sl_launch_resolve_bind(sl_launch_bind *bind)
+{
+    static const char *const words[] = { [SL_BIND_AUTO] = "auto", [SL_BIND_NONE] = "none", [SL_BIND_CORE] = "core" };
+    const char *text = getenv("SLUICE_BIND");
+    if (*bind != SL_BIND_AUTO || !text || !*text)
+        return SL_OK;
+    for (int i = 0; i < (int)(sizeof words / sizeof *words); i++) {
+        if (strcmp(text, words[i]) == 0) {
+            *bind = (sl_launch_bind)i;
+            return SL_OK;
+        }
+    }
+    return sl_fail(SL_ERR_ARGUMENT, "SLUICE_BIND is \"%s\"; auto, none or core are possible", text);
+}
+
+sl_status sl_launch_count_shared(int ranks, int threads, int *out)
+{
+    sl_status status = SL_OK;
+    sl_launch_sharing sharing = { .ranks = ranks, .threads = threads };
+    int cores[CPU_SETSIZE], count = list_cores(cores);
+    SL_TRY(sl_launch_resolve_bind(&sharing.bind));
+    *out = ranks > count && goes_round(&sharing, count) ? count : 0;
+done:
+    return status;
+}
+
+sl_status sl_launch_bind_thread(int ranks, int threads, int rank)
+{
+    sl_status status = SL_OK;
+    sl_launch_sharing sharing = { .ranks = ranks, .threads = threads };
+    cpu_set_t *masks = NULL;
+    SL_TRY(sl_launch_resolve_bind(&sharing.bind));
+    SL_TRY(SL_NEW_ARRAY(masks, ranks));
+    sl_launch_choose_cores(&sharing, masks);
+    if (CPU_COUNT(&masks[rank]) > 0)
+        sched_setaffinity(0, sizeof *masks, &masks[rank]);
+done:
+    sl_free(masks);
+    return status;
 }

@@ -40,13 +40,17 @@ static sl_status prepare(sl_launcher *launcher)
 {
     sl_status status = SL_OK;
     int ranks = launcher->options->ranks;
+    sl_launch_sharing sharing = { .bind = launcher->options->bind,
+                                  .ranks = ranks,
+                                  .threads = launcher->options->threads };
     sl_group_options group = { .hang_timeout = launcher->options->hang_timeout };
     SL_TRY(sl_options_resolve(&group, &group));
     SL_TRY(sl_shm_create(ranks, group.hang_timeout, &launcher->shm));
     SL_TRY(SL_NEW_ARRAY(launcher->polls, 3 + 4 * ranks));
     SL_TRY(SL_NEW_ARRAY(launcher->children, ranks));
     SL_TRY(SL_NEW_ARRAY(launcher->cores, ranks));
-    sl_launch_choose_cores(launcher->options->bind, ranks, launcher->cores);
+    SL_TRY(sl_launch_resolve_bind(&sharing.bind));
+    sl_launch_choose_cores(&sharing, launcher->cores);
     for (int r = 0; r < ranks; r++) {
         sl_launch_child *child = &launcher->children[r];
         *child = (sl_launch_child){

@@ -86,8 +86,22 @@ sl_launch_process sl_launch_process_read(pid_t pid);
 /* Starts the ranks once and waits for all of them. The caller has set caller_fd, page and the masks. */
 sl_status sl_launch_run(sl_launcher *launcher, sl_launch_result *out);
 
+typedef struct sl_launch_sharing {
+    sl_launch_bind bind;
+    int ranks, threads; /* the latter: of each rank; 0: one */
+} sl_launch_sharing;
+
 /* Sets the cores of each rank; those of ranks that are not bound stay empty. */
-void sl_launch_choose_cores(sl_launch_bind bind, int ranks, cpu_set_t *masks);
+void sl_launch_choose_cores(const sl_launch_sharing *sharing, cpu_set_t *masks);
+/* The same for these cores; are_all: the machine has no others. */
+void sl_launch_share_cores(const sl_launch_sharing *sharing, const int *cores, int count, bool are_all,
+                           cpu_set_t *masks);
+/* What SLUICE_BIND says in place of SL_BIND_AUTO. */
+sl_status sl_launch_resolve_bind(sl_launch_bind *bind);
+/* If such ranks are more than the cores and rank r is bound to core r, counted round: the number of cores; else 0. */
+sl_status sl_launch_count_shared(int ranks, int threads, int *out);
+/* Binds the calling thread as that rank would be. */
+sl_status sl_launch_bind_thread(int ranks, int threads, int rank);
 /* Starts the child: forks, binds, executes. Returns in the parent only. */
 sl_status sl_launch_start(sl_launcher *launcher, sl_launch_child *child);
 
