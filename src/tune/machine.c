@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/thread.h"
 #include "base/units.h"
+#include "comm/launch/launch.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -281,7 +282,10 @@ done:
 static void *play_rank(void *user)
 {
     machine_rank *rank = user;
-    rank->status = measure_with_memory(rank);
+    rank->status = sl_launch_bind_thread(rank->probe->ranks, (int)rank->probe->model->config->parallel.threads,
+                                         sl_group_rank(rank->world));
+    if (rank->status == SL_OK)
+        rank->status = measure_with_memory(rank);
     if (rank->status != SL_OK) {
         snprintf(rank->message, sizeof rank->message, "%s", sl_error_message());
         sl_group_fail(rank->world, rank->status); /* nobody waits for this rank any more */
@@ -396,11 +400,13 @@ sl_status sl_tune_measure_machine(const tune_model *model, int ranks, double cor
     sl_status status = SL_OK;
     machine_probe probe = { .model = model, .ranks = ranks, .cores = cores };
     tune_machine found = { 0 };
+    int bound = 0;
     if (ranks < 2)
         return SL_OK;
+    SL_TRY(sl_launch_count_shared(ranks, (int)model->config->parallel.threads, &bound));
     count_model(&probe);
     SL_TRY(play_ranks(&probe, &(sl_group_options){ .spin_us = -1 }, time_waits, &found));
-    if (ranks > cores && cores > 1)
+    if (ranks > cores && cores > 1 && bound == 0)
         SL_TRY(play_ranks(&probe, NULL, time_waking, &found));
     SL_TRY(play_ranks(&probe, NULL, time_cold_exchanges, &found));
     probe.ranks = (int)fmin(ranks, cores); /* each rank updates by itself: as many at once as have a core */

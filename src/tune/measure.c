@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/thread.h"
+#include "comm/launch/launch.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -23,6 +24,7 @@ typedef struct chain {
     int count, kind_count;
     bool packs;  /* weights are packed once for several microbatches, and the gradients of these add up */
     int threads; /* of a device */
+    int copies;  /* that run at once */
     const char *device;
     pthread_mutex_t gate; /* held until all threads are there */
     bool abandoned;       /* they are not: nothing is run */
@@ -40,7 +42,7 @@ typedef struct unit_memory {
 /* One thread's copy. */
 typedef struct chain_copy {
     chain *chain;
-    bool first;
+    int number; /* the first is 0 */
     sl_device *device;
     sl_stream *stream;
     sl_arena *arena;
@@ -271,14 +273,16 @@ static void *run_copy(void *user)
     pthread_mutex_unlock(&all->gate);
     if (abandoned)
         return NULL;
-    copy->status = open_copy(copy);
+    copy->status = sl_launch_bind_thread(all->copies, all->threads, copy->number);
+    if (copy->status == SL_OK)
+        copy->status = open_copy(copy);
     for (int pass = 0; pass <= MOST_PASSES; pass++) {
         pthread_barrier_wait(&all->barrier);
         if (copy->status == SL_OK)
             copy->status = run_pass(copy, pass > 0); /* the first warms up */
-        if (copy->first && pass == 0)
+        if (copy->number == 0 && pass == 0)
             start = sl_now();
-        if (copy->first)
+        if (copy->number == 0)
             all->stop = pass >= LEAST_PASSES && sl_now() - start > PASS_SECONDS;
         pthread_barrier_wait(&all->barrier);
         if (all->stop)
@@ -322,10 +326,11 @@ static sl_status run_copies(chain *all, int copy_count, double *means, double *w
     int started = 0, cells = all->kind_count * TIMED_COUNT;
     if (pthread_barrier_init(&all->barrier, NULL, (unsigned)copy_count) != 0)
         return sl_fail(SL_ERR_MEMORY, "no barrier for %d threads", copy_count);
+    all->copies = copy_count;
     SL_TRY(SL_NEW_ARRAY(copies, copy_count));
     SL_TRY(SL_NEW_ARRAY(threads, copy_count));
     for (int c = 0; c < copy_count; c++) {
-        copies[c] = (chain_copy){ .chain = all, .first = c == 0 };
+        copies[c] = (chain_copy){ .chain = all, .number = c };
         SL_TRY(SL_NEW_ARRAY(copies[c].sums, cells));
         SL_TRY(SL_NEW_ARRAY(copies[c].counts, cells));
     }

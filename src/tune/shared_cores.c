@@ -1,5 +1,6 @@
 /* Pipelines whose ranks share processors: as many actions run at full speed as there are cores, more of them share. Ranks
- * that are processes share a GPU in turns: one runs, until its slice is over or it has nothing to do. */
+ * that are bound share their own core alone. Ranks that are processes share a GPU in turns: one runs, until its slice is
+ * over or it has nothing to do. */
 #include "tune/tune.h"
 
 #include "base/alloc.h"
@@ -10,6 +11,7 @@
 typedef struct core_rank {
     const sl_action *actions;
     int64_t count, next;
+    int64_t cells;   /* where those of its replica begin */
     int part;        /* of the next action: an OVERLAP_F_B has two */
     double left;     /* seconds of work of the part under way */
     bool runs;       /* a part is under way */
@@ -27,11 +29,12 @@ typedef struct core_share {
     const tune_stages *stages;
     const tune_turns *turns; /* NULL: those that work share the cores */
     device_turn *devices;    /* rank r runs on r % device_count */
-    int device_count;
-    core_rank *ranks;
-    int rank_count;
+    int *at_work;            /* (device_count) ranks */
+    int device_count;        /* 0: ranks run on any core */
+    core_rank *ranks;        /* (rank of the pipeline, replica) */
+    int rank_count, replicas;
     int64_t microbatches;
-    double *forward, *backward; /* (stage, microbatch): when F, and I or B, has ended; INFINITY before */
+    double *forward, *backward; /* (replica, stage, microbatch): when F, and I or B, has ended; INFINITY before */
     double now;
 } core_share;
 
@@ -51,11 +54,16 @@ static double duration(const core_share *share, sl_action action)
                                       : cost->b;
 }
 
+static int64_t cell_of(const core_share *share, const core_rank *rank, sl_action action)
+{
+    return rank->cells + action.stage * share->microbatches + action.microbatch;
+}
+
 /* When what the action needs from other stages is there. */
-static double arrival(const core_share *share, sl_action action)
+static double arrival(const core_share *share, const core_rank *rank, sl_action action)
 {
     const tune_stages *stages = share->stages;
-    int64_t m = share->microbatches, at = action.stage * m + action.microbatch;
+    int64_t m = share->microbatches, at = cell_of(share, rank, action);
     if (action.kind == SL_KIND_F && action.stage > 0)
         return share->forward[at - m] + stages->hops[action.stage - 1];
     if ((action.kind == SL_KIND_I || action.kind == SL_KIND_B) && action.stage + 1 < stages->count)
@@ -67,17 +75,21 @@ static double arrival(const core_share *share, sl_action action)
 static int start_ready(core_share *share)
 {
     int active = 0;
+    for (int d = 0; d < share->device_count; d++)
+        share->at_work[d] = 0;
     for (int r = 0; r < share->rank_count; r++) {
         core_rank *rank = &share->ranks[r];
         if (!rank->runs && rank->next < rank->count) {
             sl_action action = part_of(rank);
-            rank->ready_at = arrival(share, action);
+            rank->ready_at = arrival(share, rank, action);
             if (rank->ready_at <= share->now) {
                 rank->runs = true;
                 rank->left = duration(share, action);
             }
         }
         active += rank->runs;
+        if (share->device_count > 0)
+            share->at_work[r % share->device_count] += rank->runs;
     }
     return active;
 }
@@ -85,7 +97,7 @@ static int start_ready(core_share *share)
 static void finish_part(core_share *share, core_rank *rank)
 {
     sl_action parts[2], action = part_of(rank);
-    int64_t at = action.stage * share->microbatches + action.microbatch;
+    int64_t at = cell_of(share, rank, action);
     if (action.kind == SL_KIND_F)
         share->forward[at] = share->now;
     else if (action.kind != SL_KIND_W)
@@ -167,26 +179,35 @@ static double waking_loss(const core_share *share, double active, double cores)
     return 1 + (share->stages->waking - 1) * (busy - 1) / (cores - 1);
 }
 
-/* Of each rank that is at work, as a share of that on a core of its own without others. */
-static double speed_of(const core_share *share, double active, double copies, double cores)
+/* Of ranks that share cores evenly, as a share of that on a core of one's own. */
+static double crowded_speed(const core_share *share, double active, double cores)
 {
-    double speed = active * copies > cores ? cores / (active * copies * fmax(1, share->stages->crowded)) : 1;
-    return share->turns ? 1 : speed / waking_loss(share, active, cores / copies);
+    return active > cores ? cores / (active * fmax(1, share->stages->crowded)) : 1;
+}
+
+/* Of rank r, which is at work. */
+static double speed_of(const core_share *share, int r, double active, double copies, double cores)
+{
+    if (share->turns)
+        return 1;
+    if (share->device_count > 0)
+        return crowded_speed(share, share->at_work[r % share->device_count], 1);
+    return crowded_speed(share, active * copies, cores) / waking_loss(share, active, cores / copies);
 }
 
 /* Goes on to the next end, arrival or turn. False: all is done; an order that cannot run leaves ends of INFINITY. */
 static bool advance_time(core_share *share, double copies, double cores, double *ends)
 {
     int active = start_ready(share);
-    double speed = speed_of(share, active, copies, cores), step = INFINITY;
-    for (int d = 0; d < share->device_count; d++) {
+    double step = INFINITY;
+    for (int d = 0; d < share->device_count && share->turns; d++) {
         give_turn(share, d);
         step = fmin(step, next_turn(share, d));
     }
     for (int r = 0; r < share->rank_count; r++) {
         const core_rank *rank = &share->ranks[r];
         if (rank->runs && has_turn(share, r))
-            step = fmin(step, rank->left / speed);
+            step = fmin(step, rank->left / speed_of(share, r, active, copies, cores));
         else if (!rank->runs && rank->next < rank->count)
             step = fmin(step, rank->ready_at - share->now);
     }
@@ -197,39 +218,52 @@ static bool advance_time(core_share *share, double copies, double cores, double 
         core_rank *rank = &share->ranks[r];
         if (!rank->runs || !has_turn(share, r))
             continue;
-        rank->left -= step * speed;
+        rank->left -= step * speed_of(share, r, active, copies, cores);
         if (rank->left > 1e-12 * share->now)
             continue;
         finish_part(share, rank);
         if (rank->next == rank->count)
-            ends[r] = share->now;
+            ends[r / share->replicas] = share->now; /* the last replica's stays */
     }
-    for (int d = 0; d < share->device_count; d++)
+    for (int d = 0; d < share->device_count && share->turns; d++)
         pass_time(share, d, step);
     return true;
+}
+
+static sl_status make_ranks(core_share *share, const sl_schedule *schedule)
+{
+    sl_status status = SL_OK;
+    share->rank_count = sl_schedule_ranks(schedule) * share->replicas;
+    share->microbatches = sl_schedule_microbatches(schedule);
+    int64_t cells = share->microbatches * share->stages->count, all = cells * share->replicas;
+    SL_TRY(SL_NEW_ARRAY(share->ranks, share->rank_count));
+    SL_TRY(SL_NEW_ARRAY(share->forward, all));
+    SL_TRY(SL_NEW_ARRAY(share->backward, all));
+    SL_TRY(SL_NEW_ARRAY(share->devices, share->device_count));
+    SL_TRY(SL_NEW_ARRAY(share->at_work, share->device_count));
+    for (int d = 0; d < share->device_count; d++)
+        share->devices[d].rank = -1;
+    for (int64_t i = 0; i < all; i++)
+        share->forward[i] = share->backward[i] = INFINITY;
+    for (int r = 0; r < share->rank_count; r++) {
+        core_rank *rank = &share->ranks[r];
+        rank->actions = sl_schedule_actions(schedule, r / share->replicas, &rank->count);
+        rank->cells = r % share->replicas * cells;
+    }
+done:
+    return status;
 }
 
 static sl_status run_schedule(core_share *share, const sl_schedule *schedule, int copies, double cores, double *ends)
 {
     sl_status status = SL_OK;
-    share->rank_count = sl_schedule_ranks(schedule);
-    share->microbatches = sl_schedule_microbatches(schedule);
-    int64_t cells = share->microbatches * share->stages->count;
-    SL_TRY(SL_NEW_ARRAY(share->ranks, share->rank_count));
-    SL_TRY(SL_NEW_ARRAY(share->forward, cells));
-    SL_TRY(SL_NEW_ARRAY(share->backward, cells));
-    SL_TRY(SL_NEW_ARRAY(share->devices, share->device_count));
-    for (int d = 0; d < share->device_count; d++)
-        share->devices[d].rank = -1;
-    for (int64_t i = 0; i < cells; i++)
-        share->forward[i] = share->backward[i] = INFINITY;
-    for (int r = 0; r < share->rank_count; r++) {
-        share->ranks[r].actions = sl_schedule_actions(schedule, r, &share->ranks[r].count);
+    SL_TRY(make_ranks(share, schedule));
+    for (int r = 0; r < sl_schedule_ranks(schedule); r++)
         ends[r] = INFINITY;
-    }
     while (advance_time(share, copies, cores, ends))
         continue;
 done:
+    sl_free(share->at_work);
     sl_free(share->devices);
     sl_free(share->backward);
     sl_free(share->forward);
@@ -240,13 +274,20 @@ done:
 sl_status sl_tune_share_cores(const sl_schedule *schedule, const tune_stages *stages, int copies, double cores,
                               double *ends)
 {
-    core_share share = { .stages = stages };
+    core_share share = { .stages = stages, .replicas = 1 };
     return run_schedule(&share, schedule, copies, cores, ends);
+}
+
+sl_status sl_tune_share_bound(const sl_schedule *schedule, const tune_stages *stages, int copies, int cores,
+                              double *ends)
+{
+    core_share share = { .stages = stages, .replicas = copies, .device_count = cores };
+    return run_schedule(&share, schedule, 1, cores, ends);
 }
 
 sl_status sl_tune_take_turns(const sl_schedule *schedule, const tune_stages *stages, const tune_turns *turns,
                              int devices, double *ends)
 {
-    core_share share = { .stages = stages, .turns = turns, .device_count = devices };
+    core_share share = { .stages = stages, .turns = turns, .replicas = 1, .device_count = devices };
     return run_schedule(&share, schedule, 1, devices, ends);
 }

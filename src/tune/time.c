@@ -167,10 +167,25 @@ static void sum_ranks(const tune_setting *setting, const tune_stages *stages, co
         update[first] -= setting->tied_elements * each;
 }
 
+/* Seconds that the fullest core needs. */
+static double span_of_bound(int cores, const tune_candidate *candidate, const double *values)
+{
+    double most = 0;
+    for (int core = 0; core < cores; core++) {
+        double sum = 0;
+        for (int r = core; r < candidate->pp * candidate->dp; r += cores)
+            sum += values[r / candidate->dp];
+        most = fmax(most, sum);
+    }
+    return most;
+}
+
 /* Seconds that the slowest rank needs, or all together if they share the processors. */
 static double span_of(const tune_setting *setting, const tune_candidate *candidate, const double *values)
 {
     double sum = 0, most = largest(values, candidate->pp);
+    if (setting->bound_cores > 0)
+        return span_of_bound(setting->bound_cores, candidate, values);
     for (int r = 0; r < candidate->pp; r++)
         sum += values[r];
     return shares_cores(setting->cluster, candidate) ? fmax(most, sum * candidate->dp / setting->cluster->shared_cores)
@@ -253,7 +268,9 @@ sl_status sl_tune_time(const tune_setting *setting, const tune_stages *stages, c
     if (candidate->shard == SL_SHARD_FULL && candidate->unsharded < candidate->chunks)
         SL_TRY(gather_seconds(setting, stages, schedule, &costs, candidate, pipeline, &gathers));
     if (shares_cores(setting->cluster, candidate)) {
-        SL_TRY(sl_tune_share_cores(schedule, stages, candidate->dp, setting->cluster->shared_cores, ends));
+        SL_TRY(setting->bound_cores > 0
+                   ? sl_tune_share_bound(schedule, stages, candidate->dp, setting->bound_cores, ends)
+                   : sl_tune_share_cores(schedule, stages, candidate->dp, setting->cluster->shared_cores, ends));
         pipeline = largest(ends, candidate->pp);
         for (int s = 0; s < stages->count; s++)
             work[rank_of(candidate, s)] += exchange_seconds(setting, candidate, stages->grads[s], stages->params[s]);

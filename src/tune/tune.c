@@ -2,6 +2,7 @@
 #include "tune/tune.h"
 
 #include "base/alloc.h"
+#include "comm/launch/launch.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -72,6 +73,8 @@ static sl_status choose_devices(sl_tune *tune, const sl_tune_options *options)
         tune->cluster = *options->cluster;
     else
         SL_TRY(sl_cluster_measure(given, tune->ranks, &tune->cluster));
+    if (!options->cluster)
+        SL_TRY(sl_launch_count_shared(tune->ranks, (int)given->parallel.threads, &tune->setting.bound_cores));
 done:
     sl_train_config_destroy(given);
     return status;
@@ -89,6 +92,7 @@ static void set_rates(sl_tune *tune)
     tune->setting = (tune_setting){ .cluster = &tune->cluster,
                                     .state_bytes = state,
                                     .update_seconds = moved / tune->cluster.bytes_per_s,
+                                    .bound_cores = tune->setting.bound_cores,
                                     .own_memory = !tune->cluster.processors };
     int place = tune->plan->tied ? sl_param_list_find(tune->plan->params, tune->plan->embedding) : -1;
     if (place >= 0) {

@@ -159,6 +159,7 @@ typedef struct tune_setting {
     tune_machine machine;
     double state_bytes, update_seconds; /* of one element of a parameter */
     double tied_bytes, tied_elements;
+    int bound_cores; /* ranks are bound to so many, which are fewer, by sl_launch_count_shared; 0: they are not */
     bool own_memory; /* devices have memory of their own: what checkpoints copy lies in the machine's */
 } tune_setting;
 SL_MUST_CHECK sl_status sl_tune_time(const tune_setting *setting, const tune_stages *stages,
@@ -186,6 +187,10 @@ SL_MUST_CHECK sl_status sl_tune_find_memory(const tune_setting *setting, const t
  * take stages->waking times as long; less with fewer busy cores, and no longer with one. */
 SL_MUST_CHECK sl_status sl_tune_share_cores(const sl_schedule *schedule, const tune_stages *stages, int copies,
                                             double cores, double *ends);
+/* The same if rank r of replica c is bound to core (r * copies + c) % cores: those on a core share it alone, and ends are
+ * those of the last replica. */
+SL_MUST_CHECK sl_status sl_tune_share_bound(const sl_schedule *schedule, const tune_stages *stages, int copies,
+                                            int cores, double *ends);
 
 /* Processes that share a GPU: one at a time has it, in seconds. */
 typedef struct tune_turns {
