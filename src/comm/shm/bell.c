@@ -47,9 +47,11 @@ static void look_at_long_wait(const sl_shm_link *link, sl_pause *pause)
     if (control->hang_timeout <= 0 || sl_now() - pause->slept < control->hang_timeout)
         return;
     sl_shm_set_wait(link->me, &pause->wait, pause->slept); /* another thread's wait may have been written over it */
-    sl_shm_fail_circle(link->shm, link->base.rank);
-    if (pause->warned)
+    if (pause->warned) {                                   /* and the caller has looked again since */
+        sl_shm_confirm_wait(link->me);
+        sl_shm_fail_circle(link->shm, link->base.rank);
         return;
+    }
     pause->warned = true;
     if (pause->wait.peer >= 0 && pause->wait.peer < (int)control->size)
         sl_shm_describe(&control->ranks[pause->wait.peer], doing, sizeof doing);

@@ -274,6 +274,11 @@ void sl_shm_set_wait(sl_shm_rank *rank, const sl_wait *wait, double since)
     atomic_store(&rank->wait[2], (uint64_t)wait->step);
 }
 
+void sl_shm_confirm_wait(sl_shm_rank *rank)
+{
+    atomic_store(&rank->confirmed, (uint64_t)(sl_now() * 1e9));
+}
+
 /* *since: when it began. */
 static sl_wait get_wait(const sl_shm_rank *rank, double *since)
 {
@@ -339,8 +344,9 @@ static int find_next(const sl_shm_control *control, int rank, double now)
     bool is_message = wait.channel >= 0 && (wait.kind == SL_WAIT_RECEIVE || wait.kind == SL_WAIT_RESERVE);
     bool streams = atomic_load(&at->streaming.left) != 0;
     double streamed = (double)atomic_load(&at->streaming.last) * 1e-9; /* who waited for it may not have woken up yet */
+    double confirmed = (double)atomic_load(&at->confirmed) * 1e-9;
     if (!is_message || !wait.in_order || streams || atomic_load(&at->state) != SL_SHM_JOINED ||
-        now - since < control->hang_timeout || now - streamed < control->hang_timeout)
+        confirmed - since < control->hang_timeout || now - streamed < control->hang_timeout)
         return -1;
     return wait.peer >= 0 && wait.peer < (int)control->size ? wait.peer : -1;
 }

@@ -24,6 +24,7 @@ typedef struct sl_shm_rank {
     _Alignas(SL_SHM_LINE) _Atomic uint32_t state; /* sl_shm_state */
     _Atomic uint32_t beat;                        /* grows while the rank's process runs */
     _Atomic uint64_t wait[4];                     /* an sl_wait, packed, and since when; all zero for none */
+    _Atomic uint64_t confirmed;                   /* when the rank itself last found, late, that it still waits */
     sl_streaming streaming;
 
     _Alignas(SL_SHM_LINE) _Atomic uint64_t note[SL_NOTE_BYTES / 8];
@@ -95,6 +96,8 @@ void sl_shm_ring_all(sl_shm *shm);
 void sl_shm_note_core(sl_shm_rank *rank);
 void sl_shm_set_note(sl_shm_rank *rank, const char *text);
 void sl_shm_set_wait(sl_shm_rank *rank, const sl_wait *wait, double since); /* sl_now() when it began */
+/* The rank waits for that still, now. One that is stopped cannot say so, perhaps has what it waited for: it is in no circle. */
+void sl_shm_confirm_wait(sl_shm_rank *rank);
 /* "2F3 of step 7, waiting to receive on channel 5 from rank 1": what the rank is or was last doing; returns text. */
 char *sl_shm_describe(const sl_shm_rank *rank, char *text, size_t size);
 

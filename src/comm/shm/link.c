@@ -71,8 +71,10 @@ void sl_shm_link_note_wait(sl_link *base, const sl_wait *wait, double since)
 {
     sl_shm_link *link = (sl_shm_link *)base;
     sl_shm_set_wait(link->me, wait ? wait : &(sl_wait){ .kind = SL_WAIT_NOTHING }, since);
-    if (wait && sl_now() - since > link->shm->control->hang_timeout)
+    if (wait && sl_now() - since > link->shm->control->hang_timeout) {
+        sl_shm_confirm_wait(link->me);
         sl_shm_fail_circle(link->shm, base->rank);
+    }
 }
 
 /* ---- self and threads ------------------------------------------------------------------------ */

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 enum { RANKS = 4 };
@@ -86,6 +87,27 @@ static void who_may_go_on_is_in_no_circle(void **state)
     assert_int_equal(sl_group_check(groups[0]), SL_ERR_PEER);
 }
 
+/* It may have what it waited for, and not have come to see it. */
+static void a_rank_that_is_stopped_is_in_no_circle(void **state)
+{
+    (void)state;
+    sl_group *pair[2];
+    const sl_wait waits[] = { { .kind = SL_WAIT_RECEIVE, .channel = 1, .peer = 1, .in_order = true },
+                              { .kind = SL_WAIT_RECEIVE, .channel = 2, .peer = 0, .in_order = true } };
+    assert_int_equal(sl_group_open_threads(2, &(sl_group_options){ .hang_timeout = 0.2 }, pair), SL_OK);
+    double since = sl_now();
+    for (int r = 0; r < 2; r++)
+        sl_group_note_wait(pair[r], &waits[r], since);
+    while (sl_now() - since < 0.3)
+        usleep(10000);
+    sl_group_note_wait(pair[0], &waits[0], since);
+    assert_int_equal(sl_group_check(pair[0]), SL_OK);
+    sl_group_note_wait(pair[1], &waits[1], since); /* goes on, and waits still */
+    assert_int_equal(sl_group_check(pair[1]), SL_ERR_PEER);
+    for (int r = 0; r < 2; r++)
+        sl_group_close(pair[r]);
+}
+
 /* Another thread of a rank may send what is waited for, unless it follows a program. */
 static void ranks_that_follow_no_program_are_in_no_circle(void **state)
 {
@@ -103,6 +125,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_circle_is_named_with_the_actions_of_its_ranks, open_groups, close_groups),
         cmocka_unit_test_setup_teardown(who_may_go_on_is_in_no_circle, open_groups, close_groups),
+        cmocka_unit_test(a_rank_that_is_stopped_is_in_no_circle),
         cmocka_unit_test_setup_teardown(ranks_that_follow_no_program_are_in_no_circle, open_groups, close_groups),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
