@@ -13,8 +13,8 @@ static const char *const names[SL_ISA_COUNT] = { "reference", "scalar", "avx2", 
 static const sl_simd *const tables[SL_ISA_COUNT] = {
     [SL_ISA_SCALAR] = &sl_simd_scalar,
 #if defined(__x86_64__)
-    [SL_ISA_AVX2] = &sl_simd_avx2,          [SL_ISA_AVX512] = &sl_simd_avx512,
-    [SL_ISA_AVX512_BF16] = &sl_simd_avx512, [SL_ISA_AMX] = &sl_simd_avx512,
+    [SL_ISA_AVX2] = &sl_simd_avx2,       [SL_ISA_AVX512] = &sl_simd_avx512, [SL_ISA_AVX512_BF16] = &sl_simd_avx512_bf16,
+    [SL_ISA_AMX] = &sl_simd_avx512_bf16,
 #endif
 };
 

@@ -111,6 +111,7 @@ extern const sl_simd sl_simd_scalar;
 #if defined(__x86_64__)
 extern const sl_simd sl_simd_avx2;
 extern const sl_simd sl_simd_avx512;
+extern const sl_simd sl_simd_avx512_bf16;
 #endif
 
 #endif

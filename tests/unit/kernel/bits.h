@@ -43,7 +43,8 @@ HELPER void check_same(size_t i, const double *a, layout how, int threads, const
     free(b);
 }
 
-/* AVX512-BF16 and AMX have code of their own for products and attention; the rest is that of AVX-512. */
+/* AVX512-BF16 and AMX have code of their own for products and attention; the rest is that of AVX-512, but for how numbers
+ * are rounded to bf16 (values_test.c). */
 HELPER bool has_own_code(sl_isa isa, sl_op op)
 {
     return isa <= SL_ISA_AVX512 || op <= SL_OP_MATMUL || op == SL_OP_ATTENTION || op == SL_OP_ATTENTION_GRAD;

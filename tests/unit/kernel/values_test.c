@@ -4,7 +4,8 @@
 #include "kernel/cpu/isa.h"
 #include "kernel/philox.h"
 
-static const sl_isa isas[] = { SL_ISA_REFERENCE, SL_ISA_SCALAR, SL_ISA_AVX2, SL_ISA_AVX512 };
+static const sl_isa isas[] = { SL_ISA_REFERENCE, SL_ISA_SCALAR,      SL_ISA_AVX2,
+                               SL_ISA_AVX512,    SL_ISA_AVX512_BF16, SL_ISA_AMX };
 
 enum { ISAS = sizeof isas / sizeof *isas };
 
@@ -156,9 +157,11 @@ static void casts_to_half_precision_round_to_even(void **state)
     enum { N = 4099 };
     static float x[N], back[N];
     static uint16_t half[N];
-    const float special[] = { 0, -0.0f, INFINITY, -INFINITY, NAN, 65504, 65520, 1e-8f, 6e-8f, 3.4e38f, 1.00390625f };
+    const float special[] = { 0,     -0.0f, INFINITY, -INFINITY,   NAN,       65504,     65520,
+                              1e-8f, 6e-8f, 3.4e38f,  1.00390625f, 0x1p-127f, -0x1p-134f };
+    const int specials = sizeof special / sizeof *special;
     for (int i = 0; i < N; i++)
-        x[i] = i < 11 ? special[i] : (float)(normal() * exp(20 * (uniform() - 0.5)));
+        x[i] = i < specials ? special[i] : (float)(normal() * exp(20 * (uniform() - 0.5)));
     for (int isa = 0; isa < ISAS; isa++) {
         if (!sl_isa_set(isas[isa]))
             continue;
@@ -173,6 +176,37 @@ static void casts_to_half_precision_round_to_even(void **state)
         for (int i = 0; i < N; i++) {
             assert_true(half[i] == sl_f16_from_f32(x[i]) || isnan(x[i]));
             assert_true(back[i] == sl_f16_to_f32(half[i]) || isnan(x[i]));
+        }
+    }
+    sl_isa_set(sl_isa_best());
+}
+
+/* Whole tiles, in which each sum is the bias: every number is rounded as a cast rounds it. */
+static void products_round_to_even_also_what_is_tiny(void **state)
+{
+    (void)state;
+    enum { SIZE = 64 };
+    static uint16_t x[SIZE * SIZE], w[SIZE * SIZE], y[SIZE * SIZE];
+    float bias[SIZE];
+    const float special[] = { 0x1p-127f, -0x1.fp-130f, 0x1p-149f, 0x1p-126f, INFINITY, NAN, 1.00390625f, 3.4e38f };
+    const int specials = sizeof special / sizeof *special;
+    for (int tiny = 0; tiny < 2; tiny++) {
+        for (int i = 0; i < SIZE; i++)
+            bias[i] = tiny && i < specials ? special[i] : (float)normal();
+        sl_view inputs[] = { { x, sl_meta_make(SL_BF16, 2, (int64_t[]){ SIZE, SIZE }) },
+                             { w, sl_meta_make(SL_BF16, 2, (int64_t[]){ SIZE, SIZE }) },
+                             { bias, sl_meta_make(SL_F32, 1, (int64_t[]){ SIZE }) } };
+        sl_view out = { y, sl_meta_make(SL_BF16, 2, (int64_t[]){ SIZE, SIZE }) };
+        sl_kernel_call call = {
+            .op = SL_OP_LINEAR, .inputs = inputs, .input_count = 3, .outputs = &out, .output_count = 1
+        };
+        for (int isa = 0; isa < ISAS; isa++) {
+            if (!sl_isa_set(isas[isa]))
+                continue;
+            memset(y, 0xff, sizeof y);
+            assert_int_equal(run_call(call), SL_OK);
+            for (int i = 0; i < SIZE * SIZE; i++)
+                assert_int_equal(y[i], sl_bf16_from_f32(bias[i % SIZE]));
         }
     }
     sl_isa_set(sl_isa_best());
@@ -360,12 +394,14 @@ static void attention_drops_the_weights_that_dropout_would(void **state)
 
 int main(void)
 {
+    sl_isa_emulate_amx();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exponentials_hold_over_the_whole_range),
         cmocka_unit_test(activations_are_accurate),
         cmocka_unit_test(infinities_and_nan_travel),
         cmocka_unit_test(softmax_stands_large_logits),
         cmocka_unit_test(casts_to_half_precision_round_to_even),
+        cmocka_unit_test(products_round_to_even_also_what_is_tiny),
         cmocka_unit_test(casts_to_integers_truncate_and_stay_in_range),
         cmocka_unit_test(every_dtype_can_be_copied_filled_and_joined),
         cmocka_unit_test(philox_gives_the_published_numbers),

@@ -1,4 +1,4 @@
-/* Vectors of 16 floats (AVX-512 F, DQ, BW, VL). The other vec_*.h offer the same names. */
+/* Vectors of 16 floats (AVX-512 F, DQ, BW, VL; BF16 if the compiler may use it). The other vec_*.h offer the same names. */
 #include <immintrin.h>
 #include <stdint.h>
 
@@ -187,13 +187,26 @@ static inline vf v_load_bf16(const uint16_t *p)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p)), 16));
 }
 
-static inline void v_store_bf16(uint16_t *p, vf a)
+static inline __m256i v_round_bf16(vf a)
 {
     __m512i bits = _mm512_castps_si512(a), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
     __m512i quiet = _mm512_or_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(0x40));
     rounded = _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), rounded, quiet);
-    _mm256_storeu_si256((void *)p, _mm512_cvtepi32_epi16(rounded));
+    return _mm512_cvtepi32_epi16(rounded);
+}
+
+static inline void v_store_bf16(uint16_t *p, vf a)
+{
+#if defined(__AVX512BF16__) /* one instruction, which takes denormal numbers for 0 */
+    enum { DENORMAL = 0x20 };
+    __m256i rounded = (__m256i)_mm512_cvtneps_pbh(a);
+    if (__builtin_expect(_mm512_fpclass_ps_mask(a, DENORMAL) != 0, 0))
+        rounded = v_round_bf16(a);
+#else
+    __m256i rounded = v_round_bf16(a);
+#endif
+    _mm256_storeu_si256((void *)p, rounded);
 }
 
 static inline vf v_load_f16(const uint16_t *p)
