@@ -10,9 +10,9 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* Columns of B and rows of A that are packed at once. A block of A, of up to 720 KB, stays in the second-level cache;
- * that of B is shared by the threads. */
-enum { BLOCK_COLUMNS = 2304, BLOCK_ROWS = 240, LARGEST_TILE = 32 * 32 };
+/* Columns of B and rows of A that are packed at once. A block of A stays in the second-level cache; that of B is shared by
+ * the threads. */
+enum { BLOCK_COLUMNS = 2304, BLOCK_ROWS = 240, BLOCK_BYTES = 800 << 10, LARGEST_TILE = 32 * 32 };
 
 /* Columns of C that a thread takes at once, in whole panels: long enough that taking them costs nothing, short enough that
  * nobody waits long for the last ones. */
@@ -70,10 +70,25 @@ typedef struct sizes {
     size_t total_bytes;      /* everything for some threads */
 } sizes;
 
+/* The run of l that is packed at once: blocks along k are as few as the tile takes, and about alike. */
+static int64_t block_k(const sl_gemm *g, const sl_tile *tile)
+{
+    enum { UNIT = 32 };
+    int64_t blocks = divide_up(g->k, tile->block_k);
+    return blocks > 1 ? round_up(divide_up(g->k, blocks), UNIT) : round_up(g->k, tile->depth);
+}
+
 /* C is not f32 and there is more than one block along k: sums must not be rounded in between. */
 static bool needs_sums(const sl_gemm *g, const sl_tile *tile)
 {
-    return g->c_dtype != SL_F32 && g->k > tile->block_k;
+    return g->c_dtype != SL_F32 && g->k > block_k(g, tile);
+}
+
+/* Rows of A that are packed at once: they stay in the second-level cache. */
+static int64_t block_rows(const sl_gemm *g, const sl_tile *tile)
+{
+    int64_t fitting = BLOCK_BYTES / (block_k(g, tile) * tile->size) / tile->rows * tile->rows;
+    return least(round_up(least(g->m, BLOCK_ROWS), tile->rows), fitting);
 }
 
 /* What the slowest thread does, in multiplications of two panels: packing a panel of A takes as long as about a quarter
@@ -97,10 +112,9 @@ static grid choose_grid(int64_t a_panels, int64_t b_panels, int64_t block_panels
 
 static sizes sizes_of(const sl_gemm *g, const sl_tile *tile, int parts)
 {
-    int64_t blocks = divide_up(g->n, BLOCK_COLUMNS), k = round_up(least(g->k, tile->block_k), tile->depth);
-    sizes s = { .columns = round_up(divide_up(g->n, blocks), tile->columns),
-                .rows = round_up(least(g->m, BLOCK_ROWS), tile->rows) };
-    s.blocks = (int)(divide_up(g->n, s.columns) * divide_up(g->k, tile->block_k));
+    int64_t blocks = divide_up(g->n, BLOCK_COLUMNS), k = block_k(g, tile);
+    sizes s = { .columns = round_up(divide_up(g->n, blocks), tile->columns), .rows = block_rows(g, tile) };
+    s.blocks = (int)(divide_up(g->n, s.columns) * divide_up(g->k, k));
     s.buffers = parts > 1 && s.blocks > 1 ? 2 : 1;
     s.b_bytes = (size_t)round_up(s.columns * k * tile->size, 64);
     s.a_bytes = (size_t)round_up(s.rows * k * tile->size, 64);
@@ -131,6 +145,7 @@ typedef struct product {
     const sl_tile *tile;
     sizes sizes;
     int parts;
+    bool as_it_lies;  /* A is multiplied without being packed, but for a last panel that is not whole */
     char *b;          /* room for packed blocks of B; NULL if nothing is multiplied */
     float *sums;      /* NULL if C takes the sums itself */
     char *a;          /* a_bytes of each thread: its block of A */
@@ -173,9 +188,20 @@ static void pack_b(const product *p, const block *at, int64_t i, char *to)
     tile->pack_b(&from, least(at->columns - column, tile->columns), at->k, to + i * panel_bytes(p, at, tile->columns));
 }
 
+/* Rows of A that begin a line each and do not crowd into few lines of the first-level cache. */
+static bool takes_as_it_lies(const sl_gemm *g, const sl_tile *tile)
+{
+    enum { LINE = 64, CROWDED = 16 };
+    int64_t row_bytes = g->a.row * tile->size;
+    return tile->multiply_rows && g->a.column == 1 && g->k % tile->depth == 0 && (uintptr_t)g->a.data % LINE == 0 &&
+           row_bytes % LINE == 0 && row_bytes / LINE % CROWDED != 0;
+}
+
 static void pack_a(const product *p, const block *at, int64_t row, int64_t rows, char *to)
 {
     for (int64_t i = 0; i < rows; i += p->tile->rows, to += panel_bytes(p, at, p->tile->rows)) {
+        if (p->as_it_lies && i + p->tile->rows <= rows)
+            continue;
         sl_factor from = factor_at(&p->g->a, row + i, at->l);
         p->tile->pack_a(&from, least(rows - i, p->tile->rows), at->k, to);
     }
@@ -200,7 +226,21 @@ static void finish(const product *p, const float *sums, int64_t sums_row, int64_
                               .dtype = g->c_dtype,
                               .c_row = g->c_row,
                               .add = g->add || !first };
-    p->simd->put_tile(&result);
+    bool whole = result.rows == p->tile->rows && result.columns == p->tile->columns;
+    if (!p->tile->put || !whole || g->c_dtype != SL_BF16 || result.add || !p->tile->put(&result))
+        p->simd->put_tile(&result);
+}
+
+/* A panel of A, which begins at `row`, times one of B. */
+static void multiply(const product *p, const block *at, const char *a, const char *b, int64_t row, float *c,
+                     int64_t c_row, bool add, const char *ahead)
+{
+    if (p->as_it_lies && row + p->tile->rows <= p->g->m) {
+        const sl_factor from = factor_at(&p->g->a, row, at->l);
+        p->tile->multiply_rows(at->k, from.data, from.row, b, c, c_row, add, ahead);
+    } else {
+        p->tile->multiply(at->k, a, b, c, c_row, add, ahead);
+    }
 }
 
 /* One tile of C at `row` and column b_column of the block gets the products of this block. */
@@ -214,15 +254,15 @@ static void multiply_tile(const product *p, const block *at, const char *a, cons
     bool whole = row + tile->rows <= g->m && column + tile->columns <= g->n;
     if (p->sums) {
         float *sums = p->sums + row * p->sizes.columns + b_column;
-        tile->multiply(at->k, a, b, sums, p->sizes.columns, !first, ahead);
+        multiply(p, at, a, b, row, sums, p->sizes.columns, !first, ahead);
         if (last)
             finish(p, sums, p->sizes.columns, row, column, true);
     } else if (whole && g->c_dtype == SL_F32 && !(first && g->bias)) {
         float *c = (float *)g->c + row * g->c_row + column;
-        tile->multiply(at->k, a, b, c, g->c_row, g->add || !first, ahead);
+        multiply(p, at, a, b, row, c, g->c_row, g->add || !first, ahead);
     } else {
         _Alignas(64) float own[LARGEST_TILE];
-        tile->multiply(at->k, a, b, own, tile->columns, false, ahead);
+        multiply(p, at, a, b, row, own, tile->columns, false, ahead);
         finish(p, own, tile->columns, row, column, first);
     }
 }
@@ -368,7 +408,7 @@ static block block_at(const product *p, int index, int64_t column, int64_t l, co
                     .column = column,
                     .columns = least(p->g->n - column, p->sizes.columns),
                     .l = l,
-                    .k = least(p->g->k - l, p->tile->block_k),
+                    .k = least(p->g->k - l, block_k(p->g, p->tile)),
                     .b = packed ? packed : own };
 }
 
@@ -423,6 +463,7 @@ static void run(sl_pool *pool, int parts, const sl_simd *simd, const sl_gemm *g,
                   .tile = tile,
                   .sizes = sizes_of(g, tile, parts),
                   .parts = parts,
+                  .as_it_lies = takes_as_it_lies(g, tile),
                   .b = scratch };
     char *sums = p.b + (size_t)p.sizes.buffers * p.sizes.b_bytes;
     p.sums = p.sizes.sums_bytes ? (float *)(void *)sums : NULL;

@@ -13,6 +13,18 @@ typedef struct sl_factor {
     int64_t row, column;
 } sl_factor;
 
+/* Sums of a tile on their way into C. */
+typedef struct sl_tile_result {
+    const float *sums;
+    int64_t sums_row;
+    int64_t rows, columns;
+    const float *bias; /* one number a column, may be NULL */
+    void *c;
+    sl_dtype dtype;
+    int64_t c_row;
+    bool add;
+} sl_tile_result;
+
 /* Panels hold `rows` rows of A or `columns` columns of B for a run of l, in the order in which the tile reads them;
  * what is missing is 0, also from k up to a multiple of depth. */
 typedef struct SL_NAMED_FIELDS sl_tile {
@@ -27,6 +39,12 @@ typedef struct SL_NAMED_FIELDS sl_tile {
     /* C = A B or C += A B for one panel of each, k >= 1; c has room for a whole tile. ahead: memory that is read soon, of which the
      * tile may fetch 16 k bytes into the second-level cache meanwhile; NULL: none. */
     void (*multiply)(int64_t k, const void *a, const void *b, float *c, int64_t c_row, bool add, const void *ahead);
+    /* Optional: the same with A as it lies: rows of contiguous elements, a_row apart. k is a multiple of depth. */
+    void (*multiply_rows)(int64_t k, const void *a, int64_t a_row, const void *b, float *c, int64_t c_row, bool add,
+                          const void *ahead);
+    /* Optional: a whole tile of sums goes into C of bf16, to which nothing is added. False: some of them are not for it, and
+     * all have to be put by other means. */
+    bool (*put)(const sl_tile_result *result);
     /* Optional: before and after a thread's multiplications. */
     void (*begin)(void);
     void (*end)(void);
@@ -43,18 +61,6 @@ static inline void sl_tile_end(const sl_tile *tile)
     if (tile->end)
         tile->end();
 }
-
-/* Sums of a tile on their way into C. */
-typedef struct sl_tile_result {
-    const float *sums;
-    int64_t sums_row;
-    int64_t rows, columns;
-    const float *bias; /* one number a column, may be NULL */
-    void *c;
-    sl_dtype dtype;
-    int64_t c_row;
-    bool add;
-} sl_tile_result;
 
 #if defined(__x86_64__)
 /* For bf16 operands. */

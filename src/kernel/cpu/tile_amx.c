@@ -29,24 +29,49 @@ static __m512i load_upto(const uint16_t *p, int64_t n)
     return _mm512_maskz_loadu_epi16(n < DEPTH ? (__mmask32)((1u << n) - 1) : (__mmask32)-1, p);
 }
 
-/* 16 rows of A, 32 l: elements of one l are contiguous, so pairs of l are interleaved and then transposed. */
-static void transpose_block(const sl_factor *from, int64_t first, int64_t filled, int64_t l, int64_t k, uint16_t *to)
+/* Elements of l and l + 1 in pairs, those of the first 16 i and those of the others. Elements of one l are contiguous, and
+ * each line of them is read once: rows of l often lie so that few of them fit into the first-level cache at once. */
+static inline __attribute__((always_inline)) void load_pairs(const sl_factor *from, int64_t filled, int64_t l,
+                                                             int64_t k, __m512i *first, __m512i *second)
 {
-    vf words[SIDE];
-    int64_t n = filled - first < SIDE ? filled - first : SIDE;
-    __mmask16 mask = n > 0 ? (__mmask16)((1u << n) - 1) : 0;
+    const __m512i lower = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
+    const __m512i upper = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+    __m512i even = _mm512_setzero_si512(), odd = even;
+    if (l < k)
+        even = load_upto(element_at(from, 0, l), filled);
+    if (l + 1 < k)
+        odd = load_upto(element_at(from, 0, l + 1), filled);
+    __m512i low = _mm512_unpacklo_epi16(even, odd), high = _mm512_unpackhi_epi16(even, odd);
+    *first = _mm512_permutex2var_epi64(low, lower, high);
+    *second = _mm512_permutex2var_epi64(low, upper, high);
+}
+
+/* 32 rows of A, 32 l. */
+static void transpose_block(const sl_factor *from, int64_t filled, int64_t l, int64_t k, uint16_t *to)
+{
+    vf words[2][SIDE];
     for (int i = 0; i < SIDE; i++) {
-        int64_t at = l + (int64_t)2 * i;
-        __m512i low = _mm512_setzero_si512(), high = low;
-        if (n > 0 && at < k)
-            low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, element_at(from, first, at)));
-        if (n > 0 && at + 1 < k)
-            high = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, element_at(from, first, at + 1)));
-        words[i] = _mm512_castsi512_ps(_mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+        __m512i first, second;
+        load_pairs(from, filled, l + (int64_t)2 * i, k, &first, &second);
+        words[0][i] = _mm512_castsi512_ps(first);
+        words[1][i] = _mm512_castsi512_ps(second);
     }
-    v_transpose(words);
-    for (int i = 0; i < SIDE; i++)
-        _mm512_storeu_ps(to + (int64_t)i * DEPTH, words[i]);
+    for (int half = 0; half < 2; half++, to += TILE) {
+        v_transpose(words[half]);
+        for (int i = 0; i < SIDE; i++)
+            _mm512_storeu_ps(to + (int64_t)i * DEPTH, words[half][i]);
+    }
+}
+
+/* 32 columns of B, 32 l. */
+static void interleave_block(const sl_factor *from, int64_t filled, int64_t l, int64_t k, uint16_t *to)
+{
+    for (int64_t i = 0; i < DEPTH; i += 2, to += DEPTH) {
+        __m512i first, second;
+        load_pairs(from, filled, l + i, k, &first, &second);
+        _mm512_storeu_si512(to, first);
+        _mm512_storeu_si512(to + TILE, second);
+    }
 }
 
 /* Rows of A that lie contiguous: a few at a time, so that the processor sees few streams of reads and fetches ahead. */
@@ -79,10 +104,8 @@ static void pack_a(const sl_factor *from, int64_t filled, int64_t k, void *panel
         for (int64_t i = 0; i < ROWS; i += STREAMS)
             copy_rows(from, i, filled, k, to);
     } else if (from->row == 1) {
-        for (int64_t l = 0; l < k; l += DEPTH, to += BOTH) {
-            transpose_block(from, 0, filled, l, k, to);
-            transpose_block(from, SIDE, filled, l, k, to + TILE);
-        }
+        for (int64_t l = 0; l < k; l += DEPTH, to += BOTH)
+            transpose_block(from, filled, l, k, to);
     } else {
         copy_one_by_one(from, filled, k, to);
     }
@@ -92,7 +115,10 @@ static void pack_a(const sl_factor *from, int64_t filled, int64_t k, void *panel
 static void pack_b(const sl_factor *from, int64_t filled, int64_t k, void *panel)
 {
     uint16_t *to = panel;
-    for (int64_t l = 0; l < k; l += DEPTH) {
+    bool across = from->row == 1 && from->column != 1;
+    for (int64_t l = 0; across && l < k; l += DEPTH, to += BOTH)
+        interleave_block(from, filled, l, k, to);
+    for (int64_t l = 0; !across && l < k; l += DEPTH) {
         for (int64_t i = 0; i < COLUMNS; i += SIDE, to += TILE) {
             sl_factor part = { .dtype = from->dtype, .row = from->row, .column = from->column };
             part.data = i < filled ? element_at(from, i, l) : from->data;
@@ -130,16 +156,33 @@ static __attribute__((noinline)) void end(void)
     _tile_release();
 }
 
-/* Panels come from the second-level cache. Those of A must not drive B, which the next tiles read again, out of the
- * first. A register is loaded for the next step right after its last use: if the core is shared with another hyper-thread,
- * few tiles can be under way, and this order is up to a fifth faster than loads before their use. */
-static __attribute__((noinline)) void multiply(int64_t k, const void *panel_a, const void *panel_b, float *c,
-                                               int64_t c_row, bool add, const void *ahead)
+/* What a tile register takes, on its way to the first-level cache. */
+static inline __attribute__((always_inline)) void fetch_tile(const char *tile, long row)
+{
+#pragma GCC unroll 16
+    for (int i = 0; i < SIDE; i++)
+        _mm_prefetch(tile + i * row, _MM_HINT_T0);
+}
+
+/* Bytes of a panel: from one row of a tile to the next, from tile to tile, from step to step, and to the step that is fetched. */
+enum {
+    PANEL_ROW = DEPTH * sizeof(uint16_t),
+    PANEL_TILE = SIDE * PANEL_ROW,
+    PANEL_STEP = 2 * PANEL_TILE,
+    PANEL_AHEAD = 2 * PANEL_STEP
+};
+
+/* A and B come from the second-level cache, each line two steps before its tile is loaded. A register is loaded for the next
+ * step right after its last use: if the core is shared with another hyper-thread, few tiles can be under way, and this
+ * order is up to a fifth faster than loads before their use. */
+static inline __attribute__((always_inline)) void multiply_tiles(int64_t k, const char *a, const long a_row,
+                                                                 const long a_step, const char *b, float *c,
+                                                                 int64_t c_row, bool add, const char *line)
 {
     enum { LINE = 64, LINES = DEPTH / 4 }; /* fetched in each step */
-    const uint16_t *a = panel_a, *b = panel_b;
-    const char *line = ahead;
-    const long tile_row = DEPTH * (long)sizeof *a, row = (long)c_row * (long)sizeof *c;
+    const long a_ahead = 2 * a_step;
+    const long row = (long)c_row * (long)sizeof *c;
+    const char *a_below = a + SIDE * a_row, *b_right = b + PANEL_TILE;
     float *below = c + SIDE * c_row;
     __asm__ volatile("" ::: "memory"); /* nor do the loads say that they read memory: what was written is there now */
     if (add) {
@@ -153,23 +196,29 @@ static __attribute__((noinline)) void multiply(int64_t k, const void *panel_a, c
         _tile_zero(2);
         _tile_zero(3);
     }
-    _tile_stream_loadd(4, a, tile_row);
-    _tile_loadd(6, b, tile_row);
-    _tile_loadd(7, b + TILE, tile_row);
-    _tile_stream_loadd(5, a + TILE, tile_row);
+    _tile_loadd(4, a, a_row);
+    _tile_loadd(6, b, PANEL_ROW);
+    _tile_loadd(7, b_right, PANEL_ROW);
+    _tile_loadd(5, a_below, a_row);
     for (int64_t l = DEPTH; l < k; l += DEPTH) {
         for (int i = 0; line && i < LINES; i++, line += LINE)
             _mm_prefetch(line, _MM_HINT_T1);
-        a += BOTH;
-        b += BOTH;
+        a += a_step;
+        a_below += a_step;
+        b += PANEL_STEP;
+        b_right += PANEL_STEP;
         _tile_dpbf16ps(0, 4, 6);
+        fetch_tile(a + a_ahead, a_row);
         _tile_dpbf16ps(1, 4, 7);
-        _tile_stream_loadd(4, a, tile_row);
+        _tile_loadd(4, a, a_row);
+        fetch_tile(b + PANEL_AHEAD, PANEL_ROW);
         _tile_dpbf16ps(2, 5, 6);
-        _tile_loadd(6, b, tile_row);
+        _tile_loadd(6, b, PANEL_ROW);
+        fetch_tile(a_below + a_ahead, a_row);
         _tile_dpbf16ps(3, 5, 7);
-        _tile_stream_loadd(5, a + TILE, tile_row);
-        _tile_loadd(7, b + TILE, tile_row);
+        _tile_loadd(5, a_below, a_row);
+        _tile_loadd(7, b_right, PANEL_ROW);
+        fetch_tile(b_right + PANEL_AHEAD, PANEL_ROW);
     }
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
@@ -181,22 +230,75 @@ static __attribute__((noinline)) void multiply(int64_t k, const void *panel_a, c
     _tile_stored(3, below + SIDE, row);
 }
 
-/* The same panels with AVX512-BF16. */
+static __attribute__((noinline)) void multiply(int64_t k, const void *panel_a, const void *panel_b, float *c,
+                                               int64_t c_row, bool add, const void *ahead)
+{
+    multiply_tiles(k, panel_a, PANEL_ROW, PANEL_STEP, panel_b, c, c_row, add, ahead);
+}
+
+static __attribute__((noinline)) void multiply_rows(int64_t k, const void *a, int64_t a_row, const void *panel_b,
+                                                    float *c, int64_t c_row, bool add, const void *ahead)
+{
+    multiply_tiles(k, a, (long)a_row * (long)sizeof(uint16_t), PANEL_ROW, panel_b, c, c_row, add, ahead);
+}
+
+/* The same with AVX512-BF16. Elements of A: from one row to the next, from one step to the next. */
+static void multiply_pairs_of(int64_t k, const uint16_t *rows, int64_t a_row, int64_t a_step, const void *panel_b,
+                              float *c, int64_t c_row, bool add)
+{
+    for (int64_t i = 0; i < (int64_t)2 * ROWS; i++) {
+        float *to = c + i / 2 * c_row + i % 2 * SIDE;
+        vf sum = add ? v_load(to) : v_set(0.0f);
+        const uint16_t *a = rows + i / 2 * a_row;
+        const int *b = (const int *)panel_b + i % 2 * (TILE / 2);
+        for (int64_t l = 0; l < k; l += DEPTH, a += a_step, b += BOTH / 2) {
+            for (int64_t pair = 0; pair < SIDE; pair++) {
+                int both;
+                memcpy(&both, a + 2 * pair, sizeof both);
+                sum = _mm512_dpbf16_ps(sum, (__m512bh)_mm512_set1_epi32(both),
+                                       (__m512bh)_mm512_loadu_si512(b + pair * SIDE));
+            }
+        }
+        v_store(to, sum);
+    }
+}
+
 static void multiply_pairs(int64_t k, const void *panel_a, const void *panel_b, float *c, int64_t c_row, bool add,
                            const void *ahead)
 {
     (void)ahead;
-    for (int64_t i = 0; i < (int64_t)2 * ROWS; i++) {
-        float *to = c + i / 2 * c_row + i % 2 * SIDE;
-        vf sum = add ? v_load(to) : v_set(0.0f);
-        const int *a = (const int *)panel_a + i / 2 * SIDE, *b = (const int *)panel_b + i % 2 * (TILE / 2);
-        for (int64_t l = 0; l < k; l += DEPTH, a += BOTH / 2, b += BOTH / 2) {
-            for (int64_t pair = 0; pair < SIDE; pair++)
-                sum = _mm512_dpbf16_ps(sum, (__m512bh)_mm512_set1_epi32(a[pair]),
-                                       (__m512bh)_mm512_loadu_si512(b + pair * SIDE));
-        }
-        v_store(to, sum);
+    multiply_pairs_of(k, panel_a, DEPTH, BOTH, panel_b, c, c_row, add);
+}
+
+static void multiply_rows_of_pairs(int64_t k, const void *a, int64_t a_row, const void *panel_b, float *c,
+                                   int64_t c_row, bool add, const void *ahead)
+{
+    (void)ahead;
+    multiply_pairs_of(k, a, a_row, DEPTH, panel_b, c, c_row, add);
+}
+
+/* One instruction rounds a row of C, as put_tile does but for denormal numbers, which it takes for 0. */
+static bool put(const sl_tile_result *r)
+{
+    enum { DENORMAL = 0x20 };
+    const float *sums = r->sums;
+    uint16_t *c = r->c;
+    vf bias[2] = { v_set(0.0f), v_set(0.0f) };
+    __mmask16 denormal = 0;
+    if (r->bias) {
+        bias[0] = v_load(r->bias);
+        bias[1] = v_load(r->bias + SIDE);
     }
+    for (int i = 0; i < ROWS; i++, sums += r->sums_row, c += r->c_row) {
+        vf first = v_load(sums), second = v_load(sums + SIDE);
+        if (r->bias) {
+            first = v_add(first, bias[0]);
+            second = v_add(second, bias[1]);
+        }
+        denormal |= _mm512_fpclass_ps_mask(first, DENORMAL) | _mm512_fpclass_ps_mask(second, DENORMAL);
+        _mm512_storeu_si512(c, (__m512i)_mm512_cvtne2ps_pbh(second, first));
+    }
+    return !denormal;
 }
 
 const sl_tile sl_tile_amx = {
@@ -205,10 +307,12 @@ const sl_tile sl_tile_amx = {
     .rows = ROWS,
     .columns = COLUMNS,
     .depth = DEPTH,
-    .block_k = 1536,
+    .block_k = 2048,
     .pack_a = pack_a,
     .pack_b = pack_b,
     .multiply = multiply,
+    .multiply_rows = multiply_rows,
+    .put = put,
     .begin = begin,
     .end = end,
 };
@@ -219,10 +323,12 @@ const sl_tile sl_tile_amx_emulated = {
     .rows = ROWS,
     .columns = COLUMNS,
     .depth = DEPTH,
-    .block_k = 1536,
+    .block_k = 2048,
     .pack_a = pack_a,
     .pack_b = pack_b,
     .multiply = multiply_pairs,
+    .multiply_rows = multiply_rows_of_pairs,
+    .put = put,
 };
 
 /* ---- Trial ----------------------------------------------------------------------------------- */
