@@ -10,8 +10,9 @@
 extern "C" {
 #endif
 
-typedef struct cuda_blas cuda_blas; /* blas.c */
-typedef struct cuda_dnn cuda_dnn;   /* dnn.c */
+typedef struct cuda_blas cuda_blas;     /* blas.c */
+typedef struct cuda_dnn cuda_dnn;       /* dnn.c */
+typedef struct cuda_clears cuda_clears; /* clears.c */
 
 /* What a kernel found wrong in its data: an index out of range. Lies in memory that host and device see; the first one
  * to find something takes the lock, which is in device memory. */
@@ -46,6 +47,7 @@ typedef struct cuda_run {
     int multiprocessors;
     cuda_blas *blas;
     cuda_dnn *dnn;
+    cuda_clears *clears; /* of the capture that may be under way; NULL: none is */
 } cuda_run;
 
 /* SL_OK, or CUDA's own words with what failed. */
