@@ -130,19 +130,24 @@ static bool is_ours(const cuda_clears *clears, const struct cudaMemsetParams *se
     return false;
 }
 
-/* Takes the node out of the graph if it clears words of ours. */
+/* Takes the node out of the graph if it clears words of ours; else a kernel takes its place. */
 static sl_status change_node(const cuda_clears *clears, cudaGraph_t graph, cudaGraphNode_t node, int *cleared)
 {
     sl_status status = SL_OK;
     enum cudaGraphNodeType type;
     struct cudaMemsetParams set;
     neighbors around;
+    cudaGraphNode_t fill = NULL;
     if (cudaGraphNodeGetType(node, &type) != cudaSuccess || type != cudaGraphNodeTypeMemset ||
-        cudaGraphMemsetNodeGetParams(node, &set) != cudaSuccess || !is_ours(clears, &set) ||
-        !find_neighbors(node, &around))
+        cudaGraphMemsetNodeGetParams(node, &set) != cudaSuccess || !find_neighbors(node, &around))
         return SL_OK;
-    SL_TRY(add_edges(graph, around.before, around.before_count, around.behind, around.behind_count));
-    ++*cleared;
+    if (is_ours(clears, &set)) {
+        SL_TRY(add_edges(graph, around.before, around.before_count, around.behind, around.behind_count));
+        ++*cleared;
+    } else {
+        SL_TRY(cuda_check(cuda_add_fill(graph, around.before, around.before_count, &set, &fill), "change a graph"));
+        SL_TRY(add_edges(graph, &fill, 1, around.behind, around.behind_count));
+    }
     SL_TRY(cuda_check(cudaGraphDestroyNode(node), "change a graph"));
 done:
     return status;
@@ -175,7 +180,7 @@ static sl_status clear_first(const cuda_clears *clears, cudaGraph_t graph)
     for (const clear_block *block = clears->blocks; block; block = block->next) {
         const struct cudaMemsetParams set = { .dst = block->data, .elementSize = 1, .width = block->used, .height = 1 };
         cudaGraphNode_t clear = NULL;
-        SL_TRY(cuda_check(cudaGraphAddMemsetNode(&clear, graph, NULL, 0, &set), "change a graph"));
+        SL_TRY(cuda_check(cuda_add_fill(graph, NULL, 0, &set, &clear), "change a graph"));
         SL_TRY(add_edges(graph, &clear, 1, roots, count));
     }
 done:

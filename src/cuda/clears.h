@@ -1,6 +1,6 @@
 /* Nodes of a captured graph that clear memory. Each takes as long as starting a copy engine, and nothing runs beside it.
  * cuBLASLt puts one before most products, for a word that counts tiles: here every product of a capture gets other words, and
- * one node clears them all as the graph begins. */
+ * one node clears them all as the graph begins. Kernels take the place of the rest. */
 #ifndef SL_CUDA_CLEARS_H
 #define SL_CUDA_CLEARS_H
 

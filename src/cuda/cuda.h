@@ -56,6 +56,10 @@ sl_status cuda_check(cudaError_t error, const char *what);
 /* Device memory to device memory, in the order of the stream. */
 cudaError_t cuda_copy_bytes(void *to, const void *from, size_t bytes, int multiprocessors, cudaStream_t stream);
 
+/* A node of a graph that does what a memset node does, but by a kernel. */
+cudaError_t cuda_add_fill(cudaGraph_t graph, const cudaGraphNode_t *before, size_t count,
+                          const struct cudaMemsetParams *set, cudaGraphNode_t *out);
+
 /* ---- Kernels: each gives its call to the stream --------------------------------------------- */
 
 typedef sl_status (*cuda_kernel)(const cuda_run *run);
