@@ -1,5 +1,4 @@
 /* Captured work of a stream as a CUDA graph. */
-#include "cuda/clears.h"
 #include "cuda/device.h"
 
 #include "base/alloc.h"
@@ -7,26 +6,21 @@
 typedef struct cuda_capture {
     sl_capture head;
     cudaGraphExec_t graph;
-    cuda_clears *clears;
 } cuda_capture;
 
-static cuda_device *device_of(const sl_stream *stream)
+static const cuda_device *device_of(const sl_stream *stream)
 {
-    return (cuda_device *)stream->device;
+    return (const cuda_device *)stream->device;
 }
 
 /* Other threads may use the device meanwhile: only this one may not wait or allocate. */
 sl_status cuda_capture_begin(sl_stream *stream)
 {
-    sl_status status = SL_OK;
-    cudaStream_t own = ((cuda_stream *)stream)->stream;
-    SL_TRY(cuda_select(device_of(stream)));
-    cuda_clears_destroy(device_of(stream)->clears); /* of a capture that was never ended */
-    device_of(stream)->clears = NULL;
-    SL_TRY(cuda_check(cudaStreamBeginCapture(own, cudaStreamCaptureModeThreadLocal), "begin a capture"));
-    device_of(stream)->clears = cuda_clears_create(own);
-done:
-    return status;
+    sl_status status = cuda_select(device_of(stream));
+    if (status != SL_OK)
+        return status;
+    return cuda_check(cudaStreamBeginCapture(((cuda_stream *)stream)->stream, cudaStreamCaptureModeThreadLocal),
+                      "begin a capture");
 }
 
 /* Makes the graph ready to be launched, its upload to the device included. */
@@ -56,9 +50,6 @@ sl_status cuda_capture_end(sl_stream *stream, sl_capture **out)
     SL_TRY(cuda_check(cudaStreamEndCapture(((cuda_stream *)stream)->stream, &graph), "end a capture"));
     SL_TRY(SL_NEW(capture));
     capture->head.stream = stream;
-    capture->clears = device_of(stream)->clears;
-    device_of(stream)->clears = NULL;
-    SL_TRY(cuda_clears_join(capture->clears, graph));
     SL_TRY(instantiate(capture, graph));
     *out = &capture->head;
     capture = NULL;
@@ -82,8 +73,7 @@ sl_status cuda_capture_launch(sl_capture *head)
 void cuda_capture_destroy(sl_capture *head)
 {
     cuda_capture *capture = (cuda_capture *)head;
-    if (cuda_select(device_of(head->stream)) == SL_OK && capture->graph)
+    if (capture->graph && cuda_select(device_of(head->stream)) == SL_OK)
         (void)cudaGraphExecDestroy(capture->graph);
-    cuda_clears_destroy(capture->clears);
     sl_free(capture);
 }

@@ -1,8 +1,6 @@
 /* A GPU as a device: opening it and its memory. */
 #include "cuda/device.h"
 
-#include "cuda/clears.h"
-
 #include "base/alloc.h"
 
 #include <stdio.h>
@@ -37,7 +35,6 @@ static void cuda_close(sl_device *head)
 {
     cuda_device *device = (cuda_device *)head;
     (void)!cuda_select(device);
-    cuda_clears_destroy(device->clears);
     cuda_dnn_destroy(device->dnn);
     cuda_blas_destroy(device->blas);
     cudaFree(device->fault_lock);

@@ -24,8 +24,7 @@ typedef struct cuda_device {
     pthread_mutex_t lock; /* for blocks */
     cuda_block *blocks;
     cuda_blas *blas;
-    cuda_dnn *dnn;       /* NULL: cuDNN is not installed */
-    cuda_clears *clears; /* of the capture under way */
+    cuda_dnn *dnn; /* NULL: cuDNN is not installed */
 } cuda_device;
 
 typedef struct cuda_stream {

@@ -52,8 +52,7 @@ static cuda_run run_of(sl_stream *stream, const sl_kernel_call *call)
         .reporter = { .fault = device->fault, .lock = device->fault_lock, .op = (int32_t)call->op, .node = call->node },
         .multiprocessors = device->properties.multiProcessorCount,
         .blas = device->blas,
-        .dnn = device->dnn,
-        .clears = device->clears
+        .dnn = device->dnn
     };
 }
 
