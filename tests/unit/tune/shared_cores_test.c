@@ -115,6 +115,14 @@ static double draw(double low, double high)
     return low + (high - low) * (double)(seed >> 11) * 0x1p-53;
 }
 
+static void draw_stages(int count, sl_stage_cost *costs, double *hops)
+{
+    for (int s = 0; s < count; s++) {
+        costs[s] = (sl_stage_cost){ .f = draw(0.5, 2), .i = draw(0.5, 2), .w = draw(0.5, 2), .b = draw(1, 4) };
+        hops[s] = draw(0, 0.5);
+    }
+}
+
 static void ranks_that_share_cores_take_as_long_as_in_small_ticks(void **state)
 {
     (void)state;
@@ -133,10 +141,7 @@ static void ranks_that_share_cores_take_as_long_as_in_small_ticks(void **state)
             .name = kinds[kind].name, .ranks = ranks, .microbatches = 8, .stages_per_rank = kinds[kind].chunks
         };
         assert_int_equal(sl_schedule_generate(&options, &schedule), SL_OK);
-        for (int s = 0; s < count; s++) {
-            costs[s] = (sl_stage_cost){ .f = draw(0.5, 2), .i = draw(0.5, 2), .w = draw(0.5, 2), .b = draw(1, 4) };
-            hops[s] = draw(0, 0.5);
-        }
+        draw_stages(count, costs, hops);
         const tune_stages stages = { .count = count,
                                      .costs = costs,
                                      .hops = hops,
@@ -211,10 +216,7 @@ static void bound_ranks_take_as_long_as_in_small_ticks(void **state)
             .name = kinds[kind].name, .ranks = ranks, .microbatches = 8, .stages_per_rank = kinds[kind].chunks
         };
         assert_int_equal(sl_schedule_generate(&options, &schedule), SL_OK);
-        for (int s = 0; s < count; s++) {
-            costs[s] = (sl_stage_cost){ .f = draw(0.5, 2), .i = draw(0.5, 2), .w = draw(0.5, 2), .b = draw(1, 4) };
-            hops[s] = draw(0, 0.5);
-        }
+        draw_stages(count, costs, hops);
         const tune_stages stages = {
             .count = count, .costs = costs, .hops = hops, .crowded = round % 2 ? draw(1, 1.5) : 0, .waking = 2
         };
