@@ -36,8 +36,9 @@ static sl_status add_layers(step_gemms *gemms, const sl_stage_program *program, 
             continue;
         SL_TRY(sl_runtime_find_param(runtime, program->info.params[place->index].name, &param));
         layer *l = &gemms->layers[gemms->count++];
-        l->w = param->data;
-        l->dw = param->grad;
+        const sl_meta *whole = &step->inputs[1].meta; /* of several parameters that lie side by side, perhaps */
+        l->w = (sl_view){ param->data.data, *whole };
+        l->dw = (sl_view){ param->grad.data, sl_meta_make(param->grad.meta.dtype, 2, whole->shape.dims) };
         l->transpose_w = step->attrs.transpose_w;
         l->in = l->w.meta.shape.dims[l->transpose_w ? 1 : 0];
         l->out = l->w.meta.shape.dims[l->transpose_w ? 0 : 1];

@@ -39,6 +39,10 @@ awk -v s="$(field step_s)" -v a="$(field gemm_ms)" -v b="$(field attention_ms)" 
     'BEGIN { e = 1e3 * s - a - b - c - d; exit !(e < 1e-6 && -e < 1e-6) }' || fail "the parts are not the step"
 run 0 "$SLUICE" bench step --preset llama-1.1b "${small[@]}" --format json
 [ "$(field parameters)" -gt 0 ] || fail "no Llama"
+# All weights are multiplied, those of layers that share an input, too: all but the embedding and five norms.
+awk -v p="$(field parameters)" -v s="$(field gemm_s)" -v g="$(field gemm_gflops)" \
+    'BEGIN { all = 6 * 2 * 16 * (p - 64 * 32 - 5 * 32); d = 1e9 * s * g / all - 1; exit !(d < 1e-6 && -d < 1e-6) }' ||
+    fail "the products are not those of all linear layers"
 run 2 "$SLUICE" bench step --batch 0
 run 2 "$SLUICE" bench step --format yaml
 run 1 "$SLUICE" bench step --embd 30 --heads 4
