@@ -40,6 +40,7 @@ sl_program_options step_program_options(const step_options *options)
 {
     return (sl_program_options){ .grad_dtype = &grad_dtype,
                                  .pack_weights = options->microbatches > 1 && !options->unpacked,
+                                 .beside_flops = strcmp(options->device, "cpu") != 0 ? SL_GPU_BESIDE_FLOPS : 0,
                                  .fusion = options->unfused ? SL_FUSION_NONE : SL_FUSION_AUTO };
 }
 

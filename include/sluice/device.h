@@ -53,6 +53,9 @@ SL_API const sl_gpu_model *sl_device_get_model(const sl_device *device);
 #define SL_GPU_REACHED_BYTES 0.86
 /* The least time of an op in a step, in seconds, on an H200: one to four kernels, however little they do. */
 #define SL_GPU_KERNEL_SECONDS 4.5e-6
+/* Gradients of weights with so many operations are worth a second stream (sl_program_options.beside_flops): 0.3 ms on an
+ * H200. */
+#define SL_GPU_BESIDE_FLOPS 2e11
 /* Between a GPU and pinned memory of the host, one way, over PCIe. */
 #define SL_GPU_HOST_BYTES_PER_S 40e9
 

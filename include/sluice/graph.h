@@ -285,6 +285,9 @@ typedef struct SL_NAMED_FIELDS sl_program_options {
     /* Products can use parameters that sl_stage_program_pack has packed for them, once for all microbatches that see the
      * same values. Takes packed_bytes of memory, as much as the parameters or twice as much; changes no bit. */
     bool pack_weights;
+    /* B's gradients of the weights of linear layers that take at least so many operations can run beside the rest of B
+     * (sl_bindings.beside); 0: none. What they read stays in memory for longer; changes no bit. */
+    double beside_flops;
     sl_fusion fusion;
 } sl_program_options;
 
@@ -336,6 +339,14 @@ typedef struct sl_program_info {
     sl_cost cost[SL_PHASE_COUNT];
 } sl_program_info;
 
+/* A second stream, for instructions that nobody waits for soon. */
+#define SL_BESIDE_EVENTS 8
+typedef struct sl_beside {
+    sl_stream *stream;
+    sl_event *parted;                 /* what it waits for */
+    sl_event *done[SL_BESIDE_EVENTS]; /* what others wait for, in turn */
+} sl_beside;
+
 /* Memory and context of one run. The program reads the arrays' pointers during the call only. */
 typedef struct sl_bindings {
     const void *const *params;
@@ -362,6 +373,9 @@ typedef struct sl_bindings {
     /* Optional: events of the device, one recorded before each instruction of the phase and one after the last
      * (instruction_count + 1). What lies between two of them is the time of an instruction; nothing is synchronized. */
     sl_event *const *events;
+    /* Optional, for B of a program whose options say so; not with the two before. When B has been given to its stream, that
+     * waits for all of it. */
+    const sl_beside *beside;
 } sl_bindings;
 
 /* Derives the programs of one stage for the kernels of the device. options may be NULL. */

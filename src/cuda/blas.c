@@ -1,6 +1,7 @@
 /* Products by cuBLASLt: which product a call is in its terms, and giving it to the stream. */
 #include "cuda/blas_problem.h"
 
+#include "cuda/clears.h"
 #include "cuda/device.h"
 
 #include "base/alloc.h"
@@ -259,6 +260,11 @@ sl_status cuda_blas_multiply(const cuda_run *run, const cuda_product_args *args,
     SL_TRY(cuda_blas_describe(&problem));
     SL_TRY(cuda_blas_choose(run->blas, &problem, bytes, run->stream, &choice));
     if (choice->usable) {
+        void *clears = cuda_clears_take(run->device, run->stream, choice->workspace);
+        if (clears) {
+            workspace = clears;
+            bytes = choice->workspace;
+        }
         SL_TRY(cuda_blas_check(
             cuda_blas_start(run->blas->handle, &problem, &choice->algorithm, workspace, bytes, run->stream),
             "multiply"));

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { CANDIDATES = 8, ROUNDS = 3, RUNS = 2, ALGORITHM_WORDS = sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t) };
+enum { CANDIDATES = 8, ROUNDS = 8, RUNS = 2, ALGORITHM_WORDS = sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t) };
 
 /* ---- Proposals ------------------------------------------------------------------------------- */
 
@@ -220,15 +220,16 @@ static bool read_algorithm(const char *value, cublasLtMatmulAlgo_t *out)
 
 /* A saved algorithm runs the problem in the workspace, and adds up parts in order if it has any. */
 static bool is_sound(const cuda_blas *blas, const blas_problem *problem, const cublasLtMatmulAlgo_t *algorithm,
-                     size_t bytes)
+                     size_t bytes, size_t *needed)
 {
     cublasLtMatmulHeuristicResult_t result;
     uint32_t reduction = 0;
     size_t written = 0;
-    return cublasLtMatmulAlgoCheck(blas->handle, problem->description, problem->layouts[0], problem->layouts[1],
-                                   problem->layouts[2], problem->layouts[2], algorithm,
-                                   &result) == CUBLAS_STATUS_SUCCESS &&
-           result.state == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= bytes &&
+    if (cublasLtMatmulAlgoCheck(blas->handle, problem->description, problem->layouts[0], problem->layouts[1],
+                                problem->layouts[2], problem->layouts[2], algorithm, &result) != CUBLAS_STATUS_SUCCESS)
+        return false;
+    *needed = result.workspaceSize;
+    return result.state == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= bytes &&
            cublasLtMatmulAlgoConfigGetAttribute(algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &reduction,
                                                 sizeof reduction, &written) == CUBLAS_STATUS_SUCCESS &&
            (reduction == CUBLASLT_REDUCTION_SCHEME_NONE || reduction == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
@@ -240,7 +241,8 @@ static bool take_saved(const cuda_blas *blas, const blas_problem *problem, size_
     const char *value = cuda_host->choices_get(blas->saved, key_of(&problem->shape, key));
     if (!value)
         return false;
-    choice->usable = read_algorithm(value, &choice->algorithm) && is_sound(blas, problem, &choice->algorithm, bytes);
+    choice->usable = read_algorithm(value, &choice->algorithm) &&
+                     is_sound(blas, problem, &choice->algorithm, bytes, &choice->workspace);
     cuda_host->log(choice->usable ? SL_LOG_DEBUG : SL_LOG_WARN, "product %s: the saved algorithm is %s", key,
                    choice->usable ? "taken" : "not one of this cuBLASLt, and ignored");
     return choice->usable;
@@ -280,6 +282,7 @@ static sl_status find_algorithm(cuda_blas *blas, const blas_problem *problem, si
     if (timed)
         chosen = fastest(blas, problem, found, count, bytes, stream);
     choice->algorithm = found[chosen < 0 ? 0 : chosen].algo;
+    choice->workspace = found[chosen < 0 ? 0 : chosen].workspaceSize;
     choice->usable = true;
     if (timed && chosen >= 0)
         save_choice(blas, choice);

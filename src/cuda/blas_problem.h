@@ -19,6 +19,7 @@ typedef struct blas_choice {
     blas_shape shape;
     bool usable;
     cublasLtMatmulAlgo_t algorithm;
+    size_t workspace; /* that the algorithm needs */
     struct blas_choice *next;
 } blas_choice;
 

@@ -1,4 +1,5 @@
 /* Captured work of a stream as a CUDA graph. */
+#include "cuda/clears.h"
 #include "cuda/device.h"
 
 #include "base/alloc.h"
@@ -6,21 +7,24 @@
 typedef struct cuda_capture {
     sl_capture head;
     cudaGraphExec_t graph;
+    cuda_clears *clears;
 } cuda_capture;
 
-static const cuda_device *device_of(const sl_stream *stream)
+static cuda_device *device_of(const sl_stream *stream)
 {
-    return (const cuda_device *)stream->device;
+    return (cuda_device *)stream->device;
 }
 
 /* Other threads may use the device meanwhile: only this one may not wait or allocate. */
 sl_status cuda_capture_begin(sl_stream *stream)
 {
-    sl_status status = cuda_select(device_of(stream));
-    if (status != SL_OK)
-        return status;
-    return cuda_check(cudaStreamBeginCapture(((cuda_stream *)stream)->stream, cudaStreamCaptureModeThreadLocal),
-                      "begin a capture");
+    sl_status status = SL_OK;
+    cudaStream_t own = ((cuda_stream *)stream)->stream;
+    SL_TRY(cuda_select(device_of(stream)));
+    SL_TRY(cuda_check(cudaStreamBeginCapture(own, cudaStreamCaptureModeThreadLocal), "begin a capture"));
+    cuda_clears_begin(device_of(stream), own);
+done:
+    return status;
 }
 
 /* Makes the graph ready to be launched, its upload to the device included. */
@@ -47,9 +51,11 @@ sl_status cuda_capture_end(sl_stream *stream, sl_capture **out)
     cudaGraph_t graph = NULL;
     cuda_capture *capture = NULL;
     SL_TRY(cuda_select(device_of(stream)));
-    SL_TRY(cuda_check(cudaStreamEndCapture(((cuda_stream *)stream)->stream, &graph), "end a capture"));
     SL_TRY(SL_NEW(capture));
     capture->head.stream = stream;
+    capture->clears = cuda_clears_end(device_of(stream), ((cuda_stream *)stream)->stream);
+    SL_TRY(cuda_check(cudaStreamEndCapture(((cuda_stream *)stream)->stream, &graph), "end a capture"));
+    SL_TRY(cuda_clears_join(capture->clears, graph));
     SL_TRY(instantiate(capture, graph));
     *out = &capture->head;
     capture = NULL;
@@ -73,7 +79,8 @@ sl_status cuda_capture_launch(sl_capture *head)
 void cuda_capture_destroy(sl_capture *head)
 {
     cuda_capture *capture = (cuda_capture *)head;
-    if (capture->graph && cuda_select(device_of(head->stream)) == SL_OK)
+    if (cuda_select(device_of(head->stream)) == SL_OK && capture->graph)
         (void)cudaGraphExecDestroy(capture->graph);
+    cuda_clears_destroy(capture->clears);
     sl_free(capture);
 }

@@ -10,8 +10,9 @@
 extern "C" {
 #endif
 
-typedef struct cuda_blas cuda_blas; /* blas.c */
-typedef struct cuda_dnn cuda_dnn;   /* dnn.c */
+typedef struct cuda_blas cuda_blas;     /* blas.c */
+typedef struct cuda_dnn cuda_dnn;       /* dnn.c */
+typedef struct cuda_device cuda_device; /* device.c */
 
 /* What a kernel found wrong in its data: an index out of range. Lies in memory that host and device see; the first one
  * to find something takes the lock, which is in device memory. */
@@ -46,6 +47,7 @@ typedef struct cuda_run {
     int multiprocessors;
     cuda_blas *blas;
     cuda_dnn *dnn;
+    cuda_device *device;
 } cuda_run;
 
 /* SL_OK, or CUDA's own words with what failed. */
@@ -53,6 +55,10 @@ sl_status cuda_check(cudaError_t error, const char *what);
 
 /* Device memory to device memory, in the order of the stream. */
 cudaError_t cuda_copy_bytes(void *to, const void *from, size_t bytes, int multiprocessors, cudaStream_t stream);
+
+/* A node of a graph that does what a memset node does, but by a kernel. */
+cudaError_t cuda_add_fill(cudaGraph_t graph, const cudaGraphNode_t *before, size_t count,
+                          const struct cudaMemsetParams *set, cudaGraphNode_t *out);
 
 /* ---- Kernels: each gives its call to the stream --------------------------------------------- */
 

@@ -1,6 +1,8 @@
 /* A GPU as a device: opening it and its memory. */
 #include "cuda/device.h"
 
+#include "cuda/clears.h"
+
 #include "base/alloc.h"
 
 #include <stdio.h>
@@ -35,6 +37,7 @@ static void cuda_close(sl_device *head)
 {
     cuda_device *device = (cuda_device *)head;
     (void)!cuda_select(device);
+    cuda_clears_close(device);
     cuda_dnn_destroy(device->dnn);
     cuda_blas_destroy(device->blas);
     cudaFree(device->fault_lock);

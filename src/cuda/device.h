@@ -15,17 +15,22 @@ typedef struct cuda_block {
     struct cuda_block *next;
 } cuda_block;
 
-typedef struct cuda_device {
+typedef struct cuda_clears cuda_clears;           /* clears.c */
+typedef struct cuda_clear_block cuda_clear_block; /* the same */
+
+struct cuda_device {
     sl_device head;
     int index;
     struct cudaDeviceProp properties;
     cuda_fault *fault; /* host memory that the device sees */
     int32_t *fault_lock;
-    pthread_mutex_t lock; /* for blocks */
+    pthread_mutex_t lock; /* for all blocks and clears */
     cuda_block *blocks;
     cuda_blas *blas;
-    cuda_dnn *dnn; /* NULL: cuDNN is not installed */
-} cuda_device;
+    cuda_dnn *dnn;                  /* NULL: cuDNN is not installed */
+    cuda_clears *clears;            /* of the captures under way */
+    cuda_clear_block *clear_blocks; /* that no capture has */
+};
 
 typedef struct cuda_stream {
     sl_stream head;

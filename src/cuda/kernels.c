@@ -45,14 +45,15 @@ static const cuda_kernel kernels[SL_OP_COUNT] = {
 
 static cuda_run run_of(sl_stream *stream, const sl_kernel_call *call)
 {
-    const cuda_device *device = (const cuda_device *)stream->device;
+    cuda_device *device = (cuda_device *)stream->device;
     return (cuda_run){
         .stream = ((cuda_stream *)stream)->stream,
         .call = call,
         .reporter = { .fault = device->fault, .lock = device->fault_lock, .op = (int32_t)call->op, .node = call->node },
         .multiprocessors = device->properties.multiProcessorCount,
         .blas = device->blas,
-        .dnn = device->dnn
+        .dnn = device->dnn,
+        .device = device
     };
 }
 

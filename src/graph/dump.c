@@ -152,7 +152,7 @@ static void dump_phase(const sl_stage_program *program, sl_phase phase, FILE *fi
             fputs(k ? "; " : "", file);
             dump_operand(places, &step->inputs[k], file);
         }
-        fprintf(file, ")%s  # %s\n", step->is_done ? " (nothing to do)" : "",
+        fprintf(file, ")%s%s  # %s\n", step->is_done ? " (nothing to do)" : "", step->beside ? " (beside)" : "",
                 program->node_names[step->node] ? program->node_names[step->node] : "outputs");
     }
 }

@@ -47,7 +47,10 @@ typedef struct sl_instruction {
      * (whole). The plan lets both share memory, or copies prior to whole first. Absent elsewhere. */
     sl_operand priors[SL_OP_OUTPUTS], wholes[SL_OP_OUTPUTS];
     /* Set by the plan: */
-    int time;                             /* step of the timeline; copies of priors have that of what they serve */
+    int time;    /* step of the timeline; copies of priors have that of what they serve */
+    int until;   /* the step before which it must be done; that of its own time if it runs in order */
+    bool beside; /* it can run beside the steps before that one */
+    int awaits;  /* how many of those that run beside others must be done before it */
     size_t scratch_offset, scratch_bytes; /* of the kernel, within the phase's scratch */
     size_t packed_offset, packed_bytes;   /* of input 1, within the region of packed weights; 0 bytes: not packed */
     uint32_t starts;                      /* bit i: output i is the phase's first of a parameter's whole gradient */
@@ -83,6 +86,7 @@ typedef struct sl_lowering {
     const sl_graph *graph;
     const sl_stage_part *part;
     bool forward_only;
+    double beside_flops;        /* gradients of weights with so many operations can run beside the rest of B; 0: none */
     const sl_dtype *grad_dtype; /* of the gradients of parameters; NULL: each has that of its parameter */
     sl_storage *storages;
     int storage_count;

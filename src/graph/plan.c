@@ -69,12 +69,17 @@ static sl_status list_phase(const sl_program_timeline *t, int start, int end, sl
                                           .outputs = { step->wholes[o] },
                                           .output_count = 1,
                                           .priors = { sl_operand_none() },
-                                          .time = i };
+                                          .time = i,
+                                          .until = i,
+                                          .awaits = t->awaits[i] };
             if (t->copies[i] >> o & 1u)
                 SL_TRY(append_step(device, copy, list));
         }
         sl_instruction timed = *step;
         timed.time = i;
+        timed.until = t->until[i];
+        timed.beside = t->beside[i];
+        timed.awaits = t->awaits[i];
         timed.is_done = copies_to_itself(t, step);
         SL_TRY(append_step(device, timed, list));
     }
@@ -148,7 +153,7 @@ static sl_status pack_scratch(const sl_program_timeline *t, sl_phase phase, sl_i
         blocks[count++] = (sl_block){ t->first[s], t->last[s], t->lowering->storages[s].bytes, 0 };
     }
     for (int i = 0; i < list->count; i++)
-        blocks[count + i] = (sl_block){ list->items[i].time, list->items[i].time, list->items[i].scratch_bytes, 0 };
+        blocks[count + i] = (sl_block){ list->items[i].time, list->items[i].until, list->items[i].scratch_bytes, 0 };
     SL_TRY(sl_pack_blocks(blocks, count + list->count, SL_DEVICE_ALIGNMENT, total));
     for (int i = 0; i < count; i++)
         places[root[i]] = (sl_program_place){ SL_HOME_SCRATCH, 0, blocks[i].offset };

@@ -236,6 +236,7 @@ sl_status sl_stage_program_create(const sl_partition *partition, int stage, sl_d
     sl_lowering lowering = { .graph = partition->graph,
                              .part = &partition->parts[stage],
                              .forward_only = options->forward_only,
+                             .beside_flops = options->beside_flops,
                              .grad_dtype = options->grad_dtype };
     SL_TRY(SL_NEW(program));
     SL_TRY(sl_arena_create(&program->arena));

@@ -136,6 +136,43 @@ done:
     return status;
 }
 
+/* ---- A second stream ------------------------------------------------------------------------- */
+
+/* How far the instructions beside others are. */
+typedef struct beside_walk {
+    const sl_beside *beside; /* NULL: all run in order */
+    int started, awaited;
+} beside_walk;
+
+static sl_status await_beside(beside_walk *walk, int count, sl_stream *stream)
+{
+    if (!walk->beside || count <= walk->awaited)
+        return SL_OK;
+    walk->awaited = count;
+    return sl_stream_wait(stream, walk->beside->done[(count - 1) % SL_BESIDE_EVENTS]);
+}
+
+/* The stream for an instruction. */
+static sl_status part(const beside_walk *walk, const sl_instruction *step, sl_stream *stream, sl_stream **out)
+{
+    sl_status status = SL_OK;
+    *out = stream;
+    if (!walk->beside || !step->beside)
+        return SL_OK;
+    SL_TRY(sl_event_record(walk->beside->parted, stream));
+    SL_TRY(sl_stream_wait(walk->beside->stream, walk->beside->parted));
+    *out = walk->beside->stream;
+done:
+    return status;
+}
+
+static sl_status finish_part(beside_walk *walk, const sl_instruction *step)
+{
+    if (!walk->beside || !step->beside)
+        return SL_OK;
+    return sl_event_record(walk->beside->done[walk->started++ % SL_BESIDE_EVENTS], walk->beside->stream);
+}
+
 sl_status sl_stage_program_run(const sl_stage_program *program, sl_phase phase, sl_stream *stream,
                                const sl_bindings *bindings)
 {
@@ -144,6 +181,7 @@ sl_status sl_stage_program_run(const sl_stage_program *program, sl_phase phase, 
         return sl_fail(SL_ERR_ARGUMENT, "no phase %d", (int)phase);
     const sl_instruction_list *list = &program->plan.phases[phase];
     const sl_program_place *places = phase == SL_PHASE_B ? program->plan.whole : program->plan.split;
+    beside_walk walk = { .beside = bindings->beside };
     SL_TRY(check_neighbors(program, bindings));
     if (bindings->overwrite_grads)
         SL_TRY(zero_unstarted(program, phase, stream, bindings));
@@ -151,10 +189,15 @@ sl_status sl_stage_program_run(const sl_stage_program *program, sl_phase phase, 
         const sl_instruction *step = &list->items[i];
         if (bindings->events)
             SL_TRY(sl_event_record(bindings->events[i], stream));
+        SL_TRY(await_beside(&walk, step->awaits, stream));
         if (step->is_done)
             continue;
         double start = bindings->node_seconds ? sl_now() : 0;
-        status = run_step(program, places, step, stream, bindings);
+        sl_stream *own = stream;
+        SL_TRY(part(&walk, step, stream, &own));
+        status = run_step(program, places, step, own, bindings);
+        if (status == SL_OK)
+            status = finish_part(&walk, step);
         if (status == SL_OK && bindings->node_seconds) {
             status = sl_stream_synchronize(stream);
             bindings->node_seconds[step->node] += sl_now() - start;

@@ -163,7 +163,14 @@ sl_status sl_program_timeline_make(const sl_lowering *lowering, bool split, sl_p
     SL_TRY(SL_NEW_ARRAY(t->home, storages));
     SL_TRY(SL_NEW_ARRAY(t->index, storages));
     SL_TRY(SL_NEW_ARRAY(t->copies, t->count));
+    SL_TRY(SL_NEW_ARRAY(t->beside, t->count));
+    SL_TRY(SL_NEW_ARRAY(t->until, t->count));
+    SL_TRY(SL_NEW_ARRAY(t->awaits, t->count));
     note_uses(t);
+    for (int i = 0; i < t->count; i++)
+        t->until[i] = i;
+    if (!split && lowering->beside_flops > 0)
+        SL_TRY(sl_program_timeline_find_beside(t));
     for (int i = 0; i < t->count; i++) {
         join_priors(t, i);
         join_in_place(t, i);
@@ -182,5 +189,8 @@ void sl_program_timeline_clear(sl_program_timeline *timeline)
     sl_free(timeline->home);
     sl_free(timeline->index);
     sl_free(timeline->copies);
+    sl_free(timeline->beside);
+    sl_free(timeline->until);
+    sl_free(timeline->awaits);
     *timeline = (sl_program_timeline){ 0 };
 }

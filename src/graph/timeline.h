@@ -17,6 +17,9 @@ typedef struct sl_program_timeline {
     sl_home *home;
     int *index;
     uint32_t *copies; /* by step; bit i: the prior of output i is to be copied first */
+    /* By step, see sl_instruction: */
+    bool *beside;
+    int *until, *awaits;
 } sl_program_timeline;
 
 /* F, I, W (split) or F, B. The timeline is to be cleared by the caller in any case. */
@@ -24,5 +27,8 @@ SL_MUST_CHECK sl_status sl_program_timeline_make(const sl_lowering *lowering, bo
 void sl_program_timeline_clear(sl_program_timeline *timeline);
 int sl_program_timeline_root(const sl_program_timeline *timeline, int storage);
 sl_phase sl_program_timeline_phase(const sl_program_timeline *timeline, int step); /* F, I or W; I stands for B, too */
+
+/* Finds the steps that can run beside others, and notes that what they use is needed for longer: beside.c. */
+SL_MUST_CHECK sl_status sl_program_timeline_find_beside(sl_program_timeline *timeline);
 
 #endif

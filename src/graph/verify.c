@@ -7,7 +7,9 @@
 typedef struct verify_walk {
     const sl_lowering *lowering;
     const sl_program_plan *plan;
-    bool *valid; /* by storage: written, and its memory not written by another since */
+    bool *valid;                   /* by storage: written, and its memory not written by another since */
+    const sl_instruction **beside; /* of the phase, those that run beside others, as far as they have been started */
+    int beside_count;
     size_t region_bytes[SL_HOME_SCRATCH + 1];
 } verify_walk;
 
@@ -130,6 +132,68 @@ static sl_status check_scratch(verify_walk *walk, const sl_program_place *places
     return SL_OK;
 }
 
+static bool scratch_overlaps(const verify_walk *walk, const sl_program_place *places, const sl_instruction *step,
+                             int storage)
+{
+    const sl_program_place *place = &places[storage];
+    return place->home == SL_HOME_SCRATCH && place->offset < step->scratch_offset + step->scratch_bytes &&
+           step->scratch_offset < place->offset + walk->lowering->storages[storage].bytes;
+}
+
+/* Whether what a step writes, its scratch included, touches the storage. */
+static bool writes_to(const verify_walk *walk, const sl_program_place *places, const sl_instruction *step, int storage)
+{
+    if (storage < 0)
+        return false;
+    for (int o = 0; o < step->output_count; o++) {
+        if (step->outputs[o].storage >= 0 && overlap(walk->lowering, places, step->outputs[o].storage, storage))
+            return true;
+    }
+    return scratch_overlaps(walk, places, step, storage);
+}
+
+/* Neither of two steps that run at the same time writes what the other uses. */
+static sl_status check_apart(const verify_walk *walk, const sl_program_place *places, const sl_instruction *step,
+                             const sl_instruction *other)
+{
+    for (int k = 0; k < step->input_count; k++) {
+        if (writes_to(walk, places, other, step->inputs[k].storage))
+            return violation(step, step->inputs[k].storage, "is read while a step beside writes it");
+    }
+    for (int k = 0; k < other->input_count; k++) {
+        if (writes_to(walk, places, step, other->inputs[k].storage))
+            return violation(step, other->inputs[k].storage, "is written while a step beside reads it");
+    }
+    for (int o = 0; o < other->output_count; o++) {
+        if (writes_to(walk, places, step, other->outputs[o].storage))
+            return violation(step, other->outputs[o].storage, "is written while a step beside writes it");
+    }
+    for (int o = 0; o < step->output_count; o++) {
+        int storage = step->outputs[o].storage;
+        if (storage >= 0 && scratch_overlaps(walk, places, other, storage))
+            return violation(step, storage, "is written while a step beside writes it");
+    }
+    if (step->scratch_bytes > 0 && other->scratch_bytes > 0 &&
+        step->scratch_offset < other->scratch_offset + other->scratch_bytes &&
+        other->scratch_offset < step->scratch_offset + step->scratch_bytes)
+        return violation(step, -1, "kernel scratch is that of a step beside");
+    return SL_OK;
+}
+
+/* Those beside run one after the other; all others run beside them. */
+static sl_status check_beside(verify_walk *walk, const sl_program_place *places, const sl_instruction *step, bool last)
+{
+    sl_status status = SL_OK;
+    if (step->awaits > walk->beside_count || (last && step->awaits < walk->beside_count))
+        return violation(step, -1, "waits for too many or too few steps beside");
+    for (int i = step->awaits; i < walk->beside_count && !step->beside; i++)
+        SL_TRY(check_apart(walk, places, step, walk->beside[i]));
+    if (step->beside)
+        walk->beside[walk->beside_count++] = step;
+done:
+    return status;
+}
+
 static sl_status walk_phase(verify_walk *walk, sl_phase phase, const sl_program_place *places)
 {
     sl_status status = SL_OK;
@@ -139,8 +203,10 @@ static sl_status walk_phase(verify_walk *walk, sl_phase phase, const sl_program_
         if (places[s].home == SL_HOME_SCRATCH)
             walk->valid[s] = false; /* dead between calls */
     }
+    walk->beside_count = 0;
     for (int i = 0; i < plan->phases[phase].count; i++) {
         const sl_instruction *step = &plan->phases[phase].items[i];
+        SL_TRY(check_beside(walk, places, step, i == plan->phases[phase].count - 1));
         SL_TRY(check_scratch(walk, places, step));
         for (int k = 0; k < step->input_count; k++)
             SL_TRY(check_read(walk, places, step, &step->inputs[k]));
@@ -182,6 +248,7 @@ sl_status sl_program_plan_verify(const sl_lowering *lowering, const sl_program_p
     walk.region_bytes[SL_HOME_SAVED_W] = plan->saved_w_bytes;
     walk.region_bytes[SL_HOME_KEPT] = plan->kept_bytes;
     SL_TRY(SL_NEW_ARRAY(walk.valid, plan->storage_count));
+    SL_TRY(SL_NEW_ARRAY(walk.beside, plan->phases[SL_PHASE_B].count));
     mark_given(&walk);
     SL_TRY(walk_phase(&walk, SL_PHASE_F, plan->split));
     SL_TRY(walk_phase(&walk, SL_PHASE_I, plan->split));
@@ -195,5 +262,6 @@ sl_status sl_program_plan_verify(const sl_lowering *lowering, const sl_program_p
     SL_TRY(walk_phase(&walk, SL_PHASE_B, plan->whole));
 done:
     sl_free(walk.valid);
+    sl_free(walk.beside);
     return status;
 }

@@ -125,6 +125,34 @@ static void destroy_halves(sl_halves *halves)
     sl_event_destroy(halves->joined);
 }
 
+/* ---- Parts of a B ---------------------------------------------------------------------------- */
+
+/* A rank that is alone on its GPU. Traces and costs are those of phases whose instructions follow each other. */
+static sl_status create_beside(sl_runtime *runtime)
+{
+    sl_status status = SL_OK;
+    sl_beside *beside = &runtime->lanes.captures.beside;
+    bool any = false;
+    for (int i = 0; i < runtime->stage_count; i++)
+        any = any || runtime->stages[i]->can_part;
+    if (!any || runtime->trace.capacity || runtime->wiring->rank_count > 1)
+        return SL_OK;
+    SL_TRY(sl_event_create(runtime->device, &beside->parted));
+    for (int i = 0; i < SL_BESIDE_EVENTS; i++)
+        SL_TRY(sl_event_create(runtime->device, &beside->done[i]));
+    SL_TRY(sl_stream_create(runtime->device, &beside->stream));
+done:
+    return status;
+}
+
+static void destroy_beside(sl_beside *beside)
+{
+    sl_stream_destroy(beside->stream);
+    sl_event_destroy(beside->parted);
+    for (int i = 0; i < SL_BESIDE_EVENTS; i++)
+        sl_event_destroy(beside->done[i]);
+}
+
 /* The second half. */
 static const sl_instr *find_next_run(const sl_instr *instr)
 {
@@ -143,7 +171,10 @@ sl_status sl_captures_part(sl_runtime *runtime, const sl_instr *instr, sl_run_co
 {
     sl_status status = SL_OK;
     sl_halves *halves = &runtime->lanes.halves;
-    if (!instr->beside || !halves->stream || !runtime->lanes.captures.capturing)
+    sl_captures *captures = &runtime->lanes.captures;
+    if (captures->capturing && captures->beside.stream && !instr->beside && !halves->apart)
+        context->beside = &captures->beside;
+    if (!instr->beside || !halves->stream || !captures->capturing)
         return SL_OK;
     const sl_instr *first = runtime->running->instrs, *second = find_next_run(instr);
     const sl_instr_order *orders = sl_lanes_order(runtime)->instrs;
@@ -207,6 +238,7 @@ sl_status sl_captures_create(sl_runtime *runtime)
     if (captures->off)
         return SL_OK;
     SL_TRY(create_halves(runtime));
+    SL_TRY(create_beside(runtime));
     for (int delivers = 0; delivers < 2; delivers++) {
         sl_program_order *train = &lanes->train[delivers], *eval = &lanes->eval[delivers];
         sl_captured *kinds = captures->kinds[delivers];
@@ -239,6 +271,7 @@ void sl_captures_destroy(sl_runtime *runtime)
         free_captured(&kinds[SL_CAPTURED_EVAL], lanes->eval[delivers].piece_count);
     }
     destroy_halves(&lanes->halves);
+    destroy_beside(&lanes->captures.beside);
 }
 
 void sl_captures_forget_update(sl_runtime *runtime)

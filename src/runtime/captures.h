@@ -41,6 +41,7 @@ typedef struct sl_halves {
 
 typedef struct sl_captures {
     bool off;
+    sl_beside beside; /* for what runs beside the rest of a B in a captured piece; stream NULL: nothing does */
     sl_captured kinds[2][SL_CAPTURED_COUNT]; /* the second for steps that deliver */
     int64_t steps[SL_CAPTURED_COUNT];        /* begun, the same on all ranks */
     int64_t step;                            /* of the running one's kind, from 0 */
@@ -64,7 +65,7 @@ void sl_captures_finish(sl_runtime *runtime);
 SL_MUST_CHECK sl_status sl_captures_enter(sl_runtime *runtime, const sl_instr *instr, bool *is_done);
 SL_MUST_CHECK sl_status sl_captures_leave(sl_runtime *runtime, const sl_instr *instr);
 
-/* Around a RUN that is not done yet. If it is the first half of an OVERLAP_F_B that is captured, *context gets the stream and
+/* Around a RUN that is not done yet. If it is captured, *context may get a second stream for parts of it. If it is the first half of an OVERLAP_F_B that is captured, *context gets the stream and
  * the scratch of its own; after the second half the stream of kernels goes on once both are done. */
 SL_MUST_CHECK sl_status sl_captures_part(sl_runtime *runtime, const sl_instr *instr, sl_run_context *context);
 SL_MUST_CHECK sl_status sl_captures_join(sl_runtime *runtime, const sl_instr *instr);

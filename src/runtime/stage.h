@@ -56,6 +56,7 @@ typedef struct sl_run_context {
     bool keep_grads;        /* this step adds to the gradients of the one before */
     bool fresh_grads;       /* but in other memory: what is there now does not count */
     bool training;
+    const sl_beside *beside; /* NULL: a phase runs in order */
 } sl_run_context;
 
 /* How a kind of stage runs and ends. */
@@ -84,6 +85,7 @@ struct sl_stage {
     bool can_split; /* I and W can run apart */
     bool can_train;
     bool can_capture; /* a phase gives the stream the same work in every step */
+    bool can_part;    /* B can give some of it to another stream */
 
     /* Bytes of the regions of one microbatch and of what a call needs, the largest over sizes. */
     size_t saved_i_bytes, saved_w_bytes, kept_bytes, scratch_bytes;

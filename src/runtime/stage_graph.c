@@ -45,6 +45,7 @@ static sl_status programs_run(sl_stage *stage, sl_phase phase, const sl_frame *f
         .scratch = context->scratch,
         .rng = context->rng,
         .step_rng = context->step_rng,
+        .beside = context->beside,
     };
     bindings.rng.sample_offset = frame->first_sample + (context->step_rng ? 0 : context->rng.sample_offset);
     if (sl_stage_program_info(own->program[frame->size])->packed_bytes == stage->packed_bytes)
@@ -197,6 +198,7 @@ static sl_status build(const sl_partition *const *partitions, int count, int ind
     stage->own = own;
     stage->size_count = count;
     stage->can_capture = true;
+    stage->can_part = options && options->beside_flops > 0;
     stage->can_train = stage->can_split = !(options && options->forward_only);
     for (int size = 0; size < count; size++)
         SL_TRY(take_program(stage, sl_stage_program_info(own->program[size]), size));

@@ -54,6 +54,7 @@ struct sl_train_plan {
     int unsharded;       /* full: stages of a rank whose weights are gathered at once */
     size_t offload;      /* bytes of the host for activations that lie idle */
     bool pack_weights;   /* packed once a step for all microbatches: if there are several, and if it fits */
+    bool beside;         /* gradients of weights run beside the rest of B: on one rank with a GPU, and if it fits */
 
     sl_pipeline *pipeline; /* of one replica */
     sl_plan_stage *stages;

@@ -108,7 +108,8 @@ sl_status sl_plan_build_stage(const sl_train_plan *plan, int s, sl_device *devic
     const sl_program_options options = { .recompute = plan->recompute.items,
                                          .recompute_count = (int)plan->recompute.count,
                                          .grad_dtype = &grad_dtype,
-                                         .pack_weights = plan->pack_weights };
+                                         .pack_weights = plan->pack_weights,
+                                         .beside_flops = plan->beside ? SL_GPU_BESIDE_FLOPS : 0 };
     SL_TRY(
         sl_stage_build((const sl_partition *const *)plan->partitions, plan->size_count, s, device, &options, &stage));
     sl_stage_describe(stage, &desc);
@@ -455,6 +456,25 @@ done:
     return status;
 }
 
+/* Stages and pipeline; what only saves time is left out if there is no memory for it. */
+static sl_status choose_memory(sl_train_plan *plan, sl_device *device, sl_arena *arena, stage_facts *facts)
+{
+    sl_status status = SL_OK;
+    const sl_train_config *config = plan->config;
+    plan->beside = sl_device_get_kind(device) == SL_DEVICE_CUDA && config->parallel.pp == 1 && config->parallel.dp == 1;
+    for (;; plan->beside = false) {
+        plan->pack_weights = sl_schedule_microbatches(plan->schedule) > 1;
+        SL_TRY(describe_stages(plan, device, arena, facts));
+        SL_TRY(choose_pipeline(plan, device, facts->descs));
+        if (!plan->beside || sl_train_plan_fits(plan))
+            return SL_OK;
+        sl_pipeline_destroy(plan->pipeline);
+        plan->pipeline = NULL;
+    }
+done:
+    return status;
+}
+
 /* ---- Time ------------------------------------------------------------------------------------ */
 
 static sl_status simulate(sl_train_plan *plan, sl_stage_cost *costs, const sl_rates *rates)
@@ -541,17 +561,15 @@ sl_status sl_plan_predict(sl_train_plan *plan, bool timed)
     SL_TRY(sl_arena_create(&arena));
     SL_TRY(sl_device_open(plan->device, &device_options, &device));
     plan->device_total = sl_device_get_memory(device).total;
-    plan->pack_weights = sl_schedule_microbatches(plan->schedule) > 1;
     plan->gpu = sl_device_get_model(device);
     if (timed)
         SL_TRY(sl_plan_measure_rates(device, (sl_dtype)config->precision.dtype, plan->sizes[0] * config->batch.seq,
                                      sl_nn_int(&plan->model, "n_embd", 1), &rates));
-    SL_TRY(describe_stages(plan, device, arena, &facts));
     plan->shard = config->parallel.dp > 1 ? (sl_shard_mode)config->parallel.shard : SL_SHARD_NONE;
     plan->shard_group = plan->shard == SL_SHARD_NONE       ? 1
                         : config->parallel.shard_group > 0 ? (int)config->parallel.shard_group
                                                            : (int)config->parallel.dp;
-    SL_TRY(choose_pipeline(plan, device, facts.descs));
+    SL_TRY(choose_memory(plan, device, arena, &facts));
     SL_TRY(choose_offload(plan, device, facts.descs));
     count_params(plan, facts.descs);
     if (timed)

@@ -37,6 +37,23 @@ static void halves_of_an_overlap_give_the_bits_of_one_after_the_other(void **sta
                           &run);
 }
 
+/* So are the gradients of weights. */
+static void gradients_of_weights_beside_others_give_the_same_bits(void **state)
+{
+    (void)state;
+    gpt_run run;
+    for (int stages = 1; stages <= 2; stages++) {
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            const gpt_case alone = { .schedule = "Interleaved1F1B",
+                                     .ranks = 1,
+                                     .stages_per_rank = stages,
+                                     .dtype = bf16 ? SL_BF16 : SL_F32,
+                                     .beside = true };
+            expect_equal_bits("cuda", &alone, &run);
+        }
+    }
+}
+
 static void an_update_is_part_of_the_graph(void **state)
 {
     (void)state;
@@ -62,6 +79,7 @@ int main(void)
         cmocka_unit_test(stages_of_one_rank_give_the_bits_of_a_run_without_graphs),
         cmocka_unit_test(every_schedule_gives_the_bits_of_a_run_without_graphs),
         cmocka_unit_test(halves_of_an_overlap_give_the_bits_of_one_after_the_other),
+        cmocka_unit_test(gradients_of_weights_beside_others_give_the_same_bits),
         cmocka_unit_test(an_update_is_part_of_the_graph),
         cmocka_unit_test(traced_steps_and_four_ranks_do_too),
     };

@@ -24,5 +24,12 @@ for options in "--dtype f32" "--dtype bf16 --batch 64" "--dtype bf16 --microbatc
     echo "$options: $first"
 done
 
+# In a graph the words that products count with are cleared once.
+large=(--preset llama-1.1b --layers 2 --dtype bf16)
+graph=$(loss graph on "${large[@]}")
+calls=$(SLUICE_GRAPHS=off loss calls on "${large[@]}")
+grep -q 'clears the words of [1-9][0-9]* products as it begins' graph.err || fail "no words of products are cleared together"
+[ "$graph" = "$calls" ] || fail "the loss of steps as graphs is $graph, call by call $calls"
+
 SLUICE_TRIALS=often run 1 "$SLUICE" bench step --preset small --device cuda
 complains "SLUICE_TRIALS is 'often'"

@@ -112,6 +112,30 @@ static void b_of_a_transformer_moves_no_data_around(void **state)
     sl_graph_destroy(g);
 }
 
+/* All but that of a table that the embedding adds to as well. Sums in place go on without copies of what is still read. */
+static void gradients_of_weights_can_run_beside_the_rest_of_b(void **state)
+{
+    (void)state;
+    for (int tied = 0; tied < 2; tied++) {
+        sl_graph *g = transformer(B, 3, tied, 0);
+        sl_stage_program *program = program_of(g, NULL, 0, &(sl_program_options){ .beside_flops = 1 });
+        int found[SL_PHASE_COUNT] = { 0 };
+        for (int phase = 0; phase < SL_PHASE_COUNT; phase++) {
+            const sl_instruction_list *list = &program->plan.phases[phase];
+            for (int i = 0; i < list->count; i++) {
+                found[phase] += list->items[i].beside;
+                assert_true(!list->items[i].beside || list->items[i].op == SL_OP_LINEAR_GRAD_W);
+                assert_true(list->items[i].beside == (list->items[i].until > list->items[i].time));
+            }
+        }
+        assert_int_equal(found[SL_PHASE_F] + found[SL_PHASE_I] + found[SL_PHASE_W], 0);
+        assert_int_equal(found[SL_PHASE_B], 3 * 4 + !tied);
+        assert_int_equal(count_ops(program, SL_PHASE_B, SL_OP_COPY), 0);
+        sl_stage_program_destroy(program);
+        sl_graph_destroy(g);
+    }
+}
+
 static void the_gradient_of_logits_takes_their_place(void **state)
 {
     (void)state;
@@ -467,6 +491,7 @@ int main(void)
         cmocka_unit_test(b_is_i_and_w_and_nothing_is_computed_twice),
         cmocka_unit_test(frozen_parameters_cost_no_gradients),
         cmocka_unit_test(b_of_a_transformer_moves_no_data_around),
+        cmocka_unit_test(gradients_of_weights_can_run_beside_the_rest_of_b),
         cmocka_unit_test(the_gradient_of_logits_takes_their_place),
         cmocka_unit_test(w_recomputes_nothing),
         cmocka_unit_test(refuses_to_recompute_what_is_not_there),

@@ -180,10 +180,14 @@ static void i_and_w_give_the_bits_of_b(void **state)
         results b = run_and_collect(g, NULL, (test_runner_options){ .microbatches = 3 });
         results iw = run_and_collect(g, NULL, (test_runner_options){ .microbatches = 3, .split_backward = true });
         results turns = run_and_collect(g, NULL, (test_runner_options){ .microbatches = 3, .depth_first = true });
+        results beside =
+            run_and_collect(g, NULL, (test_runner_options){ .microbatches = 3, .programs.beside_flops = 1 });
         assert_same_bits(&b, &iw, "I and W against B");
         assert_same_bits(&b, &turns, "depth first against breadth first");
+        assert_same_bits(&b, &beside, "planned for a second stream against B");
         free(b.bytes);
         free(iw.bytes);
+        free(beside.bytes);
         free(turns.bytes);
         sl_graph_destroy(g);
     }
@@ -234,6 +238,7 @@ static void recomputation_gives_the_same_bits(void **state)
         results plain = run_and_collect(g, NULL, (test_runner_options){ .microbatches = 2 });
         for (int variant = 0; variant < 4; variant++) {
             test_runner_options options = { .microbatches = 2, .split_backward = variant % 2 };
+            options.programs.beside_flops = 1;
             options.programs.recompute = variant < 2 ? all : some;
             options.programs.recompute_count = variant < 2 ? 1 : 2;
             results again = run_and_collect(g, NULL, options);

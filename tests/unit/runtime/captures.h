@@ -36,6 +36,7 @@ typedef struct gpt_run {
     int trace_events;
     bool clips;        /* gradients to a norm; for one rank */
     bool updates_last; /* the update is part of the runtime's step, clipped on the device */
+    bool beside;       /* gradients of weights can run beside others */
     /* What came of it. */
     float losses[STEPS][MICROBATCHES], eval_losses[STEPS][MICROBATCHES];
     uint64_t weights; /* hash of all parameters */
@@ -207,7 +208,7 @@ static inline sl_status open_rank(gpt_rank *rank)
     sl_status status = SL_OK;
     const gpt_run *run = rank->run;
     const sl_dtype grad_dtype = SL_F32;
-    const sl_program_options program = { .grad_dtype = &grad_dtype, .pack_weights = true };
+    const sl_program_options program = { .grad_dtype = &grad_dtype, .pack_weights = true, .beside_flops = run->beside };
     SL_TRY(sl_device_open(run->device, NULL, &rank->device));
     for (int s = 0; s < sl_schedule_stages(run->schedule); s++) {
         if (sl_schedule_rank_of(run->schedule, s) == sl_group_rank(rank->group))
@@ -279,6 +280,7 @@ typedef struct gpt_case {
     sl_dtype dtype;
     int trace_events;
     bool updates_last; /* with captures alone: without them the host clips and updates */
+    bool beside;       /* the same: without them all is in order */
 } gpt_case;
 
 /* Both ways; the run with captures is left in *captured. */
@@ -295,6 +297,7 @@ static inline void expect_equal_bits(const char *device, const gpt_case *wanted,
     plain.partition = cut_gpt(sl_schedule_stages(plain.schedule), wanted->dtype);
     *captured = plain;
     captured->updates_last = wanted->updates_last;
+    captured->beside = wanted->beside;
     run_gpt(&plain, "off");
     run_gpt(captured, "on");
     assert_memory_equal(plain.losses, captured->losses, sizeof plain.losses);

@@ -69,6 +69,28 @@ static void halves_of_an_overlap_are_on_two_streams(void **state)
     assert_int_equal(test_device_branches(), before);
 }
 
+/* Each kind of step that trains is captured with a second stream for them, for all of its microbatches; not if traced, nor on
+ * several ranks, nor beside another half. */
+static void gradients_of_weights_are_on_a_second_stream(void **state)
+{
+    (void)state;
+    static const struct {
+        gpt_case wanted;
+        int branches;
+    } cases[] = { { { .schedule = "1F1B", .ranks = 1, .beside = true }, 2 },
+                  { { .schedule = "1F1B", .ranks = 1, .beside = true, .dtype = SL_BF16, .updates_last = true }, 3 },
+                  { { .schedule = "Interleaved1F1B", .ranks = 1, .stages_per_rank = 4, .beside = true }, 2 },
+                  { { .schedule = "1F1B", .ranks = 1 }, 0 },
+                  { { .schedule = "1F1B", .ranks = 1, .beside = true, .trace_events = 1000 }, 0 },
+                  { { .schedule = "1F1B", .ranks = 2, .beside = true }, 0 } };
+    gpt_run run;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int64_t before = test_device_branches();
+        expect_equal_bits("test", &cases[i].wanted, &run);
+        assert_int_equal(test_device_branches() - before, cases[i].branches);
+    }
+}
+
 static sl_status count_call(void *user, const sl_stage_call *call)
 {
     (void)call;
@@ -170,6 +192,7 @@ int main(void)
         cmocka_unit_test(a_rank_without_messages_launches_its_whole_step_at_once),
         cmocka_unit_test(ranks_with_links_launch_their_whole_step_at_once),
         cmocka_unit_test(halves_of_an_overlap_are_on_two_streams),
+        cmocka_unit_test(gradients_of_weights_are_on_a_second_stream),
         cmocka_unit_test(a_stage_that_replays_is_called_in_the_first_two_steps_alone),
         cmocka_unit_test(an_update_is_part_of_the_launch),
         cmocka_unit_test(a_traced_step_is_one_launch_too),
