@@ -123,6 +123,32 @@ done:
     return status;
 }
 
+static bool shares_core(const cpu_set_t *masks, int ranks, int rank)
+{
+    for (int r = 0; r < ranks; r++) {
+        if (r != rank && CPU_EQUAL(&masks[r], &masks[rank]))
+            return true;
+    }
+    return false;
+}
+
+/* The kernel lets a normal thread that is woken interrupt the one that runs. Then a microbatch that comes to a rank overtakes
+ * one that is half done in another rank of the core, and from there on both are on the same core at the same time. */
+static void wait_for_turns(void)
+{
+    if (sched_getscheduler(0) == SCHED_OTHER) /* else somebody has chosen */
+        sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){ 0 });
+}
+
+void sl_launch_take_cores(const cpu_set_t *masks, int ranks, int rank)
+{
+    if (CPU_COUNT(&masks[rank]) == 0)
+        return;
+    sched_setaffinity(0, sizeof *masks, &masks[rank]);
+    if (shares_core(masks, ranks, rank))
+        wait_for_turns();
+}
+
 sl_status sl_launch_bind_thread(int ranks, int threads, int rank)
 {
     sl_status status = SL_OK;
@@ -131,8 +157,7 @@ sl_status sl_launch_bind_thread(int ranks, int threads, int rank)
     SL_TRY(sl_launch_resolve_bind(&sharing.bind));
     SL_TRY(SL_NEW_ARRAY(masks, ranks));
     sl_launch_choose_cores(&sharing, masks);
-    if (CPU_COUNT(&masks[rank]) > 0)
-        sched_setaffinity(0, sizeof *masks, &masks[rank]);
+    sl_launch_take_cores(masks, ranks, rank);
 done:
     sl_free(masks);
     return status;

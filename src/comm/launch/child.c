@@ -115,8 +115,7 @@ _Noreturn static void run_child(sl_launcher *launcher, sl_launch_child *child, p
     set_input(child->rank);
     close_launchers(launcher);
     set_environment(launcher, child);
-    if (CPU_COUNT(&launcher->cores[child->rank]) > 0)
-        sched_setaffinity(0, sizeof(cpu_set_t), &launcher->cores[child->rank]);
+    sl_launch_take_cores(launcher->cores, options->ranks, child->rank);
     sigaction(SIGCHLD, &launcher->old_child_action, NULL);
     pthread_sigmask(SIG_SETMASK, &launcher->old_mask, NULL);
     if (options->run) {

@@ -100,6 +100,9 @@ void sl_launch_share_cores(const sl_launch_sharing *sharing, const int *cores, i
 sl_status sl_launch_resolve_bind(sl_launch_bind *bind);
 /* If such ranks are more than the cores and rank r is bound to core r, counted round: the number of cores; else 0. */
 sl_status sl_launch_count_shared(int ranks, int threads, int *out);
+/* Binds the calling thread to the rank's cores, if it has any. If it shares them with another rank it does not interrupt that
+ * one when it is woken, but waits for its turn (SCHED_BATCH). */
+void sl_launch_take_cores(const cpu_set_t *masks, int ranks, int rank);
 /* Binds the calling thread as that rank would be. */
 sl_status sl_launch_bind_thread(int ranks, int threads, int rank);
 /* Starts the child: forks, binds, executes. Returns in the parent only. */

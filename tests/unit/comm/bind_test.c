@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -193,21 +195,87 @@ static void the_environment_decides_for_auto(void **state)
     unsetenv("SLUICE_BIND");
 }
 
+/* ---- Turns ----------------------------------------------------------------------------------- */
+
+static int note_policy(void *user, int rank)
+{
+    int *policies = user;
+    policies[rank] = sched_getscheduler(0);
+    return 0;
+}
+
+/* Whether all ranks have this policy of the scheduler. */
+static bool ranks_have_policy(int ranks, int policy)
+{
+    sl_launch_result result = { .exit_code = 1 };
+    int *policies =
+        mmap(NULL, MOST_RANKS * sizeof *policies, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(policies != MAP_FAILED && ranks <= MOST_RANKS);
+    sl_status status = sl_launch(&(sl_launch_options){ .ranks = ranks, .run = note_policy, .user = policies }, &result);
+    bool have = status == SL_OK && result.exit_code == 0;
+    for (int r = 0; r < ranks; r++)
+        have = have && policies[r] == policy;
+    munmap(policies, MOST_RANKS * sizeof *policies);
+    return have;
+}
+
+static void ranks_of_a_core_do_not_interrupt_each_other(void **state)
+{
+    (void)state;
+    cpu_set_t cores;
+    assert_int_equal(sched_getaffinity(0, sizeof cores, &cores), 0);
+    int count = CPU_COUNT(&cores);
+    if (2 * count > MOST_RANKS || sched_getscheduler(0) != SCHED_OTHER)
+        skip();
+    assert_true(ranks_have_policy(2 * count, SCHED_BATCH));
+    assert_true(ranks_have_policy(count, SCHED_OTHER)); /* a core each */
+    setenv("SLUICE_BIND", "none", 1);
+    bool have = ranks_have_policy(2 * count, SCHED_OTHER);
+    unsetenv("SLUICE_BIND");
+    assert_true(have);
+}
+
+static void *bind_idle_thread(void *user)
+{
+    int *policy = user;
+    cpu_set_t masks[2];
+    memset(masks, 0, sizeof masks);
+    CPU_SET((size_t)sched_getcpu(), &masks[0]);
+    masks[1] = masks[0];
+    if (sched_setscheduler(0, SCHED_IDLE, &(struct sched_param){ 0 }) != 0)
+        return NULL;
+    sl_launch_take_cores(masks, 2, 0);
+    *policy = sched_getscheduler(0);
+    return NULL;
+}
+
+static void a_policy_that_somebody_has_chosen_stays(void **state)
+{
+    (void)state;
+    int policy = -1;
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, bind_idle_thread, &policy), 0);
+    pthread_join(thread, NULL);
+    assert_int_equal(policy, SCHED_IDLE);
+}
+
 static void threads_are_bound_as_ranks_would_be(void **state)
 {
     (void)state;
     cpu_set_t before, own;
     assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
-    int count = CPU_COUNT(&before);
-    if (2 * count > MOST_RANKS)
+    int count = CPU_COUNT(&before), policy = sched_getscheduler(0);
+    if (2 * count > MOST_RANKS || policy != SCHED_OTHER)
         skip();
     cpu_set_t *masks = launch(2 * count, 0);
     for (int r = 0; r < 2 * count; r++) {
         sl_status status = sl_launch_bind_thread(2 * count, 1, r);
-        int read = sched_getaffinity(0, sizeof own, &own);
+        int read = sched_getaffinity(0, sizeof own, &own), now = sched_getscheduler(0);
         sched_setaffinity(0, sizeof before, &before);
+        sched_setscheduler(0, policy, &(struct sched_param){ 0 });
         assert_int_equal(status, SL_OK);
         assert_int_equal(read, 0);
+        assert_int_equal(now, SCHED_BATCH);
         assert_true(CPU_EQUAL(&own, &masks[r]));
     }
     munmap(masks, MOST_RANKS * sizeof *masks);
@@ -221,6 +289,8 @@ int main(void)
         cmocka_unit_test(twice_as_many_ranks_as_cores_have_one_each),
         cmocka_unit_test(ranks_stay_on_the_cores_that_their_launcher_may_use),
         cmocka_unit_test(the_environment_decides_for_auto),
+        cmocka_unit_test(ranks_of_a_core_do_not_interrupt_each_other),
+        cmocka_unit_test(a_policy_that_somebody_has_chosen_stays),
         cmocka_unit_test(threads_are_bound_as_ranks_would_be),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
