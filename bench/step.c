@@ -14,7 +14,8 @@ static const cli_usage usage = {
     .synopsis = "[OPTIONS]",
     .description =
         "Trains a model of the given size for a few steps (forward, backward, gradient norm, AdamW) and, between the "
-        "steps, runs the matrix products of its linear layers alone: the same shapes through the same BLAS. The best "
+        "steps, runs the matrix products of its linear layers alone: the same shapes through the same BLAS. On a GPU, "
+        "whose clock follows its power, they come after the steps, which follow each other as in training. The best "
         "time of each counts. Attention's products are in the step but not among the products alone. On a busy machine "
         "the processor times (step_cpu_s, gemm_cpu_s) tell more than the times on the clock.\n"
         "peak_memory is what the operating system saw the process grow by, or all that is taken on a GPU, "

@@ -325,13 +325,49 @@ static sl_status run_gemms(bench_run *run, step_result *best)
     return status;
 }
 
+static sl_status measure_limits(bench_run *run, const step_options *options, step_result *result)
+{
+    sl_status status = run_gemms(run, result);
+    measure_peaks(run, options, options->repeats, result);
+    return status;
+}
+
+/* A host's limits are measured between the steps, since its speed may change by the second. The clock of a GPU follows its
+ * power: there steps follow each other, as they do in training. */
+static sl_status measure_steps(bench_run *run, const step_options *options, int64_t *number, step_result *result)
+{
+    sl_status status = SL_OK;
+    machine_ticks spent = { 0 };
+    double *steps = NULL;
+    bool alternates = sl_device_is_host(run->device);
+    SL_TRY(SL_NEW_ARRAY(steps, options->repeats));
+    for (int i = 0; i < options->repeats; i++) {
+        machine_ticks start = read_ticks();
+        int64_t switches = interruptions();
+        SL_TRY(run_step(run, ++*number, result, &steps[i]));
+        machine_ticks end = read_ticks();
+        result->interruptions += interruptions() - switches;
+        spent.stolen += end.stolen - start.stolen;
+        spent.all += end.all - start.all;
+        if (alternates)
+            SL_TRY(measure_limits(run, options, result));
+    }
+    for (int i = 0; !alternates && i < options->repeats; i++)
+        SL_TRY(measure_limits(run, options, result));
+    qsort(steps, (size_t)options->repeats, sizeof *steps, by_length);
+    result->median_s = (steps[(options->repeats - 1) / 2] + steps[options->repeats / 2]) / 2;
+    result->stolen = spent.all > 0 ? spent.stolen / spent.all : 0;
+done:
+    sl_free(steps);
+    return status;
+}
+
 sl_status step_measure(const step_options *options, step_result *out)
 {
     sl_status status = SL_OK;
     bench_run run = { 0 };
     step_result result = { .step_s = INFINITY, .gemm_s = INFINITY, .step_cpu_s = INFINITY, .gemm_cpu_s = INFINITY };
     sl_device_options device = { .threads = options->threads };
-    double *steps = NULL;
 
     SL_TRY(sl_device_open(options->device, &device, &run.device));
     sl_kernel_describe(run.device, result.kernels, sizeof result.kernels);
@@ -350,22 +386,7 @@ sl_status step_measure(const step_options *options, step_result *out)
     SL_TRY(step_gemms_create(options, run.device, run.program, run.runtime, &run.gemms));
     result.gemm_flops = step_gemms_flops(run.gemms);
     SL_TRY(step_gemms_run(run.gemms, sl_runtime_stream(run.runtime)));
-    machine_ticks spent = { 0 };
-    SL_TRY(SL_NEW_ARRAY(steps, options->repeats));
-    for (int i = 0; i < options->repeats; i++) {
-        machine_ticks start = read_ticks();
-        int64_t switches = interruptions();
-        SL_TRY(run_step(&run, ++number, &result, &steps[i]));
-        machine_ticks end = read_ticks();
-        result.interruptions += interruptions() - switches;
-        spent.stolen += end.stolen - start.stolen;
-        spent.all += end.all - start.all;
-        SL_TRY(run_gemms(&run, &result));
-        measure_peaks(&run, options, options->repeats, &result);
-    }
-    qsort(steps, (size_t)options->repeats, sizeof *steps, by_length);
-    result.median_s = (steps[(options->repeats - 1) / 2] + steps[options->repeats / 2]) / 2;
-    result.stolen = spent.all > 0 ? spent.stolen / spent.all : 0;
+    SL_TRY(measure_steps(&run, options, &number, &result));
     result.loss = run.loss;
     SL_TRY(measure_update(&run, &result));
     if (options->profile) {
@@ -379,7 +400,6 @@ sl_status step_measure(const step_options *options, step_result *out)
     *out = result;
     result = (step_result){ 0 };
 done:
-    sl_free(steps);
     step_result_clear(&result);
     bench_run_close(&run);
     return status;
