@@ -20,8 +20,9 @@ static const cli_usage usage = {
         "order), chosen how much slower the one that the tuner would choose is than the best one measured. What is "
         "chosen comes from what planning measures. Then, in rounds, all configurations are trained one after the "
         "other, a few steps each, and right before and after each the layers that it is predicted from are measured "
-        "again, so that both have seen the same speed of the processors. The "
-        "lower quartiles of the rounds are compared. The whole takes some minutes, and the machine must be idle.",
+        "again, so that both have seen the same speed of the processors. Each prediction is divided by the "
+        "measurement of its own round, and the median of the rounds is the error; the measured time, and both sides "
+        "of tau, are lower quartiles of the rounds. The whole takes about 15 minutes, and the machine must be idle.",
     .examples = "sluice bench tune --format json\n"
                 "sluice bench tune --model 0 --ranks 2 --configurations 6",
 };
@@ -61,6 +62,7 @@ static void put_case(sl_json *json, const tune_case *one)
         sl_json_put_double(json, "exchange_s", one->rows[i].exchange);
         sl_json_put_double(json, "update_s", one->rows[i].update);
         sl_json_put_double(json, "predicted_s", one->rows[i].predicted);
+        sl_json_put_double(json, "predicted_alone_s", one->rows[i].predicted_alone);
         sl_json_put_double(json, "measured_s", one->rows[i].measured);
         sl_json_end(json, '}');
     }
@@ -112,7 +114,7 @@ done:
 int bench_tune(int argc, char **argv)
 {
     int model = -1, ranks = 0, format = FORMAT_TEXT, code;
-    tune_effort effort = { .configurations = 12, .rounds = 5, .steps = 4 };
+    tune_effort effort = { .configurations = 12, .rounds = 7, .steps = 6 };
     const cli_option options[] = {
         { .name = "model",
           .value = "N",
@@ -132,13 +134,13 @@ int bench_tune(int argc, char **argv)
           .integer = &effort.rounds,
           .min = 1,
           .max = 100,
-          .help = "How often each is trained; 5 by default." },
+          .help = "How often each is trained; 7 by default." },
         { .name = "steps",
           .value = "S",
           .integer = &effort.steps,
           .min = 2,
           .max = 1000,
-          .help = "Steps of each; 4 by default. The first does not count." },
+          .help = "Steps of each; 6 by default. The first does not count." },
         FORMAT_OPTION_ROW(format),
         { .name = NULL },
     };

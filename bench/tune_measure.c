@@ -1,13 +1,11 @@
 /* Configurations of a small model, predicted and then trained by real ranks. */
-#include "tune_measure.h"
+#include "tune_compare.h"
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "tune/tune.h"
 
 #include <inttypes.h>
 #include <jansson.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -191,9 +189,6 @@ done:
     return status;
 }
 
-/* What is measured and predicted of a row in a round. */
-enum { ROUND_MEASURED, ROUND_PREDICTED, ROUND_WORK, ROUND_IDLE, ROUND_EXCHANGE, ROUND_UPDATE, ROUND_NUMBERS };
-
 /* Processors change their speed by the minute. So what the prediction is made of is measured right before and after the
  * training. */
 static sl_status measure_row(case_folder *folder, sl_tune *tune, int index, const tune_row *row, tune_moments *rounds)
@@ -206,48 +201,12 @@ static sl_status measure_row(case_folder *folder, sl_tune *tune, int index, cons
     SL_TRY(sl_tune_measure_entry(tune, index));
     SL_TRY(sl_tune_time_entries(tune));
     const sl_tune_choice choice = sl_tune_get(tune, index);
-    const double numbers[ROUND_NUMBERS] = {
-        [ROUND_MEASURED] = median,  [ROUND_PREDICTED] = choice.seconds, [ROUND_WORK] = choice.work,
-        [ROUND_IDLE] = choice.idle, [ROUND_EXCHANGE] = choice.exchange, [ROUND_UPDATE] = choice.update
-    };
-    SL_TRY(sl_tune_moments_add(rounds, numbers, ROUND_NUMBERS));
+    SL_TRY(tune_add_round(rounds, median, &choice));
 done:
     return status;
 }
 
-/* The lower quartiles of all rounds: neither a disturbed round counts nor a lucky one. */
-static void take_rounds(const tune_moments *rounds, tune_row *row)
-{
-    double *numbers[ROUND_NUMBERS] = {
-        [ROUND_MEASURED] = &row->measured, [ROUND_PREDICTED] = &row->predicted, [ROUND_WORK] = &row->work,
-        [ROUND_IDLE] = &row->idle,         [ROUND_EXCHANGE] = &row->exchange,   [ROUND_UPDATE] = &row->update
-    };
-    for (int i = 0; i < ROUND_NUMBERS; i++)
-        *numbers[i] = sl_tune_moments_quantile(rounds, i, 0.25);
-}
-
 /* ---- A case ---------------------------------------------------------------------------------- */
-
-static void compare_rows(tune_case *out)
-{
-    double agree = 0, pairs = 0, least = INFINITY, sum = 0;
-    out->error = 0;
-    for (int i = 0; i < out->count; i++) {
-        const tune_row *row = &out->rows[i];
-        double error = fabs(row->predicted / row->measured - 1);
-        out->error = fmax(out->error, error);
-        sum += error;
-        least = fmin(least, row->measured);
-        for (int j = 0; j < i; j++) {
-            double order = (row->predicted - out->rows[j].predicted) * (row->measured - out->rows[j].measured);
-            agree += order > 0 ? 1 : order < 0 ? -1 : 0;
-            pairs++;
-        }
-    }
-    out->mean_error = sum / out->count;
-    out->tau = pairs > 0 ? agree / pairs : 1;
-    out->chosen = out->rows[0].measured / least - 1;
-}
 
 sl_status tune_measure(int model, int ranks, const tune_effort *effort, tune_case *out)
 {
@@ -274,8 +233,8 @@ sl_status tune_measure(int model, int ranks, const tune_effort *effort, tune_cas
             SL_TRY(measure_row(&folder, tune, i, &out->rows[i], &rounds[i]));
     }
     for (int i = 0; i < out->count; i++)
-        take_rounds(&rounds[i], &out->rows[i]);
-    compare_rows(out);
+        tune_take_rounds(&rounds[i], &out->rows[i]);
+    tune_compare_rows(out);
 done:
     for (int i = 0; i < TUNE_ROWS; i++)
         sl_tune_moments_clear(&rounds[i]);

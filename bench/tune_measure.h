@@ -8,8 +8,10 @@ enum { TUNE_MODELS = 3, TUNE_ROWS = 64 };
 
 typedef struct tune_row {
     char text[160];
-    double predicted, measured;          /* seconds of a step */
+    double measured;                     /* seconds of a step: the lower quartile of the rounds */
+    double predicted;                    /* times the median of what each round predicted of its own measurement */
     double work, idle, exchange, update; /* parts of the prediction, as in sl_tune_choice */
+    double predicted_alone;              /* seconds: the lower quartile of the rounds, whatever was measured */
 } tune_row;
 
 typedef struct tune_case {
@@ -17,7 +19,7 @@ typedef struct tune_case {
     int ranks, count;
     tune_row rows[TUNE_ROWS]; /* fastest first, as predicted when they were chosen */
     double error, mean_error; /* |predicted / measured - 1|: the largest and the mean */
-    double tau;               /* Kendall's */
+    double tau;               /* Kendall's, of measured and predicted_alone */
     double chosen;            /* measured time of the first over the least measured, - 1 */
 } tune_case;
 

@@ -204,13 +204,14 @@ static void bound_ranks_take_as_long_as_in_small_ticks(void **state)
         int ranks, chunks, copies, cores;
     } kinds[] = { { "1F1B", 4, 1, 1, 2 },          { "1F1B", 2, 1, 2, 2 },  { "GPipe", 3, 1, 2, 2 },
                   { "ZBVZeroBubble", 4, 2, 1, 2 }, { "1F1B", 1, 1, 4, 2 },  { "Interleaved1F1B", 2, 2, 3, 2 },
-                  { "1F1B", 4, 1, 2, 4 },          { "GPipe", 4, 1, 1, 1 }, { "InterleavedZeroBubble", 2, 4, 3, 3 } };
+                  { "1F1B", 4, 1, 2, 4 },          { "GPipe", 4, 1, 1, 1 }, { "InterleavedZeroBubble", 2, 4, 3, 3 },
+                  { "LoopedBFS", 4, 2, 1, 2 } };
     const double tick = 4e-3;
-    for (int round = 0; round < 18; round++) {
+    for (int round = 0; round < 20; round++) {
         sl_schedule *schedule = NULL;
         sl_stage_cost costs[STAGES];
         double hops[STAGES], ends[STAGES], most = 0;
-        int kind = round % 9, ranks = kinds[kind].ranks, count = ranks * kinds[kind].chunks,
+        int kind = round % 10, ranks = kinds[kind].ranks, count = ranks * kinds[kind].chunks,
             copies = kinds[kind].copies, cores = kinds[kind].cores;
         const sl_generate_options options = {
             .name = kinds[kind].name, .ranks = ranks, .microbatches = 8, .stages_per_rank = kinds[kind].chunks
