@@ -197,13 +197,20 @@ static bool takes_as_it_lies(const sl_gemm *g, const sl_tile *tile)
            row_bytes % LINE == 0 && row_bytes / LINE % CROWDED != 0;
 }
 
+/* If rows lie side by side, all panels get a short run of l before the next: a panel alone reads parts of lines that are
+ * gone when its neighbor needs the rest. */
 static void pack_a(const product *p, const block *at, int64_t row, int64_t rows, char *to)
 {
-    for (int64_t i = 0; i < rows; i += p->tile->rows, to += panel_bytes(p, at, p->tile->rows)) {
-        if (p->as_it_lies && i + p->tile->rows <= rows)
-            continue;
-        sl_factor from = factor_at(&p->g->a, row + i, at->l);
-        p->tile->pack_a(&from, least(rows - i, p->tile->rows), at->k, to);
+    enum { RUN = 64 }; /* a multiple of every tile's depth */
+    const sl_tile *tile = p->tile;
+    int64_t bytes = panel_bytes(p, at, tile->rows), run = p->g->a.row == 1 ? RUN : at->k;
+    int64_t first = p->as_it_lies ? rows / tile->rows * tile->rows : 0;
+    for (int64_t l = 0; l < at->k; l += run) {
+        for (int64_t i = first; i < rows; i += tile->rows) {
+            sl_factor from = factor_at(&p->g->a, row + i, at->l + l);
+            tile->pack_a(&from, least(rows - i, tile->rows), least(at->k - l, run),
+                         to + i / tile->rows * bytes + l * tile->rows * tile->size);
+        }
     }
 }
 
