@@ -86,7 +86,7 @@ void sl_pack_head(const sl_simd *simd, const sl_head *head, sl_head_rows rows, i
 /* Scores become softcap * tanh(score / softcap). */
 static void cap_scores(const sl_attention *j, float *scores, int64_t n)
 {
-    j->simd->unary(SL_OP_SCALE, 1 / j->softcap, 0, scores, NULL, scores, n, false);
+    j->simd->unary(SL_OP_SCALE, j->score_scale / j->softcap, 0, scores, NULL, scores, n, false);
     j->simd->unary(SL_OP_TANH, 0, 0, scores, NULL, scores, n, false);
     j->simd->unary(SL_OP_SCALE, j->softcap, 0, scores, NULL, scores, n, false);
 }
@@ -103,7 +103,7 @@ void sl_attention_update_row(const sl_attention *j, sl_running *r, float *scores
         return;
     if (j->softcap > 0)
         cap_scores(j, scores + from, seen - from);
-    float sum = j->simd->softmax_row(scores + from, &max, seen - from);
+    float sum = j->simd->softmax_row(scores + from, j->softcap > 0 ? 1 : j->score_scale, &max, seen - from);
     if (max > r->max && r->max > -INFINITY) {
         float factor = expf(r->max - max);
         r->sum *= factor;
@@ -238,6 +238,7 @@ sl_attention sl_attention_start(const sl_cpu *cpu, const sl_kernel_call *call, c
                            .positions = positions->data,
                            .position_strides = { positions->meta.strides[0], positions->meta.strides[1] },
                            .scale = (float)call->attrs.scale,
+                           .score_scale = 1,
                            .softcap = (float)call->attrs.softcap,
                            .drops = sl_call_drops(call),
                            .stream = sl_dropout_of_weights(call),
@@ -270,6 +271,7 @@ static sl_attention start(const sl_cpu *cpu, const sl_kernel_call *call)
     j.o = sl_call_output(call, 0);
     j.lse = sl_rows_of(sl_call_output(call, 1), 0);
     j.tile = sl_attention_tile(&j);
+    j.score_scale = j.tile ? j.scale : 1;
     j.part_bytes = j.tile ? sl_attention_tile_bytes(&j) : part_bytes(call, j.k, j.v);
     j.split = split_of(cpu, call);
     return j;
@@ -338,7 +340,7 @@ static void attend_few_part(void *context, int part, int parts)
                     scores[s] = j->scale * j->simd->dot(sl_head_row(&q, t), sl_head_row(&k, s), j->d_size);
                 if (j->softcap > 0)
                     cap_scores(j, scores + from, n - from);
-                float max = -INFINITY, sum = j->simd->softmax_row(scores + from, &max, n - from);
+                float max = -INFINITY, sum = j->simd->softmax_row(scores + from, 1, &max, n - from);
                 for (int64_t s = from; s < n; s++)
                     j->simd->axpy(scores[s] / sum, sl_head_row(&v, s), sl_head_row(&o, t), j->d_size);
             }

@@ -99,8 +99,9 @@ typedef struct sl_attention {
     const int32_t *positions;
     int64_t position_strides[2];
     float scale;
-    float softcap; /* scores become softcap * tanh(score / softcap); 0: they stay */
-    bool drops;    /* some of the weights, by the stream */
+    float score_scale; /* what scores lack of the scale: 1 if the keys have it */
+    float softcap;     /* scores become softcap * tanh(score / softcap); 0: they stay */
+    bool drops;        /* some of the weights, by the stream */
     sl_dropout_stream stream;
     sl_head_split split;
     atomic_llong *next_unit; /* head or piece that nobody has taken */

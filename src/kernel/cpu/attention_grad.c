@@ -17,11 +17,12 @@ void sl_attention_row_weights(const sl_attention *j, int64_t row, int64_t key, i
     float capped[SL_KEYS]; /* tanh(score / softcap) */
     sl_attention_drop(j, row, key, n, ds);
     if (j->softcap > 0) {
-        j->simd->unary(SL_OP_SCALE, 1 / j->softcap, 0, p, NULL, capped, n, false);
+        j->simd->unary(SL_OP_SCALE, j->score_scale / j->softcap, 0, p, NULL, capped, n, false);
         j->simd->unary(SL_OP_TANH, 0, 0, capped, NULL, capped, n, false);
         j->simd->unary(SL_OP_SCALE, j->softcap, 0, capped, NULL, p, n, false);
     }
-    j->simd->attention_row_grad(p, ds, j->scale, *sl_rows_at(&j->lse, row), delta, n);
+    j->simd->attention_row_grad(p, ds, j->softcap > 0 ? 1 : j->score_scale, j->scale, *sl_rows_at(&j->lse, row), delta,
+                                n);
     if (j->softcap > 0)
         j->simd->unary(SL_OP_TANH_GRAD, 0, 0, capped, ds, ds, n, false);
     sl_attention_drop(j, row, key, n, p);
@@ -263,6 +264,7 @@ static sl_attention start(const sl_cpu *cpu, const sl_kernel_call *call)
     j.dv = sl_call_output(call, 2);
     j.add = call->accumulate;
     j.tile = sl_attention_tile(&j);
+    j.score_scale = j.tile ? j.scale : 1;
     j.part_bytes = j.tile ? sl_attention_tile_bytes(&j) : part_bytes(&j, call);
     int64_t blocks = (j.keys + SL_KEYS - 1) / SL_KEYS;
     j.split = sl_head_split_of(cpu, j.batch * j.kv_size, (int)sl_least(blocks, SL_HEAD_PIECES));

@@ -61,7 +61,7 @@ typedef struct memory {
     float *out;                            /* [QUERIES][D] */
     float *dq;                             /* [T][D] */
     float *dk, *dv, *rows;                 /* [D][keys]; one of them as [keys][D] */
-    float *row, *delta;                    /* [2][D], [QUERIES] */
+    float *delta;                          /* [QUERIES] */
 } memory;
 
 static void *take(memory *m, int64_t bytes)
@@ -118,7 +118,6 @@ static memory lay_out(const sl_attention *j, char *base)
     m.dk = take_floats(&m, wide * keys_row(j));
     m.dv = take_floats(&m, wide * keys_row(j));
     m.rows = take_floats(&m, round_up(keys) * wide);
-    m.row = take_floats(&m, 2 * d);
     m.delta = take_floats(&m, QUERIES);
     return m;
 }
@@ -138,6 +137,15 @@ static sl_factor rows_of_head(const sl_view *view, int64_t b, int64_t h, int64_t
                         .dtype = SL_BF16,
                         .row = strides[1],
                         .column = 1 };
+}
+
+/* Rows of a head lie far apart: the processor does not see them coming. */
+static void fetch_rows(const sl_attention *j, sl_factor from, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        for (int64_t d = 0; d < j->d_size; d += SIDE)
+            __builtin_prefetch((const uint16_t *)from.data + i * from.row + d);
+    }
 }
 
 /* `count` rows with the sum over D, panel after panel. */
@@ -284,7 +292,6 @@ static void attend_block(const sl_attention *j, const memory *m, int64_t b, int6
             float *row = m->scores + i * SL_KEYS;
             int64_t seen = sl_attention_seen(j, first + i, key, n);
             int64_t from = sl_attention_before(j, b, first + i, key, seen);
-            j->simd->unary(SL_OP_SCALE, j->scale, 0, row, NULL, row, whole, false);
             sl_attention_update_row(j, &r[i], row, from, seen, whole, m->out + i * wide);
             sl_attention_drop(j, top + i, key + from, seen - from, row + from);
             split_row(j, row, i, whole, m->left);
@@ -308,8 +315,11 @@ void sl_attend_tiles_part(void *context, int part, int parts)
         int64_t b = unit.b, g = unit.g;
         sl_head_rows queries = sl_head_piece(j->t_size, QUERIES, unit.pieces - 1 - unit.piece, unit.pieces);
         sl_head_rows seen = { .end = sl_attention_seen(j, queries.end - 1, 0, j->keys) };
-        pack_rows(j, rows_of_head(j->k, b, g, 0), seen.end, true, m.keys);
-        pack_along_keys(j, rows_of_head(j->v, b, g, 0), seen, m.values_along);
+        sl_factor k = rows_of_head(j->k, b, g, 0), v = rows_of_head(j->v, b, g, 0);
+        fetch_rows(j, k, seen.end);
+        fetch_rows(j, v, seen.end);
+        pack_rows(j, k, seen.end, true, m.keys);
+        pack_along_keys(j, v, seen, m.values_along);
         for (int64_t h = g * group; h < (g + 1) * group; h++) {
             for (int64_t first = queries.first; first < queries.end; first += QUERIES)
                 attend_block(j, &m, b, h, first, sl_least(queries.end - first, QUERIES));
@@ -323,12 +333,10 @@ void sl_attend_tiles_part(void *context, int part, int parts)
 /* delta[i] is the product of the rows first + i of o and its gradient. */
 static void find_deltas(const sl_attention *j, const memory *m, int64_t b, int64_t h, int64_t first, int64_t count)
 {
-    for (int64_t i = 0; i < count; i++) {
-        float *o = m->row, *d_o = m->row + j->d_size;
-        j->simd->from_half(SL_BF16, rows_of_head(j->d_o, b, h, first + i).data, d_o, j->d_size);
-        j->simd->from_half(SL_BF16, rows_of_head(j->o, b, h, first + i).data, o, j->d_size);
-        m->delta[i] = j->simd->dot(d_o, o, j->d_size);
-    }
+    sl_factor o = rows_of_head(j->o, b, h, first), d_o = rows_of_head(j->d_o, b, h, first);
+    for (int64_t i = 0; i < count; i++)
+        m->delta[i] = j->simd->dot_bf16((const uint16_t *)d_o.data + i * d_o.row, (const uint16_t *)o.data + i * o.row,
+                                        j->d_size);
 }
 
 /* Outside of from..seen a row of n numbers is 0. */
@@ -347,10 +355,8 @@ static void split_weights(const sl_attention *j, const memory *m, int64_t b, int
         float *p = m->scores + i * SL_KEYS, *ds = m->d_scores + i * SL_KEYS;
         int64_t seen = i < count ? sl_attention_seen(j, first + i, key, n) : 0;
         int64_t from = i < count ? sl_attention_before(j, b, first + i, key, seen) : 0;
-        if (seen > from) {
-            j->simd->unary(SL_OP_SCALE, j->scale, 0, p + from, NULL, p + from, seen - from, false);
+        if (seen > from)
             sl_attention_row_weights(j, top + i, key + from, seen - from, m->delta[i], p + from, ds + from);
-        }
         clear_unseen(p, from, seen, whole);
         clear_unseen(ds, from, seen, whole);
         split_row(j, ds, i, whole, m->left);
@@ -371,6 +377,9 @@ static void grad_block(const sl_attention *j, const memory *m, int64_t b, int64_
     if (begin >= limit)
         return;
     sl_factor q = rows_of_head(j->q, b, h, first), d_o = rows_of_head(j->d_o, b, h, first);
+    fetch_rows(j, q, count);
+    fetch_rows(j, d_o, count);
+    fetch_rows(j, rows_of_head(j->o, b, h, first), count);
     pack_rows(j, q, count, false, m->queries);
     pack_rows(j, d_o, count, false, m->d_out);
     pack_along_queries(j, q, count, m->queries_along);
@@ -423,8 +432,11 @@ void sl_attention_grad_tiles_part(void *context, int part, int parts)
         int64_t b = unit.b, g = unit.g;
         sl_head_rows keys = sl_head_piece(j->keys, SL_KEYS, unit.piece, unit.pieces);
         int64_t count = keys.end - keys.first, at = keys.first * round_up(j->d_size);
-        pack_rows(j, rows_of_head(j->k, b, g, keys.first), count, true, m.keys + at);
-        pack_rows(j, rows_of_head(j->v, b, g, keys.first), count, true, m.values + at);
+        sl_factor k = rows_of_head(j->k, b, g, keys.first), v = rows_of_head(j->v, b, g, keys.first);
+        fetch_rows(j, k, count);
+        fetch_rows(j, v, count);
+        pack_rows(j, k, count, true, m.keys + at);
+        pack_rows(j, v, count, true, m.values + at);
         pack_along_keys(j, rows_of_head(j->k, b, g, 0), keys, m.keys_along);
         memset(m.dk, 0, sums);
         memset(m.dv, 0, sums);

@@ -70,6 +70,7 @@ typedef struct SL_NAMED_FIELDS sl_simd {
     float (*sum)(const float *x, int64_t n);
     float (*highest)(const float *x, int64_t n); /* -infinity for none, NaN if there is one */
     float (*dot)(const float *x, const float *y, int64_t n);
+    float (*dot_bf16)(const uint16_t *x, const uint16_t *y, int64_t n);
     void (*axpy)(float alpha, const float *x, float *y, int64_t n); /* y += alpha * x */
     double (*square_sum)(const float *x, int64_t n);
     /* y[0..n) += sum over rows of x, which are `stride` apart */
@@ -87,10 +88,10 @@ typedef struct SL_NAMED_FIELDS sl_simd {
     void (*small_gemm)(const sl_small_gemm *g);
     /* y[d * y_row + i] = scale * x[i * x_row + d] for `rows` rows of `size` elements. */
     void (*turn)(const float *x, int64_t x_row, int64_t rows, int64_t size, float scale, float *y, int64_t y_row);
-    /* A row of attention scores becomes exp(s - max) with max at least *max, which is updated; returns the sum. */
-    float (*softmax_row)(float *s, float *max, int64_t n);
-    /* s becomes p = exp(s - lse), dp becomes p * (dp - delta) * scale. */
-    void (*attention_row_grad)(float *s, float *dp, float scale, float lse, float delta, int64_t n);
+    /* A row of attention scores becomes exp(s * scale - max) with max at least *max, which is updated; returns the sum. */
+    float (*softmax_row)(float *s, float scale, float *max, int64_t n);
+    /* s becomes p = exp(s * s_scale - lse), dp becomes p * (dp - delta) * scale. */
+    void (*attention_row_grad)(float *s, float *dp, float s_scale, float scale, float lse, float delta, int64_t n);
 
     /* For panels of bf16, in groups of 16 words. split_rows: numbers g * 32 + i of two rows become word i of group g, a in its
      * low half and b in the high one, as the sum of two bf16 numbers; groups lie `step` words apart. join_halves: one

@@ -45,6 +45,20 @@ static float simd_dot(const float *x, const float *y, int64_t n)
     return fold(fold_dot, x, y, n);
 }
 
+static float simd_dot_bf16(const uint16_t *x, const uint16_t *y, int64_t n)
+{
+    vf s0 = v_set(0.0f), s1 = s0;
+    int64_t i = 0;
+    for (; i + 2 * VW <= n; i += 2 * VW) {
+        s0 = v_fma(v_load_bf16(x + i), v_load_bf16(y + i), s0);
+        s1 = v_fma(v_load_bf16(x + i + VW), v_load_bf16(y + i + VW), s1);
+    }
+    float sum = v_sum(v_add(s0, s1));
+    for (; i < n; i++)
+        sum += sl_bf16_to_f32(x[i]) * sl_bf16_to_f32(y[i]);
+    return sum;
+}
+
 static float simd_highest(const float *x, int64_t n)
 {
     vf best = v_set(-INFINITY), other = best;

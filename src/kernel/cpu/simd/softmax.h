@@ -68,11 +68,34 @@ static void simd_softmax_grad(const float *y, const float *dy, float *dx, int64_
     }
 }
 
-static float simd_softmax_row(float *s, float *max, int64_t n)
+/* The lanes behind the first n become so low that they change no maximum, and nothing as powers of e. */
+V_INLINE vf lower_behind(vf x, int64_t n)
 {
-    float highest = simd_highest(s, n);
-    *max = highest > *max || highest != highest ? highest : *max;
-    return exp_and_sum(s, *max, s, n);
+    static const float lanes[16] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
+    return n >= VW ? x : v_where_greater(v_set((float)n), v_load(lanes), x, v_set(-INFINITY));
+}
+
+V_INLINE vf exp_of_row(float *s, vf scale, vf shift, int64_t n)
+{
+    vf y = v_exp(lower_behind(v_fma(load_upto(s, n), scale, shift), n));
+    emit_upto(s, y, n, false);
+    return y;
+}
+
+/* A NaN does not reach the maximum, but the sum. */
+static float simd_softmax_row(float *s, float scale, float *max, int64_t n)
+{
+    vf k = v_set(scale), highest = v_set(*max), s0 = v_set(0.0f), s1 = s0;
+    for (int64_t i = 0; i < n; i += VW)
+        highest = v_max(lower_behind(v_mul(load_upto(s + i, n - i), k), n - i), highest);
+    *max = v_highest(highest);
+    vf shift = v_set(-*max);
+    for (int64_t i = 0; i < n; i += 2 * VW) {
+        s0 = v_add(s0, exp_of_row(s + i, k, shift, n - i));
+        if (i + VW < n)
+            s1 = v_add(s1, exp_of_row(s + i + VW, k, shift, n - i - VW));
+    }
+    return v_sum(v_add(s0, s1));
 }
 
 /* VW x VW at a time; what is left over one by one. */
@@ -100,11 +123,11 @@ static void simd_turn(const float *x, int64_t x_row, int64_t rows, int64_t size,
     }
 }
 
-static void simd_attention_row_grad(float *s, float *dp, float scale, float lse, float delta, int64_t n)
+static void simd_attention_row_grad(float *s, float *dp, float s_scale, float scale, float lse, float delta, int64_t n)
 {
-    vf k = v_set(scale), l = v_set(lse), d = v_set(delta);
+    vf raw = v_set(s_scale), k = v_set(scale), l = v_set(-lse), d = v_set(delta);
     for (int64_t i = 0; i < n; i += VW) {
-        vf p = v_exp(v_sub(load_upto(s + i, n - i), l));
+        vf p = v_exp(v_fma(load_upto(s + i, n - i), raw, l));
         vf ds = v_mul(v_mul(p, v_sub(load_upto(dp + i, n - i), d)), k);
         emit_upto(s + i, p, n - i, false);
         emit_upto(dp + i, ds, n - i, false);

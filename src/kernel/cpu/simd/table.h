@@ -33,6 +33,7 @@ const sl_simd SIMD_TABLE = {
     .sum = simd_sum,
     .highest = simd_highest,
     .dot = simd_dot,
+    .dot_bf16 = simd_dot_bf16,
     .axpy = simd_axpy,
     .square_sum = simd_square_sum,
     .sum_rows = simd_sum_rows,
