@@ -35,7 +35,11 @@ if(SLUICE_BUILD_CUDA)
               ${PROJECT_SOURCE_DIR}/src/tensor/meta.c ${PROJECT_SOURCE_DIR}/src/base/dtype.c)
   target_include_directories(sluice_cuda PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
   find_path(SLUICE_CUDNN_INCLUDE cudnn_graph.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
-  target_compile_definitions(sluice_cuda PRIVATE _GNU_SOURCE)
+  set(SLUICE_CUDA_SM90A 0)
+  if(CMAKE_CUDA_ARCHITECTURES MATCHES "90a") # kernels that use what only sm_90a has
+    set(SLUICE_CUDA_SM90A 1)
+  endif()
+  target_compile_definitions(sluice_cuda PRIVATE _GNU_SOURCE CUDA_HAS_SM90A=${SLUICE_CUDA_SM90A})
   if(SLUICE_CUDNN_INCLUDE) # the library is loaded at run time if it is there
     set_source_files_properties(${PROJECT_SOURCE_DIR}/src/cuda/dnn.c ${PROJECT_SOURCE_DIR}/src/cuda/dnn_graph.c PROPERTIES
                                 COMPILE_DEFINITIONS CUDA_HAS_DNN=1 INCLUDE_DIRECTORIES ${SLUICE_CUDNN_INCLUDE})

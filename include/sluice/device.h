@@ -39,6 +39,7 @@ SL_API bool sl_device_is_host(const sl_device *device);
 
 typedef struct sl_gpu_model {
     const char *name, *title; /* "h200", "NVIDIA H200" */
+    int capability;           /* 90: sm_90 */
     double memory;            /* bytes */
     double bf16_flops;        /* a second, of dense products in the matrix units, by the data sheet */
     double f32_flops;         /* a second, of products in full f32 */

@@ -1,4 +1,4 @@
-// Attention that cuDNN does not do. Here it is by its definition, for f64 and wide heads: a block for each query
+// Attention that neither cuDNN nor attention_wgmma.cu does. Here it is by its definition, for f64 and wide heads: a block for each query
 // (or, for the gradients of keys and values, for each key), whose weights lie in shared memory. bf16 goes to
 // attention_mma.cu, the rest to attention_tiled.cu. Deterministic: every sum has one owner and one order.
 #include "cuda/attention.cuh"
@@ -286,9 +286,8 @@ done:
     return status;
 }
 
-sl_status cuda_attention_grad(const cuda_run *run)
+attention_args attention_grad_args_of(const sl_kernel_call *call)
 {
-    const sl_kernel_call *call = run->call;
     attention_args a = attention_args_of(call);
     set_documents(&a, sl_call_input(call, 6));
     a.o = view_of(&call->inputs[3]);
@@ -300,6 +299,13 @@ sl_status cuda_attention_grad(const cuda_run *run)
     a.add_q = sl_call_accumulates(call, 0);
     a.add_k = sl_call_accumulates(call, 1);
     a.add_v = sl_call_accumulates(call, 2);
+    return a;
+}
+
+sl_status cuda_attention_grad(const cuda_run *run)
+{
+    const sl_kernel_call *call = run->call;
+    const attention_args a = attention_grad_args_of(call);
     if (is_double(call))
         return backward<double>(run, a);
     return sl_gpu_mma_fits(call) || attention_fits_tiles(a) ? backward_in_tiles(run, a) : backward<float>(run, a);

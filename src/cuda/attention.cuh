@@ -8,6 +8,8 @@
 #include "kernel/call.h"
 #include "kernel/philox.h"
 
+#define LOG2_E 1.44269504f
+
 struct attention_args {
     tensor_view q, k, v, o, lse; // [B,T,H,D], [B,S,G,D], [B,S,G,D], [B,T,H,D], [B,H,T]
     tensor_view d_o, dq, dk, dv;
@@ -58,6 +60,14 @@ template <class S> __device__ __forceinline__ S statistic(const attention_args &
     return load<S>(a.lse.data, a.lse.dtype, b * a.lse.strides[0] + h * a.lse.strides[1] + t * a.lse.strides[2]);
 }
 
+// 2 to the power of x, good to 2^-22.
+__device__ __forceinline__ float power_of_2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 // Starts a kernel, unless there is nothing to do.
 template <class Kernel, class... Args>
 static sl_status start_attention(const cuda_run *run, Kernel kernel, dim3 grid, int threads, size_t bytes,
@@ -79,6 +89,7 @@ done:
 
 // attention.cu. All that a call says but results, gradients and documents.
 attention_args attention_args_of(const sl_kernel_call *call);
+attention_args attention_grad_args_of(const sl_kernel_call *call); // with those
 template <class S> sl_status attend_by_definition(const cuda_run *run, const attention_args &a);
 
 // attention_mma.cu: by the matrix units, if sl_gpu_mma_fits. The gradients also take room for the bits of dropout.

@@ -14,7 +14,6 @@ enum { DRAWN = SL_PHILOX_GROUP };
 static_assert((int)DRAWN == (int)ROWS, "a block of keys is what is drawn at once");
 
 #define WARP ((int)threadIdx.x / 32)
-#define LOG2_E 1.44269504f
 #define LN_2 0.693147181f
 
 // ---- Tiles ------------------------------------------------------------------------------------
@@ -262,14 +261,6 @@ template <float (*JOIN)(float, float)> __device__ __forceinline__ float join_row
 {
     value = JOIN(value, __shfl_xor_sync(0xffffffffu, value, 1));
     return JOIN(value, __shfl_xor_sync(0xffffffffu, value, 2));
-}
-
-// 2 to the power of x, good to 2^-22.
-__device__ __forceinline__ float power_of_2(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
 }
 
 #endif

@@ -93,6 +93,8 @@ sl_status cuda_square_sum_many(const cuda_run *run, const sl_kernel_call *calls,
 sl_status cuda_attention(const cuda_run *run);
 sl_status cuda_attention_grad(const cuda_run *run);
 sl_status cuda_attention_cached(const cuda_run *run);
+/* By the matrix units of sm_90a, if sl_gpu_wgmma_fits; *is_done stays false if a tensor is not aligned. */
+sl_status cuda_attention_grad_wgmma(const cuda_run *run, bool *is_done);
 sl_status cuda_product(const cuda_run *run); /* LINEAR*, MATMUL: by cuBLASLt, or if it cannot by cuda_plain_product */
 
 /* ---- Products -------------------------------------------------------------------------------- */

@@ -81,6 +81,12 @@ done:
     return status;
 }
 
+/* Whether the kernels of attention_wgmma.cu do a call, here. */
+static bool is_for_wgmma(const cuda_device *device, const sl_kernel_call *call)
+{
+    return CUDA_HAS_SM90A && device->properties.major == 9 && device->properties.minor == 0 && sl_gpu_wgmma_fits(call);
+}
+
 static sl_status cuda_run_call(sl_stream *stream, const sl_kernel_call *call)
 {
     sl_status status = SL_OK;
@@ -90,7 +96,9 @@ static sl_status cuda_run_call(sl_stream *stream, const sl_kernel_call *call)
     if (sl_op_is_fused(call->op))
         return run_fused(stream, call);
     SL_TRY(cuda_select(device));
-    if (call->op == SL_OP_ATTENTION || call->op == SL_OP_ATTENTION_GRAD)
+    if (is_for_wgmma(device, call))
+        SL_TRY(cuda_attention_grad_wgmma(&run, &is_done));
+    else if (call->op == SL_OP_ATTENTION || call->op == SL_OP_ATTENTION_GRAD)
         SL_TRY(cuda_dnn_attention(&run, &is_done));
     if (!is_done)
         SL_TRY((kernels[call->op] ? kernels[call->op] : cuda_elementwise)(&run));
@@ -126,8 +134,9 @@ static sl_status cuda_call_scratch(sl_device *head, const sl_kernel_call *call, 
     SL_TRY(cuda_select(device));
     if (kernels[call->op] == cuda_product)
         SL_TRY(cuda_product_prepare(device->blas, call));
-    size_t own = sl_gpu_scratch(call), dnn = cuda_dnn_scratch(device->dnn, call);
-    *bytes = dnn > own ? dnn : own;
+    size_t plain = sl_gpu_scratch(call);
+    size_t fast = is_for_wgmma(device, call) ? sl_gpu_wgmma_scratch(call) : cuda_dnn_scratch(device->dnn, call);
+    *bytes = fast > plain ? fast : plain;
 done:
     return status;
 }

@@ -92,6 +92,14 @@ __device__ __forceinline__ mma_operand rest_of(const float sums[2][4], const mma
                pair_of_rest(sums[1][2], sums[1][3], left.pairs[3]) } };
 }
 
+// 8 x 8 numbers, a pair in each lane, with rows and columns changed round.
+__device__ __forceinline__ uint32_t turned(uint32_t pair)
+{
+    uint32_t y;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(pair));
+    return y;
+}
+
 // Adds left (16 x 16) times right (16 x 16).
 __device__ __forceinline__ void multiply_add(float sums[2][4], const mma_operand &left, const mma_operand &right)
 {

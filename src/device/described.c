@@ -5,16 +5,16 @@
 
 /* Memory as the driver reports it; products are dense, with f32 sums. */
 static const sl_gpu_model models[] = {
-    { "b200", "NVIDIA B200", 192.2e9, 2250e12, 80e12, 8.0e12 },
-    { "h200", "NVIDIA H200", 150.1e9, 989e12, 67e12, 4.8e12 },
-    { "h100", "NVIDIA H100 SXM", 85.0e9, 989e12, 67e12, 3.35e12 },
-    { "h100-pcie", "NVIDIA H100 PCIe", 85.0e9, 756e12, 51e12, 2.0e12 },
-    { "a100-80gb", "NVIDIA A100 80 GB", 85.1e9, 312e12, 19.5e12, 2.04e12 },
-    { "a100-40gb", "NVIDIA A100 40 GB", 42.4e9, 312e12, 19.5e12, 1.56e12 },
-    { "l40s", "NVIDIA L40S", 47.7e9, 362e12, 91.6e12, 0.864e12 },
-    { "l4", "NVIDIA L4", 23.6e9, 121e12, 30.3e12, 0.3e12 },
-    { "rtx4090", "NVIDIA GeForce RTX 4090", 25.4e9, 165e12, 82.6e12, 1.01e12 },
-    { "rtx3090", "NVIDIA GeForce RTX 3090", 25.3e9, 71e12, 35.6e12, 0.936e12 },
+    { "b200", "NVIDIA B200", 100, 192.2e9, 2250e12, 80e12, 8.0e12 },
+    { "h200", "NVIDIA H200", 90, 150.1e9, 989e12, 67e12, 4.8e12 },
+    { "h100", "NVIDIA H100 SXM", 90, 85.0e9, 989e12, 67e12, 3.35e12 },
+    { "h100-pcie", "NVIDIA H100 PCIe", 90, 85.0e9, 756e12, 51e12, 2.0e12 },
+    { "a100-80gb", "NVIDIA A100 80 GB", 80, 85.1e9, 312e12, 19.5e12, 2.04e12 },
+    { "a100-40gb", "NVIDIA A100 40 GB", 80, 42.4e9, 312e12, 19.5e12, 1.56e12 },
+    { "l40s", "NVIDIA L40S", 89, 47.7e9, 362e12, 91.6e12, 0.864e12 },
+    { "l4", "NVIDIA L4", 89, 23.6e9, 121e12, 30.3e12, 0.3e12 },
+    { "rtx4090", "NVIDIA GeForce RTX 4090", 89, 25.4e9, 165e12, 82.6e12, 1.01e12 },
+    { "rtx3090", "NVIDIA GeForce RTX 3090", 86, 25.3e9, 71e12, 35.6e12, 0.936e12 },
 };
 
 const sl_gpu_model *sl_gpu_model_get(int index)

@@ -13,9 +13,10 @@ static sl_status run_nothing(sl_stream *stream, const sl_kernel_call *call)
 
 static sl_status scratch(sl_device *device, const sl_kernel_call *call, size_t *bytes)
 {
-    (void)device;
-    size_t own = sl_gpu_scratch(call), dnn = sl_gpu_dnn_fits(call) ? sl_gpu_dnn_scratch(call) : 0;
-    *bytes = dnn > own ? dnn : own;
+    bool wgmma = sl_device_get_model(device)->capability == 90 && sl_gpu_wgmma_fits(call);
+    size_t plain = sl_gpu_scratch(call);
+    size_t fast = wgmma ? sl_gpu_wgmma_scratch(call) : sl_gpu_dnn_fits(call) ? sl_gpu_dnn_scratch(call) : 0;
+    *bytes = fast > plain ? fast : plain;
     return SL_OK;
 }
 

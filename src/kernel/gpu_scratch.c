@@ -123,6 +123,55 @@ static size_t kept_bytes(const sl_kernel_call *call)
     return needed ? (size_t)sl_row_count(&call->inputs[0].meta, 1) * words * sizeof(uint64_t) : 0;
 }
 
+/* A [B,T,H,D] tensor that cuDNN and the copy engine can take as it lies. */
+static bool lies_well(const sl_view *view)
+{
+    const sl_meta *meta = &view->meta;
+    return meta->dtype == SL_BF16 && meta->strides[3] == 1 && meta->strides[0] % 8 == 0 && meta->strides[1] % 8 == 0 &&
+           meta->strides[2] % 8 == 0;
+}
+
+/* Attention and gradient of bf16 without dropout, documents, windows and capped scores, whose tensors lie well. */
+static bool is_plain_attention(const sl_kernel_call *call)
+{
+    bool backward = call->op == SL_OP_ATTENTION_GRAD, fits = true;
+    if (call->op != SL_OP_ATTENTION && !backward)
+        return false;
+    const int64_t *q = call->inputs[0].meta.shape.dims, *k = call->inputs[1].meta.shape.dims;
+    const sl_view *lse = backward ? &call->inputs[4] : &call->outputs[1];
+    const sl_view *documents = sl_call_input(call, backward ? 6 : 3);
+    if (!sl_view_is_none(documents) || call->attrs.p > 0 || call->attrs.window > 0 || call->attrs.softcap > 0 ||
+        call->accumulate || q[1] != k[1] || q[0] == 0 || q[2] == 0 || k[2] == 0 || lse->meta.dtype != SL_F32)
+        return false;
+    for (int i = 0; i < 3; i++)
+        fits &= lies_well(&call->inputs[i]) && (!backward || lies_well(&call->outputs[i]));
+    return fits && lies_well(backward ? &call->inputs[3] : &call->outputs[0]) &&
+           (!backward || lies_well(&call->inputs[5]));
+}
+
+static bool steps_forward(const sl_view *view)
+{
+    const sl_meta *meta = &view->meta;
+    return meta->strides[0] > 0 && meta->strides[1] > 0 && meta->strides[2] > 0;
+}
+
+bool sl_gpu_wgmma_fits(const sl_kernel_call *call)
+{
+    if (call->op != SL_OP_ATTENTION_GRAD || !is_plain_attention(call))
+        return false;
+    const int64_t *q = call->inputs[0].meta.shape.dims;
+    return call->attrs.scale > 0 && q[1] > 0 && (q[3] == 64 || q[3] == 128) && steps_forward(&call->inputs[0]) &&
+           steps_forward(&call->inputs[1]) && steps_forward(&call->inputs[2]) && steps_forward(&call->inputs[5]);
+}
+
+size_t sl_gpu_wgmma_scratch(const sl_kernel_call *call)
+{
+    enum { ROWS = SL_GPU_WGMMA_ROWS };
+    const int64_t *q = call->inputs[0].meta.shape.dims, tiles = (q[1] + ROWS - 1) / ROWS;
+    int64_t pairs = call->attrs.causal ? tiles * (tiles + 1) / 2 : tiles * tiles;
+    return (size_t)(q[0] * q[2]) * ((size_t)(tiles * ROWS) * 2 * sizeof(float) + (size_t)pairs * ROWS * ROWS * 2);
+}
+
 size_t sl_gpu_scratch(const sl_kernel_call *call)
 {
     const sl_view *in = call->inputs;
@@ -160,30 +209,13 @@ size_t sl_gpu_scratch(const sl_kernel_call *call)
 
 enum { DNN_OWN_BYTES = 256 }; /* of every workspace of attention, beside what is known of it */
 
-/* A [B,T,H,D] tensor that cuDNN can take as it lies. */
-static bool lies_well(const sl_view *view)
-{
-    const sl_meta *meta = &view->meta;
-    return meta->dtype == SL_BF16 && meta->strides[3] == 1 && meta->strides[0] % 8 == 0 && meta->strides[1] % 8 == 0 &&
-           meta->strides[2] % 8 == 0;
-}
-
 bool sl_gpu_dnn_fits(const sl_kernel_call *call)
 {
-    bool backward = call->op == SL_OP_ATTENTION_GRAD, fits = true;
-    if (call->op != SL_OP_ATTENTION && !backward)
+    if (!is_plain_attention(call))
         return false;
-    const int64_t *q = call->inputs[0].meta.shape.dims, *k = call->inputs[1].meta.shape.dims;
-    const sl_view *lse = backward ? &call->inputs[4] : &call->outputs[1];
-    const sl_view *documents = sl_call_input(call, backward ? 6 : 3);
-    if (!sl_view_is_none(documents) || call->attrs.p > 0 || call->attrs.window > 0 || call->attrs.softcap > 0 ||
-        call->accumulate || q[1] != k[1] || q[1] < 64 || q[1] % 8 != 0 || q[0] == 0 || q[3] % 8 != 0 || q[3] == 0 ||
-        q[3] > 128 || q[2] == 0 || k[2] == 0 || lse->meta.dtype != SL_F32 || !sl_meta_is_contiguous(&lse->meta))
-        return false;
-    for (int i = 0; i < 3; i++)
-        fits &= lies_well(&call->inputs[i]) && (!backward || lies_well(&call->outputs[i]));
-    return fits && lies_well(backward ? &call->inputs[3] : &call->outputs[0]) &&
-           (!backward || lies_well(&call->inputs[5]));
+    const int64_t *q = call->inputs[0].meta.shape.dims;
+    const sl_view *lse = call->op == SL_OP_ATTENTION_GRAD ? &call->inputs[4] : &call->outputs[1];
+    return q[1] >= 64 && q[1] % 8 == 0 && q[3] % 8 == 0 && q[3] > 0 && q[3] <= 128 && sl_meta_is_contiguous(&lse->meta);
 }
 
 size_t sl_gpu_dnn_scratch(const sl_kernel_call *call)

@@ -30,6 +30,14 @@ bool sl_gpu_mma_fits(const sl_kernel_call *call);
  * one kernel draws and the other reads, a word for 64 weights of a query. */
 size_t sl_gpu_deltas_bytes(const sl_kernel_call *call);
 
+/* Whether our kernels for the matrix units of sm_90a take this call of ATTENTION_GRAD, if its tensors begin at multiples of
+ * 16 bytes: bf16, heads of 64 or 128, a positive scale, without dropout, documents, windows and capped scores. */
+bool sl_gpu_wgmma_fits(const sl_kernel_call *call);
+/* They work on tiles of so many queries and keys. */
+enum { SL_GPU_WGMMA_ROWS = 64 };
+/* What they need: two f32 for each query, and a bf16 for each score of the tiles that count. */
+size_t sl_gpu_wgmma_scratch(const sl_kernel_call *call);
+
 /* Bytes that our own kernel of the op needs. */
 size_t sl_gpu_scratch(const sl_kernel_call *call);
 
