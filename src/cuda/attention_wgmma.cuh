@@ -57,6 +57,7 @@ __device__ __forceinline__ void copy_tile(char *to, const CUtensorMap *map, uint
 // A group has used what the barrier guards.
 __device__ __forceinline__ void release(uint64_t *barrier)
 {
+    __syncwarp();
     if (LANE == 0)
         arrive(barrier);
 }
