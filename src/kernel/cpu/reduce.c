@@ -200,8 +200,7 @@ static void runs_range(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* Adds rows row..row+count of an outer block, columns column..column+n of them. Rows that are not f32 are widened a few at
- * a time. */
+/* Adds rows row..row+count of an outer block, columns column..column+n of them. Rows of f16 are widened a few at a time. */
 static void add_rows(const reduce_job *j, int64_t outer, int64_t row, int64_t count, int64_t column, int64_t n,
                      float *sums)
 {
@@ -211,6 +210,11 @@ static void add_rows(const reduce_job *j, int64_t outer, int64_t row, int64_t co
     int64_t offset = row * j->p.reduced_stride + column;
     if (x->dtype == SL_F32) {
         j->simd->sum_rows(sl_rows_at(x, outer) + offset, count, j->p.reduced_stride, sums, n);
+        return;
+    }
+    if (x->dtype == SL_BF16) {
+        const uint16_t *rows = (const uint16_t *)x->data + sl_rows_offset(x, outer) + offset;
+        j->simd->sum_bf16_rows(rows, count, j->p.reduced_stride, sums, n);
         return;
     }
     for (int64_t i = 0, some; i < count; i += some) {

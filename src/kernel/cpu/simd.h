@@ -75,6 +75,7 @@ typedef struct SL_NAMED_FIELDS sl_simd {
     double (*square_sum)(const float *x, int64_t n);
     /* y[0..n) += sum over rows of x, which are `stride` apart */
     void (*sum_rows)(const float *x, int64_t rows, int64_t stride, float *y, int64_t n);
+    void (*sum_bf16_rows)(const uint16_t *x, int64_t rows, int64_t stride, float *y, int64_t n);
 
     void (*to_half)(sl_dtype dtype, const float *x, uint16_t *y, int64_t n); /* BF16 or F16 */
     void (*from_half)(sl_dtype dtype, const uint16_t *x, float *y, int64_t n);

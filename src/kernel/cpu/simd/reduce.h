@@ -105,25 +105,64 @@ static double simd_square_sum(const float *x, int64_t n)
     return vd_sum(s0) + vd_sum(s1);
 }
 
-/* Four rows at a time, so that y is read and written a quarter as often. */
-V_INLINE vf sum_four(const float *x, int64_t stride, int64_t i)
+/* Elements of rows in f32 and in bf16. */
+typedef struct row_elements {
+    vf (*load)(const void *x, int64_t i);
+    float (*one)(const void *x, int64_t i);
+} row_elements;
+
+V_INLINE vf load_f32(const void *x, int64_t i)
 {
-    return v_add(v_add(v_load(x + i), v_load(x + stride + i)),
-                 v_add(v_load(x + 2 * stride + i), v_load(x + 3 * stride + i)));
+    return v_load((const float *)x + i);
+}
+
+V_INLINE float one_f32(const void *x, int64_t i)
+{
+    return ((const float *)x)[i];
+}
+
+V_INLINE vf load_bf16(const void *x, int64_t i)
+{
+    return v_load_bf16((const uint16_t *)x + i);
+}
+
+V_INLINE float one_bf16(const void *x, int64_t i)
+{
+    return sl_bf16_to_f32(((const uint16_t *)x)[i]);
+}
+
+/* Four rows at a time, so that y is read and written a quarter as often. i: where the first of them begins. */
+V_INLINE void sum_rows_of(row_elements of, const void *x, int64_t rows, int64_t stride, float *y, int64_t n)
+{
+    int64_t row = 0, i = 0;
+    for (; row + 4 <= rows; row += 4, i += 4 * stride) {
+        int64_t c = 0;
+        for (; c + VW <= n; c += VW) {
+            vf first = v_add(of.load(x, i + c), of.load(x, i + stride + c));
+            vf second = v_add(of.load(x, i + 2 * stride + c), of.load(x, i + 3 * stride + c));
+            v_store(y + c, v_add(v_load(y + c), v_add(first, second)));
+        }
+        for (; c < n; c++)
+            y[c] += (of.one(x, i + c) + of.one(x, i + stride + c)) +
+                    (of.one(x, i + 2 * stride + c) + of.one(x, i + 3 * stride + c));
+    }
+    for (; row < rows; row++, i += stride) {
+        int64_t c = 0;
+        for (; c + VW <= n; c += VW)
+            v_store(y + c, v_add(v_load(y + c), of.load(x, i + c)));
+        for (; c < n; c++)
+            y[c] += of.one(x, i + c);
+    }
 }
 
 static void simd_sum_rows(const float *x, int64_t rows, int64_t stride, float *y, int64_t n)
 {
-    int64_t row = 0;
-    for (; row + 4 <= rows; row += 4, x += 4 * stride) {
-        int64_t i = 0;
-        for (; i + VW <= n; i += VW)
-            v_store(y + i, v_add(v_load(y + i), sum_four(x, stride, i)));
-        for (; i < n; i++)
-            y[i] += (x[i] + x[stride + i]) + (x[2 * stride + i] + x[3 * stride + i]);
-    }
-    for (; row < rows; row++, x += stride)
-        simd_axpy(1, x, y, n);
+    sum_rows_of((row_elements){ load_f32, one_f32 }, x, rows, stride, y, n);
+}
+
+static void simd_sum_bf16_rows(const uint16_t *x, int64_t rows, int64_t stride, float *y, int64_t n)
+{
+    sum_rows_of((row_elements){ load_bf16, one_bf16 }, x, rows, stride, y, n);
 }
 
 static void simd_fill(float *y, float value, int64_t n, bool add)

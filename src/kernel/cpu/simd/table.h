@@ -37,6 +37,7 @@ const sl_simd SIMD_TABLE = {
     .axpy = simd_axpy,
     .square_sum = simd_square_sum,
     .sum_rows = simd_sum_rows,
+    .sum_bf16_rows = simd_sum_bf16_rows,
     .to_half = simd_to_half,
     .from_half = simd_from_half,
     .dropout = simd_dropout,
