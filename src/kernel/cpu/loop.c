@@ -98,7 +98,7 @@ void sl_cpu_split(const sl_cpu *cpu, int64_t count, int64_t grain, sl_range_body
 
 /* ---- Loops ----------------------------------------------------------------------------------- */
 
-enum { BUFFER = 256 }; /* elements gathered at a time */
+enum { BUFFER = 512 }; /* elements gathered at a time */
 
 void sl_loop_start(sl_loop *loop, const sl_shape *shape)
 {
