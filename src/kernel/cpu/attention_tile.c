@@ -1,6 +1,6 @@
-/* Attention of bf16 and its gradient through the tile of AMX. Queries, keys, values and gradients are factors as they are.
- * Weights and gradients of scores are f32; each goes into products as the sum of two bf16 numbers, which keeps 16 of its
- * bits, so a result in bf16 is what f32 gives, rounded once. */
+/* Attention of bf16 and its gradient through the tile of AMX, or by AVX512-BF16 on panels of the same form. Queries, keys,
+ * values and gradients are factors as they are. Weights and gradients of scores are f32; each goes into products as the sum
+ * of two bf16 numbers, which keeps 16 of its bits, so a result in bf16 is what f32 gives, rounded once. */
 #include "kernel/cpu/attention.h"
 
 #include "kernel/cpu/isa.h"
@@ -38,6 +38,10 @@ static bool is_bf16(const sl_view *view)
 const sl_tile *sl_attention_tile(const sl_attention *j)
 {
     const sl_tile *tile = sl_isa_tile(true);
+#if defined(__x86_64__)
+    if (tile == &sl_tile_dot)
+        tile = &sl_tile_dot_square;
+#endif
     bool fits = tile->rows == SIDE && tile->columns == SIDE && tile->depth == SIDE && tile->size == sizeof(uint16_t);
     bool narrow = is_bf16(j->q) && is_bf16(j->k) && is_bf16(j->v) && is_bf16(j->o);
     if (j->d_o)

@@ -110,7 +110,7 @@ const sl_tile *sl_isa_tile(bool bf16)
 #if defined(__x86_64__)
     sl_isa isa = sl_isa_get();
     if (bf16 && isa == SL_ISA_AMX)
-        return sl_tile_amx_works() ? &sl_tile_amx : &sl_tile_amx_emulated;
+        return sl_tile_amx_works() ? &sl_tile_amx : &sl_tile_dot_square;
     if (bf16 && isa == SL_ISA_AVX512_BF16 && (__builtin_cpu_is("amd") || sl_isa_best() == SL_ISA_AMX))
         return &sl_tile_dot;
 #endif

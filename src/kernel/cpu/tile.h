@@ -66,7 +66,7 @@ static inline void sl_tile_end(const sl_tile *tile)
 /* For bf16 operands. */
 extern const sl_tile sl_tile_dot; /* AVX512-BF16 */
 extern const sl_tile sl_tile_amx;
-extern const sl_tile sl_tile_amx_emulated; /* by AVX512-BF16; for tests */
+extern const sl_tile sl_tile_dot_square; /* AVX512-BF16 on the panels of AMX: for attention, and for tests */
 /* Asks the kernel for the tile registers and multiplies something with them. False if the machine, the operating system
  * or a hypervisor does not let it. */
 bool sl_tile_amx_works(void);

@@ -242,24 +242,38 @@ static __attribute__((noinline)) void multiply_rows(int64_t k, const void *a, in
     multiply_tiles(k, a, (long)a_row * (long)sizeof(uint16_t), PANEL_ROW, panel_b, c, c_row, add, ahead);
 }
 
-/* The same with AVX512-BF16. Elements of A: from one row to the next, from one step to the next. */
+/* The same with AVX512-BF16, a few rows at a time. Elements of A: from one row to the next, from one step to the next. */
 static void multiply_pairs_of(int64_t k, const uint16_t *rows, int64_t a_row, int64_t a_step, const void *panel_b,
                               float *c, int64_t c_row, bool add)
 {
-    for (int64_t i = 0; i < (int64_t)2 * ROWS; i++) {
-        float *to = c + i / 2 * c_row + i % 2 * SIDE;
-        vf sum = add ? v_load(to) : v_set(0.0f);
-        const uint16_t *a = rows + i / 2 * a_row;
-        const int *b = (const int *)panel_b + i % 2 * (TILE / 2);
+    enum { AT_ONCE = 8 };
+    for (int64_t first = 0; first < ROWS; first += AT_ONCE, rows += AT_ONCE * a_row, c += AT_ONCE * c_row) {
+        const uint16_t *a = rows;
+        const int *b = panel_b;
+        vf sum[AT_ONCE][2];
+#pragma GCC unroll 8
+        for (int i = 0; i < AT_ONCE; i++) {
+            sum[i][0] = add ? v_load(c + i * c_row) : v_set(0.0f);
+            sum[i][1] = add ? v_load(c + i * c_row + SIDE) : v_set(0.0f);
+        }
         for (int64_t l = 0; l < k; l += DEPTH, a += a_step, b += BOTH / 2) {
             for (int64_t pair = 0; pair < SIDE; pair++) {
-                int both;
-                memcpy(&both, a + 2 * pair, sizeof both);
-                sum = _mm512_dpbf16_ps(sum, (__m512bh)_mm512_set1_epi32(both),
-                                       (__m512bh)_mm512_loadu_si512(b + pair * SIDE));
+                const __m512bh left = (__m512bh)_mm512_loadu_si512(b + pair * SIDE);
+                const __m512bh right = (__m512bh)_mm512_loadu_si512(b + TILE / 2 + pair * SIDE);
+#pragma GCC unroll 8
+                for (int i = 0; i < AT_ONCE; i++) {
+                    int both;
+                    memcpy(&both, a + i * a_row + 2 * pair, sizeof both);
+                    sum[i][0] = _mm512_dpbf16_ps(sum[i][0], (__m512bh)_mm512_set1_epi32(both), left);
+                    sum[i][1] = _mm512_dpbf16_ps(sum[i][1], (__m512bh)_mm512_set1_epi32(both), right);
+                }
             }
         }
-        v_store(to, sum);
+#pragma GCC unroll 8
+        for (int i = 0; i < AT_ONCE; i++) {
+            v_store(c + i * c_row, sum[i][0]);
+            v_store(c + i * c_row + SIDE, sum[i][1]);
+        }
     }
 }
 
@@ -317,8 +331,8 @@ const sl_tile sl_tile_amx = {
     .end = end,
 };
 
-const sl_tile sl_tile_amx_emulated = {
-    .name = "amx, emulated",
+const sl_tile sl_tile_dot_square = {
+    .name = "bf16 dot, 32 x 32",
     .size = sizeof(uint16_t),
     .rows = ROWS,
     .columns = COLUMNS,
