@@ -1,5 +1,5 @@
-// Attention that neither cuDNN nor attention_wgmma.cu does. Here it is by its definition, for f64 and wide heads: a block for each query
-// (or, for the gradients of keys and values, for each key), whose weights lie in shared memory. bf16 goes to
+// Attention that neither cuDNN nor attention_wgmma.cu does. Here it is by its definition, for f64 and wide heads: a block
+// for each query (or, for the gradients of keys and values, for each key), whose weights lie in shared memory. bf16 goes to
 // attention_mma.cu, the rest to attention_tiled.cu. Deterministic: every sum has one owner and one order.
 #include "cuda/attention.cuh"
 

@@ -9,7 +9,7 @@
 
 #include <cudaTypedefs.h>
 
-enum { QUERY_GROUPS = 4, QUERY_ROWS = QUERY_GROUPS * GROUP_ROWS, QUERY_THREADS = (1 + QUERY_GROUPS) * GROUP_THREADS };
+enum { QUERY_GROUPS = 4, QUERY_THREADS = (1 + QUERY_GROUPS) * GROUP_THREADS };
 
 template <int D> struct query_memory {
     char k[STAGES][GROUP_ROWS * D * 2];

@@ -15,15 +15,14 @@ template <int D> struct key_memory {
 
 // The queries that the keys of a block need: tiles of 64 of one head after the other.
 struct query_steps {
-    int begin, tiles, count;
+    int begin, count;
 };
 
 template <bool CAUSAL> __device__ __forceinline__ query_steps steps_of(const wgmma_args &a, int s0)
 {
     query_steps steps;
     steps.begin = CAUSAL ? s0 : 0;
-    steps.tiles = (a.length - steps.begin + GROUP_ROWS - 1) / GROUP_ROWS;
-    steps.count = steps.tiles * a.shared;
+    steps.count = (a.length - steps.begin + GROUP_ROWS - 1) / GROUP_ROWS * a.shared;
     return steps;
 }
 
