@@ -240,19 +240,19 @@ static void finish(const product *p, const float *sums, int64_t sums_row, int64_
 
 /* A panel of A, which begins at `row`, times one of B. */
 static void multiply(const product *p, const block *at, const char *a, const char *b, int64_t row, float *c,
-                     int64_t c_row, bool add, const char *ahead)
+                     int64_t c_row, bool add, const sl_tile_fetch *fetch)
 {
     if (p->as_it_lies && row + p->tile->rows <= p->g->m) {
         const sl_factor from = factor_at(&p->g->a, row, at->l);
-        p->tile->multiply_rows(at->k, from.data, from.row, b, c, c_row, add, ahead);
+        p->tile->multiply_rows(at->k, from.data, from.row, b, c, c_row, add, fetch);
     } else {
-        p->tile->multiply(at->k, a, b, c, c_row, add, ahead);
+        p->tile->multiply(at->k, a, b, c, c_row, add, fetch);
     }
 }
 
 /* One tile of C at `row` and column b_column of the block gets the products of this block. */
 static void multiply_tile(const product *p, const block *at, const char *a, const char *b, int64_t row,
-                          int64_t b_column, const char *ahead)
+                          int64_t b_column, const sl_tile_fetch *fetch)
 {
     const sl_gemm *g = p->g;
     const sl_tile *tile = p->tile;
@@ -261,33 +261,63 @@ static void multiply_tile(const product *p, const block *at, const char *a, cons
     bool whole = row + tile->rows <= g->m && column + tile->columns <= g->n;
     if (p->sums) {
         float *sums = p->sums + row * p->sizes.columns + b_column;
-        multiply(p, at, a, b, row, sums, p->sizes.columns, !first, ahead);
+        multiply(p, at, a, b, row, sums, p->sizes.columns, !first, fetch);
         if (last)
             finish(p, sums, p->sizes.columns, row, column, true);
     } else if (whole && g->c_dtype == SL_F32 && !(first && g->bias)) {
         float *c = (float *)g->c + row * g->c_row + column;
-        multiply(p, at, a, b, row, c, g->c_row, g->add || !first, ahead);
+        multiply(p, at, a, b, row, c, g->c_row, g->add || !first, fetch);
     } else {
         _Alignas(64) float own[LARGEST_TILE];
-        multiply(p, at, a, b, row, own, tile->columns, false, ahead);
+        multiply(p, at, a, b, row, own, tile->columns, false, fetch);
         finish(p, own, tile->columns, row, column, first);
     }
 }
 
+/* `rows` rows of `columns` elements at `data`, `row` elements apart. */
+static sl_tile_lines lines_of(const void *data, int64_t row, int64_t rows, int64_t columns, sl_dtype dtype)
+{
+    enum { LINE = 64 };
+    int64_t size = (int64_t)sl_dtype_size(dtype), offset = (int64_t)((uintptr_t)data % LINE);
+    return (sl_tile_lines){ .at = (const char *)data - offset,
+                            .step = row * size,
+                            .rows = (int)rows,
+                            .lines = (int)divide_up(offset + columns * size, LINE) };
+}
+
+/* What the tile of C at `row` and column b_column of the block adds to and writes. */
+static void fetch_sums(const product *p, const block *at, int64_t row, int64_t b_column, sl_tile_fetch *fetch)
+{
+    const sl_gemm *g = p->g;
+    int64_t column = at->column + b_column;
+    int64_t rows = least(g->m - row, p->tile->rows), columns = least(g->n - column, p->tile->columns);
+    if (p->sums)
+        fetch->writes[0] =
+            lines_of(p->sums + row * p->sizes.columns + b_column, p->sizes.columns, rows, columns, SL_F32);
+    if (!p->sums || at->l + at->k == g->k) {
+        const char *c = (const char *)g->c + (row * g->c_row + column) * (int64_t)sl_dtype_size(g->c_dtype);
+        fetch->writes[1] = lines_of(c, g->c_row, rows, columns, g->c_dtype);
+    }
+}
+
 /* Rows row..row+rows of C, which are packed at a, against panels begin..end of B. Meanwhile the panel of B behind each
- * comes closer. */
+ * comes closer, and so does the next tile of C. */
 static void multiply_panels(const product *p, const block *at, int64_t row, int64_t rows, int64_t begin, int64_t end,
                             const char *a)
 {
     const sl_tile *tile = p->tile;
     int64_t a_bytes = panel_bytes(p, at, tile->rows), b_bytes = panel_bytes(p, at, tile->columns);
-    int64_t piece = 16 * at->k, panels = block_panels(p, at);
+    int64_t piece = 16 * at->k, panels = block_panels(p, at), tiles = divide_up(rows, tile->rows);
     for (int64_t i = begin; i < end; i++) {
         const char *b = at->b + i * b_bytes;
-        for (int64_t n = 0; n * tile->rows < rows; n++) {
-            bool fetch = i + 1 < panels && (n + 1) * piece <= b_bytes;
-            multiply_tile(p, at, a + n * a_bytes, b, row + n * tile->rows, i * tile->columns,
-                          fetch ? b + b_bytes + n * piece : NULL);
+        for (int64_t n = 0; n < tiles; n++) {
+            bool is_last = n + 1 == tiles, fetches_b = i + 1 < panels && (n + 1) * piece <= b_bytes;
+            sl_tile_fetch fetch = { .panel = fetches_b ? b + b_bytes + n * piece : NULL };
+            if (!is_last)
+                fetch_sums(p, at, row + (n + 1) * tile->rows, i * tile->columns, &fetch);
+            else if (i + 1 < panels)
+                fetch_sums(p, at, row, (i + 1) * tile->columns, &fetch);
+            multiply_tile(p, at, a + n * a_bytes, b, row + n * tile->rows, i * tile->columns, &fetch);
         }
     }
 }

@@ -25,6 +25,21 @@ typedef struct sl_tile_result {
     bool add;
 } sl_tile_result;
 
+/* Memory of rows, `step` bytes from one to the next, of which the first `lines` lines of 64 bytes are meant. */
+typedef struct sl_tile_lines {
+    const char *at;
+    int64_t step;
+    int rows, lines;
+} sl_tile_lines;
+
+enum { SL_TILE_WRITES = 2 };
+
+/* What a tile brings closer while it multiplies, a few lines in each step. */
+typedef struct sl_tile_fetch {
+    const char *panel;                    /* 16 k bytes that are read next, into the second-level cache; NULL: none */
+    sl_tile_lines writes[SL_TILE_WRITES]; /* what the next tile adds to or writes; no rows: none */
+} sl_tile_fetch;
+
 /* Panels hold `rows` rows of A or `columns` columns of B for a run of l, in the order in which the tile reads them;
  * what is missing is 0, also from k up to a multiple of depth. */
 typedef struct SL_NAMED_FIELDS sl_tile {
@@ -36,12 +51,13 @@ typedef struct SL_NAMED_FIELDS sl_tile {
     /* One panel with the first `filled` of its rows (columns) and k elements of each. */
     void (*pack_a)(const sl_factor *from, int64_t filled, int64_t k, void *to);
     void (*pack_b)(const sl_factor *from, int64_t filled, int64_t k, void *to);
-    /* C = A B or C += A B for one panel of each, k >= 1; c has room for a whole tile. ahead: memory that is read soon, of which the
-     * tile may fetch 16 k bytes into the second-level cache meanwhile; NULL: none. */
-    void (*multiply)(int64_t k, const void *a, const void *b, float *c, int64_t c_row, bool add, const void *ahead);
+    /* C = A B or C += A B for one panel of each, k >= 1; c has room for a whole tile. fetch: NULL if A and B are in the
+     * first-level cache and nothing else is wanted. */
+    void (*multiply)(int64_t k, const void *a, const void *b, float *c, int64_t c_row, bool add,
+                     const sl_tile_fetch *fetch);
     /* Optional: the same with A as it lies: rows of contiguous elements, a_row apart. k is a multiple of depth. */
     void (*multiply_rows)(int64_t k, const void *a, int64_t a_row, const void *b, float *c, int64_t c_row, bool add,
-                          const void *ahead);
+                          const sl_tile_fetch *fetch);
     /* Optional: a whole tile of sums goes into C of bf16, to which nothing is added. False: some of them are not for it, and
      * all have to be put by other means. */
     bool (*put)(const sl_tile_result *result);
@@ -49,6 +65,32 @@ typedef struct SL_NAMED_FIELDS sl_tile {
     void (*begin)(void);
     void (*end)(void);
 } sl_tile;
+
+/* A line comes into the first-level cache to be written: other caches give it up. */
+static inline void sl_fetch_to_write(const char *line)
+{
+#if defined(__x86_64__)
+    __asm__ volatile("prefetchw %0" : : "m"(*line));
+#else
+    __builtin_prefetch(line, 1);
+#endif
+}
+
+/* Of all rows in `steps` steps: how many in each. */
+static inline int sl_rows_a_step(const sl_tile_lines *lines, int64_t steps)
+{
+    return steps > lines->rows ? 1 : (int)((lines->rows + steps - 1) / steps);
+}
+
+/* The next `count` rows. */
+static inline __attribute__((always_inline)) void sl_fetch_rows(sl_tile_lines *lines, int count)
+{
+    enum { LINE = 64 };
+    for (; count > 0 && lines->rows > 0; count--, lines->rows--, lines->at += lines->step) {
+        for (int64_t i = 0; i < lines->lines; i++)
+            sl_fetch_to_write(lines->at + LINE * i);
+    }
+}
 
 static inline void sl_tile_begin(const sl_tile *tile)
 {

@@ -177,10 +177,15 @@ enum {
  * order is up to a fifth faster than loads before their use. */
 static inline __attribute__((always_inline)) void multiply_tiles(int64_t k, const char *a, const long a_row,
                                                                  const long a_step, const char *b, float *c,
-                                                                 int64_t c_row, bool add, const char *line)
+                                                                 int64_t c_row, bool add, const sl_tile_fetch *wanted)
 {
-    enum { LINE = 64, LINES = DEPTH / 4 }; /* fetched in each step */
+    enum { LINE = 64, LINES = DEPTH / 4 }; /* of a panel that are fetched in each step */
     const long a_ahead = 2 * a_step;
+    const bool fetches = wanted != NULL;
+    sl_tile_fetch fetch = fetches ? *wanted : (sl_tile_fetch){ .panel = NULL };
+    int rows[SL_TILE_WRITES];
+    for (int i = 0; i < SL_TILE_WRITES; i++)
+        rows[i] = sl_rows_a_step(&fetch.writes[i], k / DEPTH);
     const long row = (long)c_row * (long)sizeof *c;
     const char *a_below = a + SIDE * a_row, *b_right = b + PANEL_TILE;
     float *below = c + SIDE * c_row;
@@ -201,24 +206,30 @@ static inline __attribute__((always_inline)) void multiply_tiles(int64_t k, cons
     _tile_loadd(7, b_right, PANEL_ROW);
     _tile_loadd(5, a_below, a_row);
     for (int64_t l = DEPTH; l < k; l += DEPTH) {
-        for (int i = 0; line && i < LINES; i++, line += LINE)
-            _mm_prefetch(line, _MM_HINT_T1);
+        for (int i = 0; fetch.panel && i < LINES; i++, fetch.panel += LINE)
+            _mm_prefetch(fetch.panel, _MM_HINT_T1);
+        for (int i = 0; i < SL_TILE_WRITES; i++)
+            sl_fetch_rows(&fetch.writes[i], rows[i]);
         a += a_step;
         a_below += a_step;
         b += PANEL_STEP;
         b_right += PANEL_STEP;
         _tile_dpbf16ps(0, 4, 6);
-        fetch_tile(a + a_ahead, a_row);
+        if (fetches)
+            fetch_tile(a + a_ahead, a_row);
         _tile_dpbf16ps(1, 4, 7);
         _tile_loadd(4, a, a_row);
-        fetch_tile(b + PANEL_AHEAD, PANEL_ROW);
+        if (fetches)
+            fetch_tile(b + PANEL_AHEAD, PANEL_ROW);
         _tile_dpbf16ps(2, 5, 6);
         _tile_loadd(6, b, PANEL_ROW);
-        fetch_tile(a_below + a_ahead, a_row);
+        if (fetches)
+            fetch_tile(a_below + a_ahead, a_row);
         _tile_dpbf16ps(3, 5, 7);
         _tile_loadd(5, a_below, a_row);
         _tile_loadd(7, b_right, PANEL_ROW);
-        fetch_tile(b_right + PANEL_AHEAD, PANEL_ROW);
+        if (fetches)
+            fetch_tile(b_right + PANEL_AHEAD, PANEL_ROW);
     }
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
@@ -231,15 +242,18 @@ static inline __attribute__((always_inline)) void multiply_tiles(int64_t k, cons
 }
 
 static __attribute__((noinline)) void multiply(int64_t k, const void *panel_a, const void *panel_b, float *c,
-                                               int64_t c_row, bool add, const void *ahead)
+                                               int64_t c_row, bool add, const sl_tile_fetch *fetch)
 {
-    multiply_tiles(k, panel_a, PANEL_ROW, PANEL_STEP, panel_b, c, c_row, add, ahead);
+    if (fetch)
+        multiply_tiles(k, panel_a, PANEL_ROW, PANEL_STEP, panel_b, c, c_row, add, fetch);
+    else
+        multiply_tiles(k, panel_a, PANEL_ROW, PANEL_STEP, panel_b, c, c_row, add, NULL);
 }
 
 static __attribute__((noinline)) void multiply_rows(int64_t k, const void *a, int64_t a_row, const void *panel_b,
-                                                    float *c, int64_t c_row, bool add, const void *ahead)
+                                                    float *c, int64_t c_row, bool add, const sl_tile_fetch *fetch)
 {
-    multiply_tiles(k, a, (long)a_row * (long)sizeof(uint16_t), PANEL_ROW, panel_b, c, c_row, add, ahead);
+    multiply_tiles(k, a, (long)a_row * (long)sizeof(uint16_t), PANEL_ROW, panel_b, c, c_row, add, fetch);
 }
 
 /* The same with AVX512-BF16, a few rows at a time. Elements of A: from one row to the next, from one step to the next. */
@@ -278,16 +292,16 @@ static void multiply_pairs_of(int64_t k, const uint16_t *rows, int64_t a_row, in
 }
 
 static void multiply_pairs(int64_t k, const void *panel_a, const void *panel_b, float *c, int64_t c_row, bool add,
-                           const void *ahead)
+                           const sl_tile_fetch *fetch)
 {
-    (void)ahead;
+    (void)fetch;
     multiply_pairs_of(k, panel_a, DEPTH, BOTH, panel_b, c, c_row, add);
 }
 
 static void multiply_rows_of_pairs(int64_t k, const void *a, int64_t a_row, const void *panel_b, float *c,
-                                   int64_t c_row, bool add, const void *ahead)
+                                   int64_t c_row, bool add, const sl_tile_fetch *fetch)
 {
-    (void)ahead;
+    (void)fetch;
     multiply_pairs_of(k, a, a_row, DEPTH, panel_b, c, c_row, add);
 }
 

@@ -93,9 +93,12 @@ static void pack_b(const sl_factor *from, int64_t filled, int64_t k, void *to)
 /* ---- Multiplication -------------------------------------------------------------------------- */
 
 static void multiply(int64_t k, const void *panel_a, const void *panel_b, float *c, int64_t c_row, bool add,
-                     const void *ahead)
+                     const sl_tile_fetch *wanted)
 {
-    (void)ahead; /* processors that are fast with this instruction fetch well by themselves */
+    sl_tile_fetch fetch = wanted ? *wanted : (sl_tile_fetch){ .panel = NULL };
+    for (int i = 0; i < SL_TILE_WRITES;
+         i++) /* panels come by themselves on processors that have this instruction fast */
+        sl_fetch_rows(&fetch.writes[i], fetch.writes[i].rows);
     const int *a = panel_a, *b = panel_b;
     vf sum[ROWS][2];
 #pragma GCC unroll 16

@@ -32,10 +32,16 @@ static void simd_sgd(const sl_sgd_factors *f, const float *g, float *p, float *m
     }
 }
 
+/* Kernels widen and round long tensors in short runs, and compute in between. So that memory does not rest meanwhile, each
+ * run brings some of what lies behind it. */
+enum { HALVES_AHEAD = 1024, HALVES_LINE = 32 };
+
 static void simd_to_half(sl_dtype dtype, const float *x, uint16_t *y, int64_t n)
 {
     int64_t i = 0;
     for (; i + VW <= n; i += VW) {
+        if (i % HALVES_LINE == 0)
+            sl_fetch_to_write((const char *)(y + i + HALVES_AHEAD));
         if (dtype == SL_BF16)
             v_store_bf16(y + i, v_load(x + i));
         else
@@ -48,8 +54,11 @@ static void simd_to_half(sl_dtype dtype, const float *x, uint16_t *y, int64_t n)
 static void simd_from_half(sl_dtype dtype, const uint16_t *x, float *y, int64_t n)
 {
     int64_t i = 0;
-    for (; i + VW <= n; i += VW)
+    for (; i + VW <= n; i += VW) {
+        if (i % HALVES_LINE == 0)
+            __builtin_prefetch(x + i + HALVES_AHEAD);
         v_store(y + i, dtype == SL_BF16 ? v_load_bf16(x + i) : v_load_f16(x + i));
+    }
     for (; i < n; i++)
         y[i] = dtype == SL_BF16 ? sl_bf16_to_f32(x[i]) : sl_f16_to_f32(x[i]);
 }

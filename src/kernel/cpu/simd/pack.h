@@ -124,19 +124,21 @@ V_INLINE void multiply_steps(int64_t k, const float *a, const float *b, vf sum[T
 }
 
 static void simd_multiply(int64_t k, const void *panel_a, const void *panel_b, float *c, int64_t c_row, bool add,
-                          const void *ahead)
+                          const sl_tile_fetch *wanted)
 {
-    enum { STEPS = 8, LINE = 64 }; /* two lines are fetched every few steps */
+    enum { STEPS = 8, LINE = 64 }; /* of a panel two lines are fetched every few steps */
     const float *a = panel_a, *b = panel_b;
-    const char *line = ahead;
+    sl_tile_fetch fetch = wanted ? *wanted : (sl_tile_fetch){ .panel = NULL };
     vf sum[TILE_ROWS][TILE_VECTORS];
 #pragma GCC unroll 64
     for (int i = 0; i < TILE_ROWS * TILE_VECTORS; i++)
         sum[i / TILE_VECTORS][i % TILE_VECTORS] = v_set(0.0f);
     int64_t l = 0;
-    for (; line && l + STEPS <= k; l += STEPS, line += 2 * LINE) {
-        __builtin_prefetch(line, 0, 2);
-        __builtin_prefetch(line + LINE, 0, 2);
+    for (; wanted && l + STEPS <= k; l += STEPS) {
+        for (int i = 0; fetch.panel && i < 2; i++, fetch.panel += LINE)
+            __builtin_prefetch(fetch.panel, 0, 2);
+        for (int i = 0; i < SL_TILE_WRITES; i++)
+            sl_fetch_rows(&fetch.writes[i], 1);
         multiply_steps(STEPS, a + l * TILE_ROWS, b + l * TILE_COLUMNS, sum);
     }
     multiply_steps(k - l, a + l * TILE_ROWS, b + l * TILE_COLUMNS, sum);
