@@ -23,26 +23,34 @@ V_INLINE void apply(vf (*f)(vf, vf, vf, vf), float alpha, float beta, const floa
         v_emit_part(y + i, f(v_load_part(a + i, n - i), dy ? v_load_part(dy + i, n - i) : zero, va, vb), n - i, add);
 }
 
-/* 2 u(x) with u = sqrt(2/pi) (x + 0.044715 x^3): gelu(x) = x sigmoid(2u). */
-V_INLINE vf gelu_argument(vf x)
+/* gelu(x) = x s with s = 1 / (1 + e^-2u) and 2u = GELU_FIRST x + GELU_THIRD x^3. Beyond GELU_END s is 0 or 1. */
+#define GELU_FIRST 1.5957691216057308f
+#define GELU_THIRD 0.07135481627260025f
+#define GELU_END 11.0f
+
+/* 1 + e^-2u, the power as one of 2. x: within GELU_END. */
+V_INLINE vf gelu_divisor(vf x, vf square)
 {
-    return v_mul(x, v_fma(v_set(0.0713548162726f), v_mul(x, x), v_set(1.5957691216057f)));
+    vf slope = v_fma(v_set(-0.102943240f), square, v_set(-2.302208198f));
+    return v_add(v_set(1.0f), v_exp2_product(x, slope));
 }
 
 V_INLINE vf f_gelu_tanh(vf x, vf dy, vf alpha, vf beta)
 {
     (void)dy, (void)alpha, (void)beta;
-    return v_mul(x, v_sigmoid(gelu_argument(x)));
+    vf inner = v_within(-GELU_END, x, GELU_END);
+    return v_div(x, gelu_divisor(inner, v_mul(inner, inner)));
 }
 
-/* s + x s (1 - s) (2u)' */
+/* dy (s + s (1 - s) x (2u)') */
 V_INLINE vf f_gelu_tanh_grad(vf x, vf dy, vf alpha, vf beta)
 {
     (void)alpha, (void)beta;
-    vf s = v_sigmoid(gelu_argument(x));
-    vf slope = v_fma(v_set(3 * 0.0713548162726f), v_mul(x, x), v_set(1.5957691216057f));
-    vf tail = v_mul(v_mul(v_mul(s, v_sub(v_set(1.0f), s)), x), slope);
-    return v_mul(dy, v_add(s, tail));
+    vf inner = v_within(-GELU_END, x, GELU_END), square = v_mul(inner, inner);
+    vf s = v_div(v_set(1.0f), gelu_divisor(inner, square));
+    vf growth = v_mul(inner, v_fma(v_set(3 * GELU_THIRD), square, v_set(GELU_FIRST)));
+    vf weighted = v_mul(dy, s);
+    return v_fma(weighted, v_fnma(s, growth, growth), weighted);
 }
 
 V_INLINE vf f_gelu_erf(vf x, vf dy, vf alpha, vf beta)

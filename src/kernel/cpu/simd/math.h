@@ -2,11 +2,17 @@
 
 #define V_INLINE static inline __attribute__((always_inline))
 
+/* x, but at least `low` and at most `high`; NaN stays. */
+V_INLINE vf v_within(float low, vf x, float high)
+{
+    return v_min(v_set(high), v_max(v_set(low), x)); /* operands in this order keep NaN */
+}
+
 /* e^x: x = n ln 2 + r, |r| <= ln 2 / 2, a polynomial fitted to e^r (relative error 1e-7, exact at 0), then times 2^n.
  * Overflows to infinity, NaN stays. */
 V_INLINE vf v_exp(vf x)
 {
-    x = v_min(v_set(89.0f), v_max(v_set(-104.0f), x)); /* operands in this order keep NaN */
+    x = v_within(-104.0f, x, 89.0f);
     vf n = v_round(v_mul(x, v_set(1.442695041f)));
     vf r = v_fnma(n, v_set(0.693145752f), x); /* ln 2 in two parts: the first has trailing zeros, n times it is exact */
     r = v_fnma(n, v_set(1.428606820e-6f), r);
@@ -19,9 +25,37 @@ V_INLINE vf v_exp(vf x)
     return v_scale_by_power(sum, n);
 }
 
+/* 2^(n + r) for whole n and |r| <= 1/2, by a polynomial (relative error 1e-7, exact at 0). */
+V_INLINE vf power_of_two(vf n, vf r)
+{
+    vf sum = v_set(0.001326472731f);
+    sum = v_fma(sum, r, v_set(0.009671512991f));
+    sum = v_fma(sum, r, v_set(0.05550733581f));
+    sum = v_fma(sum, r, v_set(0.2402224243f));
+    sum = v_fma(sum, r, v_set(0.6931470037f));
+    sum = v_fma(sum, r, v_set(1.0f));
+    return v_scale_by_power(sum, n);
+}
+
+/* 2^x for x within -300..300. NaN stays. */
+V_INLINE vf v_exp2(vf x)
+{
+    vf n = v_round(x);
+    return power_of_two(n, v_sub(x, n));
+}
+
+/* 2^(a b) for a b within -300..300, which need not be a float. NaN stays. */
+V_INLINE vf v_exp2_product(vf a, vf b)
+{
+    vf n = v_round(v_mul(a, b));
+    return power_of_two(n, v_fms(a, b, n));
+}
+
+#define LOG2_E 1.442695041f
+
 V_INLINE vf v_sigmoid(vf x)
 {
-    return v_div(v_set(1.0f), v_add(v_set(1.0f), v_exp(v_sub(v_set(0.0f), x))));
+    return v_div(v_set(1.0f), v_add(v_set(1.0f), v_exp2_product(v_within(-90.0f, x, 105.0f), v_set(-LOG2_E))));
 }
 
 /* Near 0 an odd polynomial keeps the relative error small (fitted to tanh(x)/x over x^2 < 0.4); elsewhere by e^2x. */

@@ -62,6 +62,11 @@ static inline vf v_fma(vf a, vf b, vf c)
     return _mm256_fmadd_ps(a, b, c);
 }
 
+static inline vf v_fms(vf a, vf b, vf c)
+{
+    return _mm256_fmsub_ps(a, b, c);
+}
+
 static inline vf v_fnma(vf a, vf b, vf c)
 {
     return _mm256_fnmadd_ps(a, b, c);

@@ -63,6 +63,11 @@ static inline vf v_fma(vf a, vf b, vf c) /* a * b + c */
     return _mm512_fmadd_ps(a, b, c);
 }
 
+static inline vf v_fms(vf a, vf b, vf c) /* a * b - c */
+{
+    return _mm512_fmsub_ps(a, b, c);
+}
+
 static inline vf v_fnma(vf a, vf b, vf c) /* c - a * b */
 {
     return _mm512_fnmadd_ps(a, b, c);

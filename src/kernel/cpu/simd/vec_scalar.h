@@ -64,6 +64,11 @@ static inline vf v_fma(vf a, vf b, vf c)
     return a * b + c;
 }
 
+static inline vf v_fms(vf a, vf b, vf c)
+{
+    return (float)((double)a * b - c); /* the product is not rounded */
+}
+
 static inline vf v_fnma(vf a, vf b, vf c)
 {
     return c - a * b;
