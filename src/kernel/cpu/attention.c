@@ -91,26 +91,29 @@ static void cap_scores(const sl_attention *j, float *scores, int64_t n)
     j->simd->unary(SL_OP_SCALE, j->softcap, 0, scores, NULL, scores, n, false);
 }
 
-void sl_attention_update_row(const sl_attention *j, sl_running *r, float *scores, int64_t from, int64_t seen, int64_t n,
-                             float *o)
+void sl_attention_raise_row(const sl_attention *j, sl_running *r, float *scores, int64_t from, int64_t seen, float *o)
 {
-    float max = r->max;
-    if (from > 0)
-        memset(scores, 0, (size_t)from * sizeof *scores);
-    if (seen < n)
-        memset(scores + seen, 0, (size_t)(n - seen) * sizeof *scores);
     if (seen <= from)
         return;
     if (j->softcap > 0)
         cap_scores(j, scores + from, seen - from);
-    float sum = j->simd->softmax_row(scores + from, j->softcap > 0 ? 1 : j->score_scale, &max, seen - from);
-    if (max > r->max && r->max > -INFINITY) {
-        float factor = expf(r->max - max);
+    float highest = j->simd->highest_score(scores, from, seen, j->softcap > 0 ? 1 : j->score_scale);
+    if (highest <= r->max)
+        return;
+    if (r->max > -INFINITY) {
+        float factor = expf(r->max - highest);
         r->sum *= factor;
         j->simd->unary(SL_OP_SCALE, factor, 0, o, NULL, o, j->d_size, false);
     }
-    r->max = max;
-    r->sum += sum;
+    r->max = highest;
+}
+
+void sl_attention_weigh_row(const sl_attention *j, sl_running *r, float *scores, int64_t from, int64_t seen, int64_t n)
+{
+    if (seen > from)
+        r->sum += j->simd->softmax_row(scores, from, seen, n, j->softcap > 0 ? 1 : j->score_scale, r->max);
+    else
+        memset(scores, 0, (size_t)n * sizeof *scores);
 }
 
 void sl_attention_finish_row(const sl_attention *j, const sl_running *r, int64_t row, float *o)
@@ -147,7 +150,12 @@ static void attend_block(const sl_attention *j, const heads *x, int64_t first, i
         for (int64_t i = 0; i < count; i++) {
             int64_t seen = sl_attention_seen(j, first + i, key, n);
             int64_t from = sl_attention_before(j, x->b, first + i, key, seen);
-            sl_attention_update_row(j, &r[i], scores[i], from, seen, n, sl_head_row(o, first + i));
+            sl_attention_raise_row(j, &r[i], scores[i], from, seen, sl_head_row(o, first + i));
+        }
+        for (int64_t i = 0; i < count; i++) {
+            int64_t seen = sl_attention_seen(j, first + i, key, n);
+            int64_t from = sl_attention_before(j, x->b, first + i, key, seen);
+            sl_attention_weigh_row(j, &r[i], scores[i], from, seen, n);
             sl_attention_drop(j, x->row + first + i, key + from, seen - from, scores[i] + from);
         }
         sl_small_gemm weigh = { .m = count,
@@ -340,7 +348,8 @@ static void attend_few_part(void *context, int part, int parts)
                     scores[s] = j->scale * j->simd->dot(sl_head_row(&q, t), sl_head_row(&k, s), j->d_size);
                 if (j->softcap > 0)
                     cap_scores(j, scores + from, n - from);
-                float max = -INFINITY, sum = j->simd->softmax_row(scores + from, 1, &max, n - from);
+                float max = j->simd->highest_score(scores, from, n, 1);
+                float sum = j->simd->softmax_row(scores, from, n, n, 1, max);
                 for (int64_t s = from; s < n; s++)
                     j->simd->axpy(scores[s] / sum, sl_head_row(&v, s), sl_head_row(&o, t), j->d_size);
             }

@@ -213,15 +213,16 @@ typedef struct sl_running {
     float max, sum;
 } sl_running;
 
-/* Turns a row's scores against the n keys of a block, of which it sees those from `from` to `seen`, into weights; what
- * was summed before, in o, is rescaled. */
-void sl_attention_update_row(const sl_attention *j, sl_running *r, float *scores, int64_t from, int64_t seen, int64_t n,
-                             float *o);
+/* A row's scores against a block of keys, of which it sees those from..seen: its maximum rises to the highest of them, and
+ * what was summed before, in o, is rescaled. */
+void sl_attention_raise_row(const sl_attention *j, sl_running *r, float *scores, int64_t from, int64_t seen, float *o);
+/* Then they become weights, and the others of the n keys get none. */
+void sl_attention_weigh_row(const sl_attention *j, sl_running *r, float *scores, int64_t from, int64_t seen, int64_t n);
 /* All keys are done: o is divided by the sum, and the log-sum-exp written. */
 void sl_attention_finish_row(const sl_attention *j, const sl_running *r, int64_t row, float *o);
 /* Gradient: products p of a row become weights, and those of ds gradients of the scores; row = (b * H + h) * T + t. */
-void sl_attention_row_weights(const sl_attention *j, int64_t row, int64_t key, int64_t n, float delta, float *p,
-                              float *ds);
+void sl_attention_row_weights(const sl_attention *j, int64_t row, int64_t key, int64_t from, int64_t seen, int64_t n,
+                              float delta, float *p, float *ds);
 
 /* ---- Gradient: heads in pieces --------------------------------------------------------------- */
 

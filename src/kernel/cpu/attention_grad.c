@@ -11,21 +11,27 @@ typedef struct grad_heads {
     int64_t row;                /* of query 0 among all rows of lse and of the weights */
 } grad_heads;
 
-void sl_attention_row_weights(const sl_attention *j, int64_t row, int64_t key, int64_t n, float delta, float *p,
-                              float *ds)
+void sl_attention_row_weights(const sl_attention *j, int64_t row, int64_t key, int64_t from, int64_t seen, int64_t n,
+                              float delta, float *p, float *ds)
 {
     float capped[SL_KEYS]; /* tanh(score / softcap) */
-    sl_attention_drop(j, row, key, n, ds);
-    if (j->softcap > 0) {
-        j->simd->unary(SL_OP_SCALE, j->score_scale / j->softcap, 0, p, NULL, capped, n, false);
-        j->simd->unary(SL_OP_TANH, 0, 0, capped, NULL, capped, n, false);
-        j->simd->unary(SL_OP_SCALE, j->softcap, 0, capped, NULL, p, n, false);
+    int64_t count = seen - from;
+    if (count <= 0) {
+        memset(p, 0, (size_t)n * sizeof *p);
+        memset(ds, 0, (size_t)n * sizeof *ds);
+        return;
     }
-    j->simd->attention_row_grad(p, ds, j->softcap > 0 ? 1 : j->score_scale, j->scale, *sl_rows_at(&j->lse, row), delta,
-                                n);
+    sl_attention_drop(j, row, key + from, count, ds + from);
+    if (j->softcap > 0) {
+        j->simd->unary(SL_OP_SCALE, j->score_scale / j->softcap, 0, p + from, NULL, capped, count, false);
+        j->simd->unary(SL_OP_TANH, 0, 0, capped, NULL, capped, count, false);
+        j->simd->unary(SL_OP_SCALE, j->softcap, 0, capped, NULL, p + from, count, false);
+    }
+    j->simd->attention_row_grad(p, ds, from, seen, n, j->softcap > 0 ? 1 : j->score_scale, j->scale,
+                                *sl_rows_at(&j->lse, row), delta);
     if (j->softcap > 0)
-        j->simd->unary(SL_OP_TANH_GRAD, 0, 0, capped, ds, ds, n, false);
-    sl_attention_drop(j, row, key, n, p);
+        j->simd->unary(SL_OP_TANH_GRAD, 0, 0, capped, ds + from, ds + from, count, false);
+    sl_attention_drop(j, row, key + from, count, p + from);
 }
 
 /* Weights of `count` queries against n keys from `key` on, and gradients of the scores: p and ds, 0 if not visible.
@@ -58,15 +64,7 @@ static void weights_of(const sl_attention *j, const grad_heads *x, int64_t first
     for (int64_t i = 0; i < count; i++) {
         int64_t seen = sl_attention_seen(j, first + i, key, n);
         int64_t from = sl_attention_before(j, x->b, first + i, key, seen);
-        sl_attention_row_weights(j, x->row + first + i, key + from, seen - from, delta[i], p[i] + from, ds[i] + from);
-        if (from > 0) {
-            memset(p[i], 0, (size_t)from * sizeof **p);
-            memset(ds[i], 0, (size_t)from * sizeof **ds);
-        }
-        if (seen < n) {
-            memset(p[i] + seen, 0, (size_t)(n - seen) * sizeof **p);
-            memset(ds[i] + seen, 0, (size_t)(n - seen) * sizeof **ds);
-        }
+        sl_attention_row_weights(j, x->row + first + i, key, from, seen, n, delta[i], p[i], ds[i]);
     }
 }
 

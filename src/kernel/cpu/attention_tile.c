@@ -152,6 +152,26 @@ static void fetch_rows(const sl_attention *j, sl_factor from, int64_t count)
     }
 }
 
+static void fetch_rows_to_write(const sl_attention *j, sl_factor to, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        for (int64_t d = 0; d < j->d_size; d += SIDE)
+            sl_fetch_to_write((const char *)((const uint16_t *)to.data + i * to.row + d));
+    }
+}
+
+/* While a unit is computed, the keys and values come closer of the one that this thread will probably take next: a share of
+ * them with each of `shares` blocks of queries. */
+static void fetch_next_unit(const sl_attention *j, const sl_head_unit *unit, int parts, int64_t share, int64_t shares)
+{
+    int64_t head = unit->b * j->kv_size + unit->g + parts, first, count;
+    if (unit->pieces > 1 || head >= j->k->meta.shape.dims[0] * j->kv_size)
+        return;
+    sl_chunk_range(j->keys, (int)shares, (int)share, &first, &count);
+    fetch_rows(j, rows_of_head(j->k, head / j->kv_size, head % j->kv_size, first), count);
+    fetch_rows(j, rows_of_head(j->v, head / j->kv_size, head % j->kv_size, first), count);
+}
+
 /* `count` rows with the sum over D, panel after panel. */
 static void pack_rows(const sl_attention *j, sl_factor from, int64_t count, bool as_b, uint16_t *to)
 {
@@ -217,31 +237,57 @@ static void multiply(const sl_attention *j, panels a, panels b, int64_t rows, in
     }
 }
 
-/* scores[count][n] = rows of a block times those of the keys from `key` on. */
-static void score(const sl_attention *j, const uint16_t *left, const uint16_t *right, int64_t key, int64_t count,
-                  int64_t n, float *scores)
+/* Queries and keys that meet: `count` from `first` on, n from `key` on. */
+typedef struct block {
+    int64_t first, count, key, n;
+} block;
+
+static int64_t query_tiles(const block *at)
+{
+    return (at->count + SIDE - 1) / SIDE;
+}
+
+/* How many of the keys, in whole steps, some query of tile y sees: those behind need no products. */
+static int64_t seen_by_tile(const sl_attention *j, const block *at, int64_t y)
+{
+    int64_t end = at->first + sl_least(at->count, (y + 1) * SIDE);
+    return round_up(sl_attention_seen(j, end - 1, at->key, at->n));
+}
+
+/* scores = rows of a block times those of its keys, where a query sees a key. */
+static void score(const sl_attention *j, const block *at, const uint16_t *left, const uint16_t *right, float *scores)
 {
     int64_t size = SIDE * round_up(j->d_size);
-    multiply(j, (panels){ left, size }, (panels){ right + key / SIDE * size, size }, count, n, j->d_size, scores,
-             SL_KEYS, false);
+    for (int64_t y = 0; y < query_tiles(at); y++)
+        multiply(j, (panels){ left + y * size, size }, (panels){ right + at->key / SIDE * size, size }, SIDE,
+                 seen_by_tile(j, at, y), j->d_size, scores + y * SIDE * SL_KEYS, SL_KEYS, false);
 }
 
-/* out[count][D] += left times the n keys from `key` on. */
-static void add_over_keys(const sl_attention *j, const memory *m, const uint16_t *along, int64_t key, int64_t count,
-                          int64_t n, float *out)
+/* out[count][D] += left times the keys. */
+static void add_over_keys(const sl_attention *j, const memory *m, const block *at, const uint16_t *along, float *out)
 {
-    int64_t size = 2 * round_up(j->k->meta.shape.dims[1]) * SIDE;
-    multiply(j, (panels){ m->left, LEFT_PANEL }, (panels){ along + 2 * key * SIDE, size }, count, j->d_size, 2 * n, out,
-             round_up(j->d_size), true);
+    int64_t size = 2 * round_up(j->k->meta.shape.dims[1]) * SIDE, wide = round_up(j->d_size);
+    for (int64_t y = 0; y < query_tiles(at); y++) {
+        int64_t seen = seen_by_tile(j, at, y);
+        if (seen > 0)
+            multiply(j, (panels){ m->left + y * LEFT_PANEL, LEFT_PANEL }, (panels){ along + 2 * at->key * SIDE, size },
+                     SIDE, j->d_size, 2 * seen, out + y * SIDE * wide, wide, true);
+    }
 }
 
-/* sums[D][n] += rows of D times weights of the block's queries. */
-static void add_over_queries(const sl_attention *j, const uint16_t *along, const uint16_t *weights, int64_t count,
-                             int64_t n, float *sums)
+/* sums[D][n] += rows of D times weights of the block's queries, of those tiles that see the keys. */
+static void add_over_queries(const sl_attention *j, const block *at, const uint16_t *along, const uint16_t *weights,
+                             float *sums)
 {
-    int64_t k = 2 * round_up(count);
-    multiply(j, (panels){ along, k * SIDE }, (panels){ weights, WEIGHTS_PANEL }, j->d_size, n, k, sums, keys_row(j),
-             true);
+    int64_t tiles = query_tiles(at), blind = 0;
+    for (int64_t x = 0; x * SIDE < at->n; x++) {
+        while (blind < tiles && seen_by_tile(j, at, blind) <= x * SIDE)
+            blind++;
+        if (blind < tiles)
+            multiply(j, (panels){ along + blind * STEPS, tiles * STEPS },
+                     (panels){ weights + x * WEIGHTS_PANEL + blind * STEPS, WEIGHTS_PANEL }, j->d_size, SIDE,
+                     (tiles - blind) * 2 * SIDE, sums + x * SIDE, keys_row(j), true);
+    }
 }
 
 /* Row i of A: n numbers (whole steps) in two parts. */
@@ -289,18 +335,25 @@ static void attend_block(const sl_attention *j, const memory *m, int64_t b, int6
         r[i] = (sl_running){ .max = -INFINITY };
     memset(m->out, 0, (size_t)(QUERIES * wide) * sizeof(float));
     pack_rows(j, rows_of_head(j->q, b, h, first), count, false, m->queries);
+    fetch_rows(j, rows_of_head(j->q, b, h, first + QUERIES), sl_least(j->t_size - first - QUERIES, QUERIES));
+    fetch_rows_to_write(j, rows_of_head(j->o, b, h, first), count);
     for (int64_t key = sl_attention_begin(j, b, first, count) / SL_KEYS * SL_KEYS; key < limit; key += SL_KEYS) {
-        int64_t n = sl_least(limit - key, SL_KEYS), whole = round_up(n);
-        score(j, m->queries, m->keys, key, count, n, m->scores);
+        const block at = { first, count, key, sl_least(limit - key, SL_KEYS) };
+        score(j, &at, m->queries, m->keys, m->scores);
+        for (int64_t i = 0; i < count; i++) {
+            int64_t seen = sl_attention_seen(j, first + i, key, at.n);
+            int64_t from = sl_attention_before(j, b, first + i, key, seen);
+            sl_attention_raise_row(j, &r[i], m->scores + i * SL_KEYS, from, seen, m->out + i * wide);
+        }
         for (int64_t i = 0; i < count; i++) {
             float *row = m->scores + i * SL_KEYS;
-            int64_t seen = sl_attention_seen(j, first + i, key, n);
+            int64_t n = seen_by_tile(j, &at, i / SIDE), seen = sl_attention_seen(j, first + i, key, at.n);
             int64_t from = sl_attention_before(j, b, first + i, key, seen);
-            sl_attention_update_row(j, &r[i], row, from, seen, whole, m->out + i * wide);
+            sl_attention_weigh_row(j, &r[i], row, from, seen, n);
             sl_attention_drop(j, top + i, key + from, seen - from, row + from);
-            split_row(j, row, i, whole, m->left);
+            split_row(j, row, i, n, m->left);
         }
-        add_over_keys(j, m, m->values_along, key, count, whole, m->out);
+        add_over_keys(j, m, &at, m->values_along, m->out);
     }
     for (int64_t i = 0; i < count; i++)
         sl_attention_finish_row(j, &r[i], top + i, m->out + i * wide);
@@ -313,10 +366,9 @@ void sl_attend_tiles_part(void *context, int part, int parts)
     int64_t group = j->h_size / j->kv_size;
     sl_head_unit unit;
     memory m = lay_out(j, sl_scratch_part(j->scratch, part, j->part_bytes));
-    (void)parts;
     sl_tile_begin(j->tile);
     while (sl_attention_take(j, &unit)) {
-        int64_t b = unit.b, g = unit.g;
+        int64_t b = unit.b, g = unit.g, shares = group * ((j->t_size + QUERIES - 1) / QUERIES), share = 0;
         sl_head_rows queries = sl_head_piece(j->t_size, QUERIES, unit.pieces - 1 - unit.piece, unit.pieces);
         sl_head_rows seen = { .end = sl_attention_seen(j, queries.end - 1, 0, j->keys) };
         sl_factor k = rows_of_head(j->k, b, g, 0), v = rows_of_head(j->v, b, g, 0);
@@ -325,8 +377,10 @@ void sl_attend_tiles_part(void *context, int part, int parts)
         pack_rows(j, k, seen.end, true, m.keys);
         pack_along_keys(j, v, seen, m.values_along);
         for (int64_t h = g * group; h < (g + 1) * group; h++) {
-            for (int64_t first = queries.first; first < queries.end; first += QUERIES)
+            for (int64_t first = queries.first; first < queries.end; first += QUERIES) {
+                fetch_next_unit(j, &unit, parts, share++, shares);
                 attend_block(j, &m, b, h, first, sl_least(queries.end - first, QUERIES));
+            }
         }
     }
     sl_tile_end(j->tile);
@@ -343,35 +397,35 @@ static void find_deltas(const sl_attention *j, const memory *m, int64_t b, int64
                                         j->d_size);
 }
 
-/* Outside of from..seen a row of n numbers is 0. */
-static void clear_unseen(float *row, int64_t from, int64_t seen, int64_t n)
+/* Weights and gradients of scores of a block, as panels. */
+static void split_weights(const sl_attention *j, const memory *m, int64_t b, int64_t h, const block *at)
 {
-    memset(row, 0, (size_t)from * sizeof *row);
-    memset(row + seen, 0, (size_t)(n - seen) * sizeof *row);
-}
-
-/* Weights and gradients of scores of `count` queries from `first` on against n keys, as panels. */
-static void split_weights(const sl_attention *j, const memory *m, int64_t b, int64_t h, int64_t first, int64_t count,
-                          int64_t key, int64_t n)
-{
-    int64_t whole = round_up(n), top = (b * j->h_size + h) * j->t_size + first;
-    for (int64_t i = 0; i < round_up(count); i++) {
+    int64_t top = (b * j->h_size + h) * j->t_size + at->first;
+    for (int64_t i = 0; i < round_up(at->count); i++) {
         float *p = m->scores + i * SL_KEYS, *ds = m->d_scores + i * SL_KEYS;
-        int64_t seen = i < count ? sl_attention_seen(j, first + i, key, n) : 0;
-        int64_t from = i < count ? sl_attention_before(j, b, first + i, key, seen) : 0;
-        if (seen > from)
-            sl_attention_row_weights(j, top + i, key + from, seen - from, m->delta[i], p + from, ds + from);
-        clear_unseen(p, from, seen, whole);
-        clear_unseen(ds, from, seen, whole);
-        split_row(j, ds, i, whole, m->left);
+        int64_t n = seen_by_tile(j, at, i / SIDE);
+        int64_t seen = i < at->count ? sl_attention_seen(j, at->first + i, at->key, at->n) : 0;
+        int64_t from = i < at->count ? sl_attention_before(j, b, at->first + i, at->key, seen) : 0;
+        sl_attention_row_weights(j, top + i, at->key, from, seen, n, m->delta[i], p, ds);
+        split_row(j, ds, i, n, m->left);
         if (i % 2 != 0) {
-            split_row_pair(j, p - SL_KEYS, i - 1, whole, m->weights);
-            split_row_pair(j, ds - SL_KEYS, i - 1, whole, m->d_weights);
+            split_row_pair(j, p - SL_KEYS, i - 1, n, m->weights);
+            split_row_pair(j, ds - SL_KEYS, i - 1, n, m->d_weights);
         }
     }
 }
 
-/* Queries first..first+count against those of the keys that they see. dq: their rows. */
+/* The rows of a block of queries, if there is one. */
+static void fetch_queries(const sl_attention *j, int64_t b, int64_t h, int64_t first)
+{
+    int64_t count = sl_least(j->t_size - first, QUERIES);
+    fetch_rows(j, rows_of_head(j->q, b, h, first), count);
+    fetch_rows(j, rows_of_head(j->d_o, b, h, first), count);
+    fetch_rows(j, rows_of_head(j->o, b, h, first), count);
+}
+
+/* Queries first..first+count against those of the keys that they see; those of the next block come closer meanwhile. dq:
+ * their rows. */
 static void grad_block(const sl_attention *j, const memory *m, int64_t b, int64_t h, int64_t first, int64_t count,
                        sl_head_rows keys, float *dq)
 {
@@ -381,35 +435,41 @@ static void grad_block(const sl_attention *j, const memory *m, int64_t b, int64_
     if (begin >= limit)
         return;
     sl_factor q = rows_of_head(j->q, b, h, first), d_o = rows_of_head(j->d_o, b, h, first);
-    fetch_rows(j, q, count);
-    fetch_rows(j, d_o, count);
-    fetch_rows(j, rows_of_head(j->o, b, h, first), count);
     pack_rows(j, q, count, false, m->queries);
     pack_rows(j, d_o, count, false, m->d_out);
     pack_along_queries(j, q, count, m->queries_along);
     pack_along_queries(j, d_o, count, m->d_out_along);
     find_deltas(j, m, b, h, first, count);
+    fetch_queries(j, b, h, first + QUERIES);
     for (int64_t key = begin; key < limit; key += SL_KEYS) {
-        int64_t n = sl_least(limit - key, SL_KEYS);
-        score(j, m->queries, m->keys, key, count, n, m->scores);
-        score(j, m->d_out, m->values, key, count, n, m->d_scores);
-        split_weights(j, m, b, h, first, count, key, n);
-        add_over_queries(j, m->d_out_along, m->weights, count, n, m->dv + key);
-        add_over_queries(j, m->queries_along, m->d_weights, count, n, m->dk + key);
-        add_over_keys(j, m, m->keys_along, key, count, round_up(n), dq);
+        const block at = { first, count, key, sl_least(limit - key, SL_KEYS) };
+        score(j, &at, m->queries, m->keys, m->scores);
+        score(j, &at, m->d_out, m->values, m->d_scores);
+        split_weights(j, m, b, h, &at);
+        add_over_queries(j, &at, m->d_out_along, m->weights, m->dv + key);
+        add_over_queries(j, &at, m->queries_along, m->d_weights, m->dk + key);
+        add_over_keys(j, m, &at, m->keys_along, dq);
     }
 }
 
 /* One query head against the keys of a unit. The first piece of a head clears dq, the last one writes it. */
-static void grad_head(const sl_attention *j, const memory *m, const sl_head_unit *unit, int64_t h, sl_head_rows keys)
+static void grad_head(const sl_attention *j, const memory *m, const sl_head_unit *unit, int parts, int64_t h,
+                      sl_head_rows keys)
 {
     int64_t wide = round_up(j->d_size), group = j->h_size / j->kv_size;
     int64_t blind = j->causal && keys.first > j->before ? keys.first - j->before : 0; /* queries before all the keys */
     float *dq = unit->pieces > 1 ? sl_attention_cut_dq(j, unit, h % group) : m->dq;
     if (unit->piece == 0)
         memset(dq, 0, sl_attention_tile_dq_bytes(j));
-    for (int64_t first = sl_least(blind, j->t_size) / QUERIES * QUERIES; first < j->t_size; first += QUERIES)
-        grad_block(j, m, unit->b, h, first, sl_least(j->t_size - first, QUERIES), keys, dq + first * wide);
+    int64_t begin = sl_least(blind, j->t_size) / QUERIES * QUERIES;
+    int64_t blocks = (j->t_size + QUERIES - 1) / QUERIES;
+    fetch_queries(j, unit->b, h, begin);
+    for (int64_t first = begin; first < j->t_size; first += QUERIES) {
+        int64_t count = sl_least(j->t_size - first, QUERIES);
+        fetch_next_unit(j, unit, parts, h % group * blocks + first / QUERIES, group * blocks);
+        fetch_rows_to_write(j, rows_of_head(j->dq, unit->b, h, first), count);
+        grad_block(j, m, unit->b, h, first, count, keys, dq + first * wide);
+    }
     if (unit->piece == unit->pieces - 1)
         write_rows(j, j->dq, unit->b, h, 0, j->t_size, dq, j->add & 1);
 }
@@ -430,7 +490,6 @@ void sl_attention_grad_tiles_part(void *context, int part, int parts)
     sl_head_unit unit;
     memory m = lay_out(j, sl_scratch_part(j->scratch, part, j->part_bytes));
     size_t sums = (size_t)(round_up(j->d_size) * keys_row(j)) * sizeof(float);
-    (void)parts;
     sl_tile_begin(j->tile);
     while (sl_attention_take(j, &unit)) {
         int64_t b = unit.b, g = unit.g;
@@ -444,9 +503,11 @@ void sl_attention_grad_tiles_part(void *context, int part, int parts)
         pack_along_keys(j, rows_of_head(j->k, b, g, 0), keys, m.keys_along);
         memset(m.dk, 0, sums);
         memset(m.dv, 0, sums);
+        fetch_rows_to_write(j, rows_of_head(j->dk, b, g, keys.first), count);
+        fetch_rows_to_write(j, rows_of_head(j->dv, b, g, keys.first), count);
         sl_attention_await_piece(j, &unit);
         for (int64_t h = g * group; h < (g + 1) * group; h++)
-            grad_head(j, &m, &unit, h, keys);
+            grad_head(j, &m, &unit, parts, h, keys);
         sl_attention_end_piece(j, &unit);
         write_sums(j, &m, j->dk, &unit, keys, m.dk, j->add & 2);
         write_sums(j, &m, j->dv, &unit, keys, m.dv, j->add & 4);

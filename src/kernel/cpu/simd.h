@@ -89,10 +89,13 @@ typedef struct SL_NAMED_FIELDS sl_simd {
     void (*small_gemm)(const sl_small_gemm *g);
     /* y[d * y_row + i] = scale * x[i * x_row + d] for `rows` rows of `size` elements. */
     void (*turn)(const float *x, int64_t x_row, int64_t rows, int64_t size, float scale, float *y, int64_t y_row);
-    /* A row of attention scores becomes exp(s * scale - max) with max at least *max, which is updated; returns the sum. */
-    float (*softmax_row)(float *s, float scale, float *max, int64_t n);
-    /* s becomes p = exp(s * s_scale - lse), dp becomes p * (dp - delta) * scale. */
-    void (*attention_row_grad)(float *s, float *dp, float s_scale, float scale, float lse, float delta, int64_t n);
+    /* A row of attention scores times `scale`, in memory for whole vectors: the highest of those from..seen. */
+    float (*highest_score)(const float *s, int64_t from, int64_t seen, float scale);
+    /* They become exp(s * scale - max), the others of n become 0; returns the sum. */
+    float (*softmax_row)(float *s, int64_t from, int64_t seen, int64_t n, float scale, float max);
+    /* Of two such rows s becomes p = exp(s * s_scale - lse), and dp becomes p * (dp - delta) * scale. */
+    void (*attention_row_grad)(float *s, float *dp, int64_t from, int64_t seen, int64_t n, float s_scale, float scale,
+                               float lse, float delta);
 
     /* For panels of bf16, in groups of 16 words. split_rows: numbers g * 32 + i of two rows become word i of group g, a in its
      * low half and b in the high one, as the sum of two bf16 numbers; groups lie `step` words apart. join_halves: one

@@ -1,13 +1,22 @@
 /* Rows of softmax, log-sum-exp, attention scores; the rotation of rotary embedding. */
 #include <string.h>
 
+/* 2^x is 0 there. */
+#define LOWEST_POWER -150.0f
+
+/* e^(x - shift) for shift >= x. */
+V_INLINE vf exp_below(vf x, vf shift)
+{
+    return v_exp2_product(v_max(v_set(-104.0f), v_sub(x, shift)), v_set(LOG2_E));
+}
+
 /* y = exp(x - shift), returns the sum; y may be NULL for the sum alone. */
 V_INLINE float exp_and_sum(const float *x, float shift, float *y, int64_t n)
 {
     vf m = v_set(shift), s0 = v_set(0.0f), s1 = s0;
     int64_t i = 0;
     for (; i + 2 * VW <= n; i += 2 * VW) {
-        vf a = v_exp(v_sub(v_load(x + i), m)), b = v_exp(v_sub(v_load(x + i + VW), m));
+        vf a = exp_below(v_load(x + i), m), b = exp_below(v_load(x + i + VW), m);
         s0 = v_add(s0, a);
         s1 = v_add(s1, b);
         if (y) {
@@ -19,7 +28,7 @@ V_INLINE float exp_and_sum(const float *x, float shift, float *y, int64_t n)
     for (; i < n; i += VW) {
         float tail[VW];
         int64_t left = n - i < VW ? n - i : VW;
-        v_store(tail, v_exp(v_sub(load_upto(x + i, n - i), m)));
+        v_store(tail, exp_below(load_upto(x + i, n - i), m));
         for (int64_t j = 0; j < left; j++) {
             sum += tail[j];
             if (y)
@@ -68,34 +77,61 @@ static void simd_softmax_grad(const float *y, const float *dy, float *dx, int64_
     }
 }
 
-/* The lanes behind the first n become so low that they change no maximum, and nothing as powers of e. */
-V_INLINE vf lower_behind(vf x, int64_t n)
+/* x in lanes from..end, `other` in those before and behind. */
+V_INLINE vf v_between(vf x, int64_t from, int64_t end, float other)
 {
     static const float lanes[16] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
-    return n >= VW ? x : v_where_greater(v_set((float)n), v_load(lanes), x, v_set(-INFINITY));
+    vf lane = v_load(lanes), rest = v_set(other);
+    x = v_where_greater(v_set((float)end), lane, x, rest);
+    return v_where_greater(v_set((float)from), lane, rest, x);
 }
 
-V_INLINE vf exp_of_row(float *s, vf scale, vf shift, int64_t n)
+/* Vectors of a row: those before `first` and from `last` on are outside of what is seen, those from..end wholly inside. */
+typedef struct row_parts {
+    int64_t first, from, end, last;
+} row_parts;
+
+V_INLINE row_parts parts_of(int64_t from, int64_t seen)
 {
-    vf y = v_exp(lower_behind(v_fma(load_upto(s, n), scale, shift), n));
-    emit_upto(s, y, n, false);
-    return y;
+    return (row_parts){ from / VW * VW, (from + VW - 1) / VW * VW, seen / VW * VW, (seen + VW - 1) / VW * VW };
 }
 
-/* A NaN does not reach the maximum, but the sum. */
-static float simd_softmax_row(float *s, float scale, float *max, int64_t n)
+V_INLINE void clear_outside(float *s, row_parts parts, int64_t n)
 {
-    vf k = v_set(scale), highest = v_set(*max), s0 = v_set(0.0f), s1 = s0;
-    for (int64_t i = 0; i < n; i += VW)
-        highest = v_max(lower_behind(v_mul(load_upto(s + i, n - i), k), n - i), highest);
-    *max = v_highest(highest);
-    vf shift = v_set(-*max);
-    for (int64_t i = 0; i < n; i += 2 * VW) {
-        s0 = v_add(s0, exp_of_row(s + i, k, shift, n - i));
-        if (i + VW < n)
-            s1 = v_add(s1, exp_of_row(s + i + VW, k, shift, n - i - VW));
+    for (int64_t i = 0; i < parts.first; i += VW)
+        v_store(s + i, v_set(0.0f));
+    for (int64_t i = parts.last; i < n; i += VW)
+        v_store(s + i, v_set(0.0f));
+}
+
+/* A NaN does not reach the maximum, but the sum of the weights. */
+static float simd_highest_score(const float *s, int64_t from, int64_t seen, float scale)
+{
+    row_parts parts = parts_of(from, seen);
+    vf k = v_set(scale), highest = v_set(-INFINITY);
+    for (int64_t i = parts.first; i < parts.last; i += VW) {
+        vf score = v_mul(v_load(s + i), k);
+        if (i < parts.from || i >= parts.end)
+            score = v_between(score, from - i, seen - i, -INFINITY);
+        highest = v_max(score, highest);
     }
-    return v_sum(v_add(s0, s1));
+    return v_highest(highest);
+}
+
+static float simd_softmax_row(float *s, int64_t from, int64_t seen, int64_t n, float scale, float max)
+{
+    row_parts parts = parts_of(from, seen);
+    vf factor = v_set(scale * LOG2_E), shift = v_set(max * LOG2_E), sum = v_set(0.0f);
+    for (int64_t i = parts.first; i < parts.last; i += VW) {
+        vf power = v_fms(v_load(s + i), factor, shift);
+        if (i < parts.from || i >= parts.end)
+            power = v_between(power, from - i, seen - i, -INFINITY);
+        vf weight = v_exp2(v_max(v_set(LOWEST_POWER), power));
+        v_store(s + i, weight);
+        sum = v_add(sum, weight);
+    }
+    clear_outside(s, parts, n);
+    return v_sum(sum);
 }
 
 /* VW x VW at a time; what is left over one by one. */
@@ -123,15 +159,23 @@ static void simd_turn(const float *x, int64_t x_row, int64_t rows, int64_t size,
     }
 }
 
-static void simd_attention_row_grad(float *s, float *dp, float s_scale, float scale, float lse, float delta, int64_t n)
+static void simd_attention_row_grad(float *s, float *dp, int64_t from, int64_t seen, int64_t n, float s_scale,
+                                    float scale, float lse, float delta)
 {
-    vf raw = v_set(s_scale), k = v_set(scale), l = v_set(-lse), d = v_set(delta);
-    for (int64_t i = 0; i < n; i += VW) {
-        vf p = v_exp(v_fma(load_upto(s + i, n - i), raw, l));
-        vf ds = v_mul(v_mul(p, v_sub(load_upto(dp + i, n - i), d)), k);
-        emit_upto(s + i, p, n - i, false);
-        emit_upto(dp + i, ds, n - i, false);
+    row_parts parts = parts_of(from, seen);
+    vf raw = v_set(s_scale * LOG2_E), k = v_set(scale), l = v_set(lse * LOG2_E), d = v_set(delta);
+    for (int64_t i = parts.first; i < parts.last; i += VW) {
+        vf p = v_exp2(v_within(LOWEST_POWER, v_fms(v_load(s + i), raw, l), 129.0f));
+        vf ds = v_mul(v_mul(p, v_sub(v_load(dp + i), d)), k);
+        if (i < parts.from || i >= parts.end) {
+            p = v_between(p, from - i, seen - i, 0);
+            ds = v_between(ds, from - i, seen - i, 0);
+        }
+        v_store(s + i, p);
+        v_store(dp + i, ds);
     }
+    clear_outside(s, parts, n);
+    clear_outside(dp, parts, n);
 }
 
 /* A number rounded to bf16, and what is left, rounded; each as the upper half of a word. */

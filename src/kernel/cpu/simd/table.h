@@ -45,6 +45,7 @@ const sl_simd SIMD_TABLE = {
     .sgd = simd_sgd,
     .small_gemm = simd_small_gemm,
     .turn = simd_turn,
+    .highest_score = simd_highest_score,
     .softmax_row = simd_softmax_row,
     .attention_row_grad = simd_attention_row_grad,
     .split_rows = simd_split_rows,
