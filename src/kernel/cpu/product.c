@@ -47,9 +47,9 @@ typedef struct shared_count {
 
 /* How far a block of B is. After it lies a count for each thread's share of C: the unit that nobody has taken. */
 typedef struct block_progress {
-    shared_count next_panel; /* that nobody has taken to pack */
-    shared_count unpacked;   /* panels */
-    shared_count unfinished; /* units of C */
+    shared_count next_panels; /* that nobody has taken to pack */
+    shared_count unpacked;    /* panels */
+    shared_count unfinished;  /* units of C */
 } block_progress;
 
 /* C cut into rows x columns parts, one a thread; threads may be left over. */
@@ -179,15 +179,6 @@ static sl_factor factor_at(const sl_factor *factor, int64_t i, int64_t l)
     return moved;
 }
 
-/* Panel i of the block of B. */
-static void pack_b(const product *p, const block *at, int64_t i, char *to)
-{
-    const sl_tile *tile = p->tile;
-    int64_t column = i * tile->columns;
-    sl_factor from = factor_at(&p->g->b, at->column + column, at->l);
-    tile->pack_b(&from, least(at->columns - column, tile->columns), at->k, to + i * panel_bytes(p, at, tile->columns));
-}
-
 /* Rows of A that begin a line each and do not crowd into few lines of the first-level cache. */
 static bool takes_as_it_lies(const sl_gemm *g, const sl_tile *tile)
 {
@@ -197,21 +188,37 @@ static bool takes_as_it_lies(const sl_gemm *g, const sl_tile *tile)
            row_bytes % LINE == 0 && row_bytes / LINE % CROWDED != 0;
 }
 
-/* If rows lie side by side, all panels get a short run of l before the next: a panel alone reads parts of lines that are
- * gone when its neighbor needs the rest. */
-static void pack_a(const product *p, const block *at, int64_t row, int64_t rows, char *to)
+/* Panels of `width` rows of A or columns of B from first.. of `count`, k elements of each. If they lie side by side, all
+ * panels get a short run of l before the next: a panel alone reads parts of lines, and lines that are gone when its
+ * neighbor needs those beside them. */
+static void pack_panels(const sl_factor *from, void (*pack)(const sl_factor *, int64_t, int64_t, void *), int64_t width,
+                        int64_t first, int64_t count, int64_t k, int64_t bytes, int64_t size, char *to)
 {
     enum { RUN = 64 }; /* a multiple of every tile's depth */
-    const sl_tile *tile = p->tile;
-    int64_t bytes = panel_bytes(p, at, tile->rows), run = p->g->a.row == 1 ? RUN : at->k;
-    int64_t first = p->as_it_lies ? rows / tile->rows * tile->rows : 0;
-    for (int64_t l = 0; l < at->k; l += run) {
-        for (int64_t i = first; i < rows; i += tile->rows) {
-            sl_factor from = factor_at(&p->g->a, row + i, at->l + l);
-            tile->pack_a(&from, least(rows - i, tile->rows), least(at->k - l, run),
-                         to + i / tile->rows * bytes + l * tile->rows * tile->size);
+    int64_t run = from->row == 1 && from->column != 1 ? RUN : k;
+    for (int64_t l = 0; l < k; l += run) {
+        for (int64_t i = first; i < count; i += width) {
+            sl_factor part = factor_at(from, i, l);
+            pack(&part, least(count - i, width), least(k - l, run), to + i / width * bytes + l * width * size);
         }
     }
+}
+
+/* Panels begin..end of the block of B, which gets its room at `to`. */
+static void pack_b(const product *p, const block *at, int64_t begin, int64_t end, char *to)
+{
+    const sl_tile *tile = p->tile;
+    const sl_factor from = factor_at(&p->g->b, at->column, at->l);
+    pack_panels(&from, tile->pack_b, tile->columns, begin * tile->columns, least(at->columns, end * tile->columns),
+                at->k, panel_bytes(p, at, tile->columns), tile->size, to);
+}
+
+static void pack_a(const product *p, const block *at, int64_t row, int64_t rows, char *to)
+{
+    const sl_tile *tile = p->tile;
+    const sl_factor from = factor_at(&p->g->a, row, at->l);
+    pack_panels(&from, tile->pack_a, tile->rows, p->as_it_lies ? rows / tile->rows * tile->rows : 0, rows, at->k,
+                panel_bytes(p, at, tile->rows), tile->size, to);
 }
 
 static const float *bias_at(const product *p, int64_t column)
@@ -419,15 +426,25 @@ static void multiply_share(const product *p, const block *at, int part, packed_r
     }
 }
 
+/* Panels of B that a thread packs together: fewer if there would be none for some of the threads. */
+static int64_t panels_at_once(const product *p, int64_t panels)
+{
+    enum { MOST = 8 };
+    int64_t some = p->parts > 1 ? panels / ((int64_t)2 * p->parts) : MOST;
+    return some < 1 ? 1 : least(some, MOST);
+}
+
 /* The panels of a block of B that nobody has taken. Its room was that of a block before. */
 static void pack_block(const product *p, const block *at)
 {
-    int panels = (int)block_panels(p, at);
+    int64_t panels = block_panels(p, at), some = panels_at_once(p, panels);
+    int takes = (int)divide_up(panels, some);
     block_progress *state = progress_of(p, at->index);
-    for (int i = take(&state->next_panel.value, panels); i < panels; i = take(&state->next_panel.value, panels)) {
+    for (int i = take(&state->next_panels.value, takes); i < takes; i = take(&state->next_panels.value, takes)) {
+        int64_t begin = i * some, end = least(panels, begin + some);
         await_finished(p, at->index - p->sizes.buffers);
-        pack_b(p, at, i, (char *)(uintptr_t)at->b);
-        atomic_fetch_sub_explicit(&state->unpacked.value, 1, memory_order_release);
+        pack_b(p, at, begin, end, (char *)(uintptr_t)at->b);
+        atomic_fetch_sub_explicit(&state->unpacked.value, (int)(end - begin), memory_order_release);
     }
 }
 
@@ -485,7 +502,7 @@ static void init_progress(const product *p, const block *at)
         units += share_of(p, i).units;
         atomic_init(next_unit(p, at, i), 0);
     }
-    atomic_init(&state->next_panel.value, 0);
+    atomic_init(&state->next_panels.value, 0);
     atomic_init(&state->unpacked.value, (int)block_panels(p, at));
     atomic_init(&state->unfinished.value, units);
 }
@@ -545,8 +562,7 @@ static void pack_all_part(void *context, int part, int parts)
     for (block at = first_block(p); at.index < p->sizes.blocks; at = next_block(p, &at)) {
         int64_t first, count;
         sl_chunk_range(block_panels(p, &at), parts, part, &first, &count);
-        for (int64_t i = first; i < first + count; i++)
-            pack_b(p, &at, i, to);
+        pack_b(p, &at, first, first + count, to);
         to += block_bytes(p, &at);
     }
 }
