@@ -12,7 +12,7 @@
 
 /* Columns of B and rows of A that are packed at once. A block of A stays in the second-level cache; that of B is shared by
  * the threads. */
-enum { BLOCK_COLUMNS = 2304, BLOCK_ROWS = 240, BLOCK_BYTES = 800 << 10, LARGEST_TILE = 32 * 32 };
+enum { BLOCK_COLUMNS = 2304, BLOCK_ROWS = 240, BLOCK_BYTES = 800 << 10, LARGEST_TILE = 32 * 32, PIECED_TILES = 8 };
 
 /* Columns of C that a thread takes at once, in whole panels: long enough that taking them costs nothing, short enough that
  * nobody waits long for the last ones. */
@@ -257,9 +257,9 @@ static void multiply(const product *p, const block *at, const char *a, const cha
     }
 }
 
-/* One tile of C at `row` and column b_column of the block gets the products of this block. */
+/* The tile of C at `row` and column b_column of the block gets the products of this block. own: room for its sums. */
 static void multiply_tile(const product *p, const block *at, const char *a, const char *b, int64_t row,
-                          int64_t b_column, const sl_tile_fetch *fetch)
+                          int64_t b_column, float *own, const sl_tile_fetch *fetch)
 {
     const sl_gemm *g = p->g;
     const sl_tile *tile = p->tile;
@@ -275,7 +275,6 @@ static void multiply_tile(const product *p, const block *at, const char *a, cons
         float *c = (float *)g->c + row * g->c_row + column;
         multiply(p, at, a, b, row, c, g->c_row, g->add || !first, fetch);
     } else {
-        _Alignas(64) float own[LARGEST_TILE];
         multiply(p, at, a, b, row, own, tile->columns, false, fetch);
         finish(p, own, tile->columns, row, column, first);
     }
@@ -307,24 +306,71 @@ static void fetch_sums(const product *p, const block *at, int64_t row, int64_t b
     }
 }
 
+/* The tile behind that of rows n and panel i. */
+static void fetch_next(const product *p, const block *at, int64_t row, int64_t tiles, int64_t n, int64_t i,
+                       sl_tile_fetch *fetch)
+{
+    if (n + 1 < tiles)
+        fetch_sums(p, at, row + (n + 1) * p->tile->rows, i * p->tile->columns, fetch);
+    else if (i + 1 < block_panels(p, at))
+        fetch_sums(p, at, row, (i + 1) * p->tile->columns, fetch);
+}
+
 /* Rows row..row+rows of C, which are packed at a, against panels begin..end of B. Meanwhile the panel of B behind each
  * comes closer, and so does the next tile of C. */
 static void multiply_panels(const product *p, const block *at, int64_t row, int64_t rows, int64_t begin, int64_t end,
                             const char *a)
 {
+    _Alignas(64) float own[LARGEST_TILE];
     const sl_tile *tile = p->tile;
     int64_t a_bytes = panel_bytes(p, at, tile->rows), b_bytes = panel_bytes(p, at, tile->columns);
     int64_t piece = 16 * at->k, panels = block_panels(p, at), tiles = divide_up(rows, tile->rows);
     for (int64_t i = begin; i < end; i++) {
         const char *b = at->b + i * b_bytes;
         for (int64_t n = 0; n < tiles; n++) {
-            bool is_last = n + 1 == tiles, fetches_b = i + 1 < panels && (n + 1) * piece <= b_bytes;
+            bool fetches_b = i + 1 < panels && (n + 1) * piece <= b_bytes;
             sl_tile_fetch fetch = { .panel = fetches_b ? b + b_bytes + n * piece : NULL };
-            if (!is_last)
-                fetch_sums(p, at, row + (n + 1) * tile->rows, i * tile->columns, &fetch);
-            else if (i + 1 < panels)
-                fetch_sums(p, at, row, (i + 1) * tile->columns, &fetch);
-            multiply_tile(p, at, a + n * a_bytes, b, row + n * tile->rows, i * tile->columns, &fetch);
+            fetch_next(p, at, row, tiles, n, i, &fetch);
+            multiply_tile(p, at, a + n * a_bytes, b, row + n * tile->rows, i * tile->columns, own, &fetch);
+        }
+    }
+}
+
+/* Sums that are rounded in the end, of too many elements for a panel of B to stay in the first-level cache. */
+static bool goes_in_pieces(const product *p, const block *at, int64_t tiles)
+{
+    return p->tile->piece_k > 0 && at->k > p->tile->piece_k && !p->sums && p->g->c_dtype != SL_F32 &&
+           tiles <= PIECED_TILES;
+}
+
+/* The same with pieces of panels: all rows are multiplied by a piece of a panel of B, then by the next one. The bits are
+ * those of whole panels. */
+static void multiply_pieces(const product *p, const block *at, int64_t row, int64_t rows, int64_t begin, int64_t end,
+                            const char *a)
+{
+    _Alignas(64) float own[PIECED_TILES][LARGEST_TILE];
+    const sl_tile *tile = p->tile;
+    int64_t a_bytes = panel_bytes(p, at, tile->rows), b_bytes = panel_bytes(p, at, tile->columns);
+    int64_t tiles = divide_up(rows, tile->rows), pieces = divide_up(at->k, tile->piece_k);
+    int64_t piece = round_up(divide_up(at->k, pieces), tile->depth);
+    for (int64_t i = begin; i < end; i++) {
+        const char *b = at->b + i * b_bytes, *ahead = b + b_bytes;
+        for (int64_t l = 0; l < at->k; l += piece) {
+            block part = *at;
+            part.l = at->l + l;
+            part.k = least(piece, at->k - l);
+            bool last = l + part.k == at->k;
+            for (int64_t n = 0; n < tiles; n++) {
+                bool fetches_b = i + 1 < block_panels(p, at) && ahead + 16 * part.k <= b + 2 * b_bytes;
+                sl_tile_fetch fetch = { .panel = fetches_b ? ahead : NULL };
+                ahead += 16 * part.k;
+                if (last)
+                    fetch_next(p, at, row, tiles, n, i, &fetch);
+                multiply(p, &part, a + n * a_bytes + l * tile->rows * tile->size, b + l * tile->columns * tile->size,
+                         row + n * tile->rows, own[n], tile->columns, l > 0, &fetch);
+                if (last)
+                    finish(p, own[n], tile->columns, row + n * tile->rows, at->column + i * tile->columns, at->l == 0);
+            }
         }
     }
 }
@@ -408,7 +454,8 @@ static void multiply_unit(const product *p, const block *at, const share *s, int
         pack_a(p, at, row, rows, a->data);
     a->row = row;
     a->l = at->l;
-    multiply_panels(p, at, row, rows, begin, end, a->data);
+    bool pieces = goes_in_pieces(p, at, divide_up(rows, p->tile->rows));
+    (pieces ? multiply_pieces : multiply_panels)(p, at, row, rows, begin, end, a->data);
 }
 
 /* The units of a part's share that nobody has taken. Another thread may still be adding the block before to a unit. */

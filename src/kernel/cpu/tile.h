@@ -48,6 +48,7 @@ typedef struct SL_NAMED_FIELDS sl_tile {
     int rows, columns; /* of C */
     int depth;
     int64_t block_k; /* longest run of l that is packed at once */
+    int64_t piece_k; /* longest run of a panel of B that stays in the first-level cache; 0: it does not matter */
     /* One panel with the first `filled` of its rows (columns) and k elements of each. */
     void (*pack_a)(const sl_factor *from, int64_t filled, int64_t k, void *to);
     void (*pack_b)(const sl_factor *from, int64_t filled, int64_t k, void *to);

@@ -15,7 +15,7 @@
 
 #include "kernel/cpu/simd/vec_avx512.h"
 
-enum { SIDE = 16, ROWS = 2 * SIDE, COLUMNS = 2 * SIDE, DEPTH = 32, TILE = SIDE * DEPTH, BOTH = 2 * TILE };
+enum { SIDE = 16, ROWS = 2 * SIDE, COLUMNS = 2 * SIDE, DEPTH = 32, TILE = SIDE * DEPTH, BOTH = 2 * TILE, PIECE = 512 };
 
 /* ---- Panels ---------------------------------------------------------------------------------- */
 
@@ -172,17 +172,31 @@ enum {
     PANEL_AHEAD = 2 * PANEL_STEP
 };
 
-/* A and B come from the second-level cache, each line two steps before its tile is loaded. A register is loaded for the next
- * step right after its last use: if the core is shared with another hyper-thread, few tiles can be under way, and this
- * order is up to a fifth faster than loads before their use. */
+/* Where A and B come from. */
+typedef enum source {
+    NEAR,  /* both are in the first-level cache */
+    SHORT, /* B is there from the second multiplication on: A goes past it */
+    LONG   /* the second-level cache: each line is fetched two steps before its tile is loaded */
+} source;
+
+#define LOAD_A(tile, at)                                                                                               \
+    do {                                                                                                               \
+        if (from == SHORT)                                                                                             \
+            _tile_stream_loadd(tile, at, a_row);                                                                       \
+        else                                                                                                           \
+            _tile_loadd(tile, at, a_row);                                                                              \
+    } while (0)
+
+/* A register is loaded for the next step right after its last use: if the core is shared with another hyper-thread, few
+ * tiles can be under way, and this order is up to a fifth faster than loads before their use. */
 static inline __attribute__((always_inline)) void multiply_tiles(int64_t k, const char *a, const long a_row,
                                                                  const long a_step, const char *b, float *c,
-                                                                 int64_t c_row, bool add, const sl_tile_fetch *wanted)
+                                                                 int64_t c_row, bool add, const sl_tile_fetch *wanted,
+                                                                 const source from)
 {
     enum { LINE = 64, LINES = DEPTH / 4 }; /* of a panel that are fetched in each step */
     const long a_ahead = 2 * a_step;
-    const bool fetches = wanted != NULL;
-    sl_tile_fetch fetch = fetches ? *wanted : (sl_tile_fetch){ .panel = NULL };
+    sl_tile_fetch fetch = from == NEAR ? (sl_tile_fetch){ .panel = NULL } : *wanted;
     int rows[SL_TILE_WRITES];
     for (int i = 0; i < SL_TILE_WRITES; i++)
         rows[i] = sl_rows_a_step(&fetch.writes[i], k / DEPTH);
@@ -201,10 +215,10 @@ static inline __attribute__((always_inline)) void multiply_tiles(int64_t k, cons
         _tile_zero(2);
         _tile_zero(3);
     }
-    _tile_loadd(4, a, a_row);
+    LOAD_A(4, a);
     _tile_loadd(6, b, PANEL_ROW);
     _tile_loadd(7, b_right, PANEL_ROW);
-    _tile_loadd(5, a_below, a_row);
+    LOAD_A(5, a_below);
     for (int64_t l = DEPTH; l < k; l += DEPTH) {
         for (int i = 0; fetch.panel && i < LINES; i++, fetch.panel += LINE)
             _mm_prefetch(fetch.panel, _MM_HINT_T1);
@@ -215,20 +229,20 @@ static inline __attribute__((always_inline)) void multiply_tiles(int64_t k, cons
         b += PANEL_STEP;
         b_right += PANEL_STEP;
         _tile_dpbf16ps(0, 4, 6);
-        if (fetches)
+        if (from == LONG)
             fetch_tile(a + a_ahead, a_row);
         _tile_dpbf16ps(1, 4, 7);
-        _tile_loadd(4, a, a_row);
-        if (fetches)
+        LOAD_A(4, a);
+        if (from == LONG)
             fetch_tile(b + PANEL_AHEAD, PANEL_ROW);
         _tile_dpbf16ps(2, 5, 6);
         _tile_loadd(6, b, PANEL_ROW);
-        if (fetches)
+        if (from == LONG)
             fetch_tile(a_below + a_ahead, a_row);
         _tile_dpbf16ps(3, 5, 7);
-        _tile_loadd(5, a_below, a_row);
+        LOAD_A(5, a_below);
         _tile_loadd(7, b_right, PANEL_ROW);
-        if (fetches)
+        if (from == LONG)
             fetch_tile(b_right + PANEL_AHEAD, PANEL_ROW);
     }
     _tile_dpbf16ps(0, 4, 6);
@@ -241,19 +255,31 @@ static inline __attribute__((always_inline)) void multiply_tiles(int64_t k, cons
     _tile_stored(3, below + SIDE, row);
 }
 
+static __attribute__((noinline)) void multiply_short(int64_t k, const char *a, long a_row, long a_step, const char *b,
+                                                     float *c, int64_t c_row, bool add, const sl_tile_fetch *fetch)
+{
+    multiply_tiles(k, a, a_row, a_step, b, c, c_row, add, fetch, SHORT);
+}
+
 static __attribute__((noinline)) void multiply(int64_t k, const void *panel_a, const void *panel_b, float *c,
                                                int64_t c_row, bool add, const sl_tile_fetch *fetch)
 {
-    if (fetch)
-        multiply_tiles(k, panel_a, PANEL_ROW, PANEL_STEP, panel_b, c, c_row, add, fetch);
+    if (!fetch)
+        multiply_tiles(k, panel_a, PANEL_ROW, PANEL_STEP, panel_b, c, c_row, add, NULL, NEAR);
+    else if (k <= PIECE)
+        multiply_short(k, panel_a, PANEL_ROW, PANEL_STEP, panel_b, c, c_row, add, fetch);
     else
-        multiply_tiles(k, panel_a, PANEL_ROW, PANEL_STEP, panel_b, c, c_row, add, NULL);
+        multiply_tiles(k, panel_a, PANEL_ROW, PANEL_STEP, panel_b, c, c_row, add, fetch, LONG);
 }
 
 static __attribute__((noinline)) void multiply_rows(int64_t k, const void *a, int64_t a_row, const void *panel_b,
                                                     float *c, int64_t c_row, bool add, const sl_tile_fetch *fetch)
 {
-    multiply_tiles(k, a, (long)a_row * (long)sizeof(uint16_t), PANEL_ROW, panel_b, c, c_row, add, fetch);
+    const long row = (long)a_row * (long)sizeof(uint16_t);
+    if (k <= PIECE)
+        multiply_short(k, a, row, PANEL_ROW, panel_b, c, c_row, add, fetch);
+    else
+        multiply_tiles(k, a, row, PANEL_ROW, panel_b, c, c_row, add, fetch, LONG);
 }
 
 /* The same with AVX512-BF16, a few rows at a time. Elements of A: from one row to the next, from one step to the next. */
@@ -336,6 +362,7 @@ const sl_tile sl_tile_amx = {
     .columns = COLUMNS,
     .depth = DEPTH,
     .block_k = 2048,
+    .piece_k = PIECE,
     .pack_a = pack_a,
     .pack_b = pack_b,
     .multiply = multiply,
@@ -352,6 +379,7 @@ const sl_tile sl_tile_dot_square = {
     .columns = COLUMNS,
     .depth = DEPTH,
     .block_k = 2048,
+    .piece_k = PIECE,
     .pack_a = pack_a,
     .pack_b = pack_b,
     .multiply = multiply_pairs,
