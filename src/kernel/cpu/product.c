@@ -1,8 +1,7 @@
-/* Our own matrix product. Blocks of A and B are packed into panels and multiplied a register tile at a time. Threads pack
- * a block of B together, unless it was packed before; then each packs rows of A and multiplies a part of C of its own,
- * unit by unit, and helps others when it is done. While the last units of a block are multiplied, those who are done pack
- * the next block. An element of C is added up in the same order whoever does it, so the number of threads changes no
- * bit. */
+/* Our own matrix product. Blocks of A and B are packed into panels and multiplied a register tile at a time. Each thread
+ * packs what it multiplies in room of its own, both the rows of A and the columns of B of its part of C: memory that others
+ * have read is slow to write again. It does its part unit by unit, and helps others when it is done. An element of C is
+ * added up in the same order whoever does it, so the number of threads changes no bit. */
 #include "kernel/cpu/gemm.h"
 
 #include "kernel/cpu/isa.h"
@@ -10,9 +9,17 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* Columns of B and rows of A that are packed at once. A block of A stays in the second-level cache; that of B is shared by
- * the threads. */
-enum { BLOCK_COLUMNS = 2304, BLOCK_ROWS = 240, BLOCK_BYTES = 800 << 10, LARGEST_TILE = 32 * 32, PIECED_TILES = 8 };
+/* Columns of B and rows of A that are packed at once, by one thread and by each of several. A block of A stays in the
+ * second-level cache. */
+enum {
+    BLOCK_COLUMNS = 2304,
+    OWN_COLUMNS = 768,
+    BLOCK_ROWS = 240,
+    BLOCK_BYTES = 800 << 10,
+    LARGEST_TILE = 32 * 32,
+    PIECED_TILES = 8,
+    LINE = 64
+};
 
 /* Columns of C that a thread takes at once, in whole panels: long enough that taking them costs nothing, short enough that
  * nobody waits long for the last ones. */
@@ -45,13 +52,6 @@ typedef struct shared_count {
     _Alignas(64) atomic_int value;
 } shared_count;
 
-/* How far a block of B is. After it lies a count for each thread's share of C: the unit that nobody has taken. */
-typedef struct block_progress {
-    shared_count next_panels; /* that nobody has taken to pack */
-    shared_count unpacked;    /* panels */
-    shared_count unfinished;  /* units of C */
-} block_progress;
-
 /* C cut into rows x columns parts, one a thread; threads may be left over. */
 typedef struct grid {
     int rows, columns;
@@ -59,13 +59,13 @@ typedef struct grid {
 
 typedef struct sizes {
     int64_t columns, rows;   /* of a block */
-    int blocks, buffers;     /* blocks of B; how many of them have room at once */
+    int blocks;              /* of B */
     grid grid;               /* of the threads' shares */
     int64_t unit_panels;     /* of B that belong to a unit of C */
     int64_t units;           /* of the largest share */
-    size_t b_bytes, a_bytes; /* of a packed block; of A for each thread */
-    size_t progress_bytes;   /* of a block */
+    size_t b_bytes, a_bytes; /* room of each thread for its part of a block */
     size_t sums_bytes;       /* all of C's block in f32, if it needs that */
+    size_t taken_bytes;      /* of the counts of units that are taken */
     size_t left_bytes;       /* of the units' counts */
     size_t total_bytes;      /* everything for some threads */
 } sizes;
@@ -91,43 +91,69 @@ static int64_t block_rows(const sl_gemm *g, const sl_tile *tile)
     return least(round_up(least(g->m, BLOCK_ROWS), tile->rows), fitting);
 }
 
-/* What the slowest thread does, in multiplications of two panels: packing a panel of A takes as long as about a quarter
- * of one, and reading a panel of B that another thread packed, for each block of A, as long as half of one. */
-static double grid_cost(grid cut, int64_t a_panels, int64_t b_panels, int64_t block_panels)
+/* Panels of A and of B in all, and how many of each are packed at once. */
+typedef struct panels {
+    int64_t a, b, block_a, block_b;
+} panels;
+
+/* Rows of A that begin a line each and do not crowd into few lines of a cache, if A itself begins one. */
+static bool lies_well(const sl_gemm *g, const sl_tile *tile)
 {
-    int64_t a = divide_up(a_panels, cut.rows), b = divide_up(b_panels, cut.columns);
-    return (double)(a * b) + 0.25 * (double)a + 0.5 * (double)(b * divide_up(a, block_panels));
+    int64_t row_bytes = g->a.row * tile->size;
+    return tile->multiply_rows && g->a.column == 1 && (int64_t)sl_dtype_size(g->a.dtype) == tile->size &&
+           g->k % tile->depth == 0 && row_bytes % LINE == 0 && row_bytes % tile->crowded != 0;
 }
 
-static grid choose_grid(int64_t a_panels, int64_t b_panels, int64_t block_panels, int threads)
+/* What the slowest thread does for each l, in multiply-adds: it multiplies, packs panels of B, and packs panels of A for
+ * each block of B. Reading A as it lies takes about half as long. */
+static double grid_cost(const sl_tile *tile, grid cut, const panels *all, bool as_it_lies)
+{
+    int64_t a = divide_up(all->a, cut.rows), b = divide_up(all->b, cut.columns);
+    double packed_rows = (double)(a * divide_up(b, all->block_b) * tile->rows) * (as_it_lies ? 0.5 : 1);
+    return (double)(a * b * tile->rows * tile->columns) +
+           tile->pack_cost * tile->size * (packed_rows + (double)(b * tile->columns));
+}
+
+static grid choose_grid(const sl_tile *tile, const panels *all, bool as_it_lies, int threads)
 {
     grid best = { 1, 1 };
     for (int rows = threads; rows >= 1; rows--) {
         grid cut = { .rows = rows, .columns = threads / rows };
-        if (grid_cost(cut, a_panels, b_panels, block_panels) < grid_cost(best, a_panels, b_panels, block_panels))
+        if (grid_cost(tile, cut, all, as_it_lies) < grid_cost(tile, best, all, as_it_lies))
             best = cut;
     }
     return best;
 }
 
+/* Columns of a block of B, in whole panels: all blocks have about as many. */
+static int64_t block_columns(const sl_gemm *g, const sl_tile *tile, const panels *all, grid cut)
+{
+    int64_t most = cut.columns * all->block_b;
+    if (needs_sums(g, tile))
+        most = least(most, divide_up(BLOCK_COLUMNS, tile->columns));
+    return divide_up(all->b, divide_up(all->b, most)) * tile->columns;
+}
+
+/* The same whether pointers are known or not. */
 static sizes sizes_of(const sl_gemm *g, const sl_tile *tile, int parts)
 {
-    int64_t blocks = divide_up(g->n, BLOCK_COLUMNS), k = block_k(g, tile);
-    sizes s = { .columns = round_up(divide_up(g->n, blocks), tile->columns), .rows = block_rows(g, tile) };
+    int64_t k = block_k(g, tile);
+    sizes s = { .rows = block_rows(g, tile), .unit_panels = divide_up(UNIT_COLUMNS, tile->columns) };
+    const panels all = { .a = divide_up(g->m, tile->rows),
+                         .b = divide_up(g->n, tile->columns),
+                         .block_a = s.rows / tile->rows,
+                         .block_b = divide_up(parts > 1 ? OWN_COLUMNS : BLOCK_COLUMNS, tile->columns) };
+    s.grid = choose_grid(tile, &all, lies_well(g, tile), parts);
+    s.columns = block_columns(g, tile, &all, s.grid);
     s.blocks = (int)(divide_up(g->n, s.columns) * divide_up(g->k, k));
-    s.buffers = parts > 1 && s.blocks > 1 ? 2 : 1;
-    s.b_bytes = (size_t)round_up(s.columns * k * tile->size, 64);
-    s.a_bytes = (size_t)round_up(s.rows * k * tile->size, 64);
-    s.sums_bytes = needs_sums(g, tile) ? (size_t)round_up(round_up(g->m, tile->rows) * s.columns * 4, 64) : 0;
-    s.progress_bytes = sizeof(block_progress) + (size_t)parts * sizeof(shared_count);
-    int64_t a_panels = divide_up(g->m, tile->rows), b_panels = s.columns / tile->columns;
-    s.grid = choose_grid(a_panels, b_panels, s.rows / tile->rows, parts);
-    s.unit_panels = divide_up(UNIT_COLUMNS, tile->columns);
-    s.units = divide_up(divide_up(a_panels, s.grid.rows) * tile->rows, s.rows) *
-              divide_up(divide_up(b_panels, s.grid.columns), s.unit_panels);
-    s.left_bytes = (size_t)round_up((int64_t)parts * s.units * (int64_t)sizeof(atomic_int), 64);
-    s.total_bytes = (size_t)s.buffers * s.b_bytes + s.sums_bytes + (size_t)parts * s.a_bytes +
-                    (size_t)s.blocks * s.progress_bytes + s.left_bytes;
+    int64_t share = divide_up(s.columns / tile->columns, s.grid.columns);
+    s.units = divide_up(divide_up(all.a, s.grid.rows), all.block_a) * divide_up(share, s.unit_panels);
+    s.b_bytes = (size_t)round_up(share * tile->columns * k * tile->size, LINE);
+    s.a_bytes = (size_t)round_up(s.rows * k * tile->size, LINE);
+    s.sums_bytes = needs_sums(g, tile) ? (size_t)round_up(all.a * tile->rows * s.columns * 4, LINE) : 0;
+    s.taken_bytes = (size_t)s.blocks * (size_t)parts * sizeof(shared_count);
+    s.left_bytes = (size_t)round_up((int64_t)parts * s.units * (int64_t)sizeof(atomic_int), LINE);
+    s.total_bytes = (size_t)parts * (s.a_bytes + s.b_bytes) + s.sums_bytes + s.taken_bytes + s.left_bytes;
     return s;
 }
 
@@ -145,12 +171,11 @@ typedef struct product {
     const sl_tile *tile;
     sizes sizes;
     int parts;
-    bool as_it_lies;  /* A is multiplied without being packed, but for a last panel that is not whole */
-    char *b;          /* room for packed blocks of B; NULL if nothing is multiplied */
-    float *sums;      /* NULL if C takes the sums itself */
-    char *a;          /* a_bytes of each thread: its block of A */
-    char *progress;   /* of each block */
-    atomic_int *left; /* (parts, units) blocks of B that are still to be added to a unit of C */
+    bool as_it_lies;     /* A is multiplied without being packed, but for a last panel that is not whole */
+    float *sums;         /* NULL if C takes the sums itself */
+    char *own;           /* room of each thread: a_bytes, then b_bytes */
+    shared_count *taken; /* (blocks, parts) units of each thread's share of C that somebody has taken */
+    atomic_int *left;    /* (parts, units) blocks of B that are still to be added to a unit of C */
 } product;
 
 /* A block of B. */
@@ -158,8 +183,13 @@ typedef struct block {
     int index;
     int64_t column, columns; /* columns of C ... */
     int64_t l, k;            /* ... and the run along the sum */
-    const char *b;           /* packed */
 } block;
+
+/* Panels first..end of a block, which are packed at `data`. */
+typedef struct packed_columns {
+    char *data;
+    int64_t first, end;
+} packed_columns;
 
 static int64_t panel_bytes(const product *p, const block *at, int width)
 {
@@ -179,15 +209,6 @@ static sl_factor factor_at(const sl_factor *factor, int64_t i, int64_t l)
     return moved;
 }
 
-/* Rows of A that begin a line each and do not crowd into few lines of the first-level cache. */
-static bool takes_as_it_lies(const sl_gemm *g, const sl_tile *tile)
-{
-    enum { LINE = 64, CROWDED = 16 };
-    int64_t row_bytes = g->a.row * tile->size;
-    return tile->multiply_rows && g->a.column == 1 && g->k % tile->depth == 0 && (uintptr_t)g->a.data % LINE == 0 &&
-           row_bytes % LINE == 0 && row_bytes / LINE % CROWDED != 0;
-}
-
 /* Panels of `width` rows of A or columns of B from first.. of `count`, k elements of each. If they lie side by side, all
  * panels get a short run of l before the next: a panel alone reads parts of lines, and lines that are gone when its
  * neighbor needs those beside them. */
@@ -204,13 +225,13 @@ static void pack_panels(const sl_factor *from, void (*pack)(const sl_factor *, i
     }
 }
 
-/* Panels begin..end of the block of B, which gets its room at `to`. */
-static void pack_b(const product *p, const block *at, int64_t begin, int64_t end, char *to)
+static void pack_b(const product *p, const block *at, const packed_columns *b)
 {
     const sl_tile *tile = p->tile;
-    const sl_factor from = factor_at(&p->g->b, at->column, at->l);
-    pack_panels(&from, tile->pack_b, tile->columns, begin * tile->columns, least(at->columns, end * tile->columns),
-                at->k, panel_bytes(p, at, tile->columns), tile->size, to);
+    const sl_factor from = factor_at(&p->g->b, at->column + b->first * tile->columns, at->l);
+    int64_t columns = least(at->columns, b->end * tile->columns) - b->first * tile->columns;
+    pack_panels(&from, tile->pack_b, tile->columns, 0, columns, at->k, panel_bytes(p, at, tile->columns), tile->size,
+                b->data);
 }
 
 static void pack_a(const product *p, const block *at, int64_t row, int64_t rows, char *to)
@@ -283,7 +304,6 @@ static void multiply_tile(const product *p, const block *at, const char *a, cons
 /* `rows` rows of `columns` elements at `data`, `row` elements apart. */
 static sl_tile_lines lines_of(const void *data, int64_t row, int64_t rows, int64_t columns, sl_dtype dtype)
 {
-    enum { LINE = 64 };
     int64_t size = (int64_t)sl_dtype_size(dtype), offset = (int64_t)((uintptr_t)data % LINE);
     return (sl_tile_lines){ .at = (const char *)data - offset,
                             .step = row * size,
@@ -307,30 +327,30 @@ static void fetch_sums(const product *p, const block *at, int64_t row, int64_t b
 }
 
 /* The tile behind that of rows n and panel i. */
-static void fetch_next(const product *p, const block *at, int64_t row, int64_t tiles, int64_t n, int64_t i,
+static void fetch_next(const product *p, const block *at, int64_t row, int64_t tiles, int64_t n, int64_t i, int64_t end,
                        sl_tile_fetch *fetch)
 {
     if (n + 1 < tiles)
         fetch_sums(p, at, row + (n + 1) * p->tile->rows, i * p->tile->columns, fetch);
-    else if (i + 1 < block_panels(p, at))
+    else if (i + 1 < end)
         fetch_sums(p, at, row, (i + 1) * p->tile->columns, fetch);
 }
 
 /* Rows row..row+rows of C, which are packed at a, against panels begin..end of B. Meanwhile the panel of B behind each
  * comes closer, and so does the next tile of C. */
 static void multiply_panels(const product *p, const block *at, int64_t row, int64_t rows, int64_t begin, int64_t end,
-                            const char *a)
+                            const char *a, const packed_columns *packed)
 {
-    _Alignas(64) float own[LARGEST_TILE];
+    _Alignas(LINE) float own[LARGEST_TILE];
     const sl_tile *tile = p->tile;
     int64_t a_bytes = panel_bytes(p, at, tile->rows), b_bytes = panel_bytes(p, at, tile->columns);
-    int64_t piece = 16 * at->k, panels = block_panels(p, at), tiles = divide_up(rows, tile->rows);
+    int64_t piece = 16 * at->k, tiles = divide_up(rows, tile->rows);
     for (int64_t i = begin; i < end; i++) {
-        const char *b = at->b + i * b_bytes;
+        const char *b = packed->data + (i - packed->first) * b_bytes;
         for (int64_t n = 0; n < tiles; n++) {
-            bool fetches_b = i + 1 < panels && (n + 1) * piece <= b_bytes;
+            bool fetches_b = i + 1 < packed->end && (n + 1) * piece <= b_bytes;
             sl_tile_fetch fetch = { .panel = fetches_b ? b + b_bytes + n * piece : NULL };
-            fetch_next(p, at, row, tiles, n, i, &fetch);
+            fetch_next(p, at, row, tiles, n, i, packed->end, &fetch);
             multiply_tile(p, at, a + n * a_bytes, b, row + n * tile->rows, i * tile->columns, own, &fetch);
         }
     }
@@ -346,26 +366,26 @@ static bool goes_in_pieces(const product *p, const block *at, int64_t tiles)
 /* The same with pieces of panels: all rows are multiplied by a piece of a panel of B, then by the next one. The bits are
  * those of whole panels. */
 static void multiply_pieces(const product *p, const block *at, int64_t row, int64_t rows, int64_t begin, int64_t end,
-                            const char *a)
+                            const char *a, const packed_columns *packed)
 {
-    _Alignas(64) float own[PIECED_TILES][LARGEST_TILE];
+    _Alignas(LINE) float own[PIECED_TILES][LARGEST_TILE];
     const sl_tile *tile = p->tile;
     int64_t a_bytes = panel_bytes(p, at, tile->rows), b_bytes = panel_bytes(p, at, tile->columns);
     int64_t tiles = divide_up(rows, tile->rows), pieces = divide_up(at->k, tile->piece_k);
     int64_t piece = round_up(divide_up(at->k, pieces), tile->depth);
     for (int64_t i = begin; i < end; i++) {
-        const char *b = at->b + i * b_bytes, *ahead = b + b_bytes;
+        const char *b = packed->data + (i - packed->first) * b_bytes, *ahead = b + b_bytes;
         for (int64_t l = 0; l < at->k; l += piece) {
             block part = *at;
             part.l = at->l + l;
             part.k = least(piece, at->k - l);
             bool last = l + part.k == at->k;
             for (int64_t n = 0; n < tiles; n++) {
-                bool fetches_b = i + 1 < block_panels(p, at) && ahead + 16 * part.k <= b + 2 * b_bytes;
+                bool fetches_b = i + 1 < packed->end && ahead + 16 * part.k <= b + 2 * b_bytes;
                 sl_tile_fetch fetch = { .panel = fetches_b ? ahead : NULL };
                 ahead += 16 * part.k;
                 if (last)
-                    fetch_next(p, at, row, tiles, n, i, &fetch);
+                    fetch_next(p, at, row, tiles, n, i, packed->end, &fetch);
                 multiply(p, &part, a + n * a_bytes + l * tile->rows * tile->size, b + l * tile->columns * tile->size,
                          row + n * tile->rows, own[n], tile->columns, l > 0, &fetch);
                 if (last)
@@ -400,14 +420,9 @@ static share share_of(const product *p, int part)
     return s;
 }
 
-static block_progress *progress_of(const product *p, int index)
+static atomic_int *units_taken(const product *p, const block *at, int part)
 {
-    return (block_progress *)(void *)(p->progress + (size_t)index * p->sizes.progress_bytes);
-}
-
-static atomic_int *next_unit(const product *p, const block *at, int part)
-{
-    return &((shared_count *)(void *)(progress_of(p, at->index) + 1))[part].value;
+    return &p->taken[at->index * p->parts + part].value;
 }
 
 /* Takes the next number below `end`; end if none is left. */
@@ -419,139 +434,115 @@ static int take(atomic_int *next, int end)
     return taken < end ? taken : end;
 }
 
-/* Waits for all panels of a block, or for all units. Blocks before the first count as done. */
-static void await_packed(const product *p, const block *at)
-{
-    if (!p->g->packed_b)
-        sl_pool_await(p->pool, &progress_of(p, at->index)->unpacked.value, 0);
-}
-
-static void await_finished(const product *p, int index)
-{
-    if (index >= 0)
-        sl_pool_await(p->pool, &progress_of(p, index)->unfinished.value, 0);
-}
-
 static atomic_int *blocks_left(const product *p, int part, int unit)
 {
     return p->left + part * p->sizes.units + unit;
 }
 
-/* The block of A that a thread has packed. */
-typedef struct packed_rows {
-    char *data;
-    int64_t row, l; /* where it begins; row -1: none */
-} packed_rows;
+/* What a thread has packed in its room. */
+typedef struct held {
+    int part;
+    char *a;
+    int64_t row, l;   /* where its rows of A begin; row -1: none */
+    int block;        /* of its columns of B */
+    packed_columns b; /* end 0: none */
+} held;
 
-static void multiply_unit(const product *p, const block *at, const share *s, int unit, packed_rows *a)
+static held nothing_held(const product *p, int part)
+{
+    char *room = p->own + (size_t)part * (p->sizes.a_bytes + p->sizes.b_bytes);
+    return (held){ .part = part, .a = room, .row = -1, .b = { .data = room + p->sizes.a_bytes } };
+}
+
+/* All that was packed beforehand lies run by run along the sum. */
+static packed_columns packed_before(const product *p, const block *at)
+{
+    const sl_tile *tile = p->tile;
+    int64_t before = round_up(p->g->n, tile->columns) * at->l * tile->size;
+    return (packed_columns){ .data = (char *)(uintptr_t)p->g->packed_b + before +
+                                     at->column / tile->columns * panel_bytes(p, at, tile->columns),
+                             .end = block_panels(p, at) };
+}
+
+/* Panels begin..end of B, packed: with all others of the thread's share, or alone if the share is another thread's. */
+static packed_columns hold_columns(const product *p, const block *at, const share *s, bool shares, int64_t begin,
+                                   int64_t end, held *own)
+{
+    if (p->g->packed_b)
+        return packed_before(p, at);
+    if (own->block != at->index || begin < own->b.first || end > own->b.end) {
+        own->block = at->index;
+        own->b.first = shares ? begin : s->first;
+        own->b.end = shares ? end : least(s->end, block_panels(p, at));
+        pack_b(p, at, &own->b);
+    }
+    return own->b;
+}
+
+static void hold_rows(const product *p, const block *at, int64_t row, int64_t rows, held *own)
+{
+    if (own->row != row || own->l != at->l)
+        pack_a(p, at, row, rows, own->a);
+    own->row = row;
+    own->l = at->l;
+}
+
+/* A unit of the share of `part`. */
+static void multiply_unit(const product *p, const block *at, const share *s, int part, int unit, held *own)
 {
     int64_t row = s->row + unit / s->units_a_row * p->sizes.rows, rows = least(s->row + s->rows - row, p->sizes.rows);
     int64_t begin = s->first + unit % s->units_a_row * p->sizes.unit_panels;
     int64_t end = least(least(begin + p->sizes.unit_panels, s->end), block_panels(p, at));
     if (begin >= end)
         return;
-    if (a->row != row || a->l != at->l)
-        pack_a(p, at, row, rows, a->data);
-    a->row = row;
-    a->l = at->l;
+    const packed_columns b = hold_columns(p, at, s, part != own->part, begin, end, own);
+    hold_rows(p, at, row, rows, own);
     bool pieces = goes_in_pieces(p, at, divide_up(rows, p->tile->rows));
-    (pieces ? multiply_pieces : multiply_panels)(p, at, row, rows, begin, end, a->data);
+    (pieces ? multiply_pieces : multiply_panels)(p, at, row, rows, begin, end, own->a, &b);
 }
 
 /* The units of a part's share that nobody has taken. Another thread may still be adding the block before to a unit. */
-static void multiply_share(const product *p, const block *at, int part, packed_rows *a)
+static void multiply_share(const product *p, const block *at, int part, held *own)
 {
     const share s = share_of(p, part);
-    for (int unit = take(next_unit(p, at, part), s.units); unit < s.units;
-         unit = take(next_unit(p, at, part), s.units)) {
-        await_packed(p, at);
+    for (int unit = take(units_taken(p, at, part), s.units); unit < s.units;
+         unit = take(units_taken(p, at, part), s.units)) {
         if (at->index > 0)
             sl_pool_await(p->pool, blocks_left(p, part, unit), p->sizes.blocks - at->index);
-        multiply_unit(p, at, &s, unit, a);
+        multiply_unit(p, at, &s, part, unit, own);
         atomic_fetch_sub_explicit(blocks_left(p, part, unit), 1, memory_order_release);
-        atomic_fetch_sub_explicit(&progress_of(p, at->index)->unfinished.value, 1, memory_order_release);
-    }
-}
-
-/* Panels of B that a thread packs together: fewer if there would be none for some of the threads. */
-static int64_t panels_at_once(const product *p, int64_t panels)
-{
-    enum { MOST = 8 };
-    int64_t some = p->parts > 1 ? panels / ((int64_t)2 * p->parts) : MOST;
-    return some < 1 ? 1 : least(some, MOST);
-}
-
-/* The panels of a block of B that nobody has taken. Its room was that of a block before. */
-static void pack_block(const product *p, const block *at)
-{
-    int64_t panels = block_panels(p, at), some = panels_at_once(p, panels);
-    int takes = (int)divide_up(panels, some);
-    block_progress *state = progress_of(p, at->index);
-    for (int i = take(&state->next_panels.value, takes); i < takes; i = take(&state->next_panels.value, takes)) {
-        int64_t begin = i * some, end = least(panels, begin + some);
-        await_finished(p, at->index - p->sizes.buffers);
-        pack_b(p, at, begin, end, (char *)(uintptr_t)at->b);
-        atomic_fetch_sub_explicit(&state->unpacked.value, (int)(end - begin), memory_order_release);
     }
 }
 
 /* ---- All blocks of B ------------------------------------------------------------------------- */
 
-static int64_t block_bytes(const product *p, const block *at)
+static block block_at(const product *p, int index, int64_t column, int64_t l)
 {
-    return block_panels(p, at) * panel_bytes(p, at, p->tile->columns);
-}
-
-static block block_at(const product *p, int index, int64_t column, int64_t l, const char *packed)
-{
-    const char *own = p->b ? p->b + (size_t)(index % p->sizes.buffers) * p->sizes.b_bytes : NULL;
     return (block){ .index = index,
                     .column = column,
                     .columns = least(p->g->n - column, p->sizes.columns),
                     .l = l,
-                    .k = least(p->g->k - l, block_k(p->g, p->tile)),
-                    .b = packed ? packed : own };
+                    .k = least(p->g->k - l, block_k(p->g, p->tile)) };
 }
 
-/* The first block, then the next, as long as index < blocks. Blocks that are packed beforehand lie one after the other. */
-static block first_block(const product *p)
-{
-    return block_at(p, 0, 0, 0, p->g->packed_b);
-}
-
+/* The block after: the next one along the sum, then the next columns. There are `blocks`. */
 static block next_block(const product *p, const block *at)
 {
     bool ends = at->l + at->k == p->g->k;
-    return block_at(p, at->index + 1, ends ? at->column + at->columns : at->column, ends ? 0 : at->l + at->k,
-                    p->g->packed_b ? at->b + block_bytes(p, at) : NULL);
+    return block_at(p, at->index + 1, ends ? at->column + at->columns : at->column, ends ? 0 : at->l + at->k);
 }
 
 /* In each block first the thread's own share, then what is left of the others'. */
 static void run_part(void *context, int part, int parts)
 {
     const product *p = context;
-    packed_rows a = { .data = p->a + (size_t)part * p->sizes.a_bytes, .row = -1 };
+    held own = nothing_held(p, part);
     sl_tile_begin(p->tile);
-    for (block at = first_block(p); at.index < p->sizes.blocks; at = next_block(p, &at)) {
-        if (!p->g->packed_b)
-            pack_block(p, &at);
+    for (block at = block_at(p, 0, 0, 0); at.index < p->sizes.blocks; at = next_block(p, &at)) {
         for (int i = 0; i < parts; i++)
-            multiply_share(p, &at, (part + i) % parts, &a);
+            multiply_share(p, &at, (part + i) % parts, &own);
     }
     sl_tile_end(p->tile);
-}
-
-static void init_progress(const product *p, const block *at)
-{
-    block_progress *state = progress_of(p, at->index);
-    int units = 0;
-    for (int i = 0; i < p->parts; i++) {
-        units += share_of(p, i).units;
-        atomic_init(next_unit(p, at, i), 0);
-    }
-    atomic_init(&state->next_panels.value, 0);
-    atomic_init(&state->unpacked.value, (int)block_panels(p, at));
-    atomic_init(&state->unfinished.value, units);
 }
 
 /* pool: NULL for the calling thread alone. */
@@ -564,17 +555,16 @@ static void run(sl_pool *pool, int parts, const sl_simd *simd, const sl_gemm *g,
                   .tile = tile,
                   .sizes = sizes_of(g, tile, parts),
                   .parts = parts,
-                  .as_it_lies = takes_as_it_lies(g, tile),
-                  .b = scratch };
-    char *sums = p.b + (size_t)p.sizes.buffers * p.sizes.b_bytes;
+                  .as_it_lies = lies_well(g, tile) && (uintptr_t)g->a.data % LINE == 0,
+                  .own = scratch };
+    char *sums = p.own + (size_t)parts * (p.sizes.a_bytes + p.sizes.b_bytes);
     p.sums = p.sizes.sums_bytes ? (float *)(void *)sums : NULL;
-    p.a = sums + p.sizes.sums_bytes;
-    p.progress = p.a + (size_t)parts * p.sizes.a_bytes;
-    p.left = (atomic_int *)(void *)(p.progress + (size_t)p.sizes.blocks * p.sizes.progress_bytes);
+    p.taken = (shared_count *)(void *)(sums + p.sizes.sums_bytes);
+    p.left = (atomic_int *)(void *)((char *)p.taken + p.sizes.taken_bytes);
+    for (int i = 0; i < p.sizes.blocks * parts; i++)
+        atomic_init(&p.taken[i].value, 0);
     for (int64_t i = 0; i < parts * p.sizes.units; i++)
         atomic_init(&p.left[i], p.sizes.blocks);
-    for (block at = first_block(&p); at.index < p.sizes.blocks; at = next_block(&p, &at))
-        init_progress(&p, &at);
     if (pool)
         sl_pool_run(pool, parts, run_part, &p);
     else
@@ -586,39 +576,30 @@ static void run(sl_pool *pool, int parts, const sl_simd *simd, const sl_gemm *g,
 size_t sl_product_packed_bytes(const sl_gemm *g)
 {
     const sl_tile *tile = tile_of(g);
-    if (g->n == 0 || g->k == 0)
-        return 0;
-    product p = { .g = g, .tile = tile, .sizes = sizes_of(g, tile, 1) };
-    int64_t bytes = 0;
-    for (block at = first_block(&p); at.index < p.sizes.blocks; at = next_block(&p, &at))
-        bytes += block_bytes(&p, &at);
-    return (size_t)round_up(bytes, SL_DEVICE_ALIGNMENT);
+    return (size_t)round_up(round_up(g->n, tile->columns) * round_up(g->k, tile->depth) * tile->size,
+                            SL_DEVICE_ALIGNMENT);
 }
-
-/* Where the block of B that is packed goes. */
-typedef struct packing {
-    product product;
-    char *to;
-} packing;
 
 static void pack_all_part(void *context, int part, int parts)
 {
-    const packing *job = context;
-    const product *p = &job->product;
-    char *to = job->to;
-    for (block at = first_block(p); at.index < p->sizes.blocks; at = next_block(p, &at)) {
-        int64_t first, count;
-        sl_chunk_range(block_panels(p, &at), parts, part, &first, &count);
-        pack_b(p, &at, first, first + count, to);
-        to += block_bytes(p, &at);
+    const product *p = context;
+    for (int64_t l = 0; l < p->g->k; l += block_k(p->g, p->tile)) {
+        const block at = { .columns = p->g->n, .l = l, .k = least(p->g->k - l, block_k(p->g, p->tile)) };
+        packed_columns b = packed_before(p, &at);
+        int64_t count;
+        sl_chunk_range(b.end, parts, part, &b.first, &count);
+        b.end = b.first + count;
+        b.data += b.first * panel_bytes(p, &at, p->tile->columns);
+        pack_b(p, &at, &b);
     }
 }
 
 void sl_product_pack(sl_pool *pool, const sl_gemm *g, void *to)
 {
-    const sl_tile *tile = tile_of(g);
-    packing job = { .product = { .g = g, .tile = tile, .sizes = sizes_of(g, tile, 1) }, .to = to };
-    sl_pool_run(pool, sl_pool_threads(pool), pack_all_part, &job);
+    sl_gemm packed = *g;
+    packed.packed_b = to;
+    product p = { .g = &packed, .tile = tile_of(g) };
+    sl_pool_run(pool, sl_pool_threads(pool), pack_all_part, &p);
 }
 
 /* ---- The product ----------------------------------------------------------------------------- */

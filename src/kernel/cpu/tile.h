@@ -47,8 +47,9 @@ typedef struct SL_NAMED_FIELDS sl_tile {
     int size;          /* bytes of an element in a panel: 4 for f32, 2 for bf16 */
     int rows, columns; /* of C */
     int depth;
-    int64_t block_k; /* longest run of l that is packed at once */
-    int64_t piece_k; /* longest run of a panel of B that stays in the first-level cache; 0: it does not matter */
+    int64_t block_k;  /* longest run of l that is packed at once */
+    int64_t piece_k;  /* longest run of a panel of B that stays in the first-level cache; 0: it does not matter */
+    double pack_cost; /* multiply-adds in the time in which a byte is packed */
     /* One panel with the first `filled` of its rows (columns) and k elements of each. */
     void (*pack_a)(const sl_factor *from, int64_t filled, int64_t k, void *to);
     void (*pack_b)(const sl_factor *from, int64_t filled, int64_t k, void *to);
@@ -56,9 +57,11 @@ typedef struct SL_NAMED_FIELDS sl_tile {
      * first-level cache and nothing else is wanted. */
     void (*multiply)(int64_t k, const void *a, const void *b, float *c, int64_t c_row, bool add,
                      const sl_tile_fetch *fetch);
-    /* Optional: the same with A as it lies: rows of contiguous elements, a_row apart. k is a multiple of depth. */
+    /* Optional: the same with A as it lies: rows of contiguous elements, a_row apart. k is a multiple of depth. Rows that
+     * are a multiple of `crowded` bytes apart share few lines of a cache. */
     void (*multiply_rows)(int64_t k, const void *a, int64_t a_row, const void *b, float *c, int64_t c_row, bool add,
                           const sl_tile_fetch *fetch);
+    int64_t crowded;
     /* Optional: a whole tile of sums goes into C of bf16, to which nothing is added. False: some of them are not for it, and
      * all have to be put by other means. */
     bool (*put)(const sl_tile_result *result);
