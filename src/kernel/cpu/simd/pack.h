@@ -99,13 +99,14 @@ static void simd_pack_b(const sl_factor *from, int64_t filled, int64_t k, void *
     pack_panel(from, filled, k, TILE_COLUMNS, to);
 }
 
-/* a: k groups of TILE_ROWS elements, b: k groups of TILE_COLUMNS, which AVX-512 fetches
- * from the second-level cache a few steps ahead: a core that another hyper-thread shares does not look that far by
- * itself. */
-V_INLINE void multiply_steps(int64_t k, const float *a, const float *b, vf sum[TILE_ROWS][TILE_VECTORS])
+/* Element (i, l) of A is a[i * row + l * step], b has k groups of TILE_COLUMNS elements. AVX-512 fetches B from the
+ * second-level cache a few steps ahead: a core that another hyper-thread shares does not look that far by itself. */
+V_INLINE void multiply_steps(int64_t k, const float *a, const int64_t row, const int64_t step, const float *b,
+                             vf sum[TILE_ROWS][TILE_VECTORS])
 {
-    enum { FETCHED = 8 };
-    for (int64_t l = 0; l < k; l++, a += TILE_ROWS, b += TILE_COLUMNS) {
+    enum { FETCHED = 8, HALF = TILE_ROWS / 2 };
+    const float *below = a + HALF * row; /* few registers address all rows, if they are apart */
+    for (int64_t l = 0; l < k; l++, a += step, below += step, b += TILE_COLUMNS) {
         vf right[TILE_VECTORS];
 #pragma GCC unroll 4
         for (int j = 0; j < TILE_VECTORS; j++) {
@@ -115,7 +116,7 @@ V_INLINE void multiply_steps(int64_t k, const float *a, const float *b, vf sum[T
         }
 #pragma GCC unroll 16
         for (int i = 0; i < TILE_ROWS; i++) {
-            vf element = v_set(a[i]);
+            vf element = v_set(row == 1 || i < HALF ? a[i * row] : below[(i - HALF) * row]);
 #pragma GCC unroll 4
             for (int j = 0; j < TILE_VECTORS; j++)
                 sum[i][j] = v_fma(element, right[j], sum[i][j]);
@@ -123,11 +124,19 @@ V_INLINE void multiply_steps(int64_t k, const float *a, const float *b, vf sum[T
     }
 }
 
-static void simd_multiply(int64_t k, const void *panel_a, const void *panel_b, float *c, int64_t c_row, bool add,
-                          const sl_tile_fetch *wanted)
+/* Rows of A as they lie are fetched a line each, two lines before they are used. */
+V_INLINE void fetch_rows(const float *a, const int64_t row, int64_t l)
 {
-    enum { STEPS = 8, LINE = 64 }; /* of a panel two lines are fetched every few steps */
-    const float *a = panel_a, *b = panel_b;
+    enum { LINE = 16, AHEAD = 2 * LINE };
+    for (int i = 0; l % LINE == 0 && i < TILE_ROWS; i++)
+        __builtin_prefetch(a + i * row + l + AHEAD);
+}
+
+V_INLINE void multiply_tile(int64_t k, const float *a, const int64_t row, const int64_t step, const float *b, float *c,
+                            int64_t c_row, bool add, const sl_tile_fetch *wanted)
+{
+    /* Of the wanted panel some lines are fetched every few steps. */
+    enum { STEPS = VW == 16 ? 8 : 24, LINES = STEPS / 4, LINE = 64 };
     sl_tile_fetch fetch = wanted ? *wanted : (sl_tile_fetch){ .panel = NULL };
     vf sum[TILE_ROWS][TILE_VECTORS];
 #pragma GCC unroll 64
@@ -135,18 +144,37 @@ static void simd_multiply(int64_t k, const void *panel_a, const void *panel_b, f
         sum[i / TILE_VECTORS][i % TILE_VECTORS] = v_set(0.0f);
     int64_t l = 0;
     for (; wanted && l + STEPS <= k; l += STEPS) {
-        for (int i = 0; fetch.panel && i < 2; i++, fetch.panel += LINE)
+        for (int i = 0; fetch.panel && i < LINES; i++, fetch.panel += LINE)
             __builtin_prefetch(fetch.panel, 0, 2);
         for (int i = 0; i < SL_TILE_WRITES; i++)
             sl_fetch_rows(&fetch.writes[i], 1);
-        multiply_steps(STEPS, a + l * TILE_ROWS, b + l * TILE_COLUMNS, sum);
+        if (step == 1)
+            fetch_rows(a, row, l);
+        multiply_steps(STEPS, a + l * step, row, step, b + l * TILE_COLUMNS, sum);
     }
-    multiply_steps(k - l, a + l * TILE_ROWS, b + l * TILE_COLUMNS, sum);
+    multiply_steps(k - l, a + l * step, row, step, b + l * TILE_COLUMNS, sum);
 #pragma GCC unroll 64
     for (int i = 0; i < TILE_ROWS * TILE_VECTORS; i++)
         v_emit(c + i / TILE_VECTORS * c_row + (int64_t)(i % TILE_VECTORS) * VW, sum[i / TILE_VECTORS][i % TILE_VECTORS],
                add);
 }
+
+static void simd_multiply(int64_t k, const void *a, const void *b, float *c, int64_t c_row, bool add,
+                          const sl_tile_fetch *fetch)
+{
+    multiply_tile(k, a, 1, TILE_ROWS, b, c, c_row, add, fetch);
+}
+
+/* With AVX2 there are too few registers, and packing pays. */
+#if defined(__AVX512F__)
+static void simd_multiply_rows(int64_t k, const void *a, int64_t a_row, const void *b, float *c, int64_t c_row,
+                               bool add, const sl_tile_fetch *fetch)
+{
+    multiply_tile(k, a, a_row, 1, b, c, c_row, add, fetch);
+}
+#else
+#define simd_multiply_rows NULL
+#endif
 
 static const sl_tile simd_tile = {
     .name = "f32",
@@ -159,6 +187,8 @@ static const sl_tile simd_tile = {
     .pack_a = simd_pack_a,
     .pack_b = simd_pack_b,
     .multiply = simd_multiply,
+    .multiply_rows = simd_multiply_rows,
+    .crowded = 8192,
 };
 
 /* One vector of results: sums + bias + what C holds. */
