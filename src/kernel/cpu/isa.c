@@ -19,7 +19,7 @@ static const sl_simd *const tables[SL_ISA_COUNT] = {
 };
 
 static atomic_int chosen = -1; /* -1: not looked yet */
-static atomic_bool emulates_amx;
+static _Atomic(const sl_tile *) emulated_amx;
 
 const char *sl_isa_name(sl_isa isa)
 {
@@ -49,7 +49,7 @@ sl_isa sl_isa_best(void)
     if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
         return !has_avx512_bf16()                                  ? SL_ISA_AVX512
-               : sl_tile_amx_works() || atomic_load(&emulates_amx) ? SL_ISA_AMX
+               : sl_tile_amx_works() || atomic_load(&emulated_amx) ? SL_ISA_AMX
                                                                    : SL_ISA_AVX512_BF16;
     if (avx2)
         return SL_ISA_AVX2;
@@ -94,9 +94,9 @@ bool sl_isa_set(sl_isa isa)
     return true;
 }
 
-void sl_isa_emulate_amx(void)
+void sl_isa_emulate_amx(const sl_tile *tile)
 {
-    atomic_store(&emulates_amx, true);
+    atomic_store(&emulated_amx, tile);
 }
 
 const sl_simd *sl_isa_simd(void)
@@ -110,7 +110,7 @@ const sl_tile *sl_isa_tile(bool bf16)
 #if defined(__x86_64__)
     sl_isa isa = sl_isa_get();
     if (bf16 && isa == SL_ISA_AMX)
-        return sl_tile_amx_works() ? &sl_tile_amx : &sl_tile_dot_square;
+        return sl_tile_amx_works() ? &sl_tile_amx : atomic_load(&emulated_amx);
     if (bf16 && isa == SL_ISA_AVX512_BF16 && (__builtin_cpu_is("amd") || sl_isa_best() == SL_ISA_AMX))
         return &sl_tile_dot;
 #endif

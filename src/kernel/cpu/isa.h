@@ -22,8 +22,8 @@ sl_isa sl_isa_best(void);            /* the best this machine can run */
 /* The one in use: the best, or what SLUICE_ISA names (reference, scalar, avx2, avx512, avx512_bf16, amx) if the
  * machine has it. */
 sl_isa sl_isa_get(void);
-/* For tests: machines with AVX512-BF16 and without AMX offer AMX from now on; its tiles are multiplied in another way. */
-void sl_isa_emulate_amx(void);
+/* For tests: machines with AVX512-BF16 and without AMX offer AMX from now on, with this tile. */
+void sl_isa_emulate_amx(const sl_tile *tile);
 /* For tests: use another from now on; false if the machine cannot. Not while kernels run. */
 bool sl_isa_set(sl_isa isa);
 

@@ -80,10 +80,12 @@ static inline void sl_fetch_to_write(const char *line)
 #endif
 }
 
-/* Of all rows in `steps` steps: how many in each. */
+/* Of all rows in `steps` steps, which may be 0: how many in each. */
 static inline int sl_rows_a_step(const sl_tile_lines *lines, int64_t steps)
 {
-    return steps > lines->rows ? 1 : (int)((lines->rows + steps - 1) / steps);
+    if (steps == 0 || steps > lines->rows)
+        return 1;
+    return (int)((lines->rows + steps - 1) / steps);
 }
 
 /* The next `count` rows. */
@@ -112,7 +114,7 @@ static inline void sl_tile_end(const sl_tile *tile)
 /* For bf16 operands. */
 extern const sl_tile sl_tile_dot; /* AVX512-BF16 */
 extern const sl_tile sl_tile_amx;
-extern const sl_tile sl_tile_dot_square; /* AVX512-BF16 on the panels of AMX: for attention, and for tests */
+extern const sl_tile sl_tile_dot_square; /* AVX512-BF16 on the panels of AMX, for attention alone */
 /* Asks the kernel for the tile registers and multiplies something with them. False if the machine, the operating system
  * or a hypervisor does not let it. */
 bool sl_tile_amx_works(void);

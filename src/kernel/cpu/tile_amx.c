@@ -282,13 +282,14 @@ static __attribute__((noinline)) void multiply_rows(int64_t k, const void *a, in
         multiply_tiles(k, a, row, PANEL_ROW, panel_b, c, c_row, add, fetch, LONG);
 }
 
-/* The same with AVX512-BF16, a few rows at a time. Elements of A: from one row to the next, from one step to the next. */
-static void multiply_pairs_of(int64_t k, const uint16_t *rows, int64_t a_row, int64_t a_step, const void *panel_b,
-                              float *c, int64_t c_row, bool add)
+/* The same with AVX512-BF16, a few rows at a time. */
+static void multiply_pairs(int64_t k, const void *panel_a, const void *panel_b, float *c, int64_t c_row, bool add,
+                           const sl_tile_fetch *fetch)
 {
     enum { AT_ONCE = 8 };
-    for (int64_t first = 0; first < ROWS; first += AT_ONCE, rows += AT_ONCE * a_row, c += AT_ONCE * c_row) {
-        const uint16_t *a = rows;
+    (void)fetch;
+    for (int64_t first = 0; first < ROWS; first += AT_ONCE, c += AT_ONCE * c_row) {
+        const uint16_t *a = (const uint16_t *)panel_a + first * DEPTH;
         const int *b = panel_b;
         vf sum[AT_ONCE][2];
 #pragma GCC unroll 8
@@ -296,14 +297,14 @@ static void multiply_pairs_of(int64_t k, const uint16_t *rows, int64_t a_row, in
             sum[i][0] = add ? v_load(c + i * c_row) : v_set(0.0f);
             sum[i][1] = add ? v_load(c + i * c_row + SIDE) : v_set(0.0f);
         }
-        for (int64_t l = 0; l < k; l += DEPTH, a += a_step, b += BOTH / 2) {
+        for (int64_t l = 0; l < k; l += DEPTH, a += BOTH, b += BOTH / 2) {
             for (int64_t pair = 0; pair < SIDE; pair++) {
                 const __m512bh left = (__m512bh)_mm512_loadu_si512(b + pair * SIDE);
                 const __m512bh right = (__m512bh)_mm512_loadu_si512(b + TILE / 2 + pair * SIDE);
 #pragma GCC unroll 8
                 for (int i = 0; i < AT_ONCE; i++) {
                     int both;
-                    memcpy(&both, a + i * a_row + 2 * pair, sizeof both);
+                    memcpy(&both, a + (int64_t)i * DEPTH + 2 * pair, sizeof both);
                     sum[i][0] = _mm512_dpbf16_ps(sum[i][0], (__m512bh)_mm512_set1_epi32(both), left);
                     sum[i][1] = _mm512_dpbf16_ps(sum[i][1], (__m512bh)_mm512_set1_epi32(both), right);
                 }
@@ -315,20 +316,6 @@ static void multiply_pairs_of(int64_t k, const uint16_t *rows, int64_t a_row, in
             v_store(c + i * c_row + SIDE, sum[i][1]);
         }
     }
-}
-
-static void multiply_pairs(int64_t k, const void *panel_a, const void *panel_b, float *c, int64_t c_row, bool add,
-                           const sl_tile_fetch *fetch)
-{
-    (void)fetch;
-    multiply_pairs_of(k, panel_a, DEPTH, BOTH, panel_b, c, c_row, add);
-}
-
-static void multiply_rows_of_pairs(int64_t k, const void *a, int64_t a_row, const void *panel_b, float *c,
-                                   int64_t c_row, bool add, const sl_tile_fetch *fetch)
-{
-    (void)fetch;
-    multiply_pairs_of(k, a, a_row, DEPTH, panel_b, c, c_row, add);
 }
 
 /* One instruction rounds a row of C, as put_tile does but for denormal numbers, which it takes for 0. */
@@ -380,15 +367,9 @@ const sl_tile sl_tile_dot_square = {
     .rows = ROWS,
     .columns = COLUMNS,
     .depth = DEPTH,
-    .block_k = 2048,
-    .piece_k = PIECE,
-    .pack_cost = 50,
     .pack_a = pack_a,
     .pack_b = pack_b,
     .multiply = multiply_pairs,
-    .multiply_rows = multiply_rows_of_pairs,
-    .crowded = 1024,
-    .put = put,
 };
 
 /* ---- Trial ----------------------------------------------------------------------------------- */

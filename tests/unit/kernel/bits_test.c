@@ -3,6 +3,7 @@
 
 #include "kernel/cpu/blas.h"
 #include "op/op.h"
+#include "support/amx/amx.h"
 #include "support/sample.h"
 
 static void check_layouts(void)
@@ -82,7 +83,7 @@ static void results_in_place_have_the_same_bits(void **state)
 
 int main(void)
 {
-    sl_isa_emulate_amx();
+    emulate_amx();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_memory_layout_changes_no_bit),
         cmocka_unit_test(the_memory_layout_changes_no_bit_of_bf16),

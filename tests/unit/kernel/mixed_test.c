@@ -3,6 +3,7 @@
 #include "unit/kernel/bits.h"
 
 #include "op/op.h"
+#include "support/amx/amx.h"
 #include "support/sample.h"
 
 /* Element types of a call, as training in mixed precision has them. */
@@ -178,7 +179,7 @@ static void mixed_calls_give_what_f64_gives_for_the_same_numbers(void **state)
 
 int main(int count, char **words)
 {
-    sl_isa_emulate_amx();
+    emulate_amx();
     wanted_op = count > 1 ? words[1] : NULL;
     const struct CMUnitTest tests[] = { cmocka_unit_test(mixed_calls_give_what_f64_gives_for_the_same_numbers) };
     return cmocka_run_group_tests(tests, NULL, NULL);

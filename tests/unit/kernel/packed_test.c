@@ -4,6 +4,7 @@
 
 #include "kernel/cpu/blas.h"
 #include "kernel/cpu/isa.h"
+#include "support/amx/amx.h"
 
 /* y[rows, out] = x[rows, in] w. */
 typedef struct product {
@@ -159,7 +160,7 @@ static void nothing_is_packed_without_use(void **state)
 
 int main(void)
 {
-    sl_isa_emulate_amx();
+    emulate_amx();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_weight_packed_once_gives_the_same_bits),
         cmocka_unit_test(nothing_is_packed_without_use),

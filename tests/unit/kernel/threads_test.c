@@ -1,6 +1,7 @@
 /* Threads share the work of a kernel without changing its bits; also what the thread sanitizer looks at. */
 #include "unit/kernel/bits.h"
 
+#include "support/amx/amx.h"
 #include "support/sample.h"
 
 enum { MOST_THREADS = 5, MOST_IN_SAMPLE = 3 };
@@ -122,7 +123,7 @@ static void sums_of_squares_together_are_those_of_each_alone(void **state)
 
 int main(void)
 {
-    sl_isa_emulate_amx();
+    emulate_amx();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_same_number_of_threads_gives_the_same_bits),
         cmocka_unit_test(the_number_of_threads_changes_no_bit),

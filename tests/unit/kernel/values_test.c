@@ -3,6 +3,7 @@
 
 #include "kernel/cpu/isa.h"
 #include "kernel/philox.h"
+#include "support/amx/amx.h"
 
 static const sl_isa isas[] = { SL_ISA_REFERENCE, SL_ISA_SCALAR,      SL_ISA_AVX2,
                                SL_ISA_AVX512,    SL_ISA_AVX512_BF16, SL_ISA_AMX };
@@ -394,7 +395,7 @@ static void attention_drops_the_weights_that_dropout_would(void **state)
 
 int main(void)
 {
-    sl_isa_emulate_amx();
+    emulate_amx();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exponentials_hold_over_the_whole_range),
         cmocka_unit_test(activations_are_accurate),
