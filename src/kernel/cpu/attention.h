@@ -61,11 +61,6 @@ static inline const float *sl_packed_row(const float *packed, int64_t size, int6
     return packed + row / SL_KEYS * SL_KEYS * size + row % SL_KEYS;
 }
 
-static inline int64_t sl_least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Heads are cut into so many pieces at most. */
 enum { SL_HEAD_PIECES = 4 };
 

@@ -25,9 +25,9 @@ enum {
 /* Fewer queries do not fill a tile. */
 enum { LEAST_QUERIES = HALF };
 
-static int64_t round_up(int64_t value)
+static int64_t whole_panels(int64_t value)
 {
-    return (value + SIDE - 1) / SIDE * SIDE;
+    return sl_round_up_to(value, SIDE);
 }
 
 static bool is_bf16(const sl_view *view)
@@ -78,7 +78,7 @@ static void *take(memory *m, int64_t bytes)
 
 static uint16_t *take_panels(memory *m, int64_t width, int64_t k)
 {
-    return take(m, round_up(width) * round_up(k) * (int64_t)sizeof(uint16_t));
+    return take(m, whole_panels(width) * whole_panels(k) * (int64_t)sizeof(uint16_t));
 }
 
 static float *take_floats(memory *m, int64_t count)
@@ -89,29 +89,29 @@ static float *take_floats(memory *m, int64_t count)
 /* Floats from one row of [D][keys] to the next: not a power of 2, since rows of a tile would share lines of the cache. */
 static int64_t keys_row(const sl_attention *j)
 {
-    return round_up(j->k->meta.shape.dims[1]) + HALF;
+    return whole_panels(j->k->meta.shape.dims[1]) + HALF;
 }
 
 size_t sl_attention_tile_dq_bytes(const sl_attention *j)
 {
-    return (size_t)(round_up(j->t_size) * round_up(j->d_size)) * sizeof(float);
+    return (size_t)(whole_panels(j->t_size) * whole_panels(j->d_size)) * sizeof(float);
 }
 
 static memory lay_out(const sl_attention *j, char *base)
 {
     memory m = { .base = base };
-    int64_t keys = j->k->meta.shape.dims[1], d = j->d_size, wide = round_up(d);
+    int64_t keys = j->k->meta.shape.dims[1], d = j->d_size, wide = whole_panels(d);
     m.keys = take_panels(&m, keys, d);
     m.queries = take_panels(&m, QUERIES, d);
     m.left = take_panels(&m, QUERIES, KEY_PARTS);
     m.scores = take_floats(&m, SCORES);
     if (!j->d_o) {
-        m.values_along = take_panels(&m, d, 2 * round_up(keys));
+        m.values_along = take_panels(&m, d, 2 * whole_panels(keys));
         m.out = take_floats(&m, QUERIES * wide);
         return m;
     }
     m.values = take_panels(&m, keys, d);
-    m.keys_along = take_panels(&m, d, 2 * round_up(keys));
+    m.keys_along = take_panels(&m, d, 2 * whole_panels(keys));
     m.d_out = take_panels(&m, QUERIES, d);
     m.queries_along = take_panels(&m, d, QUERY_PARTS);
     m.d_out_along = take_panels(&m, d, QUERY_PARTS);
@@ -121,7 +121,7 @@ static memory lay_out(const sl_attention *j, char *base)
     m.dq = take(&m, (int64_t)sl_attention_tile_dq_bytes(j));
     m.dk = take_floats(&m, wide * keys_row(j));
     m.dv = take_floats(&m, wide * keys_row(j));
-    m.rows = take_floats(&m, round_up(keys) * wide);
+    m.rows = take_floats(&m, whole_panels(keys) * wide);
     m.delta = take_floats(&m, QUERIES);
     return m;
 }
@@ -175,7 +175,7 @@ static void fetch_next_unit(const sl_attention *j, const sl_head_unit *unit, int
 /* `count` rows with the sum over D, panel after panel. */
 static void pack_rows(const sl_attention *j, sl_factor from, int64_t count, bool as_b, uint16_t *to)
 {
-    int64_t size = SIDE * round_up(j->d_size);
+    int64_t size = SIDE * whole_panels(j->d_size);
     for (int64_t i = 0; i < count; i += SIDE, to += size) {
         sl_factor part = from;
         part.data = (const uint16_t *)from.data + i * from.row;
@@ -187,7 +187,7 @@ static void pack_rows(const sl_attention *j, sl_factor from, int64_t count, bool
 static void pack_along_keys(const sl_attention *j, sl_factor from, sl_head_rows keys, uint16_t *to)
 {
     static const uint16_t zeros[SIDE];
-    int64_t panel = 2 * round_up(j->k->meta.shape.dims[1]) * SIDE;
+    int64_t panel = 2 * whole_panels(j->k->meta.shape.dims[1]) * SIDE;
     for (int64_t d = 0; d < j->d_size; d += SIDE, to += panel) {
         for (int64_t key = keys.first; key < keys.end; key += SIDE) {
             uint16_t *step = to + 2 * key * SIDE;
@@ -244,20 +244,20 @@ typedef struct block {
 
 static int64_t query_tiles(const block *at)
 {
-    return (at->count + SIDE - 1) / SIDE;
+    return sl_divide_up(at->count, SIDE);
 }
 
 /* How many of the keys, in whole steps, some query of tile y sees: those behind need no products. */
 static int64_t seen_by_tile(const sl_attention *j, const block *at, int64_t y)
 {
     int64_t end = at->first + sl_least(at->count, (y + 1) * SIDE);
-    return round_up(sl_attention_seen(j, end - 1, at->key, at->n));
+    return whole_panels(sl_attention_seen(j, end - 1, at->key, at->n));
 }
 
 /* scores = rows of a block times those of its keys, where a query sees a key. */
 static void score(const sl_attention *j, const block *at, const uint16_t *left, const uint16_t *right, float *scores)
 {
-    int64_t size = SIDE * round_up(j->d_size);
+    int64_t size = SIDE * whole_panels(j->d_size);
     for (int64_t y = 0; y < query_tiles(at); y++)
         multiply(j, (panels){ left + y * size, size }, (panels){ right + at->key / SIDE * size, size }, SIDE,
                  seen_by_tile(j, at, y), j->d_size, scores + y * SIDE * SL_KEYS, SL_KEYS, false);
@@ -266,7 +266,7 @@ static void score(const sl_attention *j, const block *at, const uint16_t *left, 
 /* out[count][D] += left times the keys. */
 static void add_over_keys(const sl_attention *j, const memory *m, const block *at, const uint16_t *along, float *out)
 {
-    int64_t size = 2 * round_up(j->k->meta.shape.dims[1]) * SIDE, wide = round_up(j->d_size);
+    int64_t size = 2 * whole_panels(j->k->meta.shape.dims[1]) * SIDE, wide = whole_panels(j->d_size);
     for (int64_t y = 0; y < query_tiles(at); y++) {
         int64_t seen = seen_by_tile(j, at, y);
         if (seen > 0)
@@ -313,7 +313,7 @@ static void write_rows(const sl_attention *j, const sl_view *view, int64_t b, in
     const int64_t *strides = view->meta.strides;
     int64_t offset = b * strides[0] + first * strides[1] + h * strides[2];
     sl_tile_result result = { .sums = from,
-                              .sums_row = round_up(j->d_size),
+                              .sums_row = whole_panels(j->d_size),
                               .rows = count,
                               .columns = j->d_size,
                               .c = (char *)view->data + offset * (int64_t)sl_dtype_size(view->meta.dtype),
@@ -329,7 +329,7 @@ static void write_rows(const sl_attention *j, const sl_view *view, int64_t b, in
 static void attend_block(const sl_attention *j, const memory *m, int64_t b, int64_t h, int64_t first, int64_t count)
 {
     sl_running r[QUERIES];
-    int64_t wide = round_up(j->d_size), top = (b * j->h_size + h) * j->t_size + first;
+    int64_t wide = whole_panels(j->d_size), top = (b * j->h_size + h) * j->t_size + first;
     int64_t limit = sl_attention_seen(j, first + count - 1, 0, j->keys);
     for (int64_t i = 0; i < count; i++)
         r[i] = (sl_running){ .max = -INFINITY };
@@ -368,7 +368,7 @@ void sl_attend_tiles_part(void *context, int part, int parts)
     memory m = lay_out(j, sl_scratch_part(j->scratch, part, j->part_bytes));
     sl_tile_begin(j->tile);
     while (sl_attention_take(j, &unit)) {
-        int64_t b = unit.b, g = unit.g, shares = group * ((j->t_size + QUERIES - 1) / QUERIES), share = 0;
+        int64_t b = unit.b, g = unit.g, shares = group * sl_divide_up(j->t_size, QUERIES), share = 0;
         sl_head_rows queries = sl_head_piece(j->t_size, QUERIES, unit.pieces - 1 - unit.piece, unit.pieces);
         sl_head_rows seen = { .end = sl_attention_seen(j, queries.end - 1, 0, j->keys) };
         sl_factor k = rows_of_head(j->k, b, g, 0), v = rows_of_head(j->v, b, g, 0);
@@ -401,7 +401,7 @@ static void find_deltas(const sl_attention *j, const memory *m, int64_t b, int64
 static void split_weights(const sl_attention *j, const memory *m, int64_t b, int64_t h, const block *at)
 {
     int64_t top = (b * j->h_size + h) * j->t_size + at->first;
-    for (int64_t i = 0; i < round_up(at->count); i++) {
+    for (int64_t i = 0; i < whole_panels(at->count); i++) {
         float *p = m->scores + i * SL_KEYS, *ds = m->d_scores + i * SL_KEYS;
         int64_t n = seen_by_tile(j, at, i / SIDE);
         int64_t seen = i < at->count ? sl_attention_seen(j, at->first + i, at->key, at->n) : 0;
@@ -456,13 +456,13 @@ static void grad_block(const sl_attention *j, const memory *m, int64_t b, int64_
 static void grad_head(const sl_attention *j, const memory *m, const sl_head_unit *unit, int parts, int64_t h,
                       sl_head_rows keys)
 {
-    int64_t wide = round_up(j->d_size), group = j->h_size / j->kv_size;
+    int64_t wide = whole_panels(j->d_size), group = j->h_size / j->kv_size;
     int64_t blind = j->causal && keys.first > j->before ? keys.first - j->before : 0; /* queries before all the keys */
     float *dq = unit->pieces > 1 ? sl_attention_cut_dq(j, unit, h % group) : m->dq;
     if (unit->piece == 0)
         memset(dq, 0, sl_attention_tile_dq_bytes(j));
     int64_t begin = sl_least(blind, j->t_size) / QUERIES * QUERIES;
-    int64_t blocks = (j->t_size + QUERIES - 1) / QUERIES;
+    int64_t blocks = sl_divide_up(j->t_size, QUERIES);
     fetch_queries(j, unit->b, h, begin);
     for (int64_t first = begin; first < j->t_size; first += QUERIES) {
         int64_t count = sl_least(j->t_size - first, QUERIES);
@@ -479,7 +479,7 @@ static void write_sums(const sl_attention *j, const memory *m, const sl_view *vi
                        sl_head_rows keys, const float *sums, bool add)
 {
     int64_t count = keys.end - keys.first;
-    j->simd->turn(sums + keys.first, keys_row(j), j->d_size, count, 1, m->rows, round_up(j->d_size));
+    j->simd->turn(sums + keys.first, keys_row(j), j->d_size, count, 1, m->rows, whole_panels(j->d_size));
     write_rows(j, view, unit->b, unit->g, keys.first, count, m->rows, add);
 }
 
@@ -489,12 +489,12 @@ void sl_attention_grad_tiles_part(void *context, int part, int parts)
     int64_t group = j->h_size / j->kv_size;
     sl_head_unit unit;
     memory m = lay_out(j, sl_scratch_part(j->scratch, part, j->part_bytes));
-    size_t sums = (size_t)(round_up(j->d_size) * keys_row(j)) * sizeof(float);
+    size_t sums = (size_t)(whole_panels(j->d_size) * keys_row(j)) * sizeof(float);
     sl_tile_begin(j->tile);
     while (sl_attention_take(j, &unit)) {
         int64_t b = unit.b, g = unit.g;
         sl_head_rows keys = sl_head_piece(j->keys, SL_KEYS, unit.piece, unit.pieces);
-        int64_t count = keys.end - keys.first, at = keys.first * round_up(j->d_size);
+        int64_t count = keys.end - keys.first, at = keys.first * whole_panels(j->d_size);
         sl_factor k = rows_of_head(j->k, b, g, keys.first), v = rows_of_head(j->v, b, g, keys.first);
         fetch_rows(j, k, count);
         fetch_rows(j, v, count);

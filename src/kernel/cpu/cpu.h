@@ -57,6 +57,21 @@ bool sl_cpu_has_halves(const sl_kernel_call *call);
 /* For takes: the last dim is contiguous. */
 bool sl_cpu_takes_rows(const sl_kernel_call *call, const sl_view *view);
 
+static inline int64_t sl_divide_up(int64_t value, int64_t by)
+{
+    return (value + by - 1) / by;
+}
+
+static inline int64_t sl_round_up_to(int64_t value, int64_t unit)
+{
+    return sl_divide_up(value, unit) * unit;
+}
+
+static inline int64_t sl_least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
 static inline bool sl_dtype_is_half(sl_dtype dtype)
 {
     return dtype == SL_BF16 || dtype == SL_F16;

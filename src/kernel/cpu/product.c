@@ -5,161 +5,21 @@
 #include "kernel/cpu/gemm.h"
 
 #include "kernel/cpu/isa.h"
+#include "kernel/cpu/product_sizes.h"
 
 #include <stdatomic.h>
 #include <string.h>
 
-/* Columns of B and rows of A that are packed at once, by one thread and by each of several. A block of A stays in the
- * second-level cache. */
-enum {
-    BLOCK_COLUMNS = 2304,
-    OWN_COLUMNS = 768,
-    BLOCK_ROWS = 240,
-    BLOCK_BYTES = 800 << 10,
-    LARGEST_TILE = 32 * 32,
-    PIECED_TILES = 8,
-    LINE = 64
-};
-
-/* Columns of C that a thread takes at once, in whole panels: long enough that taking them costs nothing, short enough that
- * nobody waits long for the last ones. */
-enum { UNIT_COLUMNS = 96 };
-
-static int64_t divide_up(int64_t value, int64_t by)
-{
-    return (value + by - 1) / by;
-}
-
-static int64_t round_up(int64_t value, int64_t unit)
-{
-    return divide_up(value, unit) * unit;
-}
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-/* ---- Sizes ----------------------------------------------------------------------------------- */
+enum { LARGEST_TILE = 32 * 32, PIECED_TILES = 8, LINE = SL_PRODUCT_LINE };
 
 static const sl_tile *tile_of(const sl_gemm *g)
 {
     return sl_isa_tile(g->a.dtype == SL_BF16 && g->b.dtype == SL_BF16);
 }
 
-/* A number that several threads change, on a cache line of its own. */
-typedef struct shared_count {
-    _Alignas(64) atomic_int value;
-} shared_count;
-
-/* C cut into rows x columns parts, one a thread; threads may be left over. */
-typedef struct grid {
-    int rows, columns;
-} grid;
-
-typedef struct sizes {
-    int64_t columns, rows;   /* of a block */
-    int blocks;              /* of B */
-    grid grid;               /* of the threads' shares */
-    int64_t unit_panels;     /* of B that belong to a unit of C */
-    int64_t units;           /* of the largest share */
-    size_t b_bytes, a_bytes; /* room of each thread for its part of a block */
-    size_t sums_bytes;       /* all of C's block in f32, if it needs that */
-    size_t taken_bytes;      /* of the counts of units that are taken */
-    size_t left_bytes;       /* of the units' counts */
-    size_t total_bytes;      /* everything for some threads */
-} sizes;
-
-/* The run of l that is packed at once: blocks along k are as few as the tile takes, and about alike. */
-static int64_t block_k(const sl_gemm *g, const sl_tile *tile)
-{
-    enum { UNIT = 32 };
-    int64_t blocks = divide_up(g->k, tile->block_k);
-    return blocks > 1 ? round_up(divide_up(g->k, blocks), UNIT) : round_up(g->k, tile->depth);
-}
-
-/* C is not f32 and there is more than one block along k: sums must not be rounded in between. */
-static bool needs_sums(const sl_gemm *g, const sl_tile *tile)
-{
-    return g->c_dtype != SL_F32 && g->k > block_k(g, tile);
-}
-
-/* Rows of A that are packed at once: they stay in the second-level cache. */
-static int64_t block_rows(const sl_gemm *g, const sl_tile *tile)
-{
-    int64_t fitting = BLOCK_BYTES / (block_k(g, tile) * tile->size) / tile->rows * tile->rows;
-    return least(round_up(least(g->m, BLOCK_ROWS), tile->rows), fitting);
-}
-
-/* Panels of A and of B in all, and how many of each are packed at once. */
-typedef struct panels {
-    int64_t a, b, block_a, block_b;
-} panels;
-
-/* Rows of A that begin a line each and do not crowd into few lines of a cache, if A itself begins one. */
-static bool lies_well(const sl_gemm *g, const sl_tile *tile)
-{
-    int64_t row_bytes = g->a.row * tile->size;
-    return tile->multiply_rows && g->a.column == 1 && (int64_t)sl_dtype_size(g->a.dtype) == tile->size &&
-           g->k % tile->depth == 0 && row_bytes % LINE == 0 && row_bytes % tile->crowded != 0;
-}
-
-/* What the slowest thread does for each l, in multiply-adds: it multiplies, packs panels of B, and packs panels of A for
- * each block of B. Reading A as it lies takes about half as long. */
-static double grid_cost(const sl_tile *tile, grid cut, const panels *all, bool as_it_lies)
-{
-    int64_t a = divide_up(all->a, cut.rows), b = divide_up(all->b, cut.columns);
-    double packed_rows = (double)(a * divide_up(b, all->block_b) * tile->rows) * (as_it_lies ? 0.5 : 1);
-    return (double)(a * b * tile->rows * tile->columns) +
-           tile->pack_cost * tile->size * (packed_rows + (double)(b * tile->columns));
-}
-
-static grid choose_grid(const sl_tile *tile, const panels *all, bool as_it_lies, int threads)
-{
-    grid best = { 1, 1 };
-    for (int rows = threads; rows >= 1; rows--) {
-        grid cut = { .rows = rows, .columns = threads / rows };
-        if (grid_cost(tile, cut, all, as_it_lies) < grid_cost(tile, best, all, as_it_lies))
-            best = cut;
-    }
-    return best;
-}
-
-/* Columns of a block of B, in whole panels: all blocks have about as many. */
-static int64_t block_columns(const sl_gemm *g, const sl_tile *tile, const panels *all, grid cut)
-{
-    int64_t most = cut.columns * all->block_b;
-    if (needs_sums(g, tile))
-        most = least(most, divide_up(BLOCK_COLUMNS, tile->columns));
-    return divide_up(all->b, divide_up(all->b, most)) * tile->columns;
-}
-
-/* The same whether pointers are known or not. */
-static sizes sizes_of(const sl_gemm *g, const sl_tile *tile, int parts)
-{
-    int64_t k = block_k(g, tile);
-    sizes s = { .rows = block_rows(g, tile), .unit_panels = divide_up(UNIT_COLUMNS, tile->columns) };
-    const panels all = { .a = divide_up(g->m, tile->rows),
-                         .b = divide_up(g->n, tile->columns),
-                         .block_a = s.rows / tile->rows,
-                         .block_b = divide_up(parts > 1 ? OWN_COLUMNS : BLOCK_COLUMNS, tile->columns) };
-    s.grid = choose_grid(tile, &all, lies_well(g, tile), parts);
-    s.columns = block_columns(g, tile, &all, s.grid);
-    s.blocks = (int)(divide_up(g->n, s.columns) * divide_up(g->k, k));
-    int64_t share = divide_up(s.columns / tile->columns, s.grid.columns);
-    s.units = divide_up(divide_up(all.a, s.grid.rows), all.block_a) * divide_up(share, s.unit_panels);
-    s.b_bytes = (size_t)round_up(share * tile->columns * k * tile->size, LINE);
-    s.a_bytes = (size_t)round_up(s.rows * k * tile->size, LINE);
-    s.sums_bytes = needs_sums(g, tile) ? (size_t)round_up(all.a * tile->rows * s.columns * 4, LINE) : 0;
-    s.taken_bytes = (size_t)s.blocks * (size_t)parts * sizeof(shared_count);
-    s.left_bytes = (size_t)round_up((int64_t)parts * s.units * (int64_t)sizeof(atomic_int), LINE);
-    s.total_bytes = (size_t)parts * (s.a_bytes + s.b_bytes) + s.sums_bytes + s.taken_bytes + s.left_bytes;
-    return s;
-}
-
 size_t sl_product_scratch(const sl_gemm *g, int parts)
 {
-    return g->m == 0 || g->n == 0 || g->k == 0 ? 0 : sizes_of(g, tile_of(g), parts).total_bytes;
+    return g->m == 0 || g->n == 0 || g->k == 0 ? 0 : sl_product_sizes_of(g, tile_of(g), parts).total_bytes;
 }
 
 /* ---- One block of B -------------------------------------------------------------------------- */
@@ -169,13 +29,13 @@ typedef struct product {
     const sl_simd *simd;
     const sl_gemm *g;
     const sl_tile *tile;
-    sizes sizes;
+    sl_product_sizes sizes;
     int parts;
-    bool as_it_lies;     /* A is multiplied without being packed, but for a last panel that is not whole */
-    float *sums;         /* NULL if C takes the sums itself */
-    char *own;           /* room of each thread: a_bytes, then b_bytes */
-    shared_count *taken; /* (blocks, parts) units of each thread's share of C that somebody has taken */
-    atomic_int *left;    /* (parts, units) blocks of B that are still to be added to a unit of C */
+    bool as_it_lies;        /* A is multiplied without being packed, but for a last panel that is not whole */
+    float *sums;            /* NULL if C takes the sums itself */
+    char *own;              /* room of each thread: a_bytes, then b_bytes */
+    sl_shared_count *taken; /* (blocks, parts) units of each thread's share of C that somebody has taken */
+    atomic_int *left;       /* (parts, units) blocks of B that are still to be added to a unit of C */
 } product;
 
 /* A block of B. */
@@ -193,12 +53,12 @@ typedef struct packed_columns {
 
 static int64_t panel_bytes(const product *p, const block *at, int width)
 {
-    return width * round_up(at->k, p->tile->depth) * p->tile->size;
+    return width * sl_round_up_to(at->k, p->tile->depth) * p->tile->size;
 }
 
 static int64_t block_panels(const product *p, const block *at)
 {
-    return divide_up(at->columns, p->tile->columns);
+    return sl_divide_up(at->columns, p->tile->columns);
 }
 
 static sl_factor factor_at(const sl_factor *factor, int64_t i, int64_t l)
@@ -220,7 +80,7 @@ static void pack_panels(const sl_factor *from, void (*pack)(const sl_factor *, i
     for (int64_t l = 0; l < k; l += run) {
         for (int64_t i = first; i < count; i += width) {
             sl_factor part = factor_at(from, i, l);
-            pack(&part, least(count - i, width), least(k - l, run), to + i / width * bytes + l * width * size);
+            pack(&part, sl_least(count - i, width), sl_least(k - l, run), to + i / width * bytes + l * width * size);
         }
     }
 }
@@ -229,7 +89,7 @@ static void pack_b(const product *p, const block *at, const packed_columns *b)
 {
     const sl_tile *tile = p->tile;
     const sl_factor from = factor_at(&p->g->b, at->column + b->first * tile->columns, at->l);
-    int64_t columns = least(at->columns, b->end * tile->columns) - b->first * tile->columns;
+    int64_t columns = sl_least(at->columns, b->end * tile->columns) - b->first * tile->columns;
     pack_panels(&from, tile->pack_b, tile->columns, 0, columns, at->k, panel_bytes(p, at, tile->columns), tile->size,
                 b->data);
 }
@@ -254,8 +114,8 @@ static void finish(const product *p, const float *sums, int64_t sums_row, int64_
     int64_t offset = row * g->c_row + column;
     sl_tile_result result = { .sums = sums,
                               .sums_row = sums_row,
-                              .rows = least(g->m - row, p->tile->rows),
-                              .columns = least(g->n - column, p->tile->columns),
+                              .rows = sl_least(g->m - row, p->tile->rows),
+                              .columns = sl_least(g->n - column, p->tile->columns),
                               .bias = first ? bias_at(p, column) : NULL,
                               .c = (char *)g->c + offset * (int64_t)sl_dtype_size(g->c_dtype),
                               .dtype = g->c_dtype,
@@ -308,7 +168,7 @@ static sl_tile_lines lines_of(const void *data, int64_t row, int64_t rows, int64
     return (sl_tile_lines){ .at = (const char *)data - offset,
                             .step = row * size,
                             .rows = (int)rows,
-                            .lines = (int)divide_up(offset + columns * size, LINE) };
+                            .lines = (int)sl_divide_up(offset + columns * size, LINE) };
 }
 
 /* What the tile of C at `row` and column b_column of the block adds to and writes. */
@@ -316,7 +176,7 @@ static void fetch_sums(const product *p, const block *at, int64_t row, int64_t b
 {
     const sl_gemm *g = p->g;
     int64_t column = at->column + b_column;
-    int64_t rows = least(g->m - row, p->tile->rows), columns = least(g->n - column, p->tile->columns);
+    int64_t rows = sl_least(g->m - row, p->tile->rows), columns = sl_least(g->n - column, p->tile->columns);
     if (p->sums)
         fetch->writes[0] =
             lines_of(p->sums + row * p->sizes.columns + b_column, p->sizes.columns, rows, columns, SL_F32);
@@ -344,7 +204,7 @@ static void multiply_panels(const product *p, const block *at, int64_t row, int6
     _Alignas(LINE) float own[LARGEST_TILE];
     const sl_tile *tile = p->tile;
     int64_t a_bytes = panel_bytes(p, at, tile->rows), b_bytes = panel_bytes(p, at, tile->columns);
-    int64_t piece = 16 * at->k, tiles = divide_up(rows, tile->rows);
+    int64_t piece = 16 * at->k, tiles = sl_divide_up(rows, tile->rows);
     for (int64_t i = begin; i < end; i++) {
         const char *b = packed->data + (i - packed->first) * b_bytes;
         for (int64_t n = 0; n < tiles; n++) {
@@ -371,14 +231,14 @@ static void multiply_pieces(const product *p, const block *at, int64_t row, int6
     _Alignas(LINE) float own[PIECED_TILES][LARGEST_TILE];
     const sl_tile *tile = p->tile;
     int64_t a_bytes = panel_bytes(p, at, tile->rows), b_bytes = panel_bytes(p, at, tile->columns);
-    int64_t tiles = divide_up(rows, tile->rows), pieces = divide_up(at->k, tile->piece_k);
-    int64_t piece = round_up(divide_up(at->k, pieces), tile->depth);
+    int64_t tiles = sl_divide_up(rows, tile->rows), pieces = sl_divide_up(at->k, tile->piece_k);
+    int64_t piece = sl_round_up_to(sl_divide_up(at->k, pieces), tile->depth);
     for (int64_t i = begin; i < end; i++) {
         const char *b = packed->data + (i - packed->first) * b_bytes, *ahead = b + b_bytes;
         for (int64_t l = 0; l < at->k; l += piece) {
             block part = *at;
             part.l = at->l + l;
-            part.k = least(piece, at->k - l);
+            part.k = sl_least(piece, at->k - l);
             bool last = l + part.k == at->k;
             for (int64_t n = 0; n < tiles; n++) {
                 bool fetches_b = i + 1 < packed->end && ahead + 16 * part.k <= b + 2 * b_bytes;
@@ -405,18 +265,18 @@ typedef struct share {
 static share share_of(const product *p, int part)
 {
     const sl_tile *tile = p->tile;
-    const grid cut = p->sizes.grid;
+    const sl_product_grid cut = p->sizes.grid;
     int64_t start, length, count;
     share s = { .units = 0 };
     if (part >= cut.rows * cut.columns)
         return s;
-    sl_chunk_range(divide_up(p->g->m, tile->rows), cut.rows, part / cut.columns, &start, &length);
+    sl_chunk_range(sl_divide_up(p->g->m, tile->rows), cut.rows, part / cut.columns, &start, &length);
     sl_chunk_range(p->sizes.columns / tile->columns, cut.columns, part % cut.columns, &s.first, &count);
     s.row = start * tile->rows;
-    s.rows = least(p->g->m - s.row, length * tile->rows);
+    s.rows = sl_least(p->g->m - s.row, length * tile->rows);
     s.end = s.first + count;
-    s.units_a_row = (int)divide_up(count, p->sizes.unit_panels);
-    s.units = s.rows > 0 ? s.units_a_row * (int)divide_up(s.rows, p->sizes.rows) : 0;
+    s.units_a_row = (int)sl_divide_up(count, p->sizes.unit_panels);
+    s.units = s.rows > 0 ? s.units_a_row * (int)sl_divide_up(s.rows, p->sizes.rows) : 0;
     return s;
 }
 
@@ -458,7 +318,7 @@ static held nothing_held(const product *p, int part)
 static packed_columns packed_before(const product *p, const block *at)
 {
     const sl_tile *tile = p->tile;
-    int64_t before = round_up(p->g->n, tile->columns) * at->l * tile->size;
+    int64_t before = sl_round_up_to(p->g->n, tile->columns) * at->l * tile->size;
     return (packed_columns){ .data = (char *)(uintptr_t)p->g->packed_b + before +
                                      at->column / tile->columns * panel_bytes(p, at, tile->columns),
                              .end = block_panels(p, at) };
@@ -473,7 +333,7 @@ static packed_columns hold_columns(const product *p, const block *at, const shar
     if (own->block != at->index || begin < own->b.first || end > own->b.end) {
         own->block = at->index;
         own->b.first = shares ? begin : s->first;
-        own->b.end = shares ? end : least(s->end, block_panels(p, at));
+        own->b.end = shares ? end : sl_least(s->end, block_panels(p, at));
         pack_b(p, at, &own->b);
     }
     return own->b;
@@ -490,14 +350,15 @@ static void hold_rows(const product *p, const block *at, int64_t row, int64_t ro
 /* A unit of the share of `part`. */
 static void multiply_unit(const product *p, const block *at, const share *s, int part, int unit, held *own)
 {
-    int64_t row = s->row + unit / s->units_a_row * p->sizes.rows, rows = least(s->row + s->rows - row, p->sizes.rows);
+    int64_t row = s->row + unit / s->units_a_row * p->sizes.rows,
+            rows = sl_least(s->row + s->rows - row, p->sizes.rows);
     int64_t begin = s->first + unit % s->units_a_row * p->sizes.unit_panels;
-    int64_t end = least(least(begin + p->sizes.unit_panels, s->end), block_panels(p, at));
+    int64_t end = sl_least(sl_least(begin + p->sizes.unit_panels, s->end), block_panels(p, at));
     if (begin >= end)
         return;
     const packed_columns b = hold_columns(p, at, s, part != own->part, begin, end, own);
     hold_rows(p, at, row, rows, own);
-    bool pieces = goes_in_pieces(p, at, divide_up(rows, p->tile->rows));
+    bool pieces = goes_in_pieces(p, at, sl_divide_up(rows, p->tile->rows));
     (pieces ? multiply_pieces : multiply_panels)(p, at, row, rows, begin, end, own->a, &b);
 }
 
@@ -520,9 +381,9 @@ static block block_at(const product *p, int index, int64_t column, int64_t l)
 {
     return (block){ .index = index,
                     .column = column,
-                    .columns = least(p->g->n - column, p->sizes.columns),
+                    .columns = sl_least(p->g->n - column, p->sizes.columns),
                     .l = l,
-                    .k = least(p->g->k - l, block_k(p->g, p->tile)) };
+                    .k = sl_least(p->g->k - l, sl_product_block_k(p->g, p->tile)) };
 }
 
 /* The block after: the next one along the sum, then the next columns. There are `blocks`. */
@@ -553,13 +414,13 @@ static void run(sl_pool *pool, int parts, const sl_simd *simd, const sl_gemm *g,
                   .simd = simd,
                   .g = g,
                   .tile = tile,
-                  .sizes = sizes_of(g, tile, parts),
+                  .sizes = sl_product_sizes_of(g, tile, parts),
                   .parts = parts,
-                  .as_it_lies = lies_well(g, tile) && (uintptr_t)g->a.data % LINE == 0,
+                  .as_it_lies = sl_product_lies_well(g, tile) && (uintptr_t)g->a.data % LINE == 0,
                   .own = scratch };
     char *sums = p.own + (size_t)parts * (p.sizes.a_bytes + p.sizes.b_bytes);
     p.sums = p.sizes.sums_bytes ? (float *)(void *)sums : NULL;
-    p.taken = (shared_count *)(void *)(sums + p.sizes.sums_bytes);
+    p.taken = (sl_shared_count *)(void *)(sums + p.sizes.sums_bytes);
     p.left = (atomic_int *)(void *)((char *)p.taken + p.sizes.taken_bytes);
     for (int i = 0; i < p.sizes.blocks * parts; i++)
         atomic_init(&p.taken[i].value, 0);
@@ -576,15 +437,15 @@ static void run(sl_pool *pool, int parts, const sl_simd *simd, const sl_gemm *g,
 size_t sl_product_packed_bytes(const sl_gemm *g)
 {
     const sl_tile *tile = tile_of(g);
-    return (size_t)round_up(round_up(g->n, tile->columns) * round_up(g->k, tile->depth) * tile->size,
-                            SL_DEVICE_ALIGNMENT);
+    return (size_t)sl_round_up_to(sl_round_up_to(g->n, tile->columns) * sl_round_up_to(g->k, tile->depth) * tile->size,
+                                  SL_DEVICE_ALIGNMENT);
 }
 
 static void pack_all_part(void *context, int part, int parts)
 {
     const product *p = context;
-    for (int64_t l = 0; l < p->g->k; l += block_k(p->g, p->tile)) {
-        const block at = { .columns = p->g->n, .l = l, .k = least(p->g->k - l, block_k(p->g, p->tile)) };
+    for (int64_t l = 0; l < p->g->k; l += sl_product_block_k(p->g, p->tile)) {
+        const block at = { .columns = p->g->n, .l = l, .k = sl_least(p->g->k - l, sl_product_block_k(p->g, p->tile)) };
         packed_columns b = packed_before(p, &at);
         int64_t count;
         sl_chunk_range(b.end, parts, part, &b.first, &count);
@@ -612,7 +473,7 @@ static void put_nothing(const sl_simd *simd, const sl_gemm *g)
     for (int64_t column = 0; column < g->n; column += WIDTH) {
         sl_tile_result result = { .sums = zeros,
                                   .rows = g->m,
-                                  .columns = least(g->n - column, WIDTH),
+                                  .columns = sl_least(g->n - column, WIDTH),
                                   .bias = g->bias ? g->bias + column : NULL,
                                   .c = (char *)g->c + column * (int64_t)sl_dtype_size(g->c_dtype),
                                   .dtype = g->c_dtype,
