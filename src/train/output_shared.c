@@ -42,7 +42,7 @@ static bool has_mark(const char *path, uint64_t run_id)
 }
 
 /* Only the first rank that does not see the folder fails; the others hear of it. */
-static sl_status judge(const folder_view *views, sl_group *group, const sl_train_config *config)
+static sl_status check_views(const folder_view *views, sl_group *group, const sl_train_config *config)
 {
     int rank = sl_group_rank(group);
     for (int r = 0; r < rank; r++) {
@@ -74,7 +74,7 @@ sl_status sl_output_check_shared(sl_group *group, const sl_train_config *config)
         usleep(MICROSECONDS_A_TRY);
     gethostname(own.host, sizeof own.host - 1);
     SL_TRY(sl_group_all_gather(group, &own, sizeof own, views));
-    SL_TRY(judge(views, group, config));
+    SL_TRY(check_views(views, group, config));
     SL_TRY(sl_group_barrier(group)); /* nobody goes on if one does not */
 done:
     sl_free(path);

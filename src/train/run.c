@@ -358,7 +358,7 @@ done:
     return status;
 }
 
-static sl_status tell(train_run *run, sl_step_report *report, double seconds)
+static sl_status report_step(train_run *run, sl_step_report *report, double seconds)
 {
     const sl_train_config *config = run->config;
     report->seconds = seconds;
@@ -404,7 +404,7 @@ static sl_status one_step(train_run *run)
     double seconds = sl_now() - start;
     run->result.stopped = someone_stops(trainer);
     SL_TRY(validate(run, trainer->step == run->config->run.steps, &report, &better));
-    SL_TRY(tell(run, &report, seconds));
+    SL_TRY(report_step(run, &report, seconds));
     SL_TRY(trace(run));
     SL_TRY(keep(run, first));
     bool last = run->result.stopped || run->result.early || trainer->step == run->config->run.steps;

@@ -41,13 +41,16 @@ apply() {
         END { print count + 0; exit failed }' "$recipe"
 }
 
-# build TREE: an archive of all layers up to graph, which is what the tests need. Not optimized: it has to be quick.
+# build TREE: an archive of all layers up to graph and the emulation of AMX, which is what the tests need. Not optimized: it has
+# to be quick.
 build() {
     local tree=$1 layers
     layers=$(awk -F'|' '$2 ~ /^ graph $/ { gsub(/,/, " ", $3); print $3, "graph" }' "$SLUICE_SOURCE/DESIGN.md")
     [ -n "$layers" ] || fail "DESIGN.md has no row for graph"
     mkdir -p "$tree/objects"
-    (cd "$tree" && for layer in $layers; do find "src/$layer" -name '*.c'; done | grep -v -e /plugin/ -e /view/ |
+    mkdir "$tree/src/emulated"
+    { echo '#include "support/amx/instructions.h"'; cat "$tree/src/kernel/cpu/tile_amx.c"; } >"$tree/src/emulated/tile_amx.c"
+    (cd "$tree" && for layer in $layers emulated; do find "src/$layer" -name '*.c'; done | grep -v -e /plugin/ -e /view/ |
         xargs -P2 -I{} bash -c '
             flags=
             case {} in
@@ -57,7 +60,7 @@ build() {
             *_avx2.c) flags="-mavx2 -mfma -mf16c" ;;
             esac
             name={} && name=${name//\//_}
-            cc -std=c11 -D_GNU_SOURCE -DSLUICE_VERSION=\"0\" -DSLUICE_LIBDIR=\"lib\" -O0 -w $flags -Iinclude -Isrc \
+            cc -std=c11 -D_GNU_SOURCE -DSLUICE_VERSION=\"0\" -DSLUICE_LIBDIR=\"lib\" -O0 -w $flags -Iinclude -Isrc -Itests \
                 -c {} -o objects/$name.o') 2>"$err" || fail "the copy does not compile"
     ar rcs "$tree/library.a" "$tree"/objects/*.o
 }
@@ -65,7 +68,7 @@ build() {
 # test_of TREE NAME: compiles tests/unit/NAME.c against the copy.
 test_of() {
     (cd "$1" && cc -std=c11 -D_GNU_SOURCE -O0 -w -Iinclude -Isrc -Itests -o "$(basename "$2")" "tests/unit/$2.c" \
-        tests/support/runner/*.c library.a -lcmocka $(pkg-config --libs jansson libxxhash) -lm -ldl -pthread) 2>"$err" || fail "$2 does not compile"
+        tests/support/{runner,amx}/*.c library.a -lcmocka $(pkg-config --libs jansson libxxhash) -lm -ldl -pthread) 2>"$err" || fail "$2 does not compile"
 }
 
 tree=$scratch/tree

@@ -79,7 +79,7 @@ void sl_pack_head(const sl_simd *simd, const sl_head *head, sl_head_rows rows, i
         int64_t filled = sl_least(rows.end - first, SL_KEYS);
         if (filled < SL_KEYS)
             memset(to, 0, (size_t)(SL_KEYS * size) * sizeof *to);
-        simd->turn(sl_head_row(head, first), head->step, filled, size, scale, to, SL_KEYS);
+        simd->transpose(sl_head_row(head, first), head->step, filled, size, scale, to, SL_KEYS);
     }
 }
 

@@ -221,14 +221,14 @@ static void pack_along_queries(const sl_attention *j, sl_factor from, int64_t co
 /* ---- Products -------------------------------------------------------------------------------- */
 
 /* Panels, `size` elements from one to the next. */
-typedef struct panels {
+typedef struct panel_run {
     const uint16_t *data;
     int64_t size;
-} panels;
+} panel_run;
 
 /* C (+)= A B with a sum of k elements; C has room for whole tiles. */
-static void multiply(const sl_attention *j, panels a, panels b, int64_t rows, int64_t columns, int64_t k, float *c,
-                     int64_t c_row, bool add)
+static void multiply(const sl_attention *j, panel_run a, panel_run b, int64_t rows, int64_t columns, int64_t k,
+                     float *c, int64_t c_row, bool add)
 {
     for (int64_t x = 0; x * SIDE < columns; x++) {
         for (int64_t y = 0; y * SIDE < rows; y++)
@@ -238,54 +238,57 @@ static void multiply(const sl_attention *j, panels a, panels b, int64_t rows, in
 }
 
 /* Queries and keys that meet: `count` from `first` on, n from `key` on. */
-typedef struct block {
+typedef struct score_block {
     int64_t first, count, key, n;
-} block;
+} score_block;
 
-static int64_t query_tiles(const block *at)
+static int64_t query_tiles(const score_block *at)
 {
     return sl_divide_up(at->count, SIDE);
 }
 
 /* How many of the keys, in whole steps, some query of tile y sees: those behind need no products. */
-static int64_t seen_by_tile(const sl_attention *j, const block *at, int64_t y)
+static int64_t seen_by_tile(const sl_attention *j, const score_block *at, int64_t y)
 {
     int64_t end = at->first + sl_least(at->count, (y + 1) * SIDE);
     return whole_panels(sl_attention_seen(j, end - 1, at->key, at->n));
 }
 
 /* scores = rows of a block times those of its keys, where a query sees a key. */
-static void score(const sl_attention *j, const block *at, const uint16_t *left, const uint16_t *right, float *scores)
+static void score(const sl_attention *j, const score_block *at, const uint16_t *left, const uint16_t *right,
+                  float *scores)
 {
     int64_t size = SIDE * whole_panels(j->d_size);
     for (int64_t y = 0; y < query_tiles(at); y++)
-        multiply(j, (panels){ left + y * size, size }, (panels){ right + at->key / SIDE * size, size }, SIDE,
+        multiply(j, (panel_run){ left + y * size, size }, (panel_run){ right + at->key / SIDE * size, size }, SIDE,
                  seen_by_tile(j, at, y), j->d_size, scores + y * SIDE * SL_KEYS, SL_KEYS, false);
 }
 
 /* out[count][D] += left times the keys. */
-static void add_over_keys(const sl_attention *j, const memory *m, const block *at, const uint16_t *along, float *out)
+static void add_over_keys(const sl_attention *j, const memory *m, const score_block *at, const uint16_t *along,
+                          float *out)
 {
     int64_t size = 2 * whole_panels(j->k->meta.shape.dims[1]) * SIDE, wide = whole_panels(j->d_size);
     for (int64_t y = 0; y < query_tiles(at); y++) {
         int64_t seen = seen_by_tile(j, at, y);
         if (seen > 0)
-            multiply(j, (panels){ m->left + y * LEFT_PANEL, LEFT_PANEL }, (panels){ along + 2 * at->key * SIDE, size },
-                     SIDE, j->d_size, 2 * seen, out + y * SIDE * wide, wide, true);
+            multiply(j, (panel_run){ m->left + y * LEFT_PANEL, LEFT_PANEL },
+                     (panel_run){ along + 2 * at->key * SIDE, size }, SIDE, j->d_size, 2 * seen, out + y * SIDE * wide,
+                     wide, true);
     }
 }
 
 /* sums[D][n] += rows of D times weights of the block's queries, of those tiles that see the keys. */
-static void add_over_queries(const sl_attention *j, const block *at, const uint16_t *along, const uint16_t *weights,
-                             float *sums)
+static void add_over_queries(const sl_attention *j, const score_block *at, const uint16_t *along,
+                             const uint16_t *weights, float *sums)
 {
     int64_t tiles = query_tiles(at), blind = 0;
     for (int64_t x = 0; x * SIDE < at->n; x++) {
         while (blind < tiles && seen_by_tile(j, at, blind) <= x * SIDE)
             blind++;
         if (blind < tiles)
-            multiply(j, (panels){ along + blind * STEPS, tiles * STEPS },
-                     (panels){ weights + x * WEIGHTS_PANEL + blind * STEPS, WEIGHTS_PANEL }, j->d_size, SIDE,
+            multiply(j, (panel_run){ along + blind * STEPS, tiles * STEPS },
+                     (panel_run){ weights + x * WEIGHTS_PANEL + blind * STEPS, WEIGHTS_PANEL }, j->d_size, SIDE,
                      (tiles - blind) * 2 * SIDE, sums + x * SIDE, keys_row(j), true);
     }
 }
@@ -338,7 +341,7 @@ static void attend_block(const sl_attention *j, const memory *m, int64_t b, int6
     fetch_rows(j, rows_of_head(j->q, b, h, first + QUERIES), sl_least(j->t_size - first - QUERIES, QUERIES));
     fetch_rows_to_write(j, rows_of_head(j->o, b, h, first), count);
     for (int64_t key = sl_attention_begin(j, b, first, count) / SL_KEYS * SL_KEYS; key < limit; key += SL_KEYS) {
-        const block at = { first, count, key, sl_least(limit - key, SL_KEYS) };
+        const score_block at = { first, count, key, sl_least(limit - key, SL_KEYS) };
         score(j, &at, m->queries, m->keys, m->scores);
         for (int64_t i = 0; i < count; i++) {
             int64_t seen = sl_attention_seen(j, first + i, key, at.n);
@@ -398,7 +401,7 @@ static void find_deltas(const sl_attention *j, const memory *m, int64_t b, int64
 }
 
 /* Weights and gradients of scores of a block, as panels. */
-static void split_weights(const sl_attention *j, const memory *m, int64_t b, int64_t h, const block *at)
+static void split_weights(const sl_attention *j, const memory *m, int64_t b, int64_t h, const score_block *at)
 {
     int64_t top = (b * j->h_size + h) * j->t_size + at->first;
     for (int64_t i = 0; i < whole_panels(at->count); i++) {
@@ -442,7 +445,7 @@ static void grad_block(const sl_attention *j, const memory *m, int64_t b, int64_
     find_deltas(j, m, b, h, first, count);
     fetch_queries(j, b, h, first + QUERIES);
     for (int64_t key = begin; key < limit; key += SL_KEYS) {
-        const block at = { first, count, key, sl_least(limit - key, SL_KEYS) };
+        const score_block at = { first, count, key, sl_least(limit - key, SL_KEYS) };
         score(j, &at, m->queries, m->keys, m->scores);
         score(j, &at, m->d_out, m->values, m->d_scores);
         split_weights(j, m, b, h, &at);
@@ -479,7 +482,7 @@ static void write_sums(const sl_attention *j, const memory *m, const sl_view *vi
                        sl_head_rows keys, const float *sums, bool add)
 {
     int64_t count = keys.end - keys.first;
-    j->simd->turn(sums + keys.first, keys_row(j), j->d_size, count, 1, m->rows, whole_panels(j->d_size));
+    j->simd->transpose(sums + keys.first, keys_row(j), j->d_size, count, 1, m->rows, whole_panels(j->d_size));
     write_rows(j, view, unit->b, unit->g, keys.first, count, m->rows, add);
 }
 

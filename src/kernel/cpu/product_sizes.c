@@ -29,9 +29,9 @@ static int64_t block_rows(const sl_gemm *g, const sl_tile *tile)
 }
 
 /* Panels of A and of B in all, and how many of each are packed at once. */
-typedef struct panels {
+typedef struct panel_counts {
     int64_t a, b, block_a, block_b;
-} panels;
+} panel_counts;
 
 bool sl_product_lies_well(const sl_gemm *g, const sl_tile *tile)
 {
@@ -42,7 +42,7 @@ bool sl_product_lies_well(const sl_gemm *g, const sl_tile *tile)
 
 /* What the slowest thread does for each l, in multiply-adds: it multiplies, packs panels of B, and packs panels of A for
  * each block of B. Reading A as it lies takes about half as long. */
-static double grid_cost(const sl_tile *tile, sl_product_grid cut, const panels *all, bool as_it_lies)
+static double grid_cost(const sl_tile *tile, sl_product_grid cut, const panel_counts *all, bool as_it_lies)
 {
     int64_t a = sl_divide_up(all->a, cut.rows), b = sl_divide_up(all->b, cut.columns);
     double packed_rows = (double)(a * sl_divide_up(b, all->block_b) * tile->rows) * (as_it_lies ? 0.5 : 1);
@@ -50,7 +50,7 @@ static double grid_cost(const sl_tile *tile, sl_product_grid cut, const panels *
            tile->pack_cost * tile->size * (packed_rows + (double)(b * tile->columns));
 }
 
-static sl_product_grid choose_grid(const sl_tile *tile, const panels *all, bool as_it_lies, int threads)
+static sl_product_grid choose_grid(const sl_tile *tile, const panel_counts *all, bool as_it_lies, int threads)
 {
     sl_product_grid best = { 1, 1 };
     for (int rows = threads; rows >= 1; rows--) {
@@ -62,7 +62,7 @@ static sl_product_grid choose_grid(const sl_tile *tile, const panels *all, bool 
 }
 
 /* Columns of a block of B, in whole panels: all blocks have about as many. */
-static int64_t block_columns(const sl_gemm *g, const sl_tile *tile, const panels *all, sl_product_grid cut)
+static int64_t block_columns(const sl_gemm *g, const sl_tile *tile, const panel_counts *all, sl_product_grid cut)
 {
     int64_t most = cut.columns * all->block_b;
     if (needs_sums(g, tile))
@@ -74,10 +74,10 @@ sl_product_sizes sl_product_sizes_of(const sl_gemm *g, const sl_tile *tile, int 
 {
     int64_t k = sl_product_block_k(g, tile);
     sl_product_sizes s = { .rows = block_rows(g, tile), .unit_panels = sl_divide_up(UNIT_COLUMNS, tile->columns) };
-    const panels all = { .a = sl_divide_up(g->m, tile->rows),
-                         .b = sl_divide_up(g->n, tile->columns),
-                         .block_a = s.rows / tile->rows,
-                         .block_b = sl_divide_up(parts > 1 ? OWN_COLUMNS : BLOCK_COLUMNS, tile->columns) };
+    const panel_counts all = { .a = sl_divide_up(g->m, tile->rows),
+                               .b = sl_divide_up(g->n, tile->columns),
+                               .block_a = s.rows / tile->rows,
+                               .block_b = sl_divide_up(parts > 1 ? OWN_COLUMNS : BLOCK_COLUMNS, tile->columns) };
     s.grid = choose_grid(tile, &all, sl_product_lies_well(g, tile), parts);
     s.columns = block_columns(g, tile, &all, s.grid);
     s.blocks = (int)(sl_divide_up(g->n, s.columns) * sl_divide_up(g->k, k));

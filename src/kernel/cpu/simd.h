@@ -88,7 +88,7 @@ typedef struct SL_NAMED_FIELDS sl_simd {
 
     void (*small_gemm)(const sl_small_gemm *g);
     /* y[d * y_row + i] = scale * x[i * x_row + d] for `rows` rows of `size` elements. */
-    void (*turn)(const float *x, int64_t x_row, int64_t rows, int64_t size, float scale, float *y, int64_t y_row);
+    void (*transpose)(const float *x, int64_t x_row, int64_t rows, int64_t size, float scale, float *y, int64_t y_row);
     /* A row of attention scores times `scale`, in memory for whole vectors: the highest of those from..seen. */
     float (*highest_score)(const float *s, int64_t from, int64_t seen, float scale);
     /* They become exp(s * scale - max), the others of n become 0; returns the sum. */

@@ -173,11 +173,11 @@ enum {
 };
 
 /* Where A and B come from. */
-typedef enum source {
+typedef enum tile_source {
     NEAR,  /* both are in the first-level cache */
     SHORT, /* B is there from the second multiplication on: A goes past it */
     LONG   /* the second-level cache: each line is fetched two steps before its tile is loaded */
-} source;
+} tile_source;
 
 #define LOAD_A(tile, at)                                                                                               \
     do {                                                                                                               \
@@ -192,7 +192,7 @@ typedef enum source {
 static inline __attribute__((always_inline)) void multiply_tiles(int64_t k, const char *a, const long a_row,
                                                                  const long a_step, const char *b, float *c,
                                                                  int64_t c_row, bool add, const sl_tile_fetch *wanted,
-                                                                 const source from)
+                                                                 const tile_source from)
 {
     enum { LINE = 64, LINES = DEPTH / 4 }; /* of a panel that are fetched in each step */
     const long a_ahead = 2 * a_step;

@@ -96,8 +96,8 @@ static void multiply(int64_t k, const void *panel_a, const void *panel_b, float 
                      const sl_tile_fetch *wanted)
 {
     sl_tile_fetch fetch = wanted ? *wanted : (sl_tile_fetch){ .panel = NULL };
-    for (int i = 0; i < SL_TILE_WRITES;
-         i++) /* panels come by themselves on processors that have this instruction fast */
+    /* Panels come by themselves on processors that have this instruction fast. */
+    for (int i = 0; i < SL_TILE_WRITES; i++)
         sl_fetch_rows(&fetch.writes[i], fetch.writes[i].rows);
     const int *a = panel_a, *b = panel_b;
     vf sum[ROWS][2];

@@ -135,7 +135,8 @@ static float simd_softmax_row(float *s, int64_t from, int64_t seen, int64_t n, f
 }
 
 /* VW x VW at a time; what is left over one by one. */
-static void simd_turn(const float *x, int64_t x_row, int64_t rows, int64_t size, float scale, float *y, int64_t y_row)
+static void simd_transpose(const float *x, int64_t x_row, int64_t rows, int64_t size, float scale, float *y,
+                           int64_t y_row)
 {
     vf factor = v_set(scale), tile[VW];
     int64_t i = 0;
