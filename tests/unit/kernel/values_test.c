@@ -101,6 +101,7 @@ static void activations_are_accurate(void **state)
     check_function(SL_OP_GELU_TANH, gelu_tanh, -30, 30, 5e-7, 1e-2);
     check_function(SL_OP_GELU_ERF, gelu_erf, -30, 30, 5e-7, 1e-2);
     check_function(SL_OP_SILU, silu, -90, 90, 1e-6, 1e-2);
+    check_function(SL_OP_SILU, silu, -82, 82, 5e-7, 0);
 }
 
 static void infinities_and_nan_travel(void **state)
@@ -139,6 +140,106 @@ static void softmax_stands_large_logits(void **state)
         x[34] = NAN;
         run_unary(SL_OP_SOFTMAX, x, y, 35);
         assert_true(isnan(y[0]));
+    }
+    sl_isa_set(sl_isa_best());
+}
+
+static void softmax_added_to_zeros_has_the_same_bits(void **state)
+{
+    (void)state;
+    enum { N = 1001 };
+    static float x[N], y[N], sum[N];
+    const int64_t n = N;
+    sl_view in = { x, sl_meta_make(SL_F32, 1, &n) }, out = { sum, sl_meta_make(SL_F32, 1, &n) };
+    for (int isa = 0; isa < ISAS; isa++) {
+        if (!sl_isa_set(isas[isa]))
+            continue;
+        for (int i = 0; i < N; i++) {
+            x[i] = (float)(20 * normal());
+            sum[i] = 0;
+        }
+        run_unary(SL_OP_SOFTMAX, x, y, N);
+        assert_int_equal(run_call((sl_kernel_call){ .op = SL_OP_SOFTMAX,
+                                                    .inputs = &in,
+                                                    .input_count = 1,
+                                                    .outputs = &out,
+                                                    .output_count = 1,
+                                                    .accumulate = 1 }),
+                         SL_OK);
+        assert_memory_equal(y, sum, sizeof y);
+    }
+    sl_isa_set(sl_isa_best());
+}
+
+/* ---- Attention ------------------------------------------------------------------------------- */
+
+/* One head of width 1. All queries are 1, so keys are scores: one is high, the others half of it, and all weight is that
+ * one's. */
+static void attend_to_one(sl_dtype dtype, double score, sl_isa isa)
+{
+    enum { T = 160, HIGH = 133, Q = 0, K, V, O, LSE, D_O, D_Q, D_K, D_V, TENSORS };
+    static double numbers[TENSORS][T];
+    static char blocks[TENSORS][T * sizeof(float)];
+    sl_view views[TENSORS];
+    for (int i = 0; i < TENSORS; i++) {
+        sl_meta heads = sl_meta_make(dtype, 4, (int64_t[]){ 1, T, 1, 1 });
+        views[i] = (sl_view){ blocks[i], i == LSE ? sl_meta_make(SL_F32, 3, (int64_t[]){ 1, 1, T }) : heads };
+        for (int t = 0; t < T; t++)
+            numbers[i][t] = i == Q || i == D_O ? 1 : i == K ? (t == HIGH ? score : score / 2) : t == HIGH ? 7 : 3;
+        sl_view from = { numbers[i], views[i].meta };
+        from.meta.dtype = SL_F64;
+        if (i != LSE)
+            assert_int_equal(
+                run_call((sl_kernel_call){
+                    .op = SL_OP_CAST, .inputs = &from, .input_count = 1, .outputs = &views[i], .output_count = 1 }),
+                SL_OK);
+    }
+    const sl_op_attrs attrs = { .scale = 1 };
+    assert_int_equal(run_call((sl_kernel_call){ .op = SL_OP_ATTENTION,
+                                                .attrs = attrs,
+                                                .inputs = views,
+                                                .input_count = 3,
+                                                .outputs = views + O,
+                                                .output_count = 2 }),
+                     SL_OK);
+    const sl_view inputs[] = { views[Q], views[K], views[V], views[O], views[LSE], views[D_O] };
+    sl_kernel_call gradient = { .op = SL_OP_ATTENTION_GRAD,
+                                .attrs = attrs,
+                                .inputs = inputs,
+                                .input_count = 6,
+                                .outputs = views + D_Q,
+                                .output_count = 3 };
+    assert_int_equal(run_call(gradient), SL_OK);
+    for (int t = 0; t < T; t++) {
+        const int seen[] = { O, D_Q, D_K, D_V };
+        const double expected[] = { 7, 0, 0, t == HIGH ? T : 0 };
+        for (int i = 0; i < 4; i++) {
+            double value = 0;
+            sl_view from = views[seen[i]], to = { &value, sl_meta_make(SL_F64, 1, (int64_t[]){ 1 }) };
+            from.data = blocks[seen[i]] + (size_t)t * sl_dtype_size(dtype);
+            from.meta = sl_meta_make(dtype, 1, (int64_t[]){ 1 });
+            assert_int_equal(
+                run_call((sl_kernel_call){
+                    .op = SL_OP_CAST, .inputs = &from, .input_count = 1, .outputs = &to, .output_count = 1 }),
+                SL_OK);
+            if (value != expected[i])
+                fail_msg("score %g, %s on %s: tensor %d has %g at %d, not %g", score, sl_dtype_name(dtype),
+                         sl_isa_name(isa), seen[i], value, t, expected[i]);
+        }
+    }
+}
+
+static void attention_stands_large_scores(void **state)
+{
+    (void)state;
+    const double scores[] = { 500, 9e4, 9e6, 1.2e8, 1.7e10, 1e12 };
+    for (int isa = 0; isa < ISAS; isa++) {
+        if (!sl_isa_set(isas[isa]))
+            continue;
+        for (size_t i = 0; i < sizeof scores / sizeof *scores; i++) {
+            attend_to_one(SL_F32, scores[i], isas[isa]);
+            attend_to_one(SL_BF16, scores[i], isas[isa]);
+        }
     }
     sl_isa_set(sl_isa_best());
 }
@@ -401,6 +502,8 @@ int main(void)
         cmocka_unit_test(activations_are_accurate),
         cmocka_unit_test(infinities_and_nan_travel),
         cmocka_unit_test(softmax_stands_large_logits),
+        cmocka_unit_test(softmax_added_to_zeros_has_the_same_bits),
+        cmocka_unit_test(attention_stands_large_scores),
         cmocka_unit_test(casts_to_half_precision_round_to_even),
         cmocka_unit_test(products_round_to_even_also_what_is_tiny),
         cmocka_unit_test(casts_to_integers_truncate_and_stay_in_range),

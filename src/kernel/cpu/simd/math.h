@@ -8,11 +8,10 @@ V_INLINE vf v_within(float low, vf x, float high)
     return v_min(v_set(high), v_max(v_set(low), x)); /* operands in this order keep NaN */
 }
 
-/* e^x: x = n ln 2 + r, |r| <= ln 2 / 2, a polynomial fitted to e^r (relative error 1e-7, exact at 0), then times 2^n.
- * Overflows to infinity, NaN stays. */
-V_INLINE vf v_exp(vf x)
+/* e^x for x within -104..105: x = n ln 2 + r, |r| <= ln 2 / 2, a polynomial fitted to e^r (relative error 1e-7, exact at
+ * 0), then times 2^n. Overflows to infinity, NaN stays. */
+V_INLINE vf v_exp_within(vf x)
 {
-    x = v_within(-104.0f, x, 89.0f);
     vf n = v_round(v_mul(x, v_set(1.442695041f)));
     vf r = v_fnma(n, v_set(0.693145752f), x); /* ln 2 in two parts: the first has trailing zeros, n times it is exact */
     r = v_fnma(n, v_set(1.428606820e-6f), r);
@@ -25,9 +24,17 @@ V_INLINE vf v_exp(vf x)
     return v_scale_by_power(sum, n);
 }
 
-/* 2^(n + r) for whole n and |r| <= 1/2, by a polynomial (relative error 1e-7, exact at 0). */
-V_INLINE vf power_of_two(vf n, vf r)
+/* e^x for any x. */
+V_INLINE vf v_exp(vf x)
 {
+    return v_exp_within(v_within(-104.0f, x, 89.0f));
+}
+
+/* 2^(a b) for a b within -300..300, which need not be a float: a b = n + r, |r| <= 1/2, a polynomial fitted to 2^r (relative
+ * error 1e-7, exact at 0), then times 2^n. NaN stays. */
+V_INLINE vf v_exp2_product(vf a, vf b)
+{
+    vf n = v_round(v_mul(a, b)), r = v_fms(a, b, n);
     vf sum = v_set(0.001326472731f);
     sum = v_fma(sum, r, v_set(0.009671512991f));
     sum = v_fma(sum, r, v_set(0.05550733581f));
@@ -37,25 +44,9 @@ V_INLINE vf power_of_two(vf n, vf r)
     return v_scale_by_power(sum, n);
 }
 
-/* 2^x for x within -300..300. NaN stays. */
-V_INLINE vf v_exp2(vf x)
-{
-    vf n = v_round(x);
-    return power_of_two(n, v_sub(x, n));
-}
-
-/* 2^(a b) for a b within -300..300, which need not be a float. NaN stays. */
-V_INLINE vf v_exp2_product(vf a, vf b)
-{
-    vf n = v_round(v_mul(a, b));
-    return power_of_two(n, v_fms(a, b, n));
-}
-
-#define LOG2_E 1.442695041f
-
 V_INLINE vf v_sigmoid(vf x)
 {
-    return v_div(v_set(1.0f), v_add(v_set(1.0f), v_exp2_product(v_within(-90.0f, x, 105.0f), v_set(-LOG2_E))));
+    return v_div(v_set(1.0f), v_add(v_set(1.0f), v_exp_within(v_within(-104.0f, v_sub(v_set(0.0f), x), 90.0f))));
 }
 
 /* Near 0 an odd polynomial keeps the relative error small (fitted to tanh(x)/x over x^2 < 0.4); elsewhere by e^2x. */

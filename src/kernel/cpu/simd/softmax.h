@@ -1,13 +1,10 @@
 /* Rows of softmax, log-sum-exp, attention scores; the rotation of rotary embedding. */
 #include <string.h>
 
-/* 2^x is 0 there. */
-#define LOWEST_POWER -150.0f
-
-/* e^(x - shift) for shift >= x. */
-V_INLINE vf exp_below(vf x, vf shift)
+/* e^x for x <= 0, or a little above by rounding. */
+V_INLINE vf exp_below(vf x)
 {
-    return v_exp2_product(v_max(v_set(-104.0f), v_sub(x, shift)), v_set(LOG2_E));
+    return v_exp_within(v_max(v_set(-104.0f), x));
 }
 
 /* y = exp(x - shift), returns the sum; y may be NULL for the sum alone. */
@@ -16,7 +13,7 @@ V_INLINE float exp_and_sum(const float *x, float shift, float *y, int64_t n)
     vf m = v_set(shift), s0 = v_set(0.0f), s1 = s0;
     int64_t i = 0;
     for (; i + 2 * VW <= n; i += 2 * VW) {
-        vf a = exp_below(v_load(x + i), m), b = exp_below(v_load(x + i + VW), m);
+        vf a = exp_below(v_sub(v_load(x + i), m)), b = exp_below(v_sub(v_load(x + i + VW), m));
         s0 = v_add(s0, a);
         s1 = v_add(s1, b);
         if (y) {
@@ -28,7 +25,7 @@ V_INLINE float exp_and_sum(const float *x, float shift, float *y, int64_t n)
     for (; i < n; i += VW) {
         float tail[VW];
         int64_t left = n - i < VW ? n - i : VW;
-        v_store(tail, exp_below(load_upto(x + i, n - i), m));
+        v_store(tail, exp_below(v_sub(load_upto(x + i, n - i), m)));
         for (int64_t j = 0; j < left; j++) {
             sum += tail[j];
             if (y)
@@ -121,12 +118,12 @@ static float simd_highest_score(const float *s, int64_t from, int64_t seen, floa
 static float simd_softmax_row(float *s, int64_t from, int64_t seen, int64_t n, float scale, float max)
 {
     row_parts parts = parts_of(from, seen);
-    vf factor = v_set(scale * LOG2_E), shift = v_set(max * LOG2_E), sum = v_set(0.0f);
+    vf factor = v_set(scale), highest = v_set(max), sum = v_set(0.0f);
     for (int64_t i = parts.first; i < parts.last; i += VW) {
-        vf power = v_fms(v_load(s + i), factor, shift);
+        vf below = v_sub(v_mul(v_load(s + i), factor), highest); /* 0 for the highest, however large */
         if (i < parts.from || i >= parts.end)
-            power = v_between(power, from - i, seen - i, -INFINITY);
-        vf weight = v_exp2(v_max(v_set(LOWEST_POWER), power));
+            below = v_between(below, from - i, seen - i, -INFINITY);
+        vf weight = exp_below(below);
         v_store(s + i, weight);
         sum = v_add(sum, weight);
     }
@@ -164,9 +161,9 @@ static void simd_attention_row_grad(float *s, float *dp, int64_t from, int64_t s
                                     float scale, float lse, float delta)
 {
     row_parts parts = parts_of(from, seen);
-    vf raw = v_set(s_scale * LOG2_E), k = v_set(scale), l = v_set(lse * LOG2_E), d = v_set(delta);
+    vf raw = v_set(s_scale), k = v_set(scale), l = v_set(lse), d = v_set(delta);
     for (int64_t i = parts.first; i < parts.last; i += VW) {
-        vf p = v_exp2(v_within(LOWEST_POWER, v_fms(v_load(s + i), raw, l), 129.0f));
+        vf p = v_exp(v_sub(v_mul(v_load(s + i), raw), l));
         vf ds = v_mul(v_mul(p, v_sub(v_load(dp + i), d)), k);
         if (i < parts.from || i >= parts.end) {
             p = v_between(p, from - i, seen - i, 0);
