@@ -171,11 +171,14 @@ typedef struct sl_loop {
 
 /* Works on n contiguous elements of each argument; `first` is the number of the first, row-major. */
 typedef void (*sl_loop_body)(const void *context, float *const *args, int64_t first, int64_t n);
+/* The same on arguments that are all bf16. */
+typedef void (*sl_loop_bf16)(const void *context, uint16_t *const *args, int64_t n);
 
 void sl_loop_start(sl_loop *loop, const sl_shape *shape);
 /* The view must have the shape, or broadcast to it. */
 void sl_loop_add(sl_loop *loop, const sl_view *view, sl_loop_use use);
-/* Arguments that are strided or not f32 go through small buffers, so the body sees contiguous runs of floats only. */
-void sl_loop_run(const sl_cpu *cpu, sl_loop *loop, sl_loop_body body, const void *context);
+/* Arguments that are strided or not f32 go through small buffers, so the body sees contiguous runs of floats only.
+ * bf16: for arguments that are all bf16 and contiguous, which then need no buffers; NULL if there is none. */
+void sl_loop_run(const sl_cpu *cpu, sl_loop *loop, sl_loop_body body, sl_loop_bf16 bf16, const void *context);
 
 #endif

@@ -15,7 +15,8 @@ typedef struct elementwise_job {
 } elementwise_job;
 
 /* All inputs, then all outputs, as arguments of one loop. */
-static void run_loop(const sl_cpu *cpu, const sl_kernel_call *call, bool updates, sl_loop_body body, elementwise_job *j)
+static void run_loop(const sl_cpu *cpu, const sl_kernel_call *call, bool updates, sl_loop_body body, sl_loop_bf16 bf16,
+                     elementwise_job *j)
 {
     sl_loop loop;
     j->simd = cpu->simd;
@@ -29,7 +30,7 @@ static void run_loop(const sl_cpu *cpu, const sl_kernel_call *call, bool updates
             sl_loop_add(&loop, &call->outputs[i],
                         updates || sl_call_accumulates(call, i) ? SL_LOOP_UPDATE : SL_LOOP_WRITE);
     }
-    sl_loop_run(cpu, &loop, body, j);
+    sl_loop_run(cpu, &loop, body, bf16, j);
 }
 
 static void unary_body(const void *context, float *const *args, int64_t first, int64_t n)
@@ -42,10 +43,19 @@ static void unary_body(const void *context, float *const *args, int64_t first, i
                    args[two ? 2 : 1], n, j->add & 1);
 }
 
+static void unary_bf16(const void *context, uint16_t *const *args, int64_t n)
+{
+    const elementwise_job *j = context;
+    const sl_op_attrs *attrs = &j->call->attrs;
+    bool two = j->call->input_count > 1;
+    j->simd->unary_bf16(j->call->op, (float)attrs->alpha, (float)attrs->beta, args[0], two ? args[1] : NULL,
+                        args[two ? 2 : 1], n, j->add & 1);
+}
+
 static sl_status run_unary(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     elementwise_job j = { 0 };
-    run_loop(cpu, call, false, unary_body, &j);
+    run_loop(cpu, call, false, unary_body, call->op == SL_OP_LOG ? NULL : unary_bf16, &j);
     return SL_OK;
 }
 
@@ -56,10 +66,16 @@ static void binary_body(const void *context, float *const *args, int64_t first, 
     j->simd->binary(j->call->op, args[0], args[1], args[2], n, j->add & 1);
 }
 
+static void binary_bf16(const void *context, uint16_t *const *args, int64_t n)
+{
+    const elementwise_job *j = context;
+    j->simd->binary_bf16(j->call->op, args[0], args[1], args[2], n, j->add & 1);
+}
+
 static sl_status run_binary(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     elementwise_job j = { 0 };
-    run_loop(cpu, call, false, binary_body, &j);
+    run_loop(cpu, call, false, binary_body, binary_bf16, &j);
     return SL_OK;
 }
 
@@ -70,10 +86,16 @@ static void swiglu_body(const void *context, float *const *args, int64_t first, 
     j->simd->swiglu(args[0], args[1], args[2], n, j->add & 1);
 }
 
+static void swiglu_bf16(const void *context, uint16_t *const *args, int64_t n)
+{
+    const elementwise_job *j = context;
+    j->simd->swiglu_bf16(args[0], args[1], args[2], n, j->add & 1);
+}
+
 static sl_status run_swiglu(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     elementwise_job j = { 0 };
-    run_loop(cpu, call, false, swiglu_body, &j);
+    run_loop(cpu, call, false, swiglu_body, swiglu_bf16, &j);
     return SL_OK;
 }
 
@@ -84,10 +106,16 @@ static void swiglu_grad_body(const void *context, float *const *args, int64_t fi
     j->simd->swiglu_grad(args[0], args[1], args[2], args[3], j->has_second ? args[4] : NULL, n, j->add);
 }
 
+static void swiglu_grad_bf16(const void *context, uint16_t *const *args, int64_t n)
+{
+    const elementwise_job *j = context;
+    j->simd->swiglu_grad_bf16(args[0], args[1], args[2], args[3], j->has_second ? args[4] : NULL, n, j->add);
+}
+
 static sl_status run_swiglu_grad(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     elementwise_job j = { .has_second = !sl_view_is_none(sl_call_output(call, 1)) };
-    run_loop(cpu, call, false, swiglu_grad_body, &j);
+    run_loop(cpu, call, false, swiglu_grad_body, swiglu_grad_bf16, &j);
     return SL_OK;
 }
 
@@ -115,7 +143,7 @@ static sl_status run_adamw(const sl_cpu *cpu, const sl_kernel_call *call)
                                      .step = (float)(o->lr / (1 - pow(o->beta1, (double)o->t))),
                                      .root = (float)(1 / (1 - pow(o->beta2, (double)o->t))),
                                      .eps = (float)o->eps } };
-    run_loop(cpu, call, true, adamw_body, &j);
+    run_loop(cpu, call, true, adamw_body, NULL, &j);
     return SL_OK;
 }
 
@@ -140,7 +168,7 @@ static sl_status run_sgd(const sl_cpu *cpu, const sl_kernel_call *call)
                                    .lr = (float)o->lr,
                                    .momentum = (float)o->momentum,
                                    .weight_decay = (float)o->weight_decay } };
-    run_loop(cpu, call, true, sgd_body, &j);
+    run_loop(cpu, call, true, sgd_body, NULL, &j);
     return SL_OK;
 }
 

@@ -157,8 +157,9 @@ typedef struct loop_job {
     const sl_simd *simd;
     const sl_loop *loop;
     sl_loop_body body;
+    sl_loop_bf16 bf16; /* NULL, or it takes all arguments as they lie */
     const void *context;
-    bool gathers; /* some argument's last dim is strided or not f32 */
+    bool gathers; /* else: some argument's last dim is strided or not f32 */
 } loop_job;
 
 static int64_t offset_of(const sl_loop *loop, int arg, int64_t row)
@@ -223,6 +224,20 @@ static void run_gathered(const loop_job *job, void *const *at, int64_t first, in
     }
 }
 
+static void run_as_it_lies(const loop_job *job, void *const *at, int64_t first, int64_t n)
+{
+    float *floats[SL_LOOP_ARGS];
+    uint16_t *halves[SL_LOOP_ARGS];
+    for (int arg = 0; arg < job->loop->args; arg++) {
+        floats[arg] = at[arg];
+        halves[arg] = at[arg];
+    }
+    if (job->bf16)
+        job->bf16(job->context, halves, n);
+    else
+        job->body(job->context, floats, first, n);
+}
+
 static void run_range(void *context, int64_t begin, int64_t end)
 {
     const loop_job *job = context;
@@ -234,27 +249,35 @@ static void run_range(void *context, int64_t begin, int64_t end)
         if (job->gathers && n > BUFFER)
             n = BUFFER;
         void *at[SL_LOOP_ARGS];
-        float *runs[SL_LOOP_ARGS];
         for (int arg = 0; arg < loop->args; arg++) {
             int64_t offset = offset_of(loop, arg, row) + column * loop->strides[arg][loop->rank - 1];
             at[arg] = (char *)loop->data[arg] + offset * (int64_t)sl_dtype_size(loop->dtypes[arg]);
-            runs[arg] = at[arg];
         }
         if (job->gathers)
             run_gathered(job, at, i, n);
         else
-            job->body(job->context, runs, i, n);
+            run_as_it_lies(job, at, i, n);
     }
 }
 
-void sl_loop_run(const sl_cpu *cpu, sl_loop *loop, sl_loop_body body, const void *context)
+static bool all_bf16(const sl_loop *loop)
+{
+    for (int arg = 0; arg < loop->args; arg++) {
+        if (loop->dtypes[arg] != SL_BF16 || loop->strides[arg][loop->rank - 1] != 1)
+            return false;
+    }
+    return true;
+}
+
+void sl_loop_run(const sl_cpu *cpu, sl_loop *loop, sl_loop_body body, sl_loop_bf16 bf16, const void *context)
 {
     loop_job job = { .simd = cpu->simd, .loop = loop, .body = body, .context = context };
     int64_t count = 1;
     merge_dims(loop);
     for (int i = 0; i < loop->rank; i++)
         count *= loop->dims[i];
-    for (int arg = 0; arg < loop->args; arg++)
+    job.bf16 = all_bf16(loop) ? bf16 : NULL;
+    for (int arg = 0; !job.bf16 && arg < loop->args; arg++)
         job.gathers = job.gathers || is_gathered(loop, arg);
     sl_cpu_split(cpu, count, SL_GRAIN, run_range, &job);
 }

@@ -28,7 +28,7 @@ void sl_cpu_copy(const sl_cpu *cpu, const sl_view *x, const sl_view *y, bool add
     sl_loop_start(&loop, &y->meta.shape);
     sl_loop_add(&loop, x, SL_LOOP_READ);
     sl_loop_add(&loop, y, add ? SL_LOOP_UPDATE : SL_LOOP_WRITE);
-    sl_loop_run(cpu, &loop, add ? add_body : copy_body, cpu->simd);
+    sl_loop_run(cpu, &loop, add ? add_body : copy_body, NULL, cpu->simd);
 }
 
 static sl_status run_copy(const sl_cpu *cpu, const sl_kernel_call *call)
@@ -76,7 +76,7 @@ static sl_status run_fill(const sl_cpu *cpu, const sl_kernel_call *call)
     sl_loop loop;
     sl_loop_start(&loop, &y->meta.shape);
     sl_loop_add(&loop, y, j.add ? SL_LOOP_UPDATE : SL_LOOP_WRITE);
-    sl_loop_run(cpu, &loop, fill_body, &j);
+    sl_loop_run(cpu, &loop, fill_body, NULL, &j);
     return SL_OK;
 }
 
@@ -96,7 +96,7 @@ static sl_status run_dropout(const sl_cpu *cpu, const sl_kernel_call *call)
     sl_loop_start(&loop, &y->meta.shape);
     sl_loop_add(&loop, x, SL_LOOP_READ);
     sl_loop_add(&loop, y, j.add ? SL_LOOP_UPDATE : SL_LOOP_WRITE);
-    sl_loop_run(cpu, &loop, dropout_body, &j);
+    sl_loop_run(cpu, &loop, dropout_body, NULL, &j);
     return SL_OK;
 }
 

@@ -37,13 +37,20 @@ typedef struct SL_NAMED_FIELDS sl_simd {
     const char *name;
     int width; /* lanes */
 
-    /* GELU_TANH .. SCALE and their gradients: y = op(a, dy); dy is NULL for those of one argument. */
+    /* GELU_TANH .. SCALE and their gradients: y = op(a, dy); dy is NULL for those of one argument. On bf16 each result is
+     * rounded once; there is no LOG. */
     void (*unary)(sl_op op, float alpha, float beta, const float *a, const float *dy, float *y, int64_t n, bool add);
+    void (*unary_bf16)(sl_op op, float alpha, float beta, const uint16_t *a, const uint16_t *dy, uint16_t *y, int64_t n,
+                       bool add);
     void (*binary)(sl_op op, const float *a, const float *b, float *c, int64_t n, bool add); /* ADD SUB MUL DIV */
+    void (*binary_bf16)(sl_op op, const uint16_t *a, const uint16_t *b, uint16_t *c, int64_t n, bool add);
     void (*swiglu)(const float *gate, const float *up, float *y, int64_t n, bool add);
+    void (*swiglu_bf16)(const uint16_t *gate, const uint16_t *up, uint16_t *y, int64_t n, bool add);
     /* bits of add: 1 dgate, 2 dup; dup may be NULL */
     void (*swiglu_grad)(const float *gate, const float *up, const float *dy, float *dgate, float *dup, int64_t n,
                         uint32_t add);
+    void (*swiglu_grad_bf16)(const uint16_t *gate, const uint16_t *up, const uint16_t *dy, uint16_t *dgate,
+                             uint16_t *dup, int64_t n, uint32_t add);
 
     /* w, b may be NULL. */
     void (*layernorm)(const float *x, const float *w, const float *b, float eps, float *y, float *mean, float *rstd,

@@ -39,6 +39,14 @@ enum { HALVES_AHEAD = 1024, HALVES_LINE = 32 };
 static void simd_to_half(sl_dtype dtype, const float *x, uint16_t *y, int64_t n)
 {
     int64_t i = 0;
+    for (; dtype == SL_BF16 && i + V_GROUP * VW <= n; i += V_GROUP * VW) {
+        vf values[V_GROUP];
+        for (int64_t k = 0; k < V_GROUP * VW; k += HALVES_LINE)
+            sl_fetch_to_write((const char *)(y + i + k + HALVES_AHEAD));
+        for (int k = 0; k < V_GROUP; k++)
+            values[k] = v_load(x + i + k * VW);
+        v_store_bf16_group(y + i, values);
+    }
     for (; i + VW <= n; i += VW) {
         if (i % HALVES_LINE == 0)
             sl_fetch_to_write((const char *)(y + i + HALVES_AHEAD));

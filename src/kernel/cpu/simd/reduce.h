@@ -105,64 +105,42 @@ static double simd_square_sum(const float *x, int64_t n)
     return vd_sum(s0) + vd_sum(s1);
 }
 
-/* Elements of rows in f32 and in bf16. */
-typedef struct row_elements {
-    vf (*load)(const void *x, int64_t i);
-    float (*one)(const void *x, int64_t i);
-} row_elements;
-
-V_INLINE vf load_f32(const void *x, int64_t i)
-{
-    return v_load((const float *)x + i);
-}
-
-V_INLINE float one_f32(const void *x, int64_t i)
-{
-    return ((const float *)x)[i];
-}
-
-V_INLINE vf load_bf16(const void *x, int64_t i)
-{
-    return v_load_bf16((const uint16_t *)x + i);
-}
-
-V_INLINE float one_bf16(const void *x, int64_t i)
-{
-    return sl_bf16_to_f32(((const uint16_t *)x)[i]);
-}
-
 /* Four rows at a time, so that y is read and written a quarter as often. i: where the first of them begins. */
-V_INLINE void sum_rows_of(row_elements of, const void *x, int64_t rows, int64_t stride, float *y, int64_t n)
+V_INLINE void sum_rows_of(elements of, const char *x, int64_t rows, int64_t stride, float *y, int64_t n)
 {
-    int64_t row = 0, i = 0;
-    for (; row + 4 <= rows; row += 4, i += 4 * stride) {
+    const int64_t step = stride * of.size;
+    int64_t row = 0;
+    for (; row + 4 <= rows; row += 4, x += 4 * step) {
         int64_t c = 0;
-        for (; c + VW <= n; c += VW) {
-            vf first = v_add(of.load(x, i + c), of.load(x, i + stride + c));
-            vf second = v_add(of.load(x, i + 2 * stride + c), of.load(x, i + 3 * stride + c));
-            v_store(y + c, v_add(v_load(y + c), v_add(first, second)));
+        for (const char *at = x; c + VW <= n; c += VW, at += VW * of.size) {
+            vf first = v_add(of.load(at), of.load(at + step));
+            vf second = v_add(of.load(at + 2 * step), of.load(at + 3 * step));
+            v_emit(y + c, v_add(first, second), true);
         }
-        for (; c < n; c++)
-            y[c] += (of.one(x, i + c) + of.one(x, i + stride + c)) +
-                    (of.one(x, i + 2 * stride + c) + of.one(x, i + 3 * stride + c));
+        if (c < n) {
+            const char *at = x + c * of.size;
+            vf first = v_add(of.load_part(at, n - c), of.load_part(at + step, n - c));
+            vf second = v_add(of.load_part(at + 2 * step, n - c), of.load_part(at + 3 * step, n - c));
+            v_emit_part(y + c, v_add(first, second), n - c, true);
+        }
     }
-    for (; row < rows; row++, i += stride) {
+    for (; row < rows; row++, x += step) {
         int64_t c = 0;
         for (; c + VW <= n; c += VW)
-            v_store(y + c, v_add(v_load(y + c), of.load(x, i + c)));
-        for (; c < n; c++)
-            y[c] += of.one(x, i + c);
+            v_emit(y + c, of.load(x + c * of.size), true);
+        if (c < n)
+            v_emit_part(y + c, of.load_part(x + c * of.size, n - c), n - c, true);
     }
 }
 
 static void simd_sum_rows(const float *x, int64_t rows, int64_t stride, float *y, int64_t n)
 {
-    sum_rows_of((row_elements){ load_f32, one_f32 }, x, rows, stride, y, n);
+    sum_rows_of(ELEMENTS_F32, (const char *)x, rows, stride, y, n);
 }
 
 static void simd_sum_bf16_rows(const uint16_t *x, int64_t rows, int64_t stride, float *y, int64_t n)
 {
-    sum_rows_of((row_elements){ load_bf16, one_bf16 }, x, rows, stride, y, n);
+    sum_rows_of(ELEMENTS_BF16, (const char *)x, rows, stride, y, n);
 }
 
 static void simd_fill(float *y, float value, int64_t n, bool add)

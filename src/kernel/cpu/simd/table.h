@@ -2,6 +2,7 @@
 #include "kernel/cpu/simd.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "kernel/cpu/simd/math.h"
 #include "kernel/cpu/simd/elementwise.h"
@@ -16,9 +17,13 @@ const sl_simd SIMD_TABLE = {
     .name = V_NAME,
     .width = VW,
     .unary = simd_unary,
+    .unary_bf16 = simd_unary_bf16,
     .binary = simd_binary,
+    .binary_bf16 = simd_binary_bf16,
     .swiglu = simd_swiglu,
+    .swiglu_bf16 = simd_swiglu_bf16,
     .swiglu_grad = simd_swiglu_grad,
+    .swiglu_grad_bf16 = simd_swiglu_grad_bf16,
     .layernorm = simd_layernorm,
     .layernorm_grad_x = simd_layernorm_grad_x,
     .rmsnorm = simd_rmsnorm,

@@ -4,7 +4,7 @@
 
 typedef __m256 vf;
 typedef __m256i vi;
-enum { VW = 8 };
+enum { VW = 8, V_GROUP = 4 };
 #define V_NAME "avx2"
 
 static inline __m256i v_mask(int64_t n)
@@ -200,6 +200,12 @@ static inline void v_store_bf16(uint16_t *p, vf a)
     rounded = _mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q)));
     __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(rounded, rounded), 0xd8);
     _mm_storeu_si128((void *)p, _mm256_castsi256_si128(packed));
+}
+
+static inline void v_store_bf16_group(uint16_t *p, const vf *a)
+{
+    for (int i = 0; i < V_GROUP; i++)
+        v_store_bf16(p + i * VW, a[i]);
 }
 
 static inline vf v_load_f16(const uint16_t *p)

@@ -6,7 +6,7 @@
 
 typedef float vf;
 typedef uint32_t vi;
-enum { VW = 1 };
+enum { VW = 1, V_GROUP = 4 };
 #define V_NAME "scalar"
 
 static inline vf v_load(const float *p)
@@ -169,6 +169,12 @@ static inline vf v_load_bf16(const uint16_t *p)
 static inline void v_store_bf16(uint16_t *p, vf a)
 {
     *p = sl_bf16_from_f32(a);
+}
+
+static inline void v_store_bf16_group(uint16_t *p, const vf *a)
+{
+    for (int i = 0; i < V_GROUP; i++)
+        v_store_bf16(p + i * VW, a[i]);
 }
 
 static inline vf v_load_f16(const uint16_t *p)
