@@ -24,11 +24,6 @@ static const uint16_t *element_at(const sl_factor *from, int64_t i, int64_t l)
     return (const uint16_t *)from->data + i * from->row + l * from->column;
 }
 
-static __m512i load_upto(const uint16_t *p, int64_t n)
-{
-    return _mm512_maskz_loadu_epi16(n < DEPTH ? (__mmask32)((1u << n) - 1) : (__mmask32)-1, p);
-}
-
 /* Elements of l and l + 1 in pairs, those of the first 16 i and those of the others. Elements of one l are contiguous, and
  * each line of them is read once: rows of l often lie so that few of them fit into the first-level cache at once. */
 static inline __attribute__((always_inline)) void load_pairs(const sl_factor *from, int64_t filled, int64_t l,
@@ -38,9 +33,9 @@ static inline __attribute__((always_inline)) void load_pairs(const sl_factor *fr
     const __m512i upper = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
     __m512i even = _mm512_setzero_si512(), odd = even;
     if (l < k)
-        even = load_upto(element_at(from, 0, l), filled);
+        even = v_load_halves(element_at(from, 0, l), filled);
     if (l + 1 < k)
-        odd = load_upto(element_at(from, 0, l + 1), filled);
+        odd = v_load_halves(element_at(from, 0, l + 1), filled);
     __m512i low = _mm512_unpacklo_epi16(even, odd), high = _mm512_unpackhi_epi16(even, odd);
     *first = _mm512_permutex2var_epi64(low, lower, high);
     *second = _mm512_permutex2var_epi64(low, upper, high);
@@ -82,7 +77,7 @@ static void copy_rows(const sl_factor *from, int64_t first, int64_t filled, int6
     for (int64_t l = 0; l < k; l += DEPTH, to += BOTH) {
         for (int64_t i = first; i < first + STREAMS; i++)
             _mm512_storeu_si512(to + i * DEPTH,
-                                i < filled ? load_upto(element_at(from, i, l), k - l) : _mm512_setzero_si512());
+                                i < filled ? v_load_halves(element_at(from, i, l), k - l) : _mm512_setzero_si512());
     }
 }
 

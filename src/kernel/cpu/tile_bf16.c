@@ -23,10 +23,9 @@ static void pack_transposed(const sl_factor *from, int64_t filled, int64_t k, in
         int lanes = width - first < VW ? width - first : VW;
         for (int64_t l = 0; l < k; l += HALVES) {
             int64_t n = k - l < HALVES ? k - l : HALVES;
-            __mmask32 mask = n < HALVES ? (__mmask32)((1u << n) - 1) : (__mmask32)-1;
             for (int i = 0; i < VW; i++) {
                 bool there = i < lanes && first + i < filled;
-                tile[i] = _mm512_castsi512_ps(there ? _mm512_maskz_loadu_epi16(mask, element_at(from, first + i, l))
+                tile[i] = _mm512_castsi512_ps(there ? v_load_halves(element_at(from, first + i, l), n)
                                                     : _mm512_setzero_si512());
             }
             v_transpose(tile);
@@ -41,8 +40,7 @@ static __m512i row_of(const sl_factor *from, int64_t first, int64_t n, int64_t l
 {
     if (n <= 0 || l >= k)
         return _mm512_setzero_si512();
-    __mmask16 mask = (__mmask16)((1u << (n < VW ? n : VW)) - 1);
-    return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, element_at(from, first, l)));
+    return _mm512_cvtepu16_epi32(v_load_less_halves(element_at(from, first, l), n));
 }
 
 /* Elements of one l are contiguous: two of them are interleaved. */
