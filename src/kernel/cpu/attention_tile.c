@@ -160,6 +160,17 @@ static void fetch_rows_to_write(const sl_attention *j, sl_factor to, int64_t cou
     }
 }
 
+/* The rows of a block of queries, if there is one: what is read of them. */
+static void fetch_queries(const sl_attention *j, int64_t b, int64_t h, int64_t first)
+{
+    int64_t count = sl_least(j->t_size - first, QUERIES);
+    fetch_rows(j, rows_of_head(j->q, b, h, first), count);
+    if (j->d_o) {
+        fetch_rows(j, rows_of_head(j->d_o, b, h, first), count);
+        fetch_rows(j, rows_of_head(j->o, b, h, first), count);
+    }
+}
+
 /* While a unit is computed, the keys and values come closer of the one that this thread will probably take next: a share of
  * them with each of `shares` blocks of queries. */
 static void fetch_next_unit(const sl_attention *j, const sl_head_unit *unit, int parts, int64_t share, int64_t shares)
@@ -170,6 +181,8 @@ static void fetch_next_unit(const sl_attention *j, const sl_head_unit *unit, int
     sl_chunk_range(j->keys, (int)shares, (int)share, &first, &count);
     fetch_rows(j, rows_of_head(j->k, head / j->kv_size, head % j->kv_size, first), count);
     fetch_rows(j, rows_of_head(j->v, head / j->kv_size, head % j->kv_size, first), count);
+    if (share == shares - 1)
+        fetch_queries(j, head / j->kv_size, head % j->kv_size * (j->h_size / j->kv_size), 0);
 }
 
 /* `count` rows with the sum over D, panel after panel. */
@@ -338,7 +351,7 @@ static void attend_block(const sl_attention *j, const memory *m, int64_t b, int6
         r[i] = (sl_running){ .max = -INFINITY };
     memset(m->out, 0, (size_t)(QUERIES * wide) * sizeof(float));
     pack_rows(j, rows_of_head(j->q, b, h, first), count, false, m->queries);
-    fetch_rows(j, rows_of_head(j->q, b, h, first + QUERIES), sl_least(j->t_size - first - QUERIES, QUERIES));
+    fetch_queries(j, b, h, first + QUERIES);
     fetch_rows_to_write(j, rows_of_head(j->o, b, h, first), count);
     for (int64_t key = sl_attention_begin(j, b, first, count) / SL_KEYS * SL_KEYS; key < limit; key += SL_KEYS) {
         const score_block at = { first, count, key, sl_least(limit - key, SL_KEYS) };
@@ -418,15 +431,6 @@ static void split_weights(const sl_attention *j, const memory *m, int64_t b, int
     }
 }
 
-/* The rows of a block of queries, if there is one. */
-static void fetch_queries(const sl_attention *j, int64_t b, int64_t h, int64_t first)
-{
-    int64_t count = sl_least(j->t_size - first, QUERIES);
-    fetch_rows(j, rows_of_head(j->q, b, h, first), count);
-    fetch_rows(j, rows_of_head(j->d_o, b, h, first), count);
-    fetch_rows(j, rows_of_head(j->o, b, h, first), count);
-}
-
 /* Queries first..first+count against those of the keys that they see; those of the next block come closer meanwhile. dq:
  * their rows. */
 static void grad_block(const sl_attention *j, const memory *m, int64_t b, int64_t h, int64_t first, int64_t count,
@@ -470,7 +474,8 @@ static void grad_head(const sl_attention *j, const memory *m, const sl_head_unit
     for (int64_t first = begin; first < j->t_size; first += QUERIES) {
         int64_t count = sl_least(j->t_size - first, QUERIES);
         fetch_next_unit(j, unit, parts, h % group * blocks + first / QUERIES, group * blocks);
-        fetch_rows_to_write(j, rows_of_head(j->dq, unit->b, h, first), count);
+        if (unit->piece == unit->pieces - 1)
+            fetch_rows_to_write(j, rows_of_head(j->dq, unit->b, h, first), count);
         grad_block(j, m, unit->b, h, first, count, keys, dq + first * wide);
     }
     if (unit->piece == unit->pieces - 1)
