@@ -216,7 +216,8 @@ static void multiply_panels(const product *p, const block *at, int64_t row, int6
     }
 }
 
-/* Sums that are rounded in the end, of too many elements for a panel of B to stay in the first-level cache. */
+/* Sums that are rounded as soon as the block is done, of too many elements for a panel of B to stay in the first-level
+ * cache. */
 static bool goes_in_pieces(const product *p, const block *at, int64_t tiles)
 {
     return p->tile->piece_k > 0 && at->k > p->tile->piece_k && !p->sums && p->g->c_dtype != SL_F32 &&

@@ -194,7 +194,7 @@ static inline __attribute__((always_inline)) void multiply_tiles(int64_t k, cons
     sl_tile_fetch fetch = from == NEAR ? (sl_tile_fetch){ .panel = NULL } : *wanted;
     int rows[SL_TILE_WRITES];
     for (int i = 0; i < SL_TILE_WRITES; i++)
-        rows[i] = sl_rows_a_step(&fetch.writes[i], k / DEPTH);
+        rows[i] = sl_rows_a_step(&fetch.writes[i], (k - 1) / DEPTH);
     const long row = (long)c_row * (long)sizeof *c;
     const char *a_below = a + SIDE * a_row, *b_right = b + PANEL_TILE;
     float *below = c + SIDE * c_row;
@@ -404,22 +404,36 @@ static void on_fault(int number, siginfo_t *info, void *context)
     }
 }
 
-/* 32 x 32 elements of ones: each sum is 32. */
-static bool gives_right_results(void)
+static bool all_are(const float *c, float value)
 {
-    static const uint16_t one = 0x3f80;
-    uint16_t a[BOTH], b[BOTH];
-    float c[ROWS * COLUMNS];
-    for (int i = 0; i < BOTH; i++)
-        a[i] = b[i] = one;
-    begin();
-    multiply(DEPTH, a, b, c, COLUMNS, false, NULL);
-    end();
     for (int i = 0; i < ROWS * COLUMNS; i++) {
-        if (c[i] != DEPTH)
+        if (c[i] != value)
             return false;
     }
     return true;
+}
+
+/* Ones times ones, in every form that products have: a sum is as large as it is long. */
+static bool gives_right_results(void)
+{
+    enum { LONGEST = PIECE + DEPTH };
+    static uint16_t ones[ROWS * LONGEST]; /* one thread alone is here */
+    const sl_tile_fetch nothing = { .panel = NULL };
+    float c[ROWS * COLUMNS];
+    bool right = true;
+    for (int i = 0; i < ROWS * LONGEST; i++)
+        ones[i] = 0x3f80;
+    begin();
+    multiply(DEPTH, ones, ones, c, COLUMNS, false, NULL);
+    right = right && all_are(c, DEPTH);
+    for (int k = DEPTH; k <= LONGEST; k += PIECE) {
+        multiply(k, ones, ones, c, COLUMNS, false, &nothing);
+        right = right && all_are(c, (float)k);
+        multiply_rows(k, ones, LONGEST, ones, c, COLUMNS, true, &nothing);
+        right = right && all_are(c, (float)(2 * k));
+    }
+    end();
+    return right;
 }
 
 static bool survives_trial(void)

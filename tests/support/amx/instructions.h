@@ -27,15 +27,20 @@ static inline void emulated_need(int holds, const char *what)
     }
 }
 
-/* Palette 1, and all tiles of full size: the only configuration of ours. */
+/* Palette 1, and all tiles of full size: the only configuration of ours. All else must be 0. */
 static inline void emulated_loadconfig(const void *config)
 {
-    const unsigned char *bytes = config, *rows = bytes + 48;
-    emulated_need(bytes[0] == 1 && bytes[1] == 0, "the configuration is not of palette 1");
-    for (int i = 0; i < EMULATED_TILES; i++) {
+    enum { CONFIG_BYTES = 64, SIZES = 16, ROWS_AT = 48, ALL_TILES = 16 };
+    const unsigned char *bytes = config;
+    emulated_need(bytes[0] == 1, "the configuration is not of palette 1");
+    for (int i = 1; i < SIZES; i++)
+        emulated_need(bytes[i] == 0, "a reserved byte of the configuration is not 0");
+    for (int i = 0; i < ALL_TILES; i++) {
         uint16_t row_bytes;
-        memcpy(&row_bytes, bytes + 16 + 2 * i, sizeof row_bytes);
-        emulated_need(row_bytes == EMULATED_ROW_BYTES && rows[i] == EMULATED_ROWS, "a tile is not of full size");
+        memcpy(&row_bytes, bytes + SIZES + 2 * i, sizeof row_bytes);
+        emulated_need(row_bytes == (i < EMULATED_TILES ? EMULATED_ROW_BYTES : 0), "a tile has rows of another size");
+        emulated_need(bytes[ROWS_AT + i] == (i < EMULATED_TILES ? EMULATED_ROWS : 0),
+                      "a tile has too few or many rows");
     }
     memset(emulated.bytes, 0, sizeof emulated.bytes);
     emulated.configured = 1;
@@ -72,20 +77,36 @@ static inline void emulated_stored(int tile, void *to, long stride)
         memcpy((char *)to + i * stride, emulated.bytes[tile][i], EMULATED_ROW_BYTES);
 }
 
-/* Pairs of bf16: a row of A holds 16 pairs along the sum, a row of B a pair of each of 16 columns. */
+/* One of the two elements of each pair, as floats. */
+static inline __m512 emulated_halves(__m512i pairs, int upper)
+{
+    return _mm512_castsi512_ps(upper ? _mm512_andnot_si512(_mm512_set1_epi32(0xffff), pairs)
+                                     : _mm512_slli_epi32(pairs, 16));
+}
+
+/* Pairs of bf16: a row of A holds 16 pairs along the sum, a row of B a pair of each of 16 columns. The products of the
+ * pairs' first elements and those of their second ones are summed apart, then both sums are added to C. Denormal numbers
+ * are 0, as operands and as results. */
 static inline void emulated_dpbf16ps(int c, int a, int b)
 {
+    enum { FLUSH = 0x8040 };
     emulated_need(emulated.configured, "tiles are multiplied before tiles are configured");
+    const unsigned before = _mm_getcsr();
+    _mm_setcsr(before | FLUSH);
     for (int i = 0; i < EMULATED_ROWS; i++) {
-        __m512 sum = _mm512_load_ps(emulated.bytes[c][i]);
+        __m512 sums[2] = { _mm512_setzero_ps(), _mm512_setzero_ps() };
         for (int l = 0; l < EMULATED_ROWS; l++) {
             int pair;
             memcpy(&pair, emulated.bytes[a][i] + (ptrdiff_t)l * 4, sizeof pair);
-            sum = _mm512_dpbf16_ps(sum, (__m512bh)_mm512_set1_epi32(pair),
-                                   (__m512bh)_mm512_load_si512(emulated.bytes[b][l]));
+            for (int upper = 0; upper < 2; upper++)
+                sums[upper] =
+                    _mm512_fmadd_ps(emulated_halves(_mm512_set1_epi32(pair), upper),
+                                    emulated_halves(_mm512_load_si512(emulated.bytes[b][l]), upper), sums[upper]);
         }
-        _mm512_store_ps(emulated.bytes[c][i], sum);
+        _mm512_store_ps(emulated.bytes[c][i],
+                        _mm512_add_ps(_mm512_load_ps(emulated.bytes[c][i]), _mm512_add_ps(sums[0], sums[1])));
     }
+    _mm_setcsr(before);
 }
 
 /* NOLINTBEGIN(bugprone-reserved-identifier): the names are those of the compiler */

@@ -518,7 +518,7 @@ static const op_case cases[] = {
     { SL_OP_ROPE_PAIR, "2x3x5x32 2x3x2x32 5x16 5x16", "2x3x5x32 2x3x2x32", { 0 }, 0, false },
     { SL_OP_ROPE_PAIR, "2x9x4x32 2x9x1x32 9x16 9x16 i9:9", "2x9x4x32 2x9x1x32", { .inverse = true }, 0, false },
     { SL_OP_ROPE_PAIR, "2x3x1x16 2x3x2x16 9x8 9x8 i9:2x3", "2x3x1x16 2x3x2x16", { 0 }, 0, false },
-    /* AMX takes the rows of these as they lie, the latter in two blocks along the sum. */
+    /* AMX takes the rows of these as they lie, the last in two blocks along the sum. */
     { SL_OP_LINEAR, "70x96 96x67 67", "70x67", { 0 }, 0, false },
     { SL_OP_LINEAR, "70x672 672x67 67", "70x67", { 0 }, 2e-6, true },
     { SL_OP_LINEAR, "40x2112 2112x45 45", "40x45", { 0 }, 2e-6, true },
