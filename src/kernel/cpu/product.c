@@ -69,18 +69,35 @@ static sl_factor factor_at(const sl_factor *factor, int64_t i, int64_t l)
     return moved;
 }
 
-/* Panels of `width` rows of A or columns of B from first.. of `count`, k elements of each. If they lie side by side, all
- * panels get a short run of l before the next: a panel alone reads parts of lines, and lines that are gone when its
- * neighbor needs those beside them. */
-static void pack_panels(const sl_factor *from, void (*pack)(const sl_factor *, int64_t, int64_t, void *), int64_t width,
-                        int64_t first, int64_t count, int64_t k, int64_t bytes, int64_t size, char *to)
+/* Rows l..end of elements that lie side by side, `count` of each. The processor does not see them coming. */
+static void fetch_across(const sl_factor *from, int64_t count, int64_t l, int64_t end)
 {
-    enum { RUN = 64 }; /* a multiple of every tile's depth */
-    int64_t run = from->row == 1 && from->column != 1 ? RUN : k;
+    int64_t bytes = count * (int64_t)sl_dtype_size(from->dtype);
+    for (; l < end; l++) {
+        const char *row = factor_at(from, 0, l).data;
+        for (int64_t i = 0; i < bytes; i += LINE)
+            __builtin_prefetch(row + i);
+    }
+}
+
+/* Rows of A or columns of B from first.. of `count` as panels, k elements of each. If they lie side by side, all panels get
+ * a short run of l before the next, which comes closer meanwhile: a panel alone reads parts of lines, and lines that are
+ * gone when its neighbor needs those beside them. */
+static void pack_panels(const sl_tile *tile, const sl_factor *from, bool is_a, int64_t first, int64_t count, int64_t k,
+                        int64_t bytes, char *to)
+{
+    enum { WIDE_RUN = 64, NARROW_RUN = 16 };
+    int64_t width = is_a ? tile->rows : tile->columns;
+    bool across = from->row == 1 && from->column != 1;
+    int64_t run = across ? sl_round_up_to(tile->size == 4 ? WIDE_RUN : NARROW_RUN, tile->depth) : k;
+    const sl_factor rest = factor_at(from, first, 0);
     for (int64_t l = 0; l < k; l += run) {
+        if (across)
+            fetch_across(&rest, count - first, l + run, sl_least(l + 2 * run, k));
         for (int64_t i = first; i < count; i += width) {
-            sl_factor part = factor_at(from, i, l);
-            pack(&part, sl_least(count - i, width), sl_least(k - l, run), to + i / width * bytes + l * width * size);
+            const sl_factor part = factor_at(from, i, l);
+            (is_a ? tile->pack_a : tile->pack_b)(&part, sl_least(count - i, width), sl_least(k - l, run),
+                                                 to + i / width * bytes + l * width * tile->size);
         }
     }
 }
@@ -90,16 +107,15 @@ static void pack_b(const product *p, const block *at, const packed_columns *b)
     const sl_tile *tile = p->tile;
     const sl_factor from = factor_at(&p->g->b, at->column + b->first * tile->columns, at->l);
     int64_t columns = sl_least(at->columns, b->end * tile->columns) - b->first * tile->columns;
-    pack_panels(&from, tile->pack_b, tile->columns, 0, columns, at->k, panel_bytes(p, at, tile->columns), tile->size,
-                b->data);
+    pack_panels(tile, &from, false, 0, columns, at->k, panel_bytes(p, at, tile->columns), b->data);
 }
 
 static void pack_a(const product *p, const block *at, int64_t row, int64_t rows, char *to)
 {
     const sl_tile *tile = p->tile;
     const sl_factor from = factor_at(&p->g->a, row, at->l);
-    pack_panels(&from, tile->pack_a, tile->rows, p->as_it_lies ? rows / tile->rows * tile->rows : 0, rows, at->k,
-                panel_bytes(p, at, tile->rows), tile->size, to);
+    pack_panels(tile, &from, true, p->as_it_lies ? rows / tile->rows * tile->rows : 0, rows, at->k,
+                panel_bytes(p, at, tile->rows), to);
 }
 
 static const float *bias_at(const product *p, int64_t column)

@@ -118,6 +118,8 @@ extern const sl_tile sl_tile_dot_square; /* AVX512-BF16 on the panels of AMX, fo
 /* Asks the kernel for the tile registers and multiplies something with them. False if the machine, the operating system
  * or a hypervisor does not let it. */
 bool sl_tile_amx_works(void);
+/* For both: `put` of tiles with 32 columns. */
+bool sl_tile_put_bf16(const sl_tile_result *result);
 void sl_tile_pack_pairs(const sl_factor *from, int64_t filled, int64_t k, int64_t padded, int width, uint16_t *to);
 #endif
 

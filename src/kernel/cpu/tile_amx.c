@@ -313,30 +313,6 @@ static void multiply_pairs(int64_t k, const void *panel_a, const void *panel_b, 
     }
 }
 
-/* One instruction rounds a row of C, as put_tile does but for denormal numbers, which it takes for 0. */
-static bool put(const sl_tile_result *r)
-{
-    enum { DENORMAL = 0x20 };
-    const float *sums = r->sums;
-    uint16_t *c = r->c;
-    vf bias[2] = { v_set(0.0f), v_set(0.0f) };
-    __mmask16 denormal = 0;
-    if (r->bias) {
-        bias[0] = v_load(r->bias);
-        bias[1] = v_load(r->bias + SIDE);
-    }
-    for (int i = 0; i < ROWS; i++, sums += r->sums_row, c += r->c_row) {
-        vf first = v_load(sums), second = v_load(sums + SIDE);
-        if (r->bias) {
-            first = v_add(first, bias[0]);
-            second = v_add(second, bias[1]);
-        }
-        denormal |= _mm512_fpclass_ps_mask(first, DENORMAL) | _mm512_fpclass_ps_mask(second, DENORMAL);
-        _mm512_storeu_si512(c, (__m512i)_mm512_cvtne2ps_pbh(second, first));
-    }
-    return !denormal;
-}
-
 const sl_tile sl_tile_amx = {
     .name = "amx",
     .size = sizeof(uint16_t),
@@ -351,7 +327,7 @@ const sl_tile sl_tile_amx = {
     .multiply = multiply,
     .multiply_rows = multiply_rows,
     .crowded = 1024,
-    .put = put,
+    .put = sl_tile_put_bf16,
     .begin = begin,
     .end = end,
 };

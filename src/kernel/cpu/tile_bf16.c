@@ -43,16 +43,30 @@ static __m512i row_of(const sl_factor *from, int64_t first, int64_t n, int64_t l
     return _mm512_cvtepu16_epi32(v_load_less_halves(element_at(from, first, l), n));
 }
 
-/* Elements of one l are contiguous: two of them are interleaved. */
+static void store_pairs(uint32_t *to, __m512i low, __m512i high, int lanes)
+{
+    __m512i pairs = _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
+    if (lanes == VW)
+        _mm512_storeu_si512(to, pairs);
+    else
+        _mm512_mask_storeu_epi32(to, v_mask(lanes), pairs);
+}
+
+/* Elements of one l are contiguous: two of them are interleaved. A panel of fewer than VW elements is read and written by
+ * whole vectors while more of its rows follow, which lie behind them and are written later: AMD takes long for masks. */
 static void pack_straight(const sl_factor *from, int64_t filled, int64_t k, int width, uint32_t *to)
 {
-    for (int64_t l = 0; l < k; l += 2) {
+    int64_t l = 0;
+    if (width < VW && filled == width && from->column >= VW) {
+        for (; l + 2 < k; l += 2)
+            store_pairs(to + l / 2 * width, row_of(from, 0, VW, l, k), row_of(from, 0, VW, l + 1, k), VW);
+    }
+    for (; l < k; l += 2) {
         for (int first = 0; first < width; first += VW) {
             int lanes = width - first < VW ? width - first : VW;
             int64_t n = filled - first < lanes ? filled - first : lanes;
-            __m512i low = row_of(from, first, n, l, k), high = row_of(from, first, n, l + 1, k);
-            _mm512_mask_storeu_epi32(to + l / 2 * width + first, (__mmask16)((1u << lanes) - 1),
-                                     _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+            store_pairs(to + l / 2 * width + first, row_of(from, first, n, l, k), row_of(from, first, n, l + 1, k),
+                        lanes);
         }
     }
 }
@@ -119,6 +133,30 @@ static void multiply(int64_t k, const void *panel_a, const void *panel_b, float 
     }
 }
 
+/* One instruction rounds a row of C, as put_tile does but for denormal numbers, which it takes for 0. */
+bool sl_tile_put_bf16(const sl_tile_result *r)
+{
+    enum { DENORMAL = 0x20 };
+    const float *sums = r->sums;
+    uint16_t *c = r->c;
+    vf bias[2] = { v_set(0.0f), v_set(0.0f) };
+    __mmask16 denormal = 0;
+    if (r->bias) {
+        bias[0] = v_load(r->bias);
+        bias[1] = v_load(r->bias + VW);
+    }
+    for (int64_t i = 0; i < r->rows; i++, sums += r->sums_row, c += r->c_row) {
+        vf first = v_load(sums), second = v_load(sums + VW);
+        if (r->bias) {
+            first = v_add(first, bias[0]);
+            second = v_add(second, bias[1]);
+        }
+        denormal |= _mm512_fpclass_ps_mask(first, DENORMAL) | _mm512_fpclass_ps_mask(second, DENORMAL);
+        _mm512_storeu_si512(c, (__m512i)_mm512_cvtne2ps_pbh(second, first));
+    }
+    return !denormal;
+}
+
 const sl_tile sl_tile_dot = {
     .name = "bf16 dot",
     .size = sizeof(uint16_t),
@@ -130,5 +168,6 @@ const sl_tile sl_tile_dot = {
     .pack_a = pack_a,
     .pack_b = pack_b,
     .multiply = multiply,
+    .put = sl_tile_put_bf16,
 };
 #endif
