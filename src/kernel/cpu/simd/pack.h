@@ -212,10 +212,30 @@ V_INLINE void put_vector(const sl_tile_result *r, int64_t row, int64_t column, s
         ((uint16_t *)(void *)c)[i] = part[i];
 }
 
+/* V_GROUP vectors of them in bf16. */
+V_INLINE void put_bf16_group(const sl_tile_result *r, int64_t row, int64_t column)
+{
+    const float *sums = r->sums + row * r->sums_row + column;
+    uint16_t *c = (uint16_t *)r->c + row * r->c_row + column;
+    vf values[V_GROUP];
+#pragma GCC unroll 4
+    for (int i = 0; i < V_GROUP; i++) {
+        values[i] = v_load(sums + i * VW);
+        if (r->bias)
+            values[i] = v_add(values[i], v_load(r->bias + column + i * VW));
+        if (r->add)
+            values[i] = v_add(values[i], v_load_bf16(c + i * VW));
+    }
+    v_store_bf16_group(c, values);
+}
+
 static void simd_put_tile(const sl_tile_result *r)
 {
     for (int64_t row = 0; row < r->rows; row++) {
-        for (int64_t column = 0; column < r->columns; column += VW) {
+        int64_t column = 0;
+        for (; r->dtype == SL_BF16 && column + V_GROUP * VW <= r->columns; column += V_GROUP * VW)
+            put_bf16_group(r, row, column);
+        for (; column < r->columns; column += VW) {
             if (r->dtype == SL_F32)
                 put_vector(r, row, column, SL_F32);
             else if (r->dtype == SL_BF16)

@@ -88,6 +88,12 @@ typedef struct row_parts {
     int64_t first, from, end, last;
 } row_parts;
 
+/* V_GROUP vectors from i on are inside. */
+V_INLINE bool group_inside(row_parts parts, int64_t i)
+{
+    return i >= parts.from && i + V_GROUP * VW <= parts.end;
+}
+
 V_INLINE row_parts parts_of(int64_t from, int64_t seen)
 {
     return (row_parts){ from / VW * VW, (from + VW - 1) / VW * VW, seen / VW * VW, (seen + VW - 1) / VW * VW };
@@ -115,17 +121,36 @@ static float simd_highest_score(const float *s, int64_t from, int64_t seen, floa
     return v_highest(highest);
 }
 
+/* The power of e of the score at s: 0 for the highest, however large that is. */
+V_INLINE vf below_highest(const float *s, vf factor, vf highest)
+{
+    return v_sub(v_mul(v_load(s), factor), highest);
+}
+
 static float simd_softmax_row(float *s, int64_t from, int64_t seen, int64_t n, float scale, float max)
 {
     row_parts parts = parts_of(from, seen);
     vf factor = v_set(scale), highest = v_set(max), sum = v_set(0.0f);
-    for (int64_t i = parts.first; i < parts.last; i += VW) {
-        vf below = v_sub(v_mul(v_load(s + i), factor), highest); /* 0 for the highest, however large */
+    int64_t i = parts.first;
+    while (i < parts.last) {
+        if (group_inside(parts, i)) {
+            vf weights[V_GROUP];
+#pragma GCC unroll 4
+            for (int k = 0; k < V_GROUP; k++)
+                weights[k] = exp_below(below_highest(s + i + k * VW, factor, highest));
+            for (int k = 0; k < V_GROUP; k++, i += VW) {
+                v_store(s + i, weights[k]);
+                sum = v_add(sum, weights[k]);
+            }
+            continue;
+        }
+        vf below = below_highest(s + i, factor, highest);
         if (i < parts.from || i >= parts.end)
             below = v_between(below, from - i, seen - i, -INFINITY);
         vf weight = exp_below(below);
         v_store(s + i, weight);
         sum = v_add(sum, weight);
+        i += VW;
     }
     clear_outside(s, parts, n);
     return v_sum(sum);
@@ -162,8 +187,20 @@ static void simd_attention_row_grad(float *s, float *dp, int64_t from, int64_t s
 {
     row_parts parts = parts_of(from, seen);
     vf raw = v_set(s_scale), k = v_set(scale), l = v_set(lse), d = v_set(delta);
-    for (int64_t i = parts.first; i < parts.last; i += VW) {
-        vf p = v_exp(v_sub(v_mul(v_load(s + i), raw), l));
+    int64_t i = parts.first;
+    while (i < parts.last) {
+        if (group_inside(parts, i)) {
+            vf p[V_GROUP];
+#pragma GCC unroll 4
+            for (int x = 0; x < V_GROUP; x++)
+                p[x] = v_exp(below_highest(s + i + x * VW, raw, l));
+            for (int x = 0; x < V_GROUP; x++, i += VW) {
+                v_store(s + i, p[x]);
+                v_store(dp + i, v_mul(v_mul(p[x], v_sub(v_load(dp + i), d)), k));
+            }
+            continue;
+        }
+        vf p = v_exp(below_highest(s + i, raw, l));
         vf ds = v_mul(v_mul(p, v_sub(v_load(dp + i), d)), k);
         if (i < parts.from || i >= parts.end) {
             p = v_between(p, from - i, seen - i, 0);
@@ -171,6 +208,7 @@ static void simd_attention_row_grad(float *s, float *dp, int64_t from, int64_t s
         }
         v_store(s + i, p);
         v_store(dp + i, ds);
+        i += VW;
     }
     clear_outside(s, parts, n);
     clear_outside(dp, parts, n);
