@@ -136,11 +136,9 @@ static void multiply(int64_t k, const void *panel_a, const void *panel_b, float 
 /* One instruction rounds a row of C, as put_tile does but for denormal numbers, which it takes for 0. */
 bool sl_tile_put_bf16(const sl_tile_result *r)
 {
-    enum { DENORMAL = 0x20 };
     const float *sums = r->sums;
     uint16_t *c = r->c;
     vf bias[2] = { v_set(0.0f), v_set(0.0f) };
-    __mmask16 denormal = 0;
     if (r->bias) {
         bias[0] = v_load(r->bias);
         bias[1] = v_load(r->bias + VW);
@@ -151,10 +149,12 @@ bool sl_tile_put_bf16(const sl_tile_result *r)
             first = v_add(first, bias[0]);
             second = v_add(second, bias[1]);
         }
-        denormal |= _mm512_fpclass_ps_mask(first, DENORMAL) | _mm512_fpclass_ps_mask(second, DENORMAL);
-        _mm512_storeu_si512(c, (__m512i)_mm512_cvtne2ps_pbh(second, first));
+        __m512i rounded = (__m512i)_mm512_cvtne2ps_pbh(second, first);
+        if (__builtin_expect(v_may_hide_denormal(rounded), 0) && (v_is_denormal(first) || v_is_denormal(second)))
+            return false;
+        _mm512_storeu_si512(c, rounded);
     }
-    return !denormal;
+    return true;
 }
 
 const sl_tile sl_tile_dot = {

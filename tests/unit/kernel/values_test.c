@@ -314,6 +314,44 @@ static void products_round_to_even_also_what_is_tiny(void **state)
     sl_isa_set(sl_isa_best());
 }
 
+/* Each special value comes to every place of a group of vectors, alone among others, contiguous and with gaps. */
+static void sums_of_bf16_round_to_even_also_what_is_tiny(void **state)
+{
+    (void)state;
+    enum { N = 150, STRIDES = 2 };
+    static uint16_t a[N * STRIDES], b[N * STRIDES], c[N * STRIDES];
+    const float special[][2] = { { 0x1p-127f, 0x1p-133f },  { -0x1p-127f, 0 },   { 0, 0 },   { -0.0f, -0.0f },
+                                 { 0x1p-126f, -0x1p-127f }, { INFINITY, 1 },     { NAN, 1 }, { INFINITY, -INFINITY },
+                                 { 3.38e38f, 3e36f },       { 1.0f, 0x1.01p-8f } };
+    const int specials = sizeof special / sizeof *special;
+    for (int isa = 0; isa < ISAS; isa++) {
+        if (!sl_isa_set(isas[isa]))
+            continue;
+        for (int i = 0; i < specials * N * STRIDES; i++) {
+            int64_t stride = i % STRIDES + 1, place = i / STRIDES % N;
+            const float *values = special[i / STRIDES / N];
+            sl_meta meta = sl_meta_make(SL_BF16, 1, (int64_t[]){ N });
+            meta.strides[0] = stride;
+            for (int k = 0; k < N; k++) {
+                a[k * stride] = sl_bf16_from_f32(k == place ? values[0] : 1.5f);
+                b[k * stride] = sl_bf16_from_f32(k == place ? values[1] : (float)(k + 1));
+            }
+            sl_view in[] = { { a, meta }, { b, meta } }, out = { c, meta };
+            assert_int_equal(run_call((sl_kernel_call){
+                                 .op = SL_OP_ADD, .inputs = in, .input_count = 2, .outputs = &out, .output_count = 1 }),
+                             SL_OK);
+            for (int k = 0; k < N; k++) {
+                float x = sl_bf16_to_f32(a[k * stride]), y = sl_bf16_to_f32(b[k * stride]);
+                uint16_t expected = sl_bf16_from_f32(x + y), got = c[k * stride];
+                if (isnan(x + y) ? !isnan(sl_bf16_to_f32(got)) : got != expected)
+                    fail_msg("%g + %g at %d of stride %d on %s: bits %04x, not %04x", (double)x, (double)y, k,
+                             (int)stride, sl_isa_name(isas[isa]), got, expected);
+            }
+        }
+    }
+    sl_isa_set(sl_isa_best());
+}
+
 static void casts_to_integers_truncate_and_stay_in_range(void **state)
 {
     (void)state;
@@ -506,6 +544,7 @@ int main(void)
         cmocka_unit_test(attention_stands_large_scores),
         cmocka_unit_test(casts_to_half_precision_round_to_even),
         cmocka_unit_test(products_round_to_even_also_what_is_tiny),
+        cmocka_unit_test(sums_of_bf16_round_to_even_also_what_is_tiny),
         cmocka_unit_test(casts_to_integers_truncate_and_stay_in_range),
         cmocka_unit_test(every_dtype_can_be_copied_filled_and_joined),
         cmocka_unit_test(philox_gives_the_published_numbers),
