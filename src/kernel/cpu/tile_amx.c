@@ -140,13 +140,12 @@ static const _Alignas(64) tile_config config = { .palette = 1,
                                                  .row_bytes = EACH(DEPTH * sizeof(uint16_t)),
                                                  .rows = EACH(SIDE) };
 
-/* Not inlined, here and below, so that the trial runs what products run. */
-static __attribute__((noinline)) void begin(void)
+static void begin(void)
 {
     _tile_loadconfig(&config);
 }
 
-static __attribute__((noinline)) void end(void)
+static void end(void)
 {
     _tile_release();
 }
@@ -256,8 +255,8 @@ static __attribute__((noinline)) void multiply_short(int64_t k, const char *a, l
     multiply_tiles(k, a, a_row, a_step, b, c, c_row, add, fetch, SHORT);
 }
 
-static __attribute__((noinline)) void multiply(int64_t k, const void *panel_a, const void *panel_b, float *c,
-                                               int64_t c_row, bool add, const sl_tile_fetch *fetch)
+static void multiply(int64_t k, const void *panel_a, const void *panel_b, float *c, int64_t c_row, bool add,
+                     const sl_tile_fetch *fetch)
 {
     if (!fetch)
         multiply_tiles(k, panel_a, PANEL_ROW, PANEL_STEP, panel_b, c, c_row, add, NULL, NEAR);
@@ -267,8 +266,8 @@ static __attribute__((noinline)) void multiply(int64_t k, const void *panel_a, c
         multiply_tiles(k, panel_a, PANEL_ROW, PANEL_STEP, panel_b, c, c_row, add, fetch, LONG);
 }
 
-static __attribute__((noinline)) void multiply_rows(int64_t k, const void *a, int64_t a_row, const void *panel_b,
-                                                    float *c, int64_t c_row, bool add, const sl_tile_fetch *fetch)
+static void multiply_rows(int64_t k, const void *a, int64_t a_row, const void *panel_b, float *c, int64_t c_row,
+                          bool add, const sl_tile_fetch *fetch)
 {
     const long row = (long)a_row * (long)sizeof(uint16_t);
     if (k <= PIECE)
@@ -380,35 +379,57 @@ static void on_fault(int number, siginfo_t *info, void *context)
     }
 }
 
-static bool all_are(const float *c, float value)
+enum { LONGEST = PIECE + DEPTH };
+
+/* Row i of A holds i % 5 + 1, column i of B i % 7 + 1, along all of the sum. */
+typedef struct trial_factors {
+    uint16_t a[ROWS * LONGEST], b[COLUMNS * LONGEST];
+    uint16_t panel_a[ROWS * LONGEST], panel_b[COLUMNS * LONGEST];
+} trial_factors;
+
+static void make_factors(trial_factors *f)
 {
-    for (int i = 0; i < ROWS * COLUMNS; i++) {
-        if (c[i] != value)
-            return false;
+    const sl_factor a = { f->a, SL_BF16, LONGEST, 1 }, b = { f->b, SL_BF16, LONGEST, 1 };
+    for (int64_t i = 0; i < ROWS; i++) {
+        for (int64_t l = 0; l < LONGEST; l++) {
+            f->a[i * LONGEST + l] = sl_bf16_from_f32((float)(i % 5 + 1));
+            f->b[i * LONGEST + l] = sl_bf16_from_f32((float)(i % 7 + 1));
+        }
     }
-    return true;
+    pack_a(&a, ROWS, LONGEST, f->panel_a);
+    pack_b(&b, COLUMNS, LONGEST, f->panel_b);
 }
 
-/* Ones times ones, in every form that products have: a sum is as large as it is long. */
+/* Each element is `times` the sum of k products. */
+static bool is_product(const float *c, int64_t k, int64_t times)
+{
+    bool right = true;
+    for (int64_t i = 0; i < (int64_t)ROWS * COLUMNS; i++)
+        right = right && c[i] == (float)(times * k * (i / COLUMNS % 5 + 1) * (i % COLUMNS % 7 + 1));
+    return right;
+}
+
+/* Every form that products have. The compiler cannot see through the pointer: it makes no other forms for this alone. */
 static bool gives_right_results(void)
 {
-    enum { LONGEST = PIECE + DEPTH };
-    static uint16_t ones[ROWS * LONGEST]; /* one thread alone is here */
+    static trial_factors f; /* one thread alone is here */
+    const sl_tile *volatile tile = &sl_tile_amx;
     const sl_tile_fetch nothing = { .panel = NULL };
+    const int64_t lengths[] = { DEPTH, 4 * DEPTH, LONGEST };
     float c[ROWS * COLUMNS];
     bool right = true;
-    for (int i = 0; i < ROWS * LONGEST; i++)
-        ones[i] = 0x3f80;
-    begin();
-    multiply(DEPTH, ones, ones, c, COLUMNS, false, NULL);
-    right = right && all_are(c, DEPTH);
-    for (int k = DEPTH; k <= LONGEST; k += PIECE) {
-        multiply(k, ones, ones, c, COLUMNS, false, &nothing);
-        right = right && all_are(c, (float)k);
-        multiply_rows(k, ones, LONGEST, ones, c, COLUMNS, true, &nothing);
-        right = right && all_are(c, (float)(2 * k));
+    make_factors(&f);
+    sl_tile_begin(tile);
+    for (int i = 0; i < 3; i++) {
+        int64_t k = lengths[i];
+        tile->multiply(k, f.panel_a, f.panel_b, c, COLUMNS, false, NULL);
+        right = right && is_product(c, k, 1);
+        tile->multiply(k, f.panel_a, f.panel_b, c, COLUMNS, true, &nothing);
+        right = right && is_product(c, k, 2);
+        tile->multiply_rows(k, f.a, LONGEST, f.panel_b, c, COLUMNS, true, &nothing);
+        right = right && is_product(c, k, 3);
     }
-    end();
+    sl_tile_end(tile);
     return right;
 }
 

@@ -30,7 +30,7 @@ static inline void emulated_need(int holds, const char *what)
 /* Palette 1, and all tiles of full size: the only configuration of ours. All else must be 0. */
 static inline void emulated_loadconfig(const void *config)
 {
-    enum { CONFIG_BYTES = 64, SIZES = 16, ROWS_AT = 48, ALL_TILES = 16 };
+    enum { SIZES = 16, ROWS_AT = 48, ALL_TILES = 16 };
     const unsigned char *bytes = config;
     emulated_need(bytes[0] == 1, "the configuration is not of palette 1");
     for (int i = 1; i < SIZES; i++)
