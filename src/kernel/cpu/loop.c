@@ -229,8 +229,10 @@ static void run_as_it_lies(const loop_job *job, void *const *at, int64_t first, 
     float *floats[SL_LOOP_ARGS];
     uint16_t *halves[SL_LOOP_ARGS];
     for (int arg = 0; arg < job->loop->args; arg++) {
-        floats[arg] = at[arg];
-        halves[arg] = at[arg];
+        if (job->bf16)
+            halves[arg] = at[arg];
+        else
+            floats[arg] = at[arg];
     }
     if (job->bf16)
         job->bf16(job->context, halves, n);

@@ -69,12 +69,12 @@ static sl_factor factor_at(const sl_factor *factor, int64_t i, int64_t l)
     return moved;
 }
 
-/* Rows l..end of elements that lie side by side, `count` of each. The processor does not see them coming. */
-static void fetch_across(const sl_factor *from, int64_t count, int64_t l, int64_t end)
+/* Rows l..end of elements that lie side by side, first..count of each. The processor does not see them coming. */
+static void fetch_across(const sl_factor *from, int64_t first, int64_t count, int64_t l, int64_t end)
 {
-    int64_t bytes = count * (int64_t)sl_dtype_size(from->dtype);
+    int64_t bytes = (count - first) * (int64_t)sl_dtype_size(from->dtype);
     for (; l < end; l++) {
-        const char *row = factor_at(from, 0, l).data;
+        const char *row = factor_at(from, first, l).data;
         for (int64_t i = 0; i < bytes; i += LINE)
             __builtin_prefetch(row + i);
     }
@@ -86,14 +86,14 @@ static void fetch_across(const sl_factor *from, int64_t count, int64_t l, int64_
 static void pack_panels(const sl_tile *tile, const sl_factor *from, bool is_a, int64_t first, int64_t count, int64_t k,
                         int64_t bytes, char *to)
 {
-    enum { WIDE_RUN = 64, NARROW_RUN = 16 };
+    enum { WIDE_RUN = 64, NARROW_RUN = 16, FETCHED_BYTES = 768 << 10 }; /* which stay in the second-level cache */
     int64_t width = is_a ? tile->rows : tile->columns;
     bool across = from->row == 1 && from->column != 1;
     int64_t run = across ? sl_round_up_to(tile->size == 4 ? WIDE_RUN : NARROW_RUN, tile->depth) : k;
-    const sl_factor rest = factor_at(from, first, 0);
+    bool fetches = across && (count - first) * run * (int64_t)sl_dtype_size(from->dtype) <= FETCHED_BYTES;
     for (int64_t l = 0; l < k; l += run) {
-        if (across)
-            fetch_across(&rest, count - first, l + run, sl_least(l + 2 * run, k));
+        if (fetches)
+            fetch_across(from, first, count, l + run, sl_least(l + 2 * run, k));
         for (int64_t i = first; i < count; i += width) {
             const sl_factor part = factor_at(from, i, l);
             (is_a ? tile->pack_a : tile->pack_b)(&part, sl_least(count - i, width), sl_least(k - l, run),

@@ -105,31 +105,32 @@ static double simd_square_sum(const float *x, int64_t n)
     return vd_sum(s0) + vd_sum(s1);
 }
 
-/* Four rows at a time, so that y is read and written a quarter as often. i: where the first of them begins. */
+/* Four rows at a time, so that y is read and written a quarter as often. */
 V_INLINE void sum_rows_of(elements of, const char *x, int64_t rows, int64_t stride, float *y, int64_t n)
 {
     const int64_t step = stride * of.size;
     int64_t row = 0;
-    for (; row + 4 <= rows; row += 4, x += 4 * step) {
+    for (; row + 4 <= rows; row += 4) {
+        const char *at = x + row * step;
         int64_t c = 0;
-        for (const char *at = x; c + VW <= n; c += VW, at += VW * of.size) {
+        for (; c + VW <= n; c += VW, at += VW * of.size) {
             vf first = v_add(of.load(at), of.load(at + step));
             vf second = v_add(of.load(at + 2 * step), of.load(at + 3 * step));
             v_emit(y + c, v_add(first, second), true);
         }
         if (c < n) {
-            const char *at = x + c * of.size;
             vf first = v_add(of.load_part(at, n - c), of.load_part(at + step, n - c));
             vf second = v_add(of.load_part(at + 2 * step, n - c), of.load_part(at + 3 * step, n - c));
             v_emit_part(y + c, v_add(first, second), n - c, true);
         }
     }
-    for (; row < rows; row++, x += step) {
+    for (; row < rows; row++) {
+        const char *at = x + row * step;
         int64_t c = 0;
-        for (; c + VW <= n; c += VW)
-            v_emit(y + c, of.load(x + c * of.size), true);
+        for (; c + VW <= n; c += VW, at += VW * of.size)
+            v_emit(y + c, of.load(at), true);
         if (c < n)
-            v_emit_part(y + c, of.load_part(x + c * of.size, n - c), n - c, true);
+            v_emit_part(y + c, of.load_part(at, n - c), n - c, true);
     }
 }
 

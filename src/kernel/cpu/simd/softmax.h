@@ -121,10 +121,10 @@ static float simd_highest_score(const float *s, int64_t from, int64_t seen, floa
     return v_highest(highest);
 }
 
-/* The power of e of the score at s: 0 for the highest, however large that is. */
-V_INLINE vf below_highest(const float *s, vf factor, vf highest)
+/* How far the scores at s are from a number. For the highest of them, as simd_highest_score has it, that is exactly 0. */
+V_INLINE vf scores_from(const float *s, vf factor, vf number)
 {
-    return v_sub(v_mul(v_load(s), factor), highest);
+    return v_sub(v_mul(v_load(s), factor), number);
 }
 
 static float simd_softmax_row(float *s, int64_t from, int64_t seen, int64_t n, float scale, float max)
@@ -137,14 +137,14 @@ static float simd_softmax_row(float *s, int64_t from, int64_t seen, int64_t n, f
             vf weights[V_GROUP];
 #pragma GCC unroll 4
             for (int k = 0; k < V_GROUP; k++)
-                weights[k] = exp_below(below_highest(s + i + k * VW, factor, highest));
+                weights[k] = exp_below(scores_from(s + i + k * VW, factor, highest));
             for (int k = 0; k < V_GROUP; k++, i += VW) {
                 v_store(s + i, weights[k]);
                 sum = v_add(sum, weights[k]);
             }
             continue;
         }
-        vf below = below_highest(s + i, factor, highest);
+        vf below = scores_from(s + i, factor, highest);
         if (i < parts.from || i >= parts.end)
             below = v_between(below, from - i, seen - i, -INFINITY);
         vf weight = exp_below(below);
@@ -193,14 +193,14 @@ static void simd_attention_row_grad(float *s, float *dp, int64_t from, int64_t s
             vf p[V_GROUP];
 #pragma GCC unroll 4
             for (int x = 0; x < V_GROUP; x++)
-                p[x] = v_exp(below_highest(s + i + x * VW, raw, l));
+                p[x] = v_exp(scores_from(s + i + x * VW, raw, l));
             for (int x = 0; x < V_GROUP; x++, i += VW) {
                 v_store(s + i, p[x]);
                 v_store(dp + i, v_mul(v_mul(p[x], v_sub(v_load(dp + i), d)), k));
             }
             continue;
         }
-        vf p = v_exp(below_highest(s + i, raw, l));
+        vf p = v_exp(scores_from(s + i, raw, l));
         vf ds = v_mul(v_mul(p, v_sub(v_load(dp + i), d)), k);
         if (i < parts.from || i >= parts.end) {
             p = v_between(p, from - i, seen - i, 0);
