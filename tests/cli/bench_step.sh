@@ -26,6 +26,11 @@ prints "times the tokens/s of f32"
 run 0 "$SLUICE" bench step "${small[@]}" --nodes
 prints "lm_head.linear"
 
+# The table of a machine: a row for each number of threads.
+run 0 "$SLUICE_SOURCE/bench/cores.sh" "$SLUICE" "1 2" "${small[@]}"
+awk 'NR > 1 && !(NF == 8 && $1 == NR - 1 && $2 > 0 && $5 > 0 && $8 > 0) { bad = 1 }
+     END { exit bad || NR != 3 }' "$out" || fail "bench/cores.sh prints another table"
+
 # A profile: every op with its time and limit; their sums and the gap make the step.
 run 0 "$SLUICE" bench step "${small[@]}" --ops
 prints "cross_entropy_grad"
