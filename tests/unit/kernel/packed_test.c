@@ -90,7 +90,7 @@ static void check(const product *p, int threads)
 
 /* Past the blocks of the sum (768, 1536, 2048) and of the columns (2304), odd sizes, more threads than panels; the last ones
  * are worth several threads. */
-static const int64_t sizes[][3] = { { 5, 3, 1 },      { 37, 65, 70 },     { 26, 771, 33 },  { 7, 9, 2311 },
+static const int64_t sizes[][3] = { { 5, 3, 1 },      { 37, 65, 70 },    { 26, 771, 33 },  { 7, 9, 2311 },
                                     { 13, 1540, 35 }, { 70, 2112, 100 }, { 40, 801, 2403 } };
 static const sl_dtype dtypes[][3] = {
     { SL_F32, SL_F32, SL_F32 }, { SL_BF16, SL_BF16, SL_BF16 }, { SL_F32, SL_BF16, SL_F32 }, { SL_F16, SL_F16, SL_BF16 }
