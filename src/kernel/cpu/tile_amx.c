@@ -415,7 +415,7 @@ static bool gives_right_results(void)
     static trial_factors f; /* one thread alone is here */
     const sl_tile *volatile tile = &sl_tile_amx;
     const sl_tile_fetch nothing = { .panel = NULL };
-    const int64_t lengths[] = { DEPTH, 4 * DEPTH, LONGEST };
+    const int64_t lengths[] = { DEPTH, (int64_t)4 * DEPTH, LONGEST };
     float c[ROWS * COLUMNS];
     bool right = true;
     make_factors(&f);

@@ -246,8 +246,8 @@ static inline void v_store_bf16_group(uint16_t *p, const vf *a)
 #if defined(__AVX512BF16__)
     __m512i low = (__m512i)_mm512_cvtne2ps_pbh(a[1], a[0]), high = (__m512i)_mm512_cvtne2ps_pbh(a[3], a[2]);
     bool denormal = false;
-    if (__builtin_expect(v_may_hide_denormal(low) | v_may_hide_denormal(high), 0))
-        denormal = v_is_denormal(a[0]) | v_is_denormal(a[1]) | v_is_denormal(a[2]) | v_is_denormal(a[3]);
+    if (__builtin_expect(v_may_hide_denormal(low) || v_may_hide_denormal(high), 0))
+        denormal = v_is_denormal(a[0]) || v_is_denormal(a[1]) || v_is_denormal(a[2]) || v_is_denormal(a[3]);
     if (__builtin_expect(!denormal, 1)) {
         _mm512_storeu_si512(p, low);
         _mm512_storeu_si512(p + 2 * VW, high);
