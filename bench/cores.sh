@@ -5,9 +5,12 @@
 #   bench/cores.sh [SLUICE [THREADS [OPTION OF BENCH STEP]...]]
 #   bench/cores.sh build/release/sluice "1 4 16" --preset gpt2-124m --batch 4 --seq 512
 set -eu
-cd "$(dirname "$0")/.."
-sluice=${1:-build/release/sluice}
+sluice=${1:-$(dirname "$0")/../build/release/sluice}
 threads=${2:-1 $(nproc)}
+command -v "$sluice" >/dev/null || {
+    echo "bench/cores.sh: there is no program '$sluice' (usage: bench/cores.sh [SLUICE [THREADS [OPTION OF BENCH STEP]...]])" >&2
+    exit 2
+}
 shift $(($# < 2 ? $# : 2))
 [ $# -gt 0 ] || set -- --preset gpt2-124m --batch 4 --seq 512
 
