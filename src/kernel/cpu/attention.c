@@ -19,25 +19,29 @@ static sl_head head_in_place(const sl_view *view, int64_t b, int64_t h)
     return (sl_head){ (float *)(void *)head_at(view, b, h), view->meta.strides[1] };
 }
 
-static void widen(const sl_simd *simd, const sl_view *view, int64_t b, int64_t h, sl_head_rows rows, float *to)
+/* The rows in f32, side by side. */
+static void copy_rows(const sl_simd *simd, const sl_view *view, int64_t b, int64_t h, sl_head_rows rows, float *to)
 {
-    const uint16_t *from = (const void *)head_at(view, b, h);
-    int64_t size = view->meta.shape.dims[3];
-    for (int64_t t = rows.first; t < rows.end; t++)
-        simd->from_half(view->meta.dtype, from + t * view->meta.strides[1], to + t * size, size);
-}
-
-sl_head sl_head_read(const sl_simd *simd, const sl_view *view, int64_t b, int64_t h, sl_head_rows rows, float *buffer)
-{
-    if (view->meta.dtype == SL_F32)
-        return head_in_place(view, b, h);
-    widen(simd, view, b, h, rows, buffer);
-    return (sl_head){ buffer, view->meta.shape.dims[3] };
+    int64_t size = view->meta.shape.dims[3], width = (int64_t)sl_dtype_size(view->meta.dtype);
+    for (int64_t t = rows.first; t < rows.end; t++) {
+        const char *from = head_at(view, b, h) + t * view->meta.strides[1] * width;
+        if (view->meta.dtype == SL_F32)
+            memcpy(to + t * size, from, (size_t)(size * width));
+        else
+            simd->from_half(view->meta.dtype, (const uint16_t *)(const void *)from, to + t * size, size);
+    }
 }
 
 sl_head sl_head_place(const sl_view *view, int64_t b, int64_t h, float *buffer)
 {
-    return view->meta.dtype == SL_F32 ? head_in_place(view, b, h) : (sl_head){ buffer, view->meta.shape.dims[3] };
+    return buffer ? (sl_head){ buffer, view->meta.shape.dims[3] } : head_in_place(view, b, h);
+}
+
+sl_head sl_head_read(const sl_simd *simd, const sl_view *view, int64_t b, int64_t h, sl_head_rows rows, float *buffer)
+{
+    if (buffer)
+        copy_rows(simd, view, b, h, rows, buffer);
+    return sl_head_place(view, b, h, buffer);
 }
 
 sl_head sl_head_begin_write(const sl_simd *simd, const sl_view *view, int64_t b, int64_t h, sl_head_rows rows, bool add,
@@ -45,8 +49,8 @@ sl_head sl_head_begin_write(const sl_simd *simd, const sl_view *view, int64_t b,
 {
     int64_t size = view->meta.shape.dims[3];
     sl_head head = sl_head_place(view, b, h, buffer);
-    if (add && view->meta.dtype != SL_F32)
-        widen(simd, view, b, h, rows, buffer);
+    if (add && buffer)
+        copy_rows(simd, view, b, h, rows, buffer);
     for (int64_t t = rows.first; !add && t < rows.end; t++)
         memset(sl_head_row(&head, t), 0, (size_t)size * sizeof(float));
     return head;
@@ -55,11 +59,54 @@ sl_head sl_head_begin_write(const sl_simd *simd, const sl_view *view, int64_t b,
 void sl_head_end_write(const sl_simd *simd, const sl_view *view, int64_t b, int64_t h, sl_head_rows rows,
                        const sl_head *head)
 {
-    if (view->meta.dtype == SL_F32)
+    sl_head to = head_in_place(view, b, h);
+    int64_t size = view->meta.shape.dims[3];
+    if (head->data == to.data)
         return;
-    uint16_t *to = (void *)head_at(view, b, h);
-    for (int64_t t = rows.first; t < rows.end; t++)
-        simd->to_half(view->meta.dtype, sl_head_row(head, t), to + t * view->meta.strides[1], view->meta.shape.dims[3]);
+    for (int64_t t = rows.first; t < rows.end; t++) {
+        if (view->meta.dtype == SL_F32)
+            memcpy(sl_head_row(&to, t), sl_head_row(head, t), (size_t)size * sizeof(float));
+        else
+            simd->to_half(view->meta.dtype, sl_head_row(head, t),
+                          (uint16_t *)(void *)to.data + t * view->meta.strides[1], size);
+    }
+}
+
+/* ---- Fetching -------------------------------------------------------------------------------- */
+
+void sl_head_fetch(const sl_view *view, int64_t b, int64_t h, sl_head_rows rows)
+{
+    enum { LINE = 64 };
+    int64_t size = (int64_t)sl_dtype_size(view->meta.dtype), bytes = view->meta.shape.dims[3] * size;
+    for (int64_t t = rows.first; t < rows.end; t++) {
+        const char *row = head_at(view, b, h) + t * view->meta.strides[1] * size;
+        for (int64_t i = 0; i < bytes; i += LINE)
+            __builtin_prefetch(row + i);
+    }
+}
+
+void sl_attention_fetch_queries(const sl_attention *j, int64_t b, int64_t h, int64_t first, int64_t block)
+{
+    const sl_head_rows rows = { first, sl_least(first + block, j->t_size) };
+    sl_head_fetch(j->q, b, h, rows);
+    if (j->d_o) {
+        sl_head_fetch(j->d_o, b, h, rows);
+        sl_head_fetch(j->o, b, h, rows);
+    }
+}
+
+void sl_attention_fetch_next(const sl_attention *j, const sl_head_unit *unit, int parts, int64_t share, int64_t shares,
+                             int64_t block)
+{
+    int64_t head = unit->b * j->kv_size + unit->g + parts, first, count;
+    if (unit->pieces > 1 || head >= j->batch * j->kv_size)
+        return;
+    int64_t b = head / j->kv_size, g = head % j->kv_size;
+    sl_chunk_range(j->keys, (int)shares, (int)share, &first, &count);
+    sl_head_fetch(j->k, b, g, (sl_head_rows){ first, first + count });
+    sl_head_fetch(j->v, b, g, (sl_head_rows){ first, first + count });
+    if (share == shares - 1)
+        sl_attention_fetch_queries(j, b, g * (j->h_size / j->kv_size), 0, block);
 }
 
 /* ---- Forward --------------------------------------------------------------------------------- */
@@ -185,23 +232,25 @@ static void attend_part(void *context, int part, int parts)
     char *scratch = sl_scratch_part(j->scratch, part, j->part_bytes);
     float *keys = sl_attention_memory(&scratch, j->packed_bytes);
     float *k_wide = sl_attention_memory(&scratch, sl_wide_head_bytes(j->k, j->k->meta.shape.dims[1]));
-    float *v_wide = sl_attention_memory(&scratch, sl_wide_head_bytes(j->v, j->k->meta.shape.dims[1]));
+    float *v_own = sl_attention_memory(&scratch, sl_own_head_bytes(j->v, j->k->meta.shape.dims[1]));
     float *q_wide = sl_attention_memory(&scratch, sl_wide_head_bytes(j->q, j->t_size));
     float *o_wide = sl_attention_memory(&scratch, sl_wide_head_bytes(j->o, j->t_size));
-    (void)parts;
     while (sl_attention_take(j, &unit)) {
-        int64_t b = unit.b, g = unit.g;
+        int64_t b = unit.b, g = unit.g, share = 0, shares = group * sl_divide_up(j->t_size, SL_QUERIES);
         sl_head_rows queries = sl_head_piece(j->t_size, SL_QUERIES, unit.pieces - 1 - unit.piece, unit.pieces);
         sl_head_rows seen = { .end = sl_attention_seen(j, queries.end - 1, 0, j->keys) };
         sl_head k = sl_head_read(j->simd, j->k, b, g, seen, k_wide);
-        heads x = { .v = sl_head_read(j->simd, j->v, b, g, seen, v_wide), .keys = keys, .b = b };
+        heads x = { .v = sl_head_read(j->simd, j->v, b, g, seen, v_own), .keys = keys, .b = b };
         sl_pack_head(j->simd, &k, seen, j->d_size, j->scale, keys);
         for (int64_t h = g * group; h < (g + 1) * group; h++) {
             x.q = sl_head_read(j->simd, j->q, b, h, queries, q_wide);
             x.o = sl_head_begin_write(j->simd, j->o, b, h, queries, false, o_wide);
             x.row = (b * j->h_size + h) * j->t_size;
-            for (int64_t first = queries.first; first < queries.end; first += SL_QUERIES)
+            for (int64_t first = queries.first; first < queries.end; first += SL_QUERIES) {
+                sl_attention_fetch_queries(j, b, h, first + SL_QUERIES, SL_QUERIES);
+                sl_attention_fetch_next(j, &unit, parts, share++, shares, SL_QUERIES);
                 attend_block(j, &x, first, sl_least(queries.end - first, SL_QUERIES));
+            }
             sl_head_end_write(j->simd, j->o, b, h, queries, &x.o);
         }
     }
@@ -264,11 +313,11 @@ static sl_head_split split_of(const sl_cpu *cpu, const sl_kernel_call *call)
     return sl_head_split_of(cpu, dims[0] * sl_call_input(call, 1)->meta.shape.dims[2], pieces);
 }
 
-/* Scratch of one thread: the packed keys, and the four heads if they are widened. */
-static size_t part_bytes(const sl_kernel_call *call, const sl_view *k, const sl_view *v)
+/* Scratch of one thread: the packed keys, the values side by side, and the other heads if they are widened. */
+static size_t part_bytes(const sl_kernel_call *call, const sl_view *k, size_t v_bytes)
 {
     int64_t queries = sl_call_input(call, 0)->meta.shape.dims[1], keys = k->meta.shape.dims[1];
-    return sl_packed_head_bytes(&k->meta.shape) + sl_wide_head_bytes(k, keys) + sl_wide_head_bytes(v, keys) +
+    return sl_packed_head_bytes(&k->meta.shape) + sl_wide_head_bytes(k, keys) + v_bytes +
            sl_wide_head_bytes(sl_call_input(call, 0), queries) + sl_wide_head_bytes(sl_call_output(call, 0), queries);
 }
 
@@ -280,7 +329,7 @@ static sl_attention start(const sl_cpu *cpu, const sl_kernel_call *call)
     j.lse = sl_rows_of(sl_call_output(call, 1), 0);
     j.tile = sl_attention_tile(&j);
     j.score_scale = j.tile ? j.scale : 1;
-    j.part_bytes = j.tile ? sl_attention_tile_bytes(&j) : part_bytes(call, j.k, j.v);
+    j.part_bytes = j.tile ? sl_attention_tile_bytes(&j) : part_bytes(call, j.k, sl_own_head_bytes(j.v, j.keys));
     j.split = split_of(cpu, call);
     return j;
 }
@@ -296,11 +345,6 @@ static size_t scratch_attention(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     const sl_attention j = start(cpu, call);
     return j.part_bytes * (size_t)j.split.parts;
-}
-
-static size_t scratch_attention_cached(const sl_cpu *cpu, const sl_kernel_call *call)
-{
-    return part_bytes(call, sl_call_input(call, 3), sl_call_input(call, 4)) * (size_t)split_of(cpu, call).parts;
 }
 
 /* ---- With a cache ---------------------------------------------------------------------------- */
@@ -360,6 +404,19 @@ static void attend_few_part(void *context, int part, int parts)
 
 enum { FEW = 8 };
 
+static size_t cached_part_bytes(const sl_kernel_call *call)
+{
+    const sl_view *k = sl_call_input(call, 3), *v = sl_call_input(call, 4);
+    int64_t capacity = k->meta.shape.dims[1];
+    bool few = sl_call_input(call, 0)->meta.shape.dims[1] < FEW;
+    return part_bytes(call, k, few ? sl_wide_head_bytes(v, capacity) : sl_own_head_bytes(v, capacity));
+}
+
+static size_t scratch_attention_cached(const sl_cpu *cpu, const sl_kernel_call *call)
+{
+    return cached_part_bytes(call) * (size_t)split_of(cpu, call).parts;
+}
+
 static sl_status run_attention_cached(const sl_cpu *cpu, const sl_kernel_call *call)
 {
     const sl_view *cache_k = sl_call_input(call, 3), *cache_v = sl_call_input(call, 4);
@@ -374,7 +431,7 @@ static sl_status run_attention_cached(const sl_cpu *cpu, const sl_kernel_call *c
     j.causal = true;
     j.before = position;
     j.keys = position + j.t_size;
-    j.part_bytes = part_bytes(call, cache_k, cache_v);
+    j.part_bytes = cached_part_bytes(call);
     j.split = split_of(cpu, call);
     sl_attention_run(cpu, &j, j.t_size < FEW ? attend_few_part : attend_part);
     return SL_OK;

@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 
 /* Queries and keys are taken in blocks whose scores fit the first-level cache. */
-enum { SL_QUERIES = 24, SL_KEYS = 128, SL_KEY_VECTOR = 16 };
+enum { SL_QUERIES = 48, SL_KEYS = 128, SL_KEY_VECTOR = 16 };
 
 /* One head of a [B,T,H,D] tensor: rows of D elements, `step` apart. */
 typedef struct sl_head {
@@ -25,11 +25,12 @@ typedef struct sl_head_rows {
     int64_t first, end;
 } sl_head_rows;
 
-/* Some rows of a head in f32: as they lie, or widened into the buffer, which has room for the whole head. */
+/* Some rows of a head in f32: as they lie if there is no buffer, or side by side in it, which has room for the whole head.
+ * Rows of a [B,T,H,D] tensor lie so far apart that they crowd into few lines of the first-level cache. */
 sl_head sl_head_read(const sl_simd *simd, const sl_view *view, int64_t b, int64_t h, sl_head_rows rows, float *buffer);
-/* A head to write to: as it lies, or the buffer, which sl_head_end_write then rounds. */
+/* A head to write to: as it lies, or the buffer, which sl_head_end_write then copies or rounds. */
 sl_head sl_head_place(const sl_view *view, int64_t b, int64_t h, float *buffer);
-/* Its rows hold what the tensor holds if `add`, else zeros. */
+/* The same, and its rows hold what the tensor holds if `add`, else zeros. */
 sl_head sl_head_begin_write(const sl_simd *simd, const sl_view *view, int64_t b, int64_t h, sl_head_rows rows, bool add,
                             float *buffer);
 void sl_head_end_write(const sl_simd *simd, const sl_view *view, int64_t b, int64_t h, sl_head_rows rows,
@@ -42,12 +43,17 @@ static inline size_t sl_packed_head_bytes(const sl_shape *keys)
     return (size_t)(rows * size) * sizeof(float);
 }
 
+/* Bytes of one head with `rows` rows that lie side by side. */
+static inline size_t sl_own_head_bytes(const sl_view *view, int64_t rows)
+{
+    size_t bytes = (size_t)(rows * sl_dim_from_last(&view->meta, 1)) * sizeof(float);
+    return (bytes + SL_DEVICE_ALIGNMENT - 1) / SL_DEVICE_ALIGNMENT * SL_DEVICE_ALIGNMENT;
+}
+
 /* Bytes of one head with `rows` rows that is widened; 0 for a tensor in f32. */
 static inline size_t sl_wide_head_bytes(const sl_view *view, int64_t rows)
 {
-    size_t bytes = (size_t)(rows * sl_dim_from_last(&view->meta, 1)) * sizeof(float);
-    return view->meta.dtype == SL_F32 ? 0
-                                      : (bytes + SL_DEVICE_ALIGNMENT - 1) / SL_DEVICE_ALIGNMENT * SL_DEVICE_ALIGNMENT;
+    return view->meta.dtype == SL_F32 ? 0 : sl_own_head_bytes(view, rows);
 }
 
 /* Block j of the result holds rows j * SL_KEYS.. as columns: [size][SL_KEYS], times scale; missing rows are 0. The first row
@@ -105,12 +111,13 @@ typedef struct sl_attention {
     size_t packed_bytes; /* of one packed head, of which the scratch begins with one or two */
 } sl_attention;
 
-/* Takes memory from a thread's scratch. */
+/* Takes memory from a thread's scratch; NULL for none. */
 static inline float *sl_attention_memory(char **scratch, size_t bytes)
 {
     float *taken = (float *)(void *)*scratch;
-    if (bytes > 0)
-        *scratch += bytes;
+    if (bytes == 0)
+        return NULL;
+    *scratch += bytes;
     return taken;
 }
 
@@ -126,6 +133,15 @@ typedef struct sl_head_unit {
     int64_t cut; /* its number among the heads in pieces */
     int piece, pieces;
 } sl_head_unit;
+
+/* Rows of a head lie far apart, so the processor does not see them coming: they are fetched beforehand. */
+void sl_head_fetch(const sl_view *view, int64_t b, int64_t h, sl_head_rows rows);
+/* The block of queries from `first` on, if there is one: what is read of them. */
+void sl_attention_fetch_queries(const sl_attention *j, int64_t b, int64_t h, int64_t first, int64_t block);
+/* While a unit is computed, the keys and values come closer of the one that this thread will probably take next: a share of
+ * them with each of `shares` blocks of queries. */
+void sl_attention_fetch_next(const sl_attention *j, const sl_head_unit *unit, int parts, int64_t share, int64_t shares,
+                             int64_t block);
 
 /* False if none is left. */
 static inline bool sl_attention_take(const sl_attention *j, sl_head_unit *unit)

@@ -120,7 +120,8 @@ static void grad_block(const sl_attention *j, const grad_heads *x, int64_t first
     }
 }
 
-/* A thread's scratch: keys and values packed, and each head if it is widened. */
+/* A thread's scratch: keys and values packed; heads side by side that are read or written for many queries, and each other
+ * one if it is widened. */
 typedef struct grad_memory {
     float *keys, *values;
     float *q, *k, *v, *o, *d_o, *dq, *dk, *dv;
@@ -135,10 +136,10 @@ static grad_memory take_memory(const sl_attention *j, char *scratch)
     m.o = sl_attention_memory(&scratch, sl_wide_head_bytes(j->o, j->t_size));
     m.d_o = sl_attention_memory(&scratch, sl_wide_head_bytes(j->d_o, j->t_size));
     m.dq = sl_attention_memory(&scratch, sl_wide_head_bytes(j->dq, j->t_size));
-    m.k = sl_attention_memory(&scratch, sl_wide_head_bytes(j->k, j->keys));
+    m.k = sl_attention_memory(&scratch, sl_own_head_bytes(j->k, j->keys));
     m.v = sl_attention_memory(&scratch, sl_wide_head_bytes(j->v, j->keys));
-    m.dk = sl_attention_memory(&scratch, sl_wide_head_bytes(j->dk, j->keys));
-    m.dv = sl_attention_memory(&scratch, sl_wide_head_bytes(j->dv, j->keys));
+    m.dk = sl_attention_memory(&scratch, sl_own_head_bytes(j->dk, j->keys));
+    m.dv = sl_attention_memory(&scratch, sl_own_head_bytes(j->dv, j->keys));
     return m;
 }
 
@@ -188,8 +189,8 @@ void sl_attention_end_piece(const sl_attention *j, const sl_head_unit *unit)
 }
 
 /* One query head against the keys of a unit. The first piece of a head clears dq, the last one rounds it. */
-static void grad_head(const sl_attention *j, grad_heads *x, const sl_head_unit *unit, int64_t h, sl_head_rows keys,
-                      const grad_memory *m)
+static void grad_head(const sl_attention *j, grad_heads *x, const sl_head_unit *unit, int parts, int64_t h,
+                      sl_head_rows keys, const grad_memory *m)
 {
     const sl_head_rows all = { 0, j->t_size };
     int64_t b = unit->b, group = j->h_size / j->kv_size;
@@ -203,8 +204,12 @@ static void grad_head(const sl_attention *j, grad_heads *x, const sl_head_unit *
     x->dq = unit->piece == 0 ? sl_head_begin_write(j->simd, j->dq, b, h, all, j->add & 1, dq)
                              : sl_head_place(j->dq, b, h, dq);
     x->row = (b * j->h_size + h) * j->t_size;
-    for (int64_t first = queries.first; first < queries.end; first += SL_QUERIES)
+    int64_t blocks = sl_divide_up(j->t_size, SL_QUERIES);
+    for (int64_t first = queries.first; first < queries.end; first += SL_QUERIES) {
+        sl_attention_fetch_queries(j, b, h, first + SL_QUERIES, SL_QUERIES);
+        sl_attention_fetch_next(j, unit, parts, h % group * blocks + first / SL_QUERIES, group * blocks, SL_QUERIES);
         grad_block(j, x, first, sl_least(j->t_size - first, SL_QUERIES), keys);
+    }
     if (unit->piece == unit->pieces - 1)
         sl_head_end_write(j->simd, j->dq, b, h, all, &x->dq);
 }
@@ -217,7 +222,6 @@ static void grad_part(void *context, int part, int parts)
     int64_t group = j->h_size / j->kv_size;
     sl_head_unit unit;
     grad_memory m = take_memory(j, sl_scratch_part(j->scratch, part, j->part_bytes));
-    (void)parts;
     while (sl_attention_take(j, &unit)) {
         int64_t b = unit.b, g = unit.g;
         sl_head_rows keys = sl_head_piece(j->keys, SL_KEYS, unit.piece, unit.pieces);
@@ -232,7 +236,7 @@ static void grad_part(void *context, int part, int parts)
         sl_pack_head(j->simd, &v, keys, j->d_size, 1, m.values);
         sl_attention_await_piece(j, &unit);
         for (int64_t h = g * group; h < (g + 1) * group; h++)
-            grad_head(j, &x, &unit, h, keys, &m);
+            grad_head(j, &x, &unit, parts, h, keys, &m);
         sl_attention_end_piece(j, &unit);
         sl_head_end_write(j->simd, j->dk, b, g, keys, &x.dk);
         sl_head_end_write(j->simd, j->dv, b, g, keys, &x.dv);
@@ -240,14 +244,12 @@ static void grad_part(void *context, int part, int parts)
 }
 
 /* What one thread needs. */
-static size_t part_bytes(const sl_attention *j, const sl_kernel_call *call)
+static size_t part_bytes(const sl_attention *j)
 {
-    size_t bytes = 2 * j->packed_bytes;
-    for (int i = 0; i < 6; i++)
-        bytes += i == 4 ? 0 : sl_wide_head_bytes(&call->inputs[i], i == 1 || i == 2 ? j->keys : j->t_size);
-    for (int i = 0; i < 3; i++)
-        bytes += sl_wide_head_bytes(&call->outputs[i], i == 0 ? j->t_size : j->keys);
-    return bytes;
+    size_t bytes = 2 * j->packed_bytes + sl_wide_head_bytes(j->q, j->t_size) + sl_wide_head_bytes(j->o, j->t_size) +
+                   sl_wide_head_bytes(j->d_o, j->t_size) + sl_wide_head_bytes(j->dq, j->t_size);
+    return bytes + sl_own_head_bytes(j->k, j->keys) + sl_wide_head_bytes(j->v, j->keys) +
+           sl_own_head_bytes(j->dk, j->keys) + sl_own_head_bytes(j->dv, j->keys);
 }
 
 static sl_attention start(const sl_cpu *cpu, const sl_kernel_call *call)
@@ -263,7 +265,7 @@ static sl_attention start(const sl_cpu *cpu, const sl_kernel_call *call)
     j.add = call->accumulate;
     j.tile = sl_attention_tile(&j);
     j.score_scale = j.tile ? j.scale : 1;
-    j.part_bytes = j.tile ? sl_attention_tile_bytes(&j) : part_bytes(&j, call);
+    j.part_bytes = j.tile ? sl_attention_tile_bytes(&j) : part_bytes(&j);
     int64_t blocks = (j.keys + SL_KEYS - 1) / SL_KEYS;
     j.split = sl_head_split_of(cpu, j.batch * j.kv_size, (int)sl_least(blocks, SL_HEAD_PIECES));
     return j;

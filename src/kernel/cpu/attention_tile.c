@@ -143,46 +143,12 @@ static sl_factor rows_of_head(const sl_view *view, int64_t b, int64_t h, int64_t
                         .column = 1 };
 }
 
-/* Rows of a head lie far apart: the processor does not see them coming. */
-static void fetch_rows(const sl_attention *j, sl_factor from, int64_t count)
-{
-    for (int64_t i = 0; i < count; i++) {
-        for (int64_t d = 0; d < j->d_size; d += SIDE)
-            __builtin_prefetch((const uint16_t *)from.data + i * from.row + d);
-    }
-}
-
 static void fetch_rows_to_write(const sl_attention *j, sl_factor to, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
         for (int64_t d = 0; d < j->d_size; d += SIDE)
             sl_fetch_to_write((const char *)((const uint16_t *)to.data + i * to.row + d));
     }
-}
-
-/* The rows of a block of queries, if there is one: what is read of them. */
-static void fetch_queries(const sl_attention *j, int64_t b, int64_t h, int64_t first)
-{
-    int64_t count = sl_least(j->t_size - first, QUERIES);
-    fetch_rows(j, rows_of_head(j->q, b, h, first), count);
-    if (j->d_o) {
-        fetch_rows(j, rows_of_head(j->d_o, b, h, first), count);
-        fetch_rows(j, rows_of_head(j->o, b, h, first), count);
-    }
-}
-
-/* While a unit is computed, the keys and values come closer of the one that this thread will probably take next: a share of
- * them with each of `shares` blocks of queries. */
-static void fetch_next_unit(const sl_attention *j, const sl_head_unit *unit, int parts, int64_t share, int64_t shares)
-{
-    int64_t head = unit->b * j->kv_size + unit->g + parts, first, count;
-    if (unit->pieces > 1 || head >= j->k->meta.shape.dims[0] * j->kv_size)
-        return;
-    sl_chunk_range(j->keys, (int)shares, (int)share, &first, &count);
-    fetch_rows(j, rows_of_head(j->k, head / j->kv_size, head % j->kv_size, first), count);
-    fetch_rows(j, rows_of_head(j->v, head / j->kv_size, head % j->kv_size, first), count);
-    if (share == shares - 1)
-        fetch_queries(j, head / j->kv_size, head % j->kv_size * (j->h_size / j->kv_size), 0);
 }
 
 /* `count` rows with the sum over D, panel after panel. */
@@ -351,7 +317,7 @@ static void attend_block(const sl_attention *j, const memory *m, int64_t b, int6
         r[i] = (sl_running){ .max = -INFINITY };
     memset(m->out, 0, (size_t)(QUERIES * wide) * sizeof(float));
     pack_rows(j, rows_of_head(j->q, b, h, first), count, false, m->queries);
-    fetch_queries(j, b, h, first + QUERIES);
+    sl_attention_fetch_queries(j, b, h, first + QUERIES, QUERIES);
     fetch_rows_to_write(j, rows_of_head(j->o, b, h, first), count);
     for (int64_t key = sl_attention_begin(j, b, first, count) / SL_KEYS * SL_KEYS; key < limit; key += SL_KEYS) {
         const score_block at = { first, count, key, sl_least(limit - key, SL_KEYS) };
@@ -388,13 +354,13 @@ void sl_attend_tiles_part(void *context, int part, int parts)
         sl_head_rows queries = sl_head_piece(j->t_size, QUERIES, unit.pieces - 1 - unit.piece, unit.pieces);
         sl_head_rows seen = { .end = sl_attention_seen(j, queries.end - 1, 0, j->keys) };
         sl_factor k = rows_of_head(j->k, b, g, 0), v = rows_of_head(j->v, b, g, 0);
-        fetch_rows(j, k, seen.end);
-        fetch_rows(j, v, seen.end);
+        sl_head_fetch(j->k, b, g, seen);
+        sl_head_fetch(j->v, b, g, seen);
         pack_rows(j, k, seen.end, true, m.keys);
         pack_along_keys(j, v, seen, m.values_along);
         for (int64_t h = g * group; h < (g + 1) * group; h++) {
             for (int64_t first = queries.first; first < queries.end; first += QUERIES) {
-                fetch_next_unit(j, &unit, parts, share++, shares);
+                sl_attention_fetch_next(j, &unit, parts, share++, shares, QUERIES);
                 attend_block(j, &m, b, h, first, sl_least(queries.end - first, QUERIES));
             }
         }
@@ -447,7 +413,7 @@ static void grad_block(const sl_attention *j, const memory *m, int64_t b, int64_
     pack_along_queries(j, q, count, m->queries_along);
     pack_along_queries(j, d_o, count, m->d_out_along);
     find_deltas(j, m, b, h, first, count);
-    fetch_queries(j, b, h, first + QUERIES);
+    sl_attention_fetch_queries(j, b, h, first + QUERIES, QUERIES);
     for (int64_t key = begin; key < limit; key += SL_KEYS) {
         const score_block at = { first, count, key, sl_least(limit - key, SL_KEYS) };
         score(j, &at, m->queries, m->keys, m->scores);
@@ -470,10 +436,10 @@ static void grad_head(const sl_attention *j, const memory *m, const sl_head_unit
         memset(dq, 0, sl_attention_tile_dq_bytes(j));
     int64_t begin = sl_least(blind, j->t_size) / QUERIES * QUERIES;
     int64_t blocks = sl_divide_up(j->t_size, QUERIES);
-    fetch_queries(j, unit->b, h, begin);
+    sl_attention_fetch_queries(j, unit->b, h, begin, QUERIES);
     for (int64_t first = begin; first < j->t_size; first += QUERIES) {
         int64_t count = sl_least(j->t_size - first, QUERIES);
-        fetch_next_unit(j, unit, parts, h % group * blocks + first / QUERIES, group * blocks);
+        sl_attention_fetch_next(j, unit, parts, h % group * blocks + first / QUERIES, group * blocks, QUERIES);
         if (unit->piece == unit->pieces - 1)
             fetch_rows_to_write(j, rows_of_head(j->dq, unit->b, h, first), count);
         grad_block(j, m, unit->b, h, first, count, keys, dq + first * wide);
@@ -504,8 +470,8 @@ void sl_attention_grad_tiles_part(void *context, int part, int parts)
         sl_head_rows keys = sl_head_piece(j->keys, SL_KEYS, unit.piece, unit.pieces);
         int64_t count = keys.end - keys.first, at = keys.first * whole_panels(j->d_size);
         sl_factor k = rows_of_head(j->k, b, g, keys.first), v = rows_of_head(j->v, b, g, keys.first);
-        fetch_rows(j, k, count);
-        fetch_rows(j, v, count);
+        sl_head_fetch(j->k, b, g, keys);
+        sl_head_fetch(j->v, b, g, keys);
         pack_rows(j, k, count, true, m.keys + at);
         pack_rows(j, v, count, true, m.values + at);
         pack_along_keys(j, rows_of_head(j->k, b, g, 0), keys, m.keys_along);

@@ -1,38 +1,39 @@
-/* Products of matrices held in registers a tile at a time, for the blocks of attention. ROWS x 2 vectors of accumulators, as many as the registers hold beside two rows of B and one element of A.
- */
+/* Products of matrices held in registers a tile at a time, for the blocks of attention: as many sums as the registers hold
+ * beside a row of B and one element of A. With four vectors of B there are fewer loads for as many sums than with two. */
 
 #if defined(__AVX512F__)
-enum { ROWS = 12 };
+enum { ROWS = 6, SOME_ROWS = 2, VECTORS = 4 };
 #elif defined(__AVX2__)
-enum { ROWS = 6 };
+enum { ROWS = 6, SOME_ROWS = 4, VECTORS = 2 };
 #else
-enum { ROWS = 4 };
+enum { ROWS = 4, SOME_ROWS = 4, VECTORS = 2 };
 #endif
 
-/* C[rows, columns] (+)= A B for a constant number of rows <= ROWS and `vectors` <= 2 vectors of columns, of which the
+/* C[rows, columns] (+)= A B for constant numbers of rows, <= ROWS, and of vectors of columns, <= VECTORS, of which the
  * last holds `part` columns if part > 0. */
 V_INLINE void block(const int rows, const int vectors, int64_t part, const sl_small_gemm *g, const float *a,
                     const float *b, float *c)
 {
-    vf sum[ROWS][2];
-#pragma GCC unroll 16
-    for (int i = 0; i < rows; i++)
-        sum[i][0] = sum[i][1] = v_set(0.0f);
-    for (int64_t l = 0; l < g->k; l++) {
-        const float *row = b + l * g->b_row;
-        vf b0 = part && vectors == 1 ? v_load_part(row, part) : v_load(row);
-        vf b1 = vectors == 1 ? b0 : part ? v_load_part(row + VW, part) : v_load(row + VW);
+    vf sum[ROWS][VECTORS], right[VECTORS];
+#pragma GCC unroll 32
+    for (int i = 0; i < rows * vectors; i++)
+        sum[i / vectors][i % vectors] = v_set(0.0f);
+    for (int64_t l = 0; l < g->k; l++, a += g->a_column, b += g->b_row) {
+#pragma GCC unroll 4
+        for (int j = 0; j < vectors; j++)
+            right[j] = part && j == vectors - 1 ? v_load_part(b + j * VW, part) : v_load(b + j * VW);
 #pragma GCC unroll 16
         for (int i = 0; i < rows; i++) {
-            vf element = v_set(a[i * g->a_row + l * g->a_column]);
-            sum[i][0] = v_fma(element, b0, sum[i][0]);
-            if (vectors > 1)
-                sum[i][1] = v_fma(element, b1, sum[i][1]);
+            vf element = v_set(a[i * g->a_row]);
+#pragma GCC unroll 4
+            for (int j = 0; j < vectors; j++)
+                sum[i][j] = v_fma(element, right[j], sum[i][j]);
         }
     }
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) {
         float *to = c + i * g->c_row;
+#pragma GCC unroll 4
         for (int j = 0; j < vectors; j++) {
             if (part && j == vectors - 1)
                 v_emit_part(to + j * VW, sum[i][j], part, g->add);
@@ -42,19 +43,40 @@ V_INLINE void block(const int rows, const int vectors, int64_t part, const sl_sm
     }
 }
 
+/* The columns from j on, as many as `vectors` can hold. */
+V_INLINE void last_block(const int rows, const int vectors, const sl_small_gemm *g, const float *a, int64_t j, float *c)
+{
+    int64_t part = g->n - j - (vectors - 1) * VW;
+    if (part == VW)
+        block(rows, vectors, 0, g, a, g->b + j, c + j);
+    else
+        block(rows, vectors, part, g, a, g->b + j, c + j);
+}
+
 /* All columns of `rows` rows. */
 V_INLINE void row_block(const int rows, const sl_small_gemm *g, const float *a, float *c)
 {
     int64_t j = 0;
-    for (; j + 2 * VW <= g->n; j += 2 * VW)
-        block(rows, 2, 0, g, a, g->b + j, c + j);
-    int64_t left = g->n - j;
-    if (left > VW)
-        block(rows, 2, left - VW, g, a, g->b + j, c + j);
-    else if (left == VW)
-        block(rows, 1, 0, g, a, g->b + j, c + j);
-    else if (left > 0)
-        block(rows, 1, left, g, a, g->b + j, c + j);
+    for (; j + VECTORS * VW <= g->n; j += VECTORS * VW)
+        block(rows, VECTORS, 0, g, a, g->b + j, c + j);
+    switch ((g->n - j + VW - 1) / VW) {
+#if defined(__AVX512F__)
+    case 4:
+        last_block(rows, 4, g, a, j, c);
+        break;
+    case 3:
+        last_block(rows, 3, g, a, j, c);
+        break;
+#endif
+    case 2:
+        last_block(rows, 2, g, a, j, c);
+        break;
+    case 1:
+        last_block(rows, 1, g, a, j, c);
+        break;
+    default:
+        break;
+    }
 }
 
 static void row_block_most(const sl_small_gemm *g, const float *a, float *c)
@@ -64,7 +86,7 @@ static void row_block_most(const sl_small_gemm *g, const float *a, float *c)
 
 static void row_block_some(const sl_small_gemm *g, const float *a, float *c)
 {
-    row_block(4, g, a, c);
+    row_block(SOME_ROWS, g, a, c);
 }
 
 static void row_block_one(const sl_small_gemm *g, const float *a, float *c)
@@ -77,7 +99,7 @@ static void simd_small_gemm(const sl_small_gemm *g)
     int64_t i = 0;
     for (; i + ROWS <= g->m; i += ROWS)
         row_block_most(g, g->a + i * g->a_row, g->c + i * g->c_row);
-    for (; i + 4 <= g->m; i += 4)
+    for (; i + SOME_ROWS <= g->m; i += SOME_ROWS)
         row_block_some(g, g->a + i * g->a_row, g->c + i * g->c_row);
     for (; i < g->m; i++)
         row_block_one(g, g->a + i * g->a_row, g->c + i * g->c_row);
