@@ -81,8 +81,8 @@ static void fetch_across(const sl_factor *from, int64_t first, int64_t count, in
 }
 
 /* Rows of A or columns of B from first.. of `count` as panels, k elements of each. If they lie side by side, all panels get
- * a short run of l before the next, which comes closer meanwhile: a panel alone reads parts of lines, and lines that are
- * gone when its neighbor needs those beside them. */
+ * a short run of l before the next: a panel alone reads parts of lines, and lines that are gone when its neighbor needs those
+ * beside them. A share of the next run comes closer with each panel. */
 static void pack_panels(const sl_tile *tile, const sl_factor *from, bool is_a, int64_t first, int64_t count, int64_t k,
                         int64_t bytes, char *to)
 {
@@ -92,10 +92,12 @@ static void pack_panels(const sl_tile *tile, const sl_factor *from, bool is_a, i
     int64_t run = across ? sl_round_up_to(tile->size == 4 ? WIDE_RUN : NARROW_RUN, tile->depth) : k;
     bool fetches = across && (count - first) * run * (int64_t)sl_dtype_size(from->dtype) <= FETCHED_BYTES;
     for (int64_t l = 0; l < k; l += run) {
-        if (fetches)
-            fetch_across(from, first, count, l + run, sl_least(l + 2 * run, k));
+        int64_t next = sl_least(l + run, k), end = fetches ? sl_least(next + run, k) : next;
         for (int64_t i = first; i < count; i += width) {
+            int64_t fetched = sl_least(next + sl_divide_up((end - next) * width, count - i), end);
             const sl_factor part = factor_at(from, i, l);
+            fetch_across(from, first, count, next, fetched);
+            next = fetched;
             (is_a ? tile->pack_a : tile->pack_b)(&part, sl_least(count - i, width), sl_least(k - l, run),
                                                  to + i / width * bytes + l * width * tile->size);
         }
