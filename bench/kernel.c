@@ -361,6 +361,20 @@ static sl_status measure_limits(const sizes *s, sl_stream *stream, limits *out)
     return SL_OK;
 }
 
+static bool is_wanted(const sizes *s, const kernel_case *c)
+{
+    return !s->op || strcmp(s->op, sl_op_name(c->op)) == 0 || (is_product(c) && strcmp(s->op, "products") == 0);
+}
+
+static bool is_any_wanted(const sizes *s)
+{
+    for (int i = 0; i < CASES; i++) {
+        if (is_wanted(s, &cases[i]))
+            return true;
+    }
+    return false;
+}
+
 static sl_status measure(const sizes *s, bool json)
 {
     sl_status status = SL_OK;
@@ -377,18 +391,12 @@ static sl_status measure(const sizes *s, bool json)
     SL_TRY(measure_limits(s, stream, &limit));
     for (int i = 0; i < CASES; i++) {
         kernel_result *result = &results[count];
-        bool wanted = !s->op || strcmp(s->op, sl_op_name(cases[i].op)) == 0 ||
-                      (is_product(&cases[i]) && strcmp(s->op, "products") == 0);
-        if (!wanted)
+        if (!is_wanted(s, &cases[i]))
             continue;
         SL_TRY(measure_case(s, stream, &cases[i], result));
         result->share = result->flops > 0 ? result->flops / limit.products : result->bytes / limit.copy;
         result->share /= result->seconds;
         count++;
-    }
-    if (count == 0) {
-        status = sl_fail(SL_ERR_ARGUMENT, "--op: '%s' is not among the kernels measured", s->op);
-        goto done;
     }
     (json ? print_json : print_text)(results, count, kernels, &limit);
 done:
@@ -433,5 +441,7 @@ int bench_kernel(int argc, char **argv)
     s.dtype = (sl_dtype)dtype;
     if (s.embd % s.heads != 0)
         return usage_error("bench kernel", "--embd must be a multiple of --heads");
+    if (!is_any_wanted(&s))
+        return usage_error("bench kernel", "--op: '%s' is not among the kernels measured", s.op);
     return measure(&s, format == FORMAT_JSON) == SL_OK ? EXIT_OK : failure("bench kernel");
 }

@@ -20,7 +20,7 @@ silent
 for shape in 32x32x96 32x32x32 32x32x128 32x128x32 32x32x64; do # rows x in x out: each has its three products
     [ "$(grep -cE "\"op\":\"linear(_grad_[xw])?\",\"shape\":\"$shape\",.*\"limit_share\":[0-9]" "$out")" -eq 3 ] || fail "no products of $shape"
 done
-run 1 "$SLUICE" bench kernel "${small[@]}" --op nothing
+run 2 "$SLUICE" bench kernel "${small[@]}" --op nothing
 complains "'nothing'"
 run 2 "$SLUICE" bench kernel --embd 30 --heads 4
 run 0 "$SLUICE" bench kernel "${small[@]}" --op attention --dropout 0.1 --device cpu
