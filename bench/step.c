@@ -25,8 +25,9 @@ static const cli_usage usage = {
         "thread's best burst, product_peak_share that "
         "of the peak of products in the dtype. fma_sustained_share and product_sustained_share relate to what all "
         "threads reach together by the clock between the steps, for as long as a step takes (a second at most): on "
-        "a machine that is shared or whose clock falls under load this is less. stolen_share and interruptions say how "
-        "much a hypervisor and other processes took from the steps.\n"
+        "a machine that is shared or whose clock falls under load this is less. product_clock_share is the clock "
+        "after the products alone, over the highest after a burst. stolen_share and interruptions say how much a "
+        "hypervisor and other processes took from the steps.\n"
         "With --dtype bf16 parameters and activations are bf16, gradients, moments and master weights f32. The f32 "
         "step is measured afterwards, in the same run, on the processor. On a GPU the memory is the device's, and the "
         "peak of products that of its matrix units by the data sheet.\n"
@@ -94,6 +95,7 @@ static void print_json(const step_options *options, const step_result *r, const 
         sl_json_put_double(&json, "product_sustained_share", r->flops / r->step_s / r->product_sustained);
         sl_json_put_double(&json, "fma_sustained_gflops", r->fma_sustained / 1e9);
         sl_json_put_double(&json, "product_sustained_gflops", r->product_sustained / 1e9);
+        sl_json_put_double(&json, "product_clock_share", r->product_clock / r->burst_clock);
         sl_json_put_double(&json, "stolen_share", r->stolen);
         sl_json_put_int(&json, "interruptions", r->interruptions);
     }
@@ -139,12 +141,15 @@ static void print_text(const step_options *options, const step_result *r, const 
     printf("speed      %.1f GFLOP/s, %.1f%% of the FMA peak (%.1f); %.0f tokens/s\n", r->flops / r->step_s / 1e9,
            100 * r->flops / r->step_s / r->fma_peak, r->fma_peak / 1e9,
            (double)(options->batch * options->seq) / r->step_s);
-    if (r->fma_sustained > 0)
+    if (r->fma_sustained > 0) {
         printf("sustained  %.1f%% of what all threads' FMAs reach over as long (%.1f GFLOP/s), %.1f%% of what products "
-               "do (%.1f); %.1f%% of the time stolen, %" PRId64 " interruptions\n",
+               "do (%.1f)\n",
                100 * r->flops / r->step_s / r->fma_sustained, r->fma_sustained / 1e9,
-               100 * r->flops / r->step_s / r->product_sustained, r->product_sustained / 1e9, 100 * r->stolen,
-               r->interruptions);
+               100 * r->flops / r->step_s / r->product_sustained, r->product_sustained / 1e9);
+        printf("clock      %.1f%% of that of bursts after the products; %.1f%% of the time stolen, %" PRId64
+               " interruptions\n",
+               100 * r->product_clock / r->burst_clock, 100 * r->stolen, r->interruptions);
+    }
     if (f32)
         printf("%-10s %.3f times the tokens/s of f32 (%.0f; by processor time %.3f), %.1f%% of the peak of products "
                "(%.1f)\n",

@@ -264,10 +264,11 @@ static void measure_peaks(const bench_run *run, const step_options *options, int
 {
     sl_device *device = run->device;
     double seconds = fmin(result->step_s, 1);
-    result->fma_peak = fmax(result->fma_peak, sl_kernel_measure_peak(device));
     result->product_peak = fmax(result->product_peak, sl_kernel_measure_product_peak(device, options->dtype));
+    result->fma_peak = fmax(result->fma_peak, sl_kernel_measure_peak(device));
     if (strcmp(options->device, "cpu") != 0)
         return;
+    result->burst_clock = fmax(result->burst_clock, sl_cpu_measure_clock(device));
     double fma = sl_cpu_measure_sustained(device, SL_F32, seconds);
     result->fma_sustained += fma / rounds;
     result->product_sustained +=
@@ -328,6 +329,8 @@ static sl_status run_gemms(bench_run *run, step_result *best)
 static sl_status measure_limits(bench_run *run, const step_options *options, step_result *result)
 {
     sl_status status = run_gemms(run, result);
+    if (sl_device_is_host(run->device))
+        result->product_clock += sl_cpu_measure_clock(run->device) / options->repeats;
     measure_peaks(run, options, options->repeats, result);
     return status;
 }

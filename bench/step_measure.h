@@ -42,6 +42,8 @@ typedef struct step_result {
     double product_peak; /* of products in the dtype */
     /* On the processor: what all threads reach together between the steps, for as long as a step takes. */
     double fma_sustained, product_sustained;
+    /* Clocks in an unknown unit: the highest after bursts of multiply-adds, the mean after products. */
+    double burst_clock, product_clock;
     double stolen;         /* share of the processors' time that a hypervisor gave to others during the steps */
     int64_t interruptions; /* involuntary switches of this process's threads during the steps */
     double loss;

@@ -13,6 +13,7 @@ for threads in 1 2; do
     done
     awk -v s="$(field step_s)" -v g="$(field gemm_s)" -v r="$(field step_over_gemm)" \
         'BEGIN { d = s / g - r; exit !(d < 1e-9 * r && -d < 1e-9 * r) }' || fail "step_over_gemm is not step_s / gemm_s"
+    awk -v c="$(field product_clock_share)" 'BEGIN { exit !(c > 0.2 && c < 1.5) }' || fail "a clock of $(field product_clock_share)"
     awk -v s="$(field step_s)" -v m="$(field median_s)" 'BEGIN { exit !(m >= s) }' || fail "a median below the best step"
     [ "$(field parameters)" -eq 28032 ] || fail "another model: $(field parameters) parameters"
 done

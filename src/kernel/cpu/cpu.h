@@ -49,6 +49,9 @@ double sl_cpu_measure_product_peak(sl_device *device, sl_dtype dtype);
 /* What all threads reach together by the clock, over about so many seconds: less than the peak if the machine is shared or
  * its clock falls. f32: multiply-adds; bf16: products. */
 double sl_cpu_measure_sustained(sl_device *device, sl_dtype dtype, double seconds);
+/* Steps a second of a chain of multiplications, the mean of all threads: the clock as the work just done has left it, in a
+ * unit that depends on the processor. */
+double sl_cpu_measure_clock(sl_device *device);
 
 /* For accepts: all data of the call is f32, bf16 or f16. */
 bool sl_cpu_is_narrow(const sl_kernel_call *call);

@@ -1,11 +1,12 @@
 /* What the processor can do at best: multiply-adds in registers, and a register tile whose panels stay in the first-level
- * cache. */
+ * cache. And its clock. */
 #include "kernel/cpu/cpu.h"
 
 #include "base/alloc.h"
 #include "device/cpu.h"
 #include "kernel/cpu/isa.h"
 
+#include <math.h>
 #include <string.h>
 #include <time.h>
 
@@ -106,4 +107,33 @@ double sl_cpu_measure_product_peak(sl_device *device, sl_dtype dtype)
 double sl_cpu_measure_sustained(sl_device *device, sl_dtype dtype, double seconds)
 {
     return measure(device, product_tile(dtype), seconds);
+}
+
+static void run_chain(void *context, int part, int parts)
+{
+    enum { TRIES = 4, STEPS = 4000 }; /* a clock changes within milliseconds: the chains take some microseconds */
+    double *best = context;
+    uint64_t x = 3;
+    (void)parts;
+    for (int i = 0; i < TRIES; i++) {
+        double start = sl_now();
+        for (int step = 0; step < STEPS; step++) {
+            x *= x;
+            __asm__ volatile("" : "+r"(x)); /* a step needs the result of the one before */
+        }
+        best[part] = fmax(best[part], STEPS / (sl_now() - start));
+    }
+}
+
+double sl_cpu_measure_clock(sl_device *device)
+{
+    sl_pool *pool = sl_device_cpu_pool(device);
+    int threads = sl_pool_threads(pool);
+    double *best = NULL;
+    if (SL_NEW_ARRAY(best, threads) != SL_OK)
+        return 0;
+    sl_pool_run(pool, threads, run_chain, best);
+    double mean = sum_of(best, threads) / threads;
+    sl_free(best);
+    return mean;
 }
