@@ -22,7 +22,8 @@ typedef struct SL_NAMED_FIELDS sl_device_options {
 
 /* spec: "cpu"; "cuda" or "cuda:INDEX", a GPU of NVIDIA, if the module libsluice_cuda.so is installed; "auto", the first
  * GPU if there is one that can be used, else the cpu; or the name of a model of GPU such as "h200" (sl_gpu_model_get),
- * which need not be here: it can be planned for, and has neither memory nor streams. options may be NULL. The caller
+ * which need not be here: it can be planned for, and has neither memory nor streams. "any-cpu" is the cpu as well, with
+ * scratch memory for every instruction set, to plan for processors that are not here. options may be NULL. The caller
  * closes *out after all that came from it. A process that has opened a GPU must not go on using it after fork(). */
 SL_API SL_MUST_CHECK sl_status sl_device_open(const char *spec, const sl_device_options *options, sl_device **out);
 SL_API void sl_device_close(sl_device *device); /* NULL is fine */

@@ -14,6 +14,7 @@ enum { MAX_THREADS = 1024 };
 typedef struct cpu_device {
     sl_device head;
     sl_pool *pool;
+    bool any;
 } cpu_device;
 
 typedef struct cpu_event {
@@ -45,6 +46,7 @@ static sl_status cpu_open(int index, const sl_device_options *options, sl_device
         return sl_fail(SL_ERR_ARGUMENT, "threads: %d is not in 0..%d", options->threads, MAX_THREADS);
     SL_TRY(SL_NEW(cpu));
     SL_TRY(sl_pool_create(options->threads ? options->threads : 1, &cpu->pool));
+    cpu->any = index == SL_DEVICE_ANY_CPU_INDEX;
     *out = &cpu->head;
     cpu = NULL;
 done:
@@ -60,6 +62,11 @@ static int cpu_threads(const sl_device *device)
 sl_pool *sl_device_cpu_pool(const sl_device *device)
 {
     return ((const cpu_device *)device)->pool;
+}
+
+bool sl_device_cpu_is_any(const sl_device *device)
+{
+    return ((const cpu_device *)device)->any;
 }
 
 static sl_status cpu_alloc(sl_device *device, size_t bytes, void **out)

@@ -1,5 +1,6 @@
 /* Devices by name, and the calls that go straight to the backend. */
 #include "device/backend.h"
+#include "device/cpu.h"
 #include "device/module.h"
 
 #include "base/alloc.h"
@@ -52,6 +53,11 @@ static sl_status find_backend(const char *spec, const sl_device_backend **out, i
     const char *colon = strchr(spec, ':');
     int64_t number = -1;
     const sl_device_backend *found = NULL;
+    if (strcmp(spec, SL_DEVICE_ANY_CPU) == 0) {
+        *out = &sl_device_cpu;
+        *index = SL_DEVICE_ANY_CPU_INDEX;
+        return SL_OK;
+    }
     sl_status status = named_backend(spec, colon ? (size_t)(colon - spec) : strlen(spec), &found);
     if (status == SL_OK && found && colon)
         status = sl_parse_int("device index", colon + 1, 0, MAX_INDEX, &number);

@@ -301,7 +301,7 @@ static size_t plain_scratch(const sl_cpu *cpu, const sl_kernel_call *call)
     return kernel ? scratch_of(cpu, kernel, &packed) : sl_reference_scratch(call);
 }
 
-static sl_status cpu_scratch(sl_device *device, const sl_kernel_call *call, size_t *bytes)
+static size_t scratch_of_call(sl_device *device, const sl_kernel_call *call)
 {
     sl_cpu cpu = cpu_of(device);
     sl_fused_part parts[SL_FUSED_PARTS];
@@ -310,18 +310,44 @@ static sl_status cpu_scratch(sl_device *device, const sl_kernel_call *call, size
         size_t part = plain_scratch(&cpu, &parts[i].call);
         most = part > most ? part : most;
     }
-    *bytes = most;
-    return SL_OK;
+    return most;
 }
 
 /* A weight that the kernel would have to copy first is not packed beforehand. */
-static size_t cpu_packed_bytes(sl_device *device, const sl_kernel_call *call)
+static size_t packed_bytes_of_call(sl_device *device, const sl_kernel_call *call)
 {
     sl_cpu cpu = cpu_of(device);
     const sl_cpu_kernel *kernel = find(&cpu, call);
     if (!kernel || !kernel->packed_bytes || must_move(kernel, call, sl_call_input(call, 1)))
         return 0;
     return kernel->packed_bytes(call);
+}
+
+/* With the instruction set of this machine; of a processor that is not here with the one that needs most. */
+static size_t most_bytes(sl_device *device, const sl_kernel_call *call,
+                         size_t (*bytes_of)(sl_device *device, const sl_kernel_call *call))
+{
+    size_t most = 0;
+    if (!sl_device_cpu_is_any(device))
+        return bytes_of(device, call);
+    for (int isa = SL_ISA_SCALAR; isa < SL_ISA_COUNT; isa++) {
+        sl_isa_ask_for((sl_isa)isa);
+        size_t bytes = sl_isa_simd() ? bytes_of(device, call) : 0;
+        most = bytes > most ? bytes : most;
+    }
+    sl_isa_ask_for(SL_ISA_COUNT);
+    return most;
+}
+
+static sl_status cpu_scratch(sl_device *device, const sl_kernel_call *call, size_t *bytes)
+{
+    *bytes = most_bytes(device, call, scratch_of_call);
+    return SL_OK;
+}
+
+static size_t cpu_packed_bytes(sl_device *device, const sl_kernel_call *call)
+{
+    return most_bytes(device, call, packed_bytes_of_call);
 }
 
 static sl_status cpu_pack(sl_stream *stream, const sl_kernel_call *call, void *to)

@@ -2,6 +2,7 @@
 #include "kernel/cpu/gemm.h"
 
 #include "kernel/cpu/blas.h"
+#include "kernel/cpu/isa.h"
 
 #include <limits.h>
 #include <string.h>
@@ -45,7 +46,7 @@ static bool fits_blas(const sl_gemm *g, blas_call *call)
 static bool goes_to_blas(const sl_gemm *g)
 {
     blas_call call;
-    return sl_blas_sgemm() && fits_blas(g, &call);
+    return !sl_isa_is_asked_for() && sl_blas_sgemm() && fits_blas(g, &call);
 }
 
 /* The bias is written first and the product added to it, which costs BLAS no more than clearing C would. */

@@ -20,6 +20,7 @@ static const sl_simd *const tables[SL_ISA_COUNT] = {
 
 static atomic_int chosen = -1; /* -1: not looked yet */
 static _Atomic(const sl_tile *) emulated_amx;
+static _Thread_local sl_isa asked = SL_ISA_COUNT;
 
 const char *sl_isa_name(sl_isa isa)
 {
@@ -76,8 +77,20 @@ static sl_isa choose(void)
     return best;
 }
 
+void sl_isa_ask_for(sl_isa isa)
+{
+    asked = isa;
+}
+
+bool sl_isa_is_asked_for(void)
+{
+    return asked != SL_ISA_COUNT;
+}
+
 sl_isa sl_isa_get(void)
 {
+    if (sl_isa_is_asked_for())
+        return asked;
     int isa = atomic_load_explicit(&chosen, memory_order_relaxed);
     if (isa < 0) {
         isa = (int)choose();
@@ -109,6 +122,8 @@ const sl_tile *sl_isa_tile(bool bf16)
 {
 #if defined(__x86_64__)
     sl_isa isa = sl_isa_get();
+    if (bf16 && sl_isa_is_asked_for() && isa >= SL_ISA_AVX512_BF16)
+        return isa == SL_ISA_AMX ? &sl_tile_amx : &sl_tile_dot;
     if (bf16 && isa == SL_ISA_AMX)
         return sl_tile_amx_works() ? &sl_tile_amx : atomic_load(&emulated_amx);
     if (bf16 && isa == SL_ISA_AVX512_BF16 && (__builtin_cpu_is("amd") || sl_isa_best() == SL_ISA_AMX))

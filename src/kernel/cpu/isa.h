@@ -27,6 +27,11 @@ void sl_isa_emulate_amx(const sl_tile *tile);
 /* For tests: use another from now on; false if the machine cannot. Not while kernels run. */
 bool sl_isa_set(sl_isa isa);
 
+/* From now on what this thread asks for is as with this one, whether the machine has it or not, so that sizes can be
+ * asked for; SL_ISA_COUNT: as it was. Nothing may run meanwhile. */
+void sl_isa_ask_for(sl_isa isa);
+bool sl_isa_is_asked_for(void);
+
 /* The loops of the one in use; NULL for REFERENCE. */
 const sl_simd *sl_isa_simd(void);
 /* The tile for products of two operands, which may both be bf16; not for REFERENCE. */
