@@ -3,6 +3,7 @@
 #include "plan/player.h"
 #include "plan/result.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Steps that the search plays in a second, about. */
@@ -15,6 +16,42 @@ void sl_run_rounds(sl_placer *placer, double bound, sl_order *best)
                                   .overshoot = (n & 4) != 0, .skip_ahead = (n & 2) == 0, .fill_always = (n & 1) == 0 });
         sl_order_keep_better(placer, "rounds", best);
     }
+}
+
+/* How many more F may be ahead of I for each stage that follows: as many as the tightest rank has room for. A microbatch
+ * is longer in flight the more stages follow, so microbatches that enter at even distances are held in proportion. */
+static double even_step(const sl_instance *instance)
+{
+    double step = INFINITY;
+    for (int rank = 0; rank < instance->ranks; rank++) {
+        double one = 0, more = 0;
+        for (int chunk = 0; chunk < instance->chunks; chunk++) {
+            const int stage = sl_instance_stage(instance, rank, chunk);
+            one += instance->load[stage].hold;
+            more += instance->load[stage].hold * (instance->stages - 1 - stage) / instance->chunks;
+        }
+        if (more > 0)
+            step = fmin(step, (instance->limit - one) / more);
+    }
+    return step;
+}
+
+/* Little memory does not let the first ranks run F until it is full: all would wait for the first I. */
+static sl_status run_even(sl_placer *placer, sl_order *best)
+{
+    sl_status status = SL_OK;
+    double step = even_step(placer->instance);
+    if (!(step > 0 && step < 1))
+        return SL_OK;
+    const sl_greedy_choice choice = {
+        .fill_first = 1, .fill_last = 1, .ahead = 1, .ahead_step = step, .deep_first = true
+    };
+    placer->stop = best->value;
+    SL_TRY(sl_greedy_run(placer, &choice));
+    sl_order_keep_better(placer, "greedy", best);
+done:
+    placer->stop = INFINITY;
+    return status;
 }
 
 /* Every choice once; those that are best most often come first. */
@@ -126,6 +163,8 @@ sl_status sl_find_order(const sl_instance *instance, const sl_plan_bound *bounds
     SL_TRY(sl_placer_create(instance, &placer));
     if (instance->chunks == 1)
         sl_run_rounds(&placer, bound, best);
+    if (best->value > bound * (1 + 1e-12))
+        SL_TRY(run_even(&placer, best));
     if (best->value > bound * (1 + 1e-12))
         SL_TRY(run_greedy(&placer, bound, effort / 20, best));
     bool worth_it = effort > 20 * best->length * instance->ranks; /* some orders at least */
