@@ -51,7 +51,8 @@ static tune_cost cost_of(const sl_stage_program *program, const sl_cluster *clus
                        .kept = (double)info->kept_bytes,
                        .scratch = scratch,
                        .params = (double)info->param_bytes,
-                       .grads = (double)info->grad_bytes };
+                       .grads = (double)info->grad_bytes,
+                       .kernels = info->instruction_count[SL_PHASE_F] + info->instruction_count[SL_PHASE_B] };
     for (int i = 0; i < info->param_count; i++) {
         int64_t count = 1;
         for (int d = 0; d < info->params[i].shape.rank; d++)
@@ -81,7 +82,7 @@ sl_status sl_tune_count_costs(const tune_model *model, const sl_cluster *cluster
     sl_stage_program *program = NULL;
     const sl_device_options options = { .threads = (int)model->config->parallel.threads };
     sl_model_shape shape;
-    SL_TRY(sl_plan_shape(model->plan, costs->rows, &shape));
+    SL_TRY(sl_tune_shape(model->plan, costs->rows, &shape));
     SL_TRY(sl_device_open(model->plan->device, &options, &device));
     SL_TRY(sl_model_build(&model->plan->graph_model, SL_MODE_TRAIN, &shape, &graph));
     SL_TRY(SL_ARENA_ARRAY(model->arena, costs->kinds, model->kind_count));

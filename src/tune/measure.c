@@ -366,7 +366,7 @@ static sl_status build_chain(const tune_model *model, const tune_costs *costs, s
     sl_graph *graph = NULL;
     int *seen = NULL;
     sl_model_shape shape;
-    SL_TRY(sl_plan_shape(model->plan, costs->rows, &shape));
+    SL_TRY(sl_tune_shape(model->plan, costs->rows, &shape));
     SL_TRY(SL_NEW_ARRAY(seen, model->kind_count));
     SL_TRY(SL_NEW_ARRAY(all->programs, model->unit_count));
     SL_TRY(SL_NEW_ARRAY(all->kinds, model->unit_count));
@@ -406,7 +406,7 @@ sl_status sl_tune_measure_costs(const tune_model *model, int ranks, int cores, t
     chain all = { .kind_count = model->kind_count,
                   .packs = costs->packs,
                   .threads = (int)model->config->parallel.threads,
-                  .device = model->plan->device,
+                  .device = model->here,
                   .gate = PTHREAD_MUTEX_INITIALIZER };
     SL_TRY(sl_device_open(all.device, &(sl_device_options){ .threads = all.threads }, &device));
     SL_TRY(build_chain(model, costs, device, &all));

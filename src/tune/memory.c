@@ -5,8 +5,9 @@
 
 #include <math.h>
 
-double sl_tune_snapshot_memory(const tune_setting *setting, const tune_stages *stages, const tune_candidate *candidate,
-                               int rank)
+/* The copy that a checkpoint is written from. */
+static double snapshot_memory(const tune_setting *setting, const tune_stages *stages, const tune_candidate *candidate,
+                              int rank)
 {
     double bytes = 0;
     for (int chunk = 0; chunk < candidate->chunks; chunk++) {
@@ -19,25 +20,27 @@ double sl_tune_snapshot_memory(const tune_setting *setting, const tune_stages *s
 double sl_tune_fixed_memory(const tune_setting *setting, const tune_stages *stages, const tune_candidate *candidate,
                             int rank)
 {
-    double params = 0, grads = 0, elements = 0, scratch = 0, most_params = 0, most_grads = 0, dp = candidate->dp;
+    double params = 0, grads = 0, elements = 0, kernels = 0, scratch = 0, most_params = 0, most_grads = 0,
+           dp = candidate->dp;
     bool full = candidate->shard == SL_SHARD_FULL, shares = candidate->shard != SL_SHARD_NONE;
     for (int chunk = 0; chunk < candidate->chunks; chunk++) {
         int s = sl_placement_stage(candidate->placement, candidate->pp, rank, chunk);
         params += stages->params[s];
         grads += stages->grads[s];
         elements += stages->elements[s];
+        kernels += stages->kernels[s] * (double)candidate->microbatches;
         scratch = fmax(scratch, stages->scratch[s]);
         most_params = fmax(most_params, stages->params[s]);
         most_grads = fmax(most_grads, stages->grads[s]);
     }
     double state = elements * setting->state_bytes / (shares ? dp : 1);
-    double snapshot = setting->own_memory ? 0 : sl_tune_snapshot_memory(setting, stages, candidate, rank);
+    double snapshot = setting->own_memory ? 0 : snapshot_memory(setting, stages, candidate, rank);
     double parts = full ? (params + grads) / dp : 0;
     if (full && candidate->unsharded > 0)
         params = fmin(params, candidate->unsharded * most_params);
     if (full && candidate->summed > 0)
         grads = fmin(grads, candidate->summed * most_grads);
-    return params + grads + parts + state + scratch + snapshot;
+    return params + grads + parts + state + scratch + snapshot + setting->context + kernels * setting->launch;
 }
 
 /* Stages of a rank whose gradients are there at once: those whose backward has begun and not ended, and one that is being

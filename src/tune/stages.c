@@ -99,6 +99,7 @@ static void add_unit(tune_stages *stages, int stage, const tune_cost *cost)
     stages->params[stage] += cost->params;
     stages->grads[stage] += cost->grads;
     stages->elements[stage] += cost->elements;
+    stages->kernels[stage] += cost->kernels;
     stages->scratch[stage] = fmax(stages->scratch[stage], cost->scratch);
 }
 
@@ -153,12 +154,13 @@ sl_status sl_tune_make_stages(sl_tune *tune, const tune_candidate *candidate, co
     made.waking = tune->setting.machine.waking;
     SL_TRY(SL_NEW_ARRAY(made.cuts, made.count));
     SL_TRY(SL_NEW_ARRAY(made.costs, made.count));
-    SL_TRY(SL_NEW_ARRAY(made.hops, (int64_t)6 * made.count));
+    SL_TRY(SL_NEW_ARRAY(made.hops, (int64_t)7 * made.count));
     made.kept = made.hops + made.count;
     made.scratch = made.kept + made.count;
     made.params = made.scratch + made.count;
     made.grads = made.params + made.count;
     made.elements = made.grads + made.count;
+    made.kernels = made.elements + made.count;
     if (cuts)
         memcpy(made.cuts, cuts, (size_t)(made.count - 1) * sizeof *cuts);
     else

@@ -10,6 +10,10 @@
 /* At which all costs are measured, and more of them for those of the best configurations. */
 enum { MOMENTS = 3, MORE_MOMENTS = 2 };
 
+/* Devices by their description, whose kernels need the same memory wherever the plan is made. A cluster's file does not
+ * name a model: its rates are its own, and its kernels are taken to be those of this one. */
+static const char GPU[] = "h200", PROCESSOR[] = "any-cpu";
+
 static const char *const shard_names[] = {
     [SL_SHARD_NONE] = "none", [SL_SHARD_OPTIMIZER] = "optimizer", [SL_SHARD_FULL] = "full"
 };
@@ -73,6 +77,7 @@ static sl_status choose_devices(sl_tune *tune, const sl_tune_options *options)
         tune->cluster = *options->cluster;
     else
         SL_TRY(sl_cluster_measure(given, tune->ranks, &tune->cluster));
+    tune->device = !tune->cluster.processors ? GPU : options->cluster ? PROCESSOR : "cpu";
     if (!options->cluster)
         SL_TRY(sl_launch_count_shared(tune->ranks, (int)given->parallel.threads, &tune->setting.bound_cores));
 done:
@@ -81,8 +86,10 @@ done:
 }
 
 /* What one element of a parameter costs the optimizer, and what tied ends exchange. */
-static void set_rates(sl_tune *tune)
+static sl_status set_rates(sl_tune *tune)
 {
+    sl_status status = SL_OK;
+    sl_device *device = NULL;
     const sl_optim_options optim = sl_plan_optim_options(tune->config);
     enum { MANY = 1 << 20 };
     sl_dtype dtype = (sl_dtype)tune->config->precision.dtype, grad = (sl_dtype)tune->config->precision.grad;
@@ -94,6 +101,9 @@ static void set_rates(sl_tune *tune)
                                     .update_seconds = moved / tune->cluster.bytes_per_s,
                                     .bound_cores = tune->setting.bound_cores,
                                     .own_memory = !tune->cluster.processors };
+    SL_TRY(sl_device_open(tune->device, NULL, &device));
+    tune->setting.context = (double)sl_device_get_memory(device).context;
+    tune->setting.launch = (double)sl_device_get_memory(device).launch;
     int place = tune->plan->tied ? sl_param_list_find(tune->plan->params, tune->plan->embedding) : -1;
     if (place >= 0) {
         const sl_param_info *param = sl_param_list_at(tune->plan->params, place);
@@ -101,6 +111,9 @@ static void set_rates(sl_tune *tune)
         tune->setting.tied_bytes = (double)sl_meta_bytes(&meta);
         tune->setting.tied_elements = (double)sl_meta_count(&meta);
     }
+done:
+    sl_device_close(device);
+    return status;
 }
 
 sl_status sl_tune_measure_ranks(sl_tune *tune)
@@ -147,9 +160,9 @@ sl_status sl_tune_create(const sl_tune_options *options, sl_tune **out)
     SL_TRY(choose_devices(tune, options));
     SL_TRY(load_config(tune, NULL, &tune->config));
     SL_TRY(load_config(tune, "batch.size=1", &tune->sample));
-    SL_TRY(sl_plan_create_shape(tune->sample, NULL, NULL, &tune->plan));
+    SL_TRY(sl_plan_create_shape(tune->sample, tune->device, NULL, &tune->plan));
     SL_TRY(sl_tune_read_model(tune->plan, tune->arena, &tune->model));
-    set_rates(tune);
+    SL_TRY(set_rates(tune));
     tune->here = tune->measure && !options->cluster;
     SL_TRY(sl_tune_measure_ranks(tune));
     SL_TRY(sl_tune_enumerate(tune, &candidates, &count));

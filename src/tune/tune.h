@@ -22,6 +22,7 @@ enum { TUNE_RECOMPUTE_LIMIT = 6 };
 typedef struct tune_model {
     const sl_train_config *config;
     const sl_train_plan *plan; /* of the configuration on one rank: model and names */
+    const char *here;          /* device on which layers are measured */
     sl_arena *arena;
     tune_unit *units;
     int unit_count, kind_count, node_count;
@@ -31,6 +32,8 @@ typedef struct tune_model {
     int recompute_count;
 } tune_model;
 
+/* What the model is built for with so many rows a microbatch. */
+SL_MUST_CHECK sl_status sl_tune_shape(const sl_train_plan *plan, int64_t rows, sl_model_shape *out);
 SL_MUST_CHECK sl_status sl_tune_read_model(const sl_train_plan *plan, sl_arena *arena, tune_model *out);
 
 /* ---- Moments (moments.c) ---------------------------------------------------------------------- */
@@ -56,6 +59,7 @@ typedef struct tune_cost {
     double until_i, until_w; /* bytes held from F to the end of I, and to the end of W */
     double kept;             /* bytes held from I to the end of W, if these run apart */
     double scratch, params, grads;
+    double kernels;  /* that a microbatch launches */
     double elements; /* of the parameters */
     double input;    /* bytes that come from the unit before */
 } tune_cost;
@@ -136,7 +140,7 @@ typedef struct tune_stages {
     int *cuts;            /* first unit of stages 1, 2, .. */
     sl_stage_cost *costs; /* activation in bytes */
     double *hops;         /* seconds from stage s to s + 1 */
-    double *kept, *scratch, *params, *grads, *elements;
+    double *kept, *scratch, *params, *grads, *elements, *kernels;
     double crowded; /* of the costs */
     double waking;  /* of the machine */
 } tune_stages;
@@ -161,6 +165,7 @@ typedef struct tune_setting {
     double tied_bytes, tied_elements;
     int bound_cores; /* ranks are bound to so many, which are fewer, by sl_launch_count_shared; 0: they are not */
     bool own_memory; /* devices have memory of their own: what checkpoints copy lies in the machine's */
+    double context, launch; /* bytes that a GPU's driver takes, and for each kernel of a step */
 } tune_setting;
 SL_MUST_CHECK sl_status sl_tune_time(const tune_setting *setting, const tune_stages *stages,
                                      const sl_schedule *schedule, tune_candidate *candidate);
@@ -174,9 +179,6 @@ double sl_tune_bound(const tune_setting *setting, const tune_stages *stages, con
 /* Bytes that a rank of the candidate needs before any activation; an estimate. */
 double sl_tune_fixed_memory(const tune_setting *setting, const tune_stages *stages, const tune_candidate *candidate,
                             int rank);
-/* Of them, the copy that a checkpoint is written from. */
-double sl_tune_snapshot_memory(const tune_setting *setting, const tune_stages *stages, const tune_candidate *candidate,
-                               int rank);
 /* The fullest rank and its memory with the schedule that was run in time; an estimate. If replicas share everything, as
  * many stages are gathered at once as fit, unless the candidate says how many. */
 SL_MUST_CHECK sl_status sl_tune_find_memory(const tune_setting *setting, const tune_stages *stages,
@@ -218,7 +220,8 @@ typedef struct tune_entry {
 
 struct sl_tune {
     sl_arena *arena;
-    const char *path; /* of the configuration, or NULL */
+    const char *device; /* that memory is counted for, as sl_device_open takes it */
+    const char *path;   /* of the configuration, or NULL */
     const char **overrides;
     int override_count;
     sl_train_config *config, *sample; /* as given, and for one row on one rank */

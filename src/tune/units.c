@@ -152,13 +152,22 @@ done:
     return status;
 }
 
+/* Linears of one input are products of their own: only without replicas would a GPU join them. */
+sl_status sl_tune_shape(const sl_train_plan *plan, int64_t rows, sl_model_shape *out)
+{
+    sl_status status = sl_plan_shape(plan, rows, out);
+    if (status == SL_OK)
+        out->joined = false;
+    return status;
+}
+
 sl_status sl_tune_read_model(const sl_train_plan *plan, sl_arena *arena, tune_model *out)
 {
     sl_status status = SL_OK;
     sl_graph *graph = NULL;
-    tune_model model = { .config = plan->config, .plan = plan, .arena = arena };
+    tune_model model = { .config = plan->config, .plan = plan, .here = "cpu", .arena = arena };
     sl_model_shape shape;
-    SL_TRY(sl_plan_shape(plan, 1, &shape));
+    SL_TRY(sl_tune_shape(plan, 1, &shape));
     SL_TRY(sl_model_build(&plan->graph_model, SL_MODE_TRAIN, &shape, &graph));
     SL_TRY(find_units(graph, &model));
     SL_TRY(find_kinds(graph, &model));

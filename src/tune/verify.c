@@ -16,8 +16,8 @@ enum { SEARCHES = 4 };
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
 /* The memory of the fullest rank as the pure compile has it. */
-static sl_status compile_memory(const sl_tune *tune, const tune_stages *stages, tune_candidate *candidate,
-                                const char *const *lines, int line_count, const sl_schedule *schedule)
+static sl_status compile_memory(const sl_tune *tune, tune_candidate *candidate, const char *const *lines,
+                                int line_count, const sl_schedule *schedule)
 {
     sl_status status = SL_OK;
     sl_train_config *config = NULL;
@@ -25,22 +25,20 @@ static sl_status compile_memory(const sl_tune *tune, const tune_stages *stages, 
     const char **all = NULL;
     char limit[48], number[32];
     int count = tune->override_count;
-    double beside = 0; /* what train counts though it is not in the devices' memory */
-    for (int r = 0; r < candidate->pp && tune->setting.own_memory; r++)
-        beside = fmax(beside, sl_tune_snapshot_memory(&tune->setting, stages, candidate, r));
-    SL_TRY(SL_NEW_ARRAY(all, count + line_count + 1));
+    SL_TRY(SL_NEW_ARRAY(all, count + line_count + 2));
     memcpy(all, tune->overrides, (size_t)count * sizeof *all);
     memcpy(all + count, lines, (size_t)line_count * sizeof *all);
     snprintf(limit, sizeof limit, "parallel.memory_gb=%s",
-             sl_double_text((tune->cluster.memory + beside) / 1e9, number, sizeof number));
+             sl_double_text(tune->cluster.memory / 1e9, number, sizeof number));
     all[count + line_count] = limit;
-    SL_TRY(sl_train_config_load(tune->path, all, count + line_count + 1, &config));
-    SL_TRY(sl_plan_create_shape(config, NULL, schedule, &plan));
+    all[count + line_count + 1] = "parallel.offload=none"; /* the time would not count it */
+    SL_TRY(sl_train_config_load(tune->path, all, count + line_count + 2, &config));
+    SL_TRY(sl_plan_create_shape(config, tune->device, schedule, &plan));
     candidate->unsharded = plan->unsharded;
     candidate->memory = 0;
     for (int r = 0; r < candidate->pp; r++) {
         sl_plan_memory memory = sl_train_plan_memory(plan, r * candidate->dp);
-        double total = (double)memory.total - (tune->setting.own_memory ? (double)memory.checkpoint : 0);
+        double total = (double)(tune->setting.own_memory ? memory.device : memory.total);
         if (total > candidate->memory) {
             candidate->memory = total;
             candidate->fullest = r;
@@ -78,7 +76,7 @@ static sl_status take_schedule(sl_tune *tune, const tune_stages *stages, sl_sche
     tune_candidate compiled = entry->candidate;
     entry->candidate.unsharded = 0;                                      /* as many as fit */
     SL_TRY(sl_tune_entry_overrides(tune, entry, "1F1B", lines, &count)); /* the schedule itself is given */
-    status = compile_memory(tune, stages, &compiled, lines, count, schedule);
+    status = compile_memory(tune, &compiled, lines, count, schedule);
     *fits = status == SL_OK && compiled.memory <= tune->cluster.memory;
     if (status == SL_ERR_ARGUMENT || status == SL_ERR_SCHEDULE || status == SL_ERR_UNSUPPORTED)
         status = SL_OK; /* train refuses it */

@@ -40,7 +40,8 @@ static tune_candidate time_of_bound(const sl_cluster *cluster, int bound_cores, 
                                  .scratch = zeros,
                                  .params = bytes,
                                  .grads = bytes,
-                                 .elements = elements };
+                                 .elements = elements,
+                                 .kernels = zeros };
     const tune_setting setting = {
         .cluster = cluster,
         .update_seconds = 0.001,

@@ -225,8 +225,9 @@ static const sl_cluster two_machines = { .machines = 2,
                                          .inside = { 1e-6, 1e10 },
                                          .between = { 1e-5, 1e9 } };
 
-/* What train makes of the plan's file: the memory of its fullest rank. */
-static double memory_of_file(const char *path, const sl_tune_choice *choice)
+/* What train makes of the plan's file: the memory of its fullest rank. Checkpoints are copied to the machines' memory,
+ * which is not that of a GPU. */
+static double memory_of_file(const char *path, const char *device, const sl_tune_choice *choice)
 {
     sl_train_config *config = NULL;
     sl_train_plan *plan = NULL;
@@ -234,16 +235,17 @@ static double memory_of_file(const char *path, const sl_tune_choice *choice)
     snprintf(line, sizeof line, "run.plan=%s", path);
     base[BASE] = line;
     if (sl_train_config_load(NULL, base, BASE + 1, &config) != SL_OK ||
-        sl_train_plan_create(config, NULL, &plan) != SL_OK)
+        sl_train_plan_create(config, device, &plan) != SL_OK)
         fail_msg("%s", sl_error_message());
     assert_int_equal(config->parallel.pp, choice->pp);
     assert_int_equal(config->parallel.dp, choice->dp);
     assert_int_equal(config->batch.microbatches, choice->microbatches);
     assert_int_equal(sl_train_plan_stages(plan), choice->pp * choice->stages_per_rank);
     double most = 0;
-    for (int r = 0; r < choice->pp; r++) { /* checkpoints are copied to the machines' memory, not to the devices' */
+    for (int r = 0; r < choice->pp; r++) {
         sl_plan_memory memory = sl_train_plan_memory(plan, r * choice->dp);
-        most = fmax(most, (double)(memory.total - memory.checkpoint));
+        assert_true(memory.checkpoint > 0);
+        most = fmax(most, (double)(memory.device > 0 ? memory.device : memory.total));
     }
     sl_train_plan_destroy(plan);
     sl_train_config_destroy(config);
@@ -272,7 +274,7 @@ static void every_choice_is_a_file_that_train_takes_and_has_the_memory_it_names(
         before = choice.seconds;
         searched = searched || strcmp(choice.schedule, "found") == 0;
         assert_int_equal(sl_tune_save(tune, i, scratch_path("plan.yaml")), SL_OK);
-        assert_true(memory_of_file(scratch_path("plan.yaml"), &choice) == choice.memory);
+        assert_true(memory_of_file(scratch_path("plan.yaml"), "h200", &choice) == choice.memory);
     }
     assert_true(searched); /* a schedule in a file beside the plan was among them */
     sl_tune_destroy(tune);
@@ -306,7 +308,6 @@ static void a_cluster_of_processors_counts_the_copy_for_checkpoints(void **state
 {
     (void)state;
     sl_tune *tune = NULL;
-    double memory[2];
     write_text();
     for (int processors = 0; processors < 2; processors++) {
         sl_cluster cluster = two_machines;
@@ -321,10 +322,12 @@ static void a_cluster_of_processors_counts_the_copy_for_checkpoints(void **state
             .overrides = base, .override_count = BASE, .cluster = &cluster, .top = 1, .budget_seconds = 0.01
         };
         assert_int_equal(sl_tune_create(&options, &tune), SL_OK);
-        memory[processors] = sl_tune_get(tune, 0).memory;
+        sl_tune_choice choice = sl_tune_get(tune, 0);
+        assert_int_equal(sl_tune_save(tune, 0, scratch_path("plan.yaml")), SL_OK);
+        assert_true(memory_of_file(scratch_path("plan.yaml"), processors ? "any-cpu" : "h200", &choice) ==
+                    choice.memory);
         sl_tune_destroy(tune);
     }
-    assert_true(memory[1] > memory[0]);
 }
 
 static void little_memory_is_kept_and_too_little_says_what_would_do(void **state)
@@ -333,6 +336,7 @@ static void little_memory_is_kept_and_too_little_says_what_would_do(void **state
     sl_tune *tune = NULL;
     write_text();
     sl_cluster cluster = two_machines;
+    cluster.processors = true; /* no driver takes more than the model */
     sl_tune_options options = {
         .overrides = base, .override_count = BASE, .cluster = &cluster, .top = 3, .budget_seconds = 0.01
     };
@@ -386,11 +390,11 @@ static void failures_while_measuring_leave_the_costs_as_they_were(void **state)
     assert_int_equal(sl_tune_create(&options, &tune), SL_OK);
     assert_int_equal(sl_tune_count_costs(&tune->model, &tune->cluster, &costs), SL_OK);
     const tune_cost before = costs.kinds[0];
-    char *device = tune->plan->device, nowhere[] = "nowhere";
-    tune->plan->device = nowhere;
+    const char *device = tune->model.here;
+    tune->model.here = "nowhere";
     assert_int_not_equal(sl_tune_measure_costs(&tune->model, 2, 2, &costs), SL_OK);
     assert_non_null(strstr(sl_error_message(), "nowhere"));
-    tune->plan->device = device;
+    tune->model.here = device;
     for (int64_t n = 0;; n += 1 + n / 8) {
         sl_alloc_fail_after(n);
         sl_status status = sl_tune_measure_costs(&tune->model, 2, 2, &costs);
