@@ -47,50 +47,77 @@ static void add_up(const double *values, int units, double *before)
         before[u + 1] = before[u] + (values ? values[u] : 0);
 }
 
-/* Of all cuts with that maximum those in which stages fit into their memory, or miss it by least; of these the one with
- * the least sum of squares of seconds. least[k * (units + 1) + u] is that of the first u units in k + 1 stages. */
-sl_status sl_tune_cut(const tune_cut_costs *costs, int units, int stages, int *cuts)
+/* What all cuts have in common. */
+typedef struct cutter {
+    const tune_cut_costs *costs;
+    int units, stages;
+    double limit;                   /* seconds of a stage */
+    double *seconds, *fixed, *held; /* (units + 1) sums over the units before each */
+    double *best;                   /* (stages, units + 1) of the first u units in k + 1 stages */
+    int *from;                      /* the same: where the last of them begins */
+} cutter;
+
+static double bytes_of(const cutter *self, int stage, int first, int end)
 {
-    sl_status status = SL_OK;
-    static const double TOO_LARGE = 1e6; /* a stage that does not fit is worse than any that is uneven */
-    double *least = NULL, *before = NULL;
-    int *from = NULL, row = units + 1;
-    if (stages > units)
-        return sl_fail(SL_ERR_ARGUMENT, "the model has %d parts between which it can be cut, not %d", units, stages);
-    double limit = least_maximum(costs->seconds, units, stages) * (1 + 1e-9);
-    SL_TRY(SL_NEW_ARRAY(least, (int64_t)stages * row));
-    SL_TRY(SL_NEW_ARRAY(from, (int64_t)stages * row));
-    SL_TRY(SL_NEW_ARRAY(before, (int64_t)3 * row));
-    double *fixed = before + row, *held = fixed + row;
-    add_up(costs->seconds, units, before);
-    add_up(costs->fixed, units, fixed);
-    add_up(costs->held, units, held);
-    for (int k = 0; k < stages; k++) {
-        for (int u = 0; u <= units; u++) {
-            double *best = &least[k * row + u];
+    if (!self->costs->in_flight)
+        return 0;
+    return self->fixed[end] - self->fixed[first] +
+           self->costs->in_flight[stage] * (self->held[end] - self->held[first]);
+}
+
+typedef enum cut_goal { CUT_LEAST_BYTES, CUT_MOST_EVEN } cut_goal;
+
+/* The least that any cut reaches: of the bytes of its fullest stage; or of the sum of squares of seconds, if no stage has
+ * more than so many bytes. */
+static double find_best(cutter *self, cut_goal goal, double most_bytes)
+{
+    int row = self->units + 1;
+    for (int k = 0; k < self->stages; k++) {
+        for (int u = 0; u <= self->units; u++) {
+            double *best = &self->best[k * row + u];
             *best = INFINITY;
             for (int v = u - 1; v >= k; v--) {
-                double own = before[u] - before[v], share = limit > 0 ? own / limit : 0, over = 0;
-                if (own > limit)
+                double own = self->seconds[u] - self->seconds[v], bytes = bytes_of(self, k, v, u);
+                double share = self->limit > 0 ? own / self->limit : 0;
+                double before = k > 0 ? self->best[(k - 1) * row + v] : v == 0 ? 0 : INFINITY;
+                double whole = goal == CUT_LEAST_BYTES ? fmax(before, bytes) : before + share * share;
+                if (own > self->limit)
                     break;
-                if (costs->memory > 0)
-                    over = (fixed[u] - fixed[v] + costs->in_flight[k] * (held[u] - held[v])) / costs->memory - 1;
-                double sum = share * share + TOO_LARGE * fmax(0, over) +
-                             (k > 0    ? least[(k - 1) * row + v]
-                              : v == 0 ? 0
-                                       : INFINITY);
-                if (sum < *best) {
-                    *best = sum;
-                    from[k * row + u] = v;
+                if (bytes <= most_bytes && whole < *best) {
+                    *best = whole;
+                    self->from[k * row + u] = v;
                 }
             }
         }
     }
+    return self->best[self->stages * row - 1];
+}
+
+sl_status sl_tune_cut(const tune_cut_costs *costs, int units, int stages, int *cuts)
+{
+    sl_status status = SL_OK;
+    cutter self = { .costs = costs, .units = units, .stages = stages };
+    int row = units + 1;
+    double most_bytes = INFINITY;
+    if (stages > units)
+        return sl_fail(SL_ERR_ARGUMENT, "the model has %d parts between which it can be cut, not %d", units, stages);
+    self.limit = least_maximum(costs->seconds, units, stages) * (1 + 1e-9);
+    SL_TRY(SL_NEW_ARRAY(self.best, (int64_t)stages * row));
+    SL_TRY(SL_NEW_ARRAY(self.from, (int64_t)stages * row));
+    SL_TRY(SL_NEW_ARRAY(self.seconds, (int64_t)3 * row));
+    self.fixed = self.seconds + row;
+    self.held = self.fixed + row;
+    add_up(costs->seconds, units, self.seconds);
+    add_up(costs->fixed, units, self.fixed);
+    add_up(costs->held, units, self.held);
+    if (costs->in_flight)
+        most_bytes = find_best(&self, CUT_LEAST_BYTES, INFINITY) * (1 + 1e-9);
+    (void)find_best(&self, CUT_MOST_EVEN, most_bytes);
     for (int k = stages - 1, u = units; k > 0; k--)
-        cuts[k - 1] = u = from[k * row + u];
+        cuts[k - 1] = u = self.from[k * row + u];
 done:
-    sl_free(before);
-    sl_free(from);
-    sl_free(least);
+    sl_free(self.seconds);
+    sl_free(self.from);
+    sl_free(self.best);
     return status;
 }

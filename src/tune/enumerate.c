@@ -1,4 +1,5 @@
-/* All configurations: layouts in the order of a bound on their time, until none can be better than those found. */
+/* The search: layouts in the order of a bound on their time, and their schedules in that of their time, until nothing that
+ * is left can be better than the best that fits. */
 #include "tune/tune.h"
 
 #include "base/alloc.h"
@@ -14,7 +15,7 @@ enum {
     FULL = 6 /* microbatches a rank with which a pipeline is full */
 };
 
-static const double SAME = 1e-3; /* times that differ by less count as equal: the one with less memory is better */
+static const double NEAR = 1.02; /* so near to the bound another order gains little */
 
 typedef struct candidate_list {
     tune_candidate *items;
@@ -36,7 +37,7 @@ static int compare(double x, double y)
 }
 
 /* An order of its own for equal times, so that the choice does not depend on how sorting works. */
-static int by_choice(const tune_candidate *x, const tune_candidate *y)
+int sl_tune_by_choice(const tune_candidate *x, const tune_candidate *y)
 {
     const double own[] = { x->pp, x->chunks, x->placement, (double)x->microbatches, x->recompute, x->shard };
     const double other[] = { y->pp, y->chunks, y->placement, (double)y->microbatches, y->recompute, y->shard };
@@ -50,14 +51,14 @@ static int by_bound(const void *a, const void *b)
 {
     const tune_candidate *x = a, *y = b;
     int order = compare(x->bound, y->bound);
-    return order ? order : by_choice(x, y);
+    return order ? order : sl_tune_by_choice(x, y);
 }
 
 int sl_tune_by_seconds(const void *a, const void *b)
 {
     const tune_candidate *x = a, *y = b;
     int order = compare(x->seconds, y->seconds);
-    return order ? order : by_choice(x, y);
+    return order ? order : sl_tune_by_choice(x, y);
 }
 
 /* The least that the fullest rank can get by with: one microbatch in flight, and replicas that share everything. */
@@ -78,7 +79,13 @@ static double least_memory(const sl_tune *tune, const tune_stages *stages, tune_
 
 /* ---- Layouts --------------------------------------------------------------------------------- */
 
-/* Takes the layout if it can fit. The exact memory is known later: what is a little too large stays. */
+/* The exact memory is known later: what is a little too large by the estimate stays. */
+static double with_tolerance(double memory)
+{
+    return 1.05 * memory;
+}
+
+/* Takes the layout if it can fit. */
 static sl_status add_layout(sl_tune *tune, candidate_list *list, tune_candidate layout)
 {
     sl_status status = SL_OK;
@@ -87,11 +94,11 @@ static sl_status add_layout(sl_tune *tune, candidate_list *list, tune_candidate 
     if ((int64_t)layout.pp * layout.chunks > most || 3 * layout.microbatches * layout.pp * layout.chunks > MOST_ACTIONS)
         return SL_OK;
     SL_TRY(sl_tune_make_stages(tune, &layout, NULL, &stages));
-    layout.bound = sl_tune_bound(&tune->setting, &stages, &layout);
+    layout.bound = sl_tune_bound(&tune->setting, &stages, &layout, with_tolerance(tune->cluster.memory));
     double memory = least_memory(tune, &stages, layout);
     if (tune->least_memory == 0 || memory < tune->least_memory)
         tune->least_memory = memory;
-    if (memory <= 1.05 * tune->cluster.memory)
+    if (memory <= with_tolerance(tune->cluster.memory) && layout.bound < INFINITY)
         SL_TRY(add_candidate(list, &layout));
 done:
     sl_tune_clear_stages(&stages);
@@ -135,8 +142,9 @@ static sl_status list_layouts(sl_tune *tune, candidate_list *list)
         if (tune->ranks % dp != 0 || batch % dp != 0 || tune->ranks / dp > tune->model.unit_count)
             continue;
         any = true;
-        SL_TRY(
-            add_microbatches(tune, list, (tune_candidate){ .pp = tune->ranks / dp, .dp = dp, .room = 1 }, batch / dp));
+        SL_TRY(add_microbatches(tune, list,
+                                (tune_candidate){ .pp = tune->ranks / dp, .dp = dp, .target = tune->cluster.memory },
+                                batch / dp));
     }
     if (!any)
         SL_TRY(
@@ -150,22 +158,17 @@ done:
 
 /* ---- Schedules of a layout ------------------------------------------------------------------- */
 
-/* Times of the layout with the schedule, one for each way to share weights between replicas. A schedule is searched for
- * with the memory that is left if replicas share the optimizer. */
-static sl_status time_schedule(sl_tune *tune, const tune_candidate *layout, const tune_stages *stages, const char *name,
-                               tune_candidate out[SHARDS])
+/* Of a layout with the name of a schedule, a way to share weights and, for a searched schedule, the number of a rank's
+ * stages that are gathered at once: their memory is not there for activations. */
+static sl_status time_schedule(sl_tune *tune, const tune_candidate *choice, const tune_stages *stages,
+                               tune_candidate *out)
 {
     sl_status status = SL_OK;
     sl_schedule *schedule = NULL;
-    tune_candidate lean = *layout;
-    lean.shard = layout->dp > 1 ? SL_SHARD_OPTIMIZER : SL_SHARD_NONE;
-    SL_TRY(sl_tune_make_schedule(tune, &lean, stages, name, 0, &schedule));
-    for (int shard = 0; shard < (layout->dp > 1 ? SHARDS : 1); shard++) {
-        out[shard] = *layout;
-        out[shard].shard = (sl_shard_mode)shard;
-        out[shard].schedule = name;
-        SL_TRY(sl_tune_time(&tune->setting, stages, schedule, &out[shard]));
-    }
+    tune_candidate timed = *choice;
+    SL_TRY(sl_tune_make_schedule(tune, choice, stages, choice->schedule, 0, &schedule));
+    SL_TRY(sl_tune_time(&tune->setting, stages, schedule, &timed));
+    *out = timed;
 done:
     sl_schedule_destroy(schedule);
     return status;
@@ -186,32 +189,50 @@ static void extend(const tune_candidate *few, const tune_candidate *more, int64_
     out->bubble = out->idle / (out->work + out->idle);
 }
 
-/* One schedule: the best of the layout so far stays in best[]. */
-static sl_status try_schedule(sl_tune *tune, const tune_candidate *layout, const tune_stages *stages, const char *name,
-                              tune_candidate best[SHARDS])
+/* Adds the choice with its time if it fits by the estimate. *least: the time of the fastest of this layout. */
+static sl_status try_choice(sl_tune *tune, const tune_candidate *choice, const tune_stages *stages,
+                            candidate_list *found, double *least)
 {
     sl_status status = SL_OK;
-    tune_candidate few[SHARDS], more[SHARDS], sample = *layout;
-    bool many = layout->microbatches > (int64_t)FULL * layout->pp;
+    tune_candidate few, more, sample = *choice;
+    bool many = choice->microbatches > (int64_t)FULL * choice->pp;
     if (many) {
-        sample.microbatches = (int64_t)FULL / 2 * layout->pp;
-        status = time_schedule(tune, &sample, stages, name, few);
-        sample.microbatches = (int64_t)FULL * layout->pp;
+        sample.microbatches = (int64_t)FULL / 2 * choice->pp;
+        status = time_schedule(tune, &sample, stages, &few);
+        sample.microbatches = (int64_t)FULL * choice->pp;
     }
     if (status == SL_OK)
-        status = time_schedule(tune, &sample, stages, name, more);
+        status = time_schedule(tune, &sample, stages, &more);
     if (status == SL_ERR_ARGUMENT || status == SL_ERR_UNSUPPORTED)
         return SL_OK; /* not for this many microbatches, or not into this memory */
     SL_TRY(status);
-    for (int shard = 0; shard < (layout->dp > 1 ? SHARDS : 1); shard++) {
-        tune_candidate candidate = more[shard];
-        if (many)
-            extend(&few[shard], &more[shard], layout->microbatches, &candidate);
-        tune->tried++;
-        bool better = candidate.seconds < best[shard].seconds * (1 - SAME);
-        bool leaner = candidate.seconds < best[shard].seconds * (1 + SAME) && candidate.memory < best[shard].memory;
-        if (candidate.memory <= 1.05 * tune->cluster.memory && (better || leaner))
-            best[shard] = candidate;
+    if (many) {
+        sample = more;
+        extend(&few, &sample, choice->microbatches, &more);
+    }
+    tune->tried++;
+    if (more.memory > with_tolerance(choice->target))
+        return SL_OK;
+    *least = fmin(*least, more.seconds);
+    SL_TRY(add_candidate(found, &more));
+done:
+    return status;
+}
+
+static sl_status try_name(sl_tune *tune, const tune_candidate *layout, const tune_stages *stages, const char *name,
+                          candidate_list *found, double *least)
+{
+    sl_status status = SL_OK;
+    tune_candidate choice = *layout;
+    choice.schedule = name;
+    for (int shard = SL_SHARD_NONE; shard <= (layout->dp > 1 ? SL_SHARD_FULL : SL_SHARD_NONE); shard++) {
+        bool gathers = shard == SL_SHARD_FULL && strcmp(name, "found") == 0;
+        choice.shard = (sl_shard_mode)shard;
+        choice.unsharded = gathers ? layout->chunks : 0; /* 0: as many as fit */
+        do {
+            SL_TRY(try_choice(tune, &choice, stages, found, least));
+            choice.unsharded /= 2;
+        } while (choice.unsharded > 0);
     }
 done:
     return status;
@@ -221,7 +242,7 @@ static sl_status try_layout(sl_tune *tune, const tune_candidate *layout, candida
 {
     sl_status status = SL_OK;
     tune_stages stages = { 0 };
-    tune_candidate best[SHARDS] = { { .seconds = INFINITY }, { .seconds = INFINITY }, { .seconds = INFINITY } };
+    double least = INFINITY;
     SL_TRY(sl_tune_make_stages(tune, layout, NULL, &stages));
     for (int n = 0; sl_generator_name(n); n++) {
         sl_placement placement;
@@ -232,45 +253,120 @@ static sl_status try_layout(sl_tune *tune, const tune_candidate *layout, candida
         SL_TRY(sl_plan_named_placement(name, &placement, &chunks));
         bool suits = chunks == 1 ? layout->chunks == 1 : layout->chunks > 1 && layout->placement == placement;
         if (suits)
-            SL_TRY(try_schedule(tune, layout, &stages, name, best));
+            SL_TRY(try_name(tune, layout, &stages, name, found, &least));
     }
     /* Another order gains little if a named one is near the bound. */
-    double least = fmin(best[0].seconds, fmin(best[1].seconds, best[2].seconds));
-    if (layout->pp > 1 && least > layout->bound * 1.02)
-        SL_TRY(try_schedule(tune, layout, &stages, "found", best));
-    for (int shard = 0; shard < SHARDS; shard++) {
-        if (best[shard].seconds < INFINITY)
-            SL_TRY(add_candidate(found, &best[shard]));
-    }
+    if (layout->pp > 1 && least > layout->bound * NEAR)
+        SL_TRY(try_name(tune, layout, &stages, "found", found, &least));
 done:
     sl_tune_clear_stages(&stages);
     return status;
 }
 
-/* The time that a layout must be able to beat: that of the last of the four-fold top so far. */
-static double threshold(const sl_tune *tune, candidate_list *found)
+/* ---- The search ------------------------------------------------------------------------------ */
+
+/* -1: none is left. */
+static int first_layout(const candidate_list *layouts)
 {
-    int wanted = 4 * tune->top;
-    if (found->count < wanted || tune->spread)
-        return INFINITY;
-    qsort(found->items, (size_t)found->count, sizeof *found->items, sl_tune_by_seconds);
-    return found->items[wanted - 1].seconds;
+    int first = -1;
+    for (int i = 0; i < layouts->count; i++) {
+        if (!layouts->items[i].done && (first < 0 || by_bound(&layouts->items[i], &layouts->items[first]) < 0))
+            first = i;
+    }
+    return first;
 }
 
-sl_status sl_tune_enumerate(sl_tune *tune, tune_candidate **out, int *count)
+static int first_choice(const candidate_list *found)
+{
+    int first = -1;
+    for (int i = 0; i < found->count; i++) {
+        if (!found->items[i].done && (first < 0 || sl_tune_by_seconds(&found->items[i], &found->items[first]) < 0))
+            first = i;
+    }
+    return first;
+}
+
+/* One entry is enough of a layout and a way to share, unless it is slower: searched again to fit, it may be. */
+static bool has_entry(const sl_tune *tune, const tune_candidate *candidate)
+{
+    for (int i = 0; i < tune->entry_count; i++) {
+        const tune_candidate *entry = &tune->entries[i].candidate;
+        if (sl_tune_by_choice(entry, candidate) == 0 && entry->seconds <= candidate->seconds)
+            return true;
+    }
+    return false;
+}
+
+static sl_status search(sl_tune *tune, candidate_list *layouts, candidate_list *found)
+{
+    sl_status status = SL_OK;
+    for (;;) {
+        int l = first_layout(layouts), f = first_choice(found);
+        double bound = l >= 0 ? layouts->items[l].bound : INFINITY,
+               seconds = f >= 0 ? found->items[f].seconds : INFINITY;
+        bool enough = tune->entry_count == tune->kept && tune->entries[0].candidate.seconds <= fmin(bound, seconds);
+        if (enough || (l < 0 && f < 0))
+            return SL_OK;
+        if (l >= 0 && bound <= seconds) {
+            const tune_candidate layout = layouts->items[l];
+            layouts->items[l].done = true;
+            SL_TRY(try_layout(tune, &layout, found));
+        } else {
+            found->items[f].done = true;
+            if (!has_entry(tune, &found->items[f]))
+                SL_TRY(sl_tune_verify(tune, &found->items[f]));
+        }
+    }
+done:
+    return status;
+}
+
+/* Even steps of time from the fastest to the slowest: whether the next entry is to be slower than this candidate, and
+ * there are enough left behind it. */
+static bool is_passed_over(const sl_tune *tune, const candidate_list *list, int i)
+{
+    double first = list->items[0].seconds, last = list->items[list->count - 1].seconds;
+    double step = (last - first) / fmax(1, tune->top - 1);
+    return list->count - i > tune->top - tune->entry_count &&
+           list->items[i].seconds < first + tune->entry_count * step * (1 - 1e-9);
+}
+
+/* The fastest choice of each layout and way to share, in the order of their time. */
+static void keep_fastest(candidate_list *list)
+{
+    int kept = 0;
+    if (list->count > 0)
+        qsort(list->items, (size_t)list->count, sizeof *list->items, sl_tune_by_seconds);
+    for (int i = 0; i < list->count; i++) {
+        bool known = false;
+        for (int k = 0; k < kept && !known; k++)
+            known = sl_tune_by_choice(&list->items[k], &list->items[i]) == 0;
+        if (!known)
+            list->items[kept++] = list->items[i];
+    }
+    list->count = kept;
+}
+
+static sl_status search_spread(sl_tune *tune, candidate_list *layouts, candidate_list *found)
+{
+    sl_status status = SL_OK;
+    for (int i = 0; i < layouts->count; i++)
+        SL_TRY(try_layout(tune, &layouts->items[i], found));
+    keep_fastest(found);
+    for (int i = 0; i < found->count && tune->entry_count < tune->top; i++) {
+        if (!is_passed_over(tune, found, i))
+            SL_TRY(sl_tune_verify(tune, &found->items[i]));
+    }
+done:
+    return status;
+}
+
+sl_status sl_tune_search(sl_tune *tune)
 {
     sl_status status = SL_OK;
     candidate_list layouts = { 0 }, found = { 0 };
     SL_TRY(list_layouts(tune, &layouts));
-    if (layouts.count > 0)
-        qsort(layouts.items, (size_t)layouts.count, sizeof *layouts.items, by_bound);
-    for (int i = 0; i < layouts.count && layouts.items[i].bound <= threshold(tune, &found); i++)
-        SL_TRY(try_layout(tune, &layouts.items[i], &found));
-    if (found.count > 0)
-        qsort(found.items, (size_t)found.count, sizeof *found.items, sl_tune_by_seconds);
-    *out = found.items;
-    *count = found.count;
-    found.items = NULL;
+    SL_TRY(tune->spread ? search_spread(tune, &layouts, &found) : search(tune, &layouts, &found));
 done:
     sl_free(found.items);
     sl_free(layouts.items);

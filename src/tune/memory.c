@@ -43,6 +43,20 @@ double sl_tune_fixed_memory(const tune_setting *setting, const tune_stages *stag
     return params + grads + parts + state + scratch + snapshot + setting->context + kernels * setting->launch;
 }
 
+double sl_tune_least_fixed_memory(const tune_setting *setting, const tune_stages *stages,
+                                  const tune_candidate *candidate, int rank)
+{
+    tune_candidate shared = *candidate;
+    double least = INFINITY;
+    shared.unsharded = 1;
+    shared.summed = 2;
+    for (int shard = SL_SHARD_NONE; shard <= (candidate->dp > 1 ? SL_SHARD_FULL : SL_SHARD_NONE); shard++) {
+        shared.shard = (sl_shard_mode)shard;
+        least = fmin(least, sl_tune_fixed_memory(setting, stages, &shared, rank));
+    }
+    return least;
+}
+
 /* Stages of a rank whose gradients are there at once: those whose backward has begun and not ended, and one that is being
  * summed. */
 static sl_status count_summed(const sl_schedule *schedule, int *out)
@@ -104,7 +118,7 @@ sl_status sl_tune_find_memory(const tune_setting *setting, const tune_stages *st
     if (choose)
         candidate->unsharded = candidate->chunks;
     find_fullest(setting, stages, timeline, candidate);
-    while (choose && candidate->unsharded > 1 && candidate->memory > setting->cluster->memory) {
+    while (choose && candidate->unsharded > 1 && candidate->memory > candidate->target) {
         candidate->unsharded--;
         find_fullest(setting, stages, timeline, candidate);
     }

@@ -131,11 +131,7 @@ static sl_status cut_model(const sl_tune *tune, const tune_candidate *candidate,
     }
     for (int s = 0; s < stages; s++)
         in_flight[s] = fmin(most, ceil((double)(stages - s) / candidate->chunks));
-    const tune_cut_costs all = { .seconds = seconds,
-                                 .fixed = fixed,
-                                 .held = held,
-                                 .in_flight = in_flight,
-                                 .memory = 0.9 * tune->cluster.memory / candidate->chunks };
+    const tune_cut_costs all = { .seconds = seconds, .fixed = fixed, .held = held, .in_flight = in_flight };
     SL_TRY(sl_tune_cut(&all, units, stages, cuts));
 done:
     sl_free(in_flight);
@@ -223,8 +219,7 @@ static sl_status state_problem(const sl_tune *tune, const tune_candidate *candid
     sl_tune_split_costs(stages, costs);
     for (int s = 0; s < stages->count; s++) {
         int rank = sl_placement_rank(candidate->placement, candidate->pp, s);
-        double left =
-            candidate->room * (tune->cluster.memory - sl_tune_fixed_memory(&tune->setting, stages, candidate, rank));
+        double left = candidate->target - sl_tune_fixed_memory(&tune->setting, stages, candidate, rank);
         if (left <= 0)
             return sl_fail(SL_ERR_UNSUPPORTED, "rank %d has no memory for activations", rank);
         if (purpose == PROBLEM_BOUND) {

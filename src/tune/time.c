@@ -227,7 +227,27 @@ static double tied_seconds(const tune_setting *setting, const tune_candidate *ca
     return first == last ? 0 : 2 * sl_tune_hop(setting->cluster, candidate->dp, first, last, setting->tied_bytes);
 }
 
-double sl_tune_bound(const tune_setting *setting, const tune_stages *stages, const tune_candidate *candidate)
+/* A microbatch is held from its F to the end of its I. So much memory times time has to fit into that of the rank. */
+static double bound_of_memory(const tune_setting *setting, const tune_stages *stages, const tune_candidate *candidate,
+                              double memory)
+{
+    double bound = 0;
+    for (int rank = 0; rank < candidate->pp; rank++) {
+        double left = memory - sl_tune_least_fixed_memory(setting, stages, candidate, rank), flight = 0, held = 0;
+        for (int s = stages->count - 1; s >= 0; s--) {
+            const sl_stage_cost *cost = &stages->costs[s];
+            flight += cost->f + fmin(cost->i, cost->b);
+            if (rank_of(candidate, s) == rank)
+                held += cost->activation * flight;
+            flight += s > 0 ? 2 * stages->hops[s - 1] : 0;
+        }
+        bound = left > 0 ? fmax(bound, (double)candidate->microbatches * held / left) : INFINITY;
+    }
+    return bound;
+}
+
+double sl_tune_bound(const tune_setting *setting, const tune_stages *stages, const tune_candidate *candidate,
+                     double memory)
 {
     double work = 0, update = 0, before = 0, most = 0, all = 0;
     for (int s = 0; s < stages->count; s++) {
@@ -241,7 +261,7 @@ double sl_tune_bound(const tune_setting *setting, const tune_stages *stages, con
     double cores = candidate->pp;
     if (shares_cores(setting->cluster, candidate))
         cores = setting->cluster->shared_cores / candidate->dp;
-    return fmax(most, all / cores);
+    return fmax(fmax(most, all / cores), bound_of_memory(setting, stages, candidate, memory));
 }
 
 sl_status sl_tune_time(const tune_setting *setting, const tune_stages *stages, const sl_schedule *schedule,

@@ -10,6 +10,8 @@
 /* At which all costs are measured, and more of them for those of the best configurations. */
 enum { MOMENTS = 3, MORE_MOMENTS = 2 };
 
+enum { LEAST_KEPT = 12 };
+
 /* Devices by their description, whose kernels need the same memory wherever the plan is made. A cluster's file does not
  * name a model: its rates are its own, and its kernels are taken to be those of this one. */
 static const char GPU[] = "h200", PROCESSOR[] = "any-cpu";
@@ -58,6 +60,7 @@ static sl_status copy_options(sl_tune *tune, const sl_tune_options *options)
     tune->measure = options->measure;
     tune->spread = options->spread;
     tune->top = options->top > 0 ? options->top : 5;
+    tune->kept = tune->spread || tune->top > LEAST_KEPT ? tune->top : LEAST_KEPT;
     tune->budget = options->budget_seconds > 0 ? options->budget_seconds : SL_PLAN_BUDGET;
 done:
     return status;
@@ -152,8 +155,6 @@ sl_status sl_tune_create(const sl_tune_options *options, sl_tune **out)
 {
     sl_status status = SL_OK;
     sl_tune *tune = NULL;
-    tune_candidate *candidates = NULL;
-    int count = 0;
     SL_TRY(SL_NEW(tune));
     SL_TRY(sl_arena_create(&tune->arena));
     SL_TRY(copy_options(tune, options));
@@ -165,24 +166,22 @@ sl_status sl_tune_create(const sl_tune_options *options, sl_tune **out)
     SL_TRY(set_rates(tune));
     tune->here = tune->measure && !options->cluster;
     SL_TRY(sl_tune_measure_ranks(tune));
-    SL_TRY(sl_tune_enumerate(tune, &candidates, &count));
+    SL_TRY(sl_tune_search(tune));
     for (int moment = 1; moment < MOMENTS && tune->measure; moment++) {
         SL_TRY(sl_tune_measure_layers(tune));
         SL_TRY(sl_tune_measure_ranks(tune));
     }
     if (tune->measure) {
-        sl_free(candidates);
-        candidates = NULL;
+        sl_tune_drop_entries(tune);
         tune->tried = 0;
-        SL_TRY(sl_tune_enumerate(tune, &candidates, &count));
+        SL_TRY(sl_tune_search(tune));
     }
-    SL_TRY(sl_tune_verify(tune, candidates, count));
+    SL_TRY(sl_tune_improve_entries(tune));
     SL_TRY(measure_entries(tune));
     SL_TRY(sl_tune_rank_entries(tune));
     *out = tune;
     tune = NULL;
 done:
-    sl_free(candidates);
     sl_tune_destroy(tune);
     return status;
 }
@@ -191,8 +190,7 @@ void sl_tune_destroy(sl_tune *tune)
 {
     if (!tune)
         return;
-    for (int i = 0; i < tune->entry_count; i++)
-        sl_schedule_destroy(tune->entries[i].schedule);
+    sl_tune_drop_entries(tune);
     for (int i = 0; i < tune->cost_count; i++) {
         sl_tune_moments_clear(&tune->costs[i].moments);
         sl_tune_moments_clear(&tune->costs[i].crowd_moments);

@@ -131,7 +131,8 @@ typedef struct tune_candidate {
     /* If replicas share everything: stages of a rank whose weights are gathered at once, and whose gradients are there
      * at once. 0: not known yet. */
     int unsharded, summed;
-    double room; /* share of the memory left for activations that a searched schedule may use */
+    double target; /* bytes that a searched schedule is made for: the device's memory, or less */
+    bool done;     /* the search has looked at it */
 } tune_candidate;
 
 /* Stages of a candidate. */
@@ -148,12 +149,11 @@ typedef struct tune_stages {
 /* What units cost a stage: seconds, and bytes that it holds all the time and for each microbatch in flight. */
 typedef struct tune_cut_costs {
     const double *seconds, *fixed, *held; /* (units); the bytes may be NULL */
-    const double *in_flight;              /* (stages) microbatches */
-    double memory;                        /* of a stage; 0: any is enough */
+    const double *in_flight;              /* (stages) microbatches; NULL if bytes do not count */
 } tune_cut_costs;
 
-/* Contiguous stages of whole units: the slowest as fast as possible, then all within their memory, and then as equal as
- * that allows. cuts has room for stages - 1. */
+/* Contiguous stages of whole units: the slowest as fast as possible, then the fullest as small as possible, and then as
+ * equal as that allows. cuts has room for stages - 1. */
 SL_MUST_CHECK sl_status sl_tune_cut(const tune_cut_costs *costs, int units, int stages, int *cuts);
 
 /* Fills the times and the estimated memory of the candidate with the schedule. state_bytes: of the optimizer, a
@@ -173,12 +173,16 @@ SL_MUST_CHECK sl_status sl_tune_time(const tune_setting *setting, const tune_sta
 double sl_tune_hop(const sl_cluster *cluster, int dp, int from, int to, double bytes);
 /* The costs with the memory that I keeps for W, for schedules in which they run apart. */
 void sl_tune_split_costs(const tune_stages *stages, sl_stage_cost *out);
-/* No schedule makes the candidate faster. */
-double sl_tune_bound(const tune_setting *setting, const tune_stages *stages, const tune_candidate *candidate);
+/* No schedule within so much memory, by the estimate, makes the candidate faster. */
+double sl_tune_bound(const tune_setting *setting, const tune_stages *stages, const tune_candidate *candidate,
+                     double memory);
 
 /* Bytes that a rank of the candidate needs before any activation; an estimate. */
 double sl_tune_fixed_memory(const tune_setting *setting, const tune_stages *stages, const tune_candidate *candidate,
                             int rank);
+/* The least of it, however replicas share. */
+double sl_tune_least_fixed_memory(const tune_setting *setting, const tune_stages *stages,
+                                  const tune_candidate *candidate, int rank);
 /* The fullest rank and its memory with the schedule that was run in time; an estimate. If replicas share everything, as
  * many stages are gathered at once as fit, unless the candidate says how many. */
 SL_MUST_CHECK sl_status sl_tune_find_memory(const tune_setting *setting, const tune_stages *stages,
@@ -205,7 +209,7 @@ typedef struct tune_turns {
 SL_MUST_CHECK sl_status sl_tune_take_turns(const sl_schedule *schedule, const tune_stages *stages,
                                            const tune_turns *turns, int devices, double *ends);
 
-/* ---- The search (search.c, stages.c, verify.c) ------------------------------------------------ */
+/* ---- The search (enumerate.c, stages.c, verify.c) ------------------------------------------------ */
 
 /* A choice with what it takes to run it. */
 typedef struct tune_entry {
@@ -232,6 +236,7 @@ struct sl_tune {
     bool measure, spread;
     bool here; /* what ranks cost each other is measured, too: they are this machine's */
     int ranks, top;
+    int kept; /* entries while searching: better schedules are searched for all of them, however few are wanted */
     double budget;
     tune_moments rank_moments; /* of setting.machine */
     tune_costs *costs;         /* computed so far */
@@ -268,16 +273,21 @@ SL_MUST_CHECK sl_status sl_tune_bound_schedules(const sl_tune *tune, const tune_
 SL_MUST_CHECK sl_status sl_tune_entry_overrides(sl_tune *tune, const tune_entry *entry, const char *schedule,
                                                 const char *lines[SL_TUNE_LINES], int *count);
 
-/* All configurations, the best of each layout, sorted by time: the caller frees *out. */
-SL_MUST_CHECK sl_status sl_tune_enumerate(sl_tune *tune, tune_candidate **out, int *count);
-int sl_tune_by_seconds(const void *a, const void *b); /* of two candidates, for qsort */
+/* Fills entries with the best ones that fit: the first is the best of all that are looked at. */
+SL_MUST_CHECK sl_status sl_tune_search(sl_tune *tune);
+int sl_tune_by_seconds(const void *a, const void *b);                    /* of two candidates, for qsort */
+int sl_tune_by_choice(const tune_candidate *x, const tune_candidate *y); /* 0: one layout and one way to share */
 /* How many devices like these some configuration fits on, as estimated, in doublings of the ranks; 0: no number. */
 SL_MUST_CHECK sl_status sl_tune_enough_ranks(sl_tune *tune, int *out);
-/* Fills entries with the best ones that fit. */
-SL_MUST_CHECK sl_status sl_tune_verify(sl_tune *tune, tune_candidate *candidates, int count);
+/* Makes an entry of the candidate if it fits. Entries stay sorted: the slower of two alike goes, and the slowest of too
+ * many. */
+SL_MUST_CHECK sl_status sl_tune_verify(sl_tune *tune, const tune_candidate *candidate);
+void sl_tune_drop_entries(sl_tune *tune);
+/* Searches for better schedules of the entries; fails if there are none. */
+SL_MUST_CHECK sl_status sl_tune_improve_entries(sl_tune *tune);
 /* Times the entries again with the costs that are known now. Their cuts, schedules, memory and order stay. */
 SL_MUST_CHECK sl_status sl_tune_time_entries(sl_tune *tune);
-/* Sorts the entries by time and says what makes each slower than the first. */
+/* Sorts the entries by time, keeps as many as are wanted, and says what makes each slower than the first. */
 SL_MUST_CHECK sl_status sl_tune_rank_entries(sl_tune *tune);
 
 #endif

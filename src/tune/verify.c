@@ -90,26 +90,19 @@ done:
 
 /* ---- Entries --------------------------------------------------------------------------------- */
 
-/* What the schedule took too much, its activations have to give back. */
-static double less_room(const sl_tune *tune, const tune_stages *stages, const tune_candidate *candidate)
-{
-    double all = tune->cluster.memory - sl_tune_fixed_memory(&tune->setting, stages, candidate, candidate->fullest);
-    double left = candidate->room * all - 1.02 * (candidate->memory - tune->cluster.memory);
-    return fmin(0.97 * candidate->room, fmax(left / all, 0.3 * candidate->room));
-}
-
-/* A searched schedule that takes more memory than was estimated is searched again with less. */
+/* A searched schedule that takes more memory than was estimated is searched again for less. */
 static sl_status verify_one(sl_tune *tune, const tune_candidate *candidate, tune_entry *out, bool *fits)
 {
     sl_status status = SL_OK;
     tune_stages stages = { 0 };
     tune_entry entry = { .candidate = *candidate };
-    bool searched = strcmp(candidate->schedule, "found") == 0;
+    int tries = strcmp(candidate->schedule, "found") == 0 ? SEARCHES : 1;
     SL_TRY(sl_tune_make_stages(tune, candidate, NULL, &stages));
     SL_TRY(keep_cuts(tune, &stages, &entry));
-    for (int tries = 0; tries < (searched ? SEARCHES : 1) && !*fits; tries++) {
+    for (; tries > 0 && !*fits; tries--) {
         sl_schedule_destroy(entry.schedule);
         entry.schedule = NULL;
+        entry.candidate.unsharded = candidate->unsharded;
         status = sl_tune_make_schedule(tune, &entry.candidate, &stages, candidate->schedule, 0, &entry.schedule);
         if (status == SL_ERR_UNSUPPORTED) { /* that is too little */
             status = SL_OK;
@@ -118,7 +111,7 @@ static sl_status verify_one(sl_tune *tune, const tune_candidate *candidate, tune
         SL_TRY(status);
         SL_TRY(take_schedule(tune, &stages, entry.schedule, &entry, fits));
         if (!*fits)
-            entry.candidate.room = less_room(tune, &stages, &entry.candidate);
+            entry.candidate.target -= 1.02 * (entry.candidate.memory - tune->cluster.memory);
     }
     if (*fits) {
         *out = entry;
@@ -153,37 +146,51 @@ static sl_status set_bounds(const sl_tune *tune, const tune_stages *stages, tune
     return status == SL_ERR_UNSUPPORTED ? SL_OK : status;
 }
 
-/* A schedule that the planner's search finds stays if it is faster and fits. */
-static sl_status search_better(sl_tune *tune, tune_entry *entry)
+/* A schedule that the planner's search finds within the target stays if it is faster and fits. */
+static sl_status search_within(sl_tune *tune, const tune_stages *stages, double target, double budget,
+                               tune_entry *entry)
 {
     sl_status status = SL_OK;
-    tune_stages stages = { 0 };
     sl_schedule *schedule = NULL;
     tune_entry better = *entry;
     bool fits = false;
     better.candidate.schedule = "found";
-    SL_TRY(sl_tune_make_stages(tune, &entry->candidate, entry->cuts, &stages));
-    SL_TRY(set_bounds(tune, &stages, entry));
-    status = sl_tune_make_schedule(tune, &entry->candidate, &stages, "found", search_budget(tune, &entry->candidate),
-                                   &schedule);
+    better.candidate.target = target;
+    status = sl_tune_make_schedule(tune, &better.candidate, stages, "found", budget, &schedule);
     if (status == SL_ERR_UNSUPPORTED) { /* no room, by the estimate */
         status = SL_OK;
         goto done;
     }
     SL_TRY(status);
-    SL_TRY(take_schedule(tune, &stages, schedule, &better, &fits));
+    SL_TRY(take_schedule(tune, stages, schedule, &better, &fits));
     if (!fits || better.candidate.seconds >= entry->candidate.seconds * (1 - 1e-3))
         goto done;
-    better.bound = entry->bound;
-    better.unlimited = entry->unlimited;
-    better.flight = entry->flight;
     sl_schedule_destroy(entry->schedule);
     *entry = better;
     entry->schedule = schedule;
     schedule = NULL;
 done:
-    entry->bound = fmin(entry->bound, entry->candidate.work + entry->candidate.idle); /* its memory was estimated */
     sl_schedule_destroy(schedule);
+    return status;
+}
+
+/* What is found within less memory can be better, by luck. That is tried at steps that do not depend on the memory there
+ * is, so that a device with more of it has the same luck: eight steps double the memory. */
+static sl_status search_better(sl_tune *tune, tune_entry *entry)
+{
+    sl_status status = SL_OK;
+    enum { TARGETS = 4 };
+    tune_stages stages = { 0 };
+    double target = tune->cluster.memory, step = floor(8 * log2(target));
+    SL_TRY(sl_tune_make_stages(tune, &entry->candidate, entry->cuts, &stages));
+    SL_TRY(set_bounds(tune, &stages, entry));
+    double budget = search_budget(tune, &entry->candidate) / TARGETS;
+    for (int i = 0; i < TARGETS; i++, step--) {
+        SL_TRY(search_within(tune, &stages, target, budget, entry));
+        target = exp2(step / 8);
+    }
+done:
+    entry->bound = fmin(entry->bound, entry->candidate.work + entry->candidate.idle); /* its memory was estimated */
     sl_tune_clear_stages(&stages);
     return status;
 }
@@ -305,26 +312,54 @@ done:
 
 /* ---- All ------------------------------------------------------------------------------------- */
 
-/* Even steps of time from the fastest to the slowest: whether the next entry is to be slower than this candidate, and
- * there are enough left behind it. */
-static bool is_passed_over(const sl_tune *tune, const tune_candidate *candidates, int count, int i)
+static void remove_entry(sl_tune *tune, int index)
 {
-    double first = candidates[0].seconds, step = (candidates[count - 1].seconds - first) / fmax(1, tune->top - 1);
-    return tune->spread && count - i > tune->top - tune->entry_count &&
-           candidates[i].seconds < first + tune->entry_count * step * (1 - 1e-9);
+    sl_schedule_destroy(tune->entries[index].schedule);
+    for (int i = index + 1; i < tune->entry_count; i++)
+        tune->entries[i - 1] = tune->entries[i];
+    tune->entry_count--;
 }
 
-sl_status sl_tune_verify(sl_tune *tune, tune_candidate *candidates, int count)
+static void insert_entry(sl_tune *tune, const tune_entry *entry)
+{
+    int place = tune->entry_count++;
+    for (; place > 0 && by_time(entry, &tune->entries[place - 1]) < 0; place--)
+        tune->entries[place] = tune->entries[place - 1];
+    tune->entries[place] = *entry;
+}
+
+sl_status sl_tune_verify(sl_tune *tune, const tune_candidate *candidate)
 {
     sl_status status = SL_OK;
-    SL_TRY(SL_NEW_ARRAY(tune->entries, tune->top));
-    for (int i = 0; i < count && tune->entry_count < tune->top; i++) {
-        bool fits = false;
-        if (is_passed_over(tune, candidates, count, i))
-            continue;
-        SL_TRY(verify_one(tune, &candidates[i], &tune->entries[tune->entry_count], &fits));
-        tune->entry_count += fits;
+    tune_entry entry = { 0 };
+    bool fits = false, alike = false;
+    if (!tune->entries)
+        SL_TRY(SL_NEW_ARRAY(tune->entries, tune->kept + 1));
+    SL_TRY(verify_one(tune, candidate, &entry, &fits));
+    if (!fits)
+        return SL_OK;
+    insert_entry(tune, &entry);
+    for (int i = 0; i < tune->entry_count; i++) {
+        bool same = sl_tune_by_choice(&tune->entries[i].candidate, candidate) == 0;
+        if (same && alike)
+            remove_entry(tune, i--);
+        alike = alike || same;
     }
+    if (tune->entry_count > tune->kept)
+        remove_entry(tune, tune->entry_count - 1);
+done:
+    return status;
+}
+
+void sl_tune_drop_entries(sl_tune *tune)
+{
+    while (tune->entry_count > 0)
+        sl_schedule_destroy(tune->entries[--tune->entry_count].schedule);
+}
+
+sl_status sl_tune_improve_entries(sl_tune *tune)
+{
+    sl_status status = SL_OK;
     if (tune->entry_count == 0)
         SL_TRY(fail_nothing_fits(tune));
     for (int i = 0; i < tune->entry_count; i++)
@@ -346,6 +381,8 @@ sl_status sl_tune_rank_entries(sl_tune *tune)
 {
     sl_status status = SL_OK;
     qsort(tune->entries, (size_t)tune->entry_count, sizeof *tune->entries, by_time);
+    while (tune->entry_count > tune->top)
+        sl_schedule_destroy(tune->entries[--tune->entry_count].schedule);
     SL_TRY(explain_best(tune, &tune->entries[0]));
     for (int i = 1; i < tune->entry_count; i++)
         SL_TRY(explain_worse(tune, &tune->entries[i]));

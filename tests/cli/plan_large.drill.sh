@@ -58,4 +58,5 @@ feasible 405B 1024 260
 feasible 405B 4096 80
 feasible 405B 16384 70
 plan 1 405B 64
-complains "256 of them would be enough"
+complains "128 of them would be enough"
+feasible 405B 128 5300

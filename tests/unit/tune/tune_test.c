@@ -60,11 +60,11 @@ static void the_costliest_stage_is_as_cheap_as_any_cut_allows(void **state)
 }
 
 /* Four equal units on three stages: the first stage holds most for its microbatches, so it is not the one with two. */
-static void a_stage_that_would_not_fit_is_smaller_if_that_costs_no_time(void **state)
+static void the_fullest_stage_is_smaller_if_that_costs_no_time(void **state)
 {
     (void)state;
     const double ones[] = { 1, 1, 1, 1 }, in_flight[] = { 3, 2, 1 };
-    tune_cut_costs costs = { .seconds = ones, .fixed = ones, .held = ones, .in_flight = in_flight, .memory = 4 };
+    tune_cut_costs costs = { .seconds = ones, .fixed = ones, .held = ones, .in_flight = in_flight };
     int cuts[2];
     assert_int_equal(sl_tune_cut(&costs, 4, 3, cuts), SL_OK);
     assert_int_equal(cuts[0], 1);
@@ -358,6 +358,33 @@ static void little_memory_is_kept_and_too_little_says_what_would_do(void **state
     assert_true(least < 1e6 && cluster.memory > 1e3);
 }
 
+/* From what nothing fits into to what everything fits into. */
+static void more_memory_never_makes_a_slower_plan(void **state)
+{
+    (void)state;
+    double before = INFINITY, least = 0;
+    write_text();
+    sl_cluster cluster = two_machines;
+    const sl_tune_options options = {
+        .overrides = base, .override_count = BASE, .cluster = &cluster, .top = 1, .budget_seconds = 0.01
+    };
+    for (double activations = 20e3; activations < 1e6; activations *= 1.3) {
+        sl_tune *tune = NULL;
+        cluster.memory = (double)((size_t)553 << 20) + activations; /* beside what the driver takes */
+        if (sl_tune_create(&options, &tune) != SL_OK) {
+            assert_true(before == INFINITY); /* what fits goes on to fit */
+            continue;
+        }
+        double seconds = sl_tune_get(tune, 0).seconds;
+        if (seconds > before)
+            fail_msg("%.0f bytes more than the driver's: %.9g s, with less %.9g s", activations, seconds, before);
+        least = least == 0 ? seconds : least;
+        before = seconds;
+        sl_tune_destroy(tune);
+    }
+    assert_true(before < 0.9 * least); /* memory is what it was about */
+}
+
 static void measured_costs_are_those_of_the_units_here(void **state)
 {
     (void)state;
@@ -446,7 +473,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_costliest_stage_is_as_cheap_as_any_cut_allows),
-        cmocka_unit_test(a_stage_that_would_not_fit_is_smaller_if_that_costs_no_time),
+        cmocka_unit_test(the_fullest_stage_is_smaller_if_that_costs_no_time),
         cmocka_unit_test(ranks_that_share_cores_take_at_least_the_work_over_the_cores),
         cmocka_unit_test(ranks_on_one_device_take_the_sum_of_their_work),
         cmocka_unit_test(a_cluster_is_read_and_mistakes_name_their_place),
@@ -454,6 +481,7 @@ int main(void)
         cmocka_unit_test(time_of_each_kernel_speaks_for_few_microbatches),
         cmocka_unit_test(a_cluster_of_processors_counts_the_copy_for_checkpoints),
         cmocka_unit_test(little_memory_is_kept_and_too_little_says_what_would_do),
+        cmocka_unit_test(more_memory_never_makes_a_slower_plan),
         cmocka_unit_test(measured_costs_are_those_of_the_units_here),
         cmocka_unit_test(failures_while_measuring_leave_the_costs_as_they_were),
         cmocka_unit_test(a_plan_stands_between_the_file_and_the_overrides),
