@@ -3,14 +3,14 @@
 . "$(dirname "$0")/common.bash"
 cd "$scratch"
 
-llama="--model.family=llama --model.n_layer=12 --model.n_embd=4096 --model.n_head=32 --model.n_kv_head=8 --model.n_inner=14336
-    --model.vocab=128256 --data.tokens=none.bin --batch.seq=4096 --batch.size=16 --precision.dtype=bf16"
+llama="--model.family=llama --model.n_layer=6 --model.n_embd=4096 --model.n_head=32 --model.n_kv_head=8 --model.n_inner=14336
+    --model.vocab=128256 --data.tokens=none.bin --batch.seq=4096 --batch.size=8 --precision.dtype=bf16"
 for device in gpu cpu; do
     cat >cluster.yaml <<YAML
 machines: 2
-devices: 4
+devices: 2
 device: $device
-memory: 24GB
+memory: 28GB
 flops: 400e12
 bandwidth: 3.35e12
 inside: {latency: 3e-6, bandwidth: 450e9}
