@@ -18,6 +18,16 @@ void sl_run_rounds(sl_placer *placer, double bound, sl_order *best)
     }
 }
 
+static sl_status try_greedy(sl_placer *placer, const sl_greedy_choice *choice, sl_order *best)
+{
+    placer->stop = best->value;
+    sl_status status = sl_greedy_run(placer, choice);
+    placer->stop = INFINITY;
+    if (status == SL_OK)
+        sl_order_keep_better(placer, "greedy", best);
+    return status;
+}
+
 /* How many more F may be ahead of I for each stage that follows: as many as the tightest rank has room for. A microbatch
  * is longer in flight the more stages follow, so microbatches that enter at even distances are held in proportion. */
 static double even_step(const sl_instance *instance)
@@ -39,19 +49,13 @@ static double even_step(const sl_instance *instance)
 /* Little memory does not let the first ranks run F until it is full: all would wait for the first I. */
 static sl_status run_even(sl_placer *placer, sl_order *best)
 {
-    sl_status status = SL_OK;
     double step = even_step(placer->instance);
     if (!(step > 0 && step < 1))
         return SL_OK;
     const sl_greedy_choice choice = {
         .fill_first = 1, .fill_last = 1, .ahead = 1, .ahead_step = step, .deep_first = true
     };
-    placer->stop = best->value;
-    SL_TRY(sl_greedy_run(placer, &choice));
-    sl_order_keep_better(placer, "greedy", best);
-done:
-    placer->stop = INFINITY;
-    return status;
+    return try_greedy(placer, &choice, best);
 }
 
 /* Every choice once; those that are best most often come first. */
@@ -73,12 +77,9 @@ static sl_status run_greedy(sl_placer *placer, double bound, int64_t effort, sl_
                                     .patience = patience[n / 50 % 2],
                                     .fill_first = fills[n / 100 % 5],
                                     .deep_first = true };
-        placer->stop = best->value;
-        SL_TRY(sl_greedy_run(placer, &choice));
-        sl_order_keep_better(placer, "greedy", best);
+        SL_TRY(try_greedy(placer, &choice, best));
     }
 done:
-    placer->stop = INFINITY;
     return status;
 }
 
