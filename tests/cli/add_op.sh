@@ -44,18 +44,20 @@ apply() {
 # build TREE: an archive of all layers up to graph and the emulation of AMX, which is what the tests need. Not optimized: it has
 # to be quick.
 build() {
-    local tree=$1 layers
+    local tree=$1 layers tile
     layers=$(awk -F'|' '$2 ~ /^ graph $/ { gsub(/,/, " ", $3); print $3, "graph" }' "$SLUICE_SOURCE/DESIGN.md")
     [ -n "$layers" ] || fail "DESIGN.md has no row for graph"
     mkdir -p "$tree/objects"
     mkdir "$tree/src/emulated"
-    { echo '#include "support/amx/instructions.h"'; cat "$tree/src/kernel/cpu/tile_amx.c"; } >"$tree/src/emulated/tile_amx.c"
+    for tile in tile_amx tile_amx_f32; do
+        { echo '#include "support/amx/instructions.h"'; cat "$tree/src/kernel/cpu/$tile.c"; } >"$tree/src/emulated/$tile.c"
+    done
     (cd "$tree" && for layer in $layers emulated; do find "src/$layer" -name '*.c'; done | grep -v -e /plugin/ -e /view/ |
         xargs -P2 -I{} bash -c '
             flags=
             case {} in
             *_avx512.c) flags="-mavx512f -mavx512dq -mavx512bw -mavx512vl -mavx2 -mfma -mf16c" ;;
-            *_amx.c | *_bf16.c)
+            *_amx.c | *_amx_f32.c | *_bf16.c)
                 flags="-mavx512f -mavx512dq -mavx512bw -mavx512vl -mavx512bf16 -mamx-tile -mamx-bf16 -mavx2 -mfma -mf16c" ;;
             *_avx2.c) flags="-mavx2 -mfma -mf16c" ;;
             esac

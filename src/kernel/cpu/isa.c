@@ -18,8 +18,8 @@ static const sl_simd *const tables[SL_ISA_COUNT] = {
 #endif
 };
 
-static atomic_int chosen = -1; /* -1: not looked yet */
-static _Atomic(const sl_tile *) emulated_amx;
+static atomic_int chosen = -1;                   /* -1: not looked yet */
+static _Atomic(const sl_tile *) emulated_amx[2]; /* for f32, for bf16 */
 static _Thread_local sl_isa asked = SL_ISA_COUNT;
 
 const char *sl_isa_name(sl_isa isa)
@@ -49,9 +49,9 @@ sl_isa sl_isa_best(void)
     bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
     if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
-        return !has_avx512_bf16()                                  ? SL_ISA_AVX512
-               : sl_tile_amx_works() || atomic_load(&emulated_amx) ? SL_ISA_AMX
-                                                                   : SL_ISA_AVX512_BF16;
+        return !has_avx512_bf16()                                 ? SL_ISA_AVX512
+               : sl_tile_amx_works() || atomic_load(emulated_amx) ? SL_ISA_AMX
+                                                                  : SL_ISA_AVX512_BF16;
     if (avx2)
         return SL_ISA_AVX2;
 #endif
@@ -107,9 +107,10 @@ bool sl_isa_set(sl_isa isa)
     return true;
 }
 
-void sl_isa_emulate_amx(const sl_tile *tile)
+void sl_isa_emulate_amx(const sl_tile *f32, const sl_tile *bf16)
 {
-    atomic_store(&emulated_amx, tile);
+    atomic_store(&emulated_amx[1], bf16);
+    atomic_store(&emulated_amx[0], f32);
 }
 
 const sl_simd *sl_isa_simd(void)
@@ -117,16 +118,18 @@ const sl_simd *sl_isa_simd(void)
     return tables[sl_isa_get()];
 }
 
-/* On Intel the instruction for pairs of bf16 takes four times as long as a multiply-add, so bf16 is widened there. */
+/* On Intel the instruction for pairs of bf16 takes four times as long as a multiply-add, so bf16 is widened there. What a
+ * thread asks for is never run. */
 const sl_tile *sl_isa_tile(bool bf16)
 {
 #if defined(__x86_64__)
     sl_isa isa = sl_isa_get();
-    if (bf16 && sl_isa_is_asked_for() && isa >= SL_ISA_AVX512_BF16)
-        return isa == SL_ISA_AMX ? &sl_tile_amx : &sl_tile_dot;
-    if (bf16 && isa == SL_ISA_AMX)
-        return sl_tile_amx_works() ? &sl_tile_amx : atomic_load(&emulated_amx);
-    if (bf16 && isa == SL_ISA_AVX512_BF16 && (__builtin_cpu_is("amd") || sl_isa_best() == SL_ISA_AMX))
+    if (isa == SL_ISA_AMX && !sl_isa_is_asked_for() && !sl_tile_amx_works())
+        return atomic_load(&emulated_amx[bf16]);
+    if (isa == SL_ISA_AMX)
+        return bf16 ? &sl_tile_amx : &sl_tile_amx_f32;
+    if (bf16 && isa == SL_ISA_AVX512_BF16 &&
+        (sl_isa_is_asked_for() || __builtin_cpu_is("amd") || sl_isa_best() == SL_ISA_AMX))
         return &sl_tile_dot;
 #endif
     (void)bf16;

@@ -4,8 +4,8 @@
 
 #include "kernel/cpu/simd.h"
 
-/* In order: each needs all before it. REFERENCE runs the plain kernels alone; the last two add products of bf16 to what
- * AVX512 does. */
+/* In order: each needs all before it. REFERENCE runs the plain kernels alone; AVX512_BF16 adds products of bf16
+ * to what AVX512 does, AMX has others for bf16 and for f32. */
 typedef enum sl_isa {
     SL_ISA_REFERENCE,
     SL_ISA_SCALAR,
@@ -22,8 +22,8 @@ sl_isa sl_isa_best(void);            /* the best this machine can run */
 /* The one in use: the best, or what SLUICE_ISA names (reference, scalar, avx2, avx512, avx512_bf16, amx) if the
  * machine has it. */
 sl_isa sl_isa_get(void);
-/* For tests: machines with AVX512-BF16 and without AMX offer AMX from now on, with this tile. */
-void sl_isa_emulate_amx(const sl_tile *tile);
+/* For tests: machines with AVX512-BF16 and without AMX offer AMX from now on, with these tiles. */
+void sl_isa_emulate_amx(const sl_tile *f32, const sl_tile *bf16);
 /* For tests: use another from now on; false if the machine cannot. Not while kernels run. */
 bool sl_isa_set(sl_isa isa);
 

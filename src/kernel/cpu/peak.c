@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { RUNS = 32, FMA_ROUNDS = 100000, TILES = 400, TILE_K = 128, LARGEST = 32 };
+enum { RUNS = 32, FMA_ROUNDS = 100000, TILES = 400, TILE_K = 128, LARGEST = 32, LARGEST_SIZE = 6 };
 
 /* Seconds that this thread itself was running. */
 static double thread_seconds(void)
@@ -29,7 +29,7 @@ typedef struct peak_job {
 
 static void run_tiles(const sl_tile *tile)
 {
-    _Alignas(64) uint16_t a[LARGEST * TILE_K], b[LARGEST * TILE_K];
+    _Alignas(64) char a[LARGEST * TILE_K * LARGEST_SIZE], b[LARGEST * TILE_K * LARGEST_SIZE];
     _Alignas(64) float c[LARGEST * LARGEST];
     memset(a, 0, sizeof a);
     memset(b, 0, sizeof b);
@@ -90,8 +90,8 @@ static double measure(sl_device *device, const sl_tile *tile, double seconds)
 /* NULL if multiply-adds are as fast as products get. */
 static const sl_tile *product_tile(sl_dtype dtype)
 {
-    const sl_tile *tile = sl_isa_simd() && dtype == SL_BF16 ? sl_isa_tile(true) : NULL;
-    return tile && tile->size == sizeof(uint16_t) ? tile : NULL;
+    const sl_tile *tile = sl_isa_simd() ? sl_isa_tile(dtype == SL_BF16) : NULL;
+    return tile && tile != sl_isa_simd()->tile ? tile : NULL;
 }
 
 double sl_cpu_measure_peak(sl_device *device)

@@ -222,7 +222,7 @@ static void multiply_panels(const product *p, const block *at, int64_t row, int6
     _Alignas(LINE) float own[LARGEST_TILE];
     const sl_tile *tile = p->tile;
     int64_t a_bytes = panel_bytes(p, at, tile->rows), b_bytes = panel_bytes(p, at, tile->columns);
-    int64_t piece = 16 * at->k, tiles = sl_divide_up(rows, tile->rows);
+    int64_t piece = tile->fetched_bytes * at->k, tiles = sl_divide_up(rows, tile->rows);
     for (int64_t i = begin; i < end; i++) {
         const char *b = packed->data + (i - packed->first) * b_bytes;
         for (int64_t n = 0; n < tiles; n++) {
@@ -260,9 +260,9 @@ static void multiply_pieces(const product *p, const block *at, int64_t row, int6
             part.k = sl_least(piece, at->k - l);
             bool last = l + part.k == at->k;
             for (int64_t n = 0; n < tiles; n++) {
-                bool fetches_b = i + 1 < packed->end && ahead + 16 * part.k <= b + 2 * b_bytes;
+                bool fetches_b = i + 1 < packed->end && ahead + tile->fetched_bytes * part.k <= b + 2 * b_bytes;
                 sl_tile_fetch fetch = { .panel = fetches_b ? ahead : NULL };
-                ahead += 16 * part.k;
+                ahead += tile->fetched_bytes * part.k;
                 if (last)
                     fetch_next(p, at, row, tiles, n, i, packed->end, &fetch);
                 multiply(p, &part, a + n * a_bytes + l * tile->rows * tile->size, b + l * tile->columns * tile->size,

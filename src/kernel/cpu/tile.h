@@ -36,7 +36,7 @@ enum { SL_TILE_WRITES = 2 };
 
 /* What a tile brings closer while it multiplies, a few lines in each step. */
 typedef struct sl_tile_fetch {
-    const char *panel;                    /* 16 k bytes that are read next, into the second-level cache; NULL: none */
+    const char *panel; /* fetched_bytes k bytes that are read next, into the second-level cache; NULL: none */
     sl_tile_lines writes[SL_TILE_WRITES]; /* what the next tile adds to or writes; no rows: none */
 } sl_tile_fetch;
 
@@ -44,12 +44,13 @@ typedef struct sl_tile_fetch {
  * what is missing is 0, also from k up to a multiple of depth. */
 typedef struct SL_NAMED_FIELDS sl_tile {
     const char *name;  /* "f32", "bf16 dot", "amx" */
-    int size;          /* bytes of an element in a panel: 4 for f32, 2 for bf16 */
+    int size;          /* bytes of an element in a panel: 4 for f32, 2 for bf16, 6 for f32 in three parts */
     int rows, columns; /* of C */
     int depth;
-    int64_t block_k;  /* longest run of l that is packed at once */
-    int64_t piece_k;  /* longest run of a panel of B that stays in the first-level cache; 0: it does not matter */
-    double pack_cost; /* multiply-adds in the time in which a byte is packed */
+    int64_t block_k;   /* longest run of l that is packed at once */
+    int64_t piece_k;   /* longest run of a panel of B that stays in the first-level cache; 0: it does not matter */
+    int fetched_bytes; /* of the panel that a multiplication fetches, for each l */
+    double pack_cost;  /* multiply-adds in the time in which a byte is packed */
     /* One panel with the first `filled` of its rows (columns) and k elements of each. */
     void (*pack_a)(const sl_factor *from, int64_t filled, int64_t k, void *to);
     void (*pack_b)(const sl_factor *from, int64_t filled, int64_t k, void *to);
@@ -114,6 +115,9 @@ static inline void sl_tile_end(const sl_tile *tile)
 /* For bf16 operands. */
 extern const sl_tile sl_tile_dot; /* AVX512-BF16 */
 extern const sl_tile sl_tile_amx;
+extern const sl_tile sl_tile_amx_f32; /* for f32 operands, or mixed ones */
+void sl_tile_amx_begin(void);
+void sl_tile_amx_end(void);
 extern const sl_tile sl_tile_dot_square; /* AVX512-BF16 on the panels of AMX, for attention alone */
 /* Asks the kernel for the tile registers and multiplies something with them. False if the machine, the operating system
  * or a hypervisor does not let it. */

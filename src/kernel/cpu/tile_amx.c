@@ -1,17 +1,11 @@
 /* The tile for bf16 on machines with AMX. Tile registers of 16 rows of 64 bytes: 2 x 2 of them hold C, two each A and B.
  * Virtual machines may hide the processor's description of the registers (CPUID leaves 0x1d and 0x1e), so their form is
- * set by hand, and a trial says whether they can be used. */
+ * set by hand. */
 #include "kernel/cpu/tile.h"
 
 #if defined(__x86_64__)
-#include <cpuid.h>
 #include <immintrin.h>
-#include <pthread.h>
-#include <setjmp.h>
-#include <signal.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "kernel/cpu/simd/vec_avx512.h"
 
@@ -140,12 +134,12 @@ static const _Alignas(64) tile_config config = { .palette = 1,
                                                  .row_bytes = EACH(DEPTH * sizeof(uint16_t)),
                                                  .rows = EACH(SIDE) };
 
-static void begin(void)
+void sl_tile_amx_begin(void)
 {
     _tile_loadconfig(&config);
 }
 
-static void end(void)
+void sl_tile_amx_end(void)
 {
     _tile_release();
 }
@@ -320,6 +314,7 @@ const sl_tile sl_tile_amx = {
     .depth = DEPTH,
     .block_k = 2048,
     .piece_k = PIECE,
+    .fetched_bytes = 16,
     .pack_cost = 50,
     .pack_a = pack_a,
     .pack_b = pack_b,
@@ -327,8 +322,8 @@ const sl_tile sl_tile_amx = {
     .multiply_rows = multiply_rows,
     .crowded = 1024,
     .put = sl_tile_put_bf16,
-    .begin = begin,
-    .end = end,
+    .begin = sl_tile_amx_begin,
+    .end = sl_tile_amx_end,
 };
 
 const sl_tile sl_tile_dot_square = {
@@ -341,126 +336,4 @@ const sl_tile sl_tile_dot_square = {
     .pack_b = pack_b,
     .multiply = multiply_pairs,
 };
-
-/* ---- Trial ----------------------------------------------------------------------------------- */
-
-static bool is_offered(void)
-{
-    unsigned a = 0, b = 0, c = 0, d = 0, low = 0, high = 0;
-    enum { BF16 = 1u << 22, TILES = 1u << 24, OSXSAVE = 1u << 27, TILE_STATE = 3u << 17 };
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & BF16) || !(d & TILES))
-        return false;
-    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & OSXSAVE))
-        return false;
-    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    return (low & TILE_STATE) == TILE_STATE;
-}
-
-static bool is_allowed(void)
-{
-    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
-    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
-}
-
-static _Thread_local sigjmp_buf *on_trial; /* of the thread that tries, else NULL */
-static struct sigaction before;
-
-/* A fault of another thread goes to whoever handled it before. */
-static void on_fault(int number, siginfo_t *info, void *context)
-{
-    if (on_trial)
-        siglongjmp(*on_trial, 1);
-    if (before.sa_flags & SA_SIGINFO) {
-        before.sa_sigaction(number, info, context);
-    } else if (before.sa_handler == SIG_DFL || before.sa_handler == SIG_IGN) {
-        signal(number, SIG_DFL); /* the instruction runs again and ends the process */
-    } else {
-        before.sa_handler(number);
-    }
-}
-
-enum { LONGEST = PIECE + DEPTH };
-
-/* Row i of A holds i % 5 + 1, column i of B i % 7 + 1, along all of the sum. */
-typedef struct trial_factors {
-    uint16_t a[ROWS * LONGEST], b[COLUMNS * LONGEST];
-    uint16_t panel_a[ROWS * LONGEST], panel_b[COLUMNS * LONGEST];
-} trial_factors;
-
-static void make_factors(trial_factors *f)
-{
-    const sl_factor a = { f->a, SL_BF16, LONGEST, 1 }, b = { f->b, SL_BF16, LONGEST, 1 };
-    for (int64_t i = 0; i < ROWS; i++) {
-        for (int64_t l = 0; l < LONGEST; l++) {
-            f->a[i * LONGEST + l] = sl_bf16_from_f32((float)(i % 5 + 1));
-            f->b[i * LONGEST + l] = sl_bf16_from_f32((float)(i % 7 + 1));
-        }
-    }
-    pack_a(&a, ROWS, LONGEST, f->panel_a);
-    pack_b(&b, COLUMNS, LONGEST, f->panel_b);
-}
-
-/* Each element is `times` the sum of k products. */
-static bool is_product(const float *c, int64_t k, int64_t times)
-{
-    bool right = true;
-    for (int64_t i = 0; i < (int64_t)ROWS * COLUMNS; i++)
-        right = right && c[i] == (float)(times * k * (i / COLUMNS % 5 + 1) * (i % COLUMNS % 7 + 1));
-    return right;
-}
-
-/* Every form that products have. The compiler cannot see through the pointer: it makes no other forms for this alone. */
-static bool gives_right_results(void)
-{
-    static trial_factors f; /* one thread alone is here */
-    const sl_tile *volatile tile = &sl_tile_amx;
-    const sl_tile_fetch nothing = { .panel = NULL };
-    const int64_t lengths[] = { DEPTH, (int64_t)4 * DEPTH, LONGEST };
-    float c[ROWS * COLUMNS];
-    bool right = true;
-    make_factors(&f);
-    sl_tile_begin(tile);
-    for (int i = 0; i < 3; i++) {
-        int64_t k = lengths[i];
-        tile->multiply(k, f.panel_a, f.panel_b, c, COLUMNS, false, NULL);
-        right = right && is_product(c, k, 1);
-        tile->multiply(k, f.panel_a, f.panel_b, c, COLUMNS, true, &nothing);
-        right = right && is_product(c, k, 2);
-        tile->multiply_rows(k, f.a, LONGEST, f.panel_b, c, COLUMNS, true, &nothing);
-        right = right && is_product(c, k, 3);
-    }
-    sl_tile_end(tile);
-    return right;
-}
-
-static bool survives_trial(void)
-{
-    sigjmp_buf back;
-    bool works = false;
-    struct sigaction action = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO };
-    sigemptyset(&action.sa_mask);
-    if (sigaction(SIGILL, &action, &before) != 0)
-        return false;
-    if (sigsetjmp(back, 1) == 0) {
-        on_trial = &back;
-        works = gives_right_results();
-    }
-    on_trial = NULL;
-    sigaction(SIGILL, &before, NULL);
-    return works;
-}
-
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-static bool works;
-
-static void try_once(void)
-{
-    works = is_offered() && is_allowed() && survives_trial();
-}
-
-bool sl_tile_amx_works(void)
-{
-    pthread_once(&once, try_once);
-    return works;
-}
 #endif

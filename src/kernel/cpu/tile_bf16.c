@@ -164,6 +164,7 @@ const sl_tile sl_tile_dot = {
     .columns = COLUMNS,
     .depth = 2,
     .block_k = 1536,
+    .fetched_bytes = 16,
     .pack_cost = 25,
     .pack_a = pack_a,
     .pack_b = pack_b,

@@ -1,5 +1,5 @@
-/* The instructions of AMX as functions on tiles in memory. It is included before tile_amx.c is compiled for the tests. As
- * on the processor, tiles are a thread's own, and there are none before they are configured. */
+/* The instructions of AMX as functions on tiles in memory. It is included before tile_amx.c and tile_amx_f32.c are compiled
+ * for the tests. As on the processor, tiles are a thread's own, and there are none before they are configured. */
 #ifndef TESTS_AMX_INSTRUCTIONS_H
 #define TESTS_AMX_INSTRUCTIONS_H
 
@@ -11,12 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { EMULATED_TILES = 8, EMULATED_ROWS = 16, EMULATED_ROW_BYTES = 64 };
-
-static _Thread_local struct emulated_tiles {
-    _Alignas(64) unsigned char bytes[EMULATED_TILES][EMULATED_ROWS][EMULATED_ROW_BYTES];
-    int configured;
-} emulated;
+#include "support/amx/tiles.h"
 
 /* Where the processor would raise an exception. */
 static inline void emulated_need(int holds, const char *what)
@@ -128,7 +123,9 @@ static inline void emulated_dpbf16ps(int c, int a, int b)
 
 /* Beside those of the library. */
 #define sl_tile_amx test_tile_amx
-#define sl_tile_amx_works test_tile_amx_works
+#define sl_tile_amx_f32 test_tile_amx_f32
+#define sl_tile_amx_begin test_tile_amx_begin
+#define sl_tile_amx_end test_tile_amx_end
 #define sl_tile_dot_square test_tile_dot_square
 #endif
 

@@ -6,6 +6,7 @@
 #include "kernel/cpu/blas.h"
 #include "kernel/cpu/isa.h"
 #include "op/op.h"
+#include "support/amx/amx.h"
 #include "support/sample.h"
 
 /* What the reference computes in f64 from the same numbers. */
@@ -80,7 +81,7 @@ typedef struct backend {
 static const backend backends[] = {
     { SL_ISA_REFERENCE, 1, true }, { SL_ISA_SCALAR, 1, true },  { SL_ISA_AVX2, 1, true },    { SL_ISA_AVX512, 1, true },
     { SL_ISA_SCALAR, 1, false },   { SL_ISA_AVX2, 1, false },   { SL_ISA_AVX512, 1, false }, { SL_ISA_SCALAR, 3, true },
-    { SL_ISA_AVX2, 3, false },     { SL_ISA_AVX512, 3, false },
+    { SL_ISA_AVX2, 3, false },     { SL_ISA_AVX512, 3, false }, { SL_ISA_AMX, 1, false },    { SL_ISA_AMX, 3, false },
 };
 
 enum { BACKENDS = sizeof backends / sizeof *backends };
@@ -137,6 +138,7 @@ static void the_table_has_every_op(void **state)
 
 int main(int count, char **words)
 {
+    emulate_amx();
     wanted_op = count > 1 ? words[1] : NULL;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_table_has_every_op),

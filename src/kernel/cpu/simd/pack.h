@@ -183,6 +183,7 @@ static const sl_tile simd_tile = {
     .columns = TILE_COLUMNS,
     .depth = 1,
     .block_k = 768,
+    .fetched_bytes = 16,
     .pack_cost = 8,
     .pack_a = simd_pack_a,
     .pack_b = simd_pack_b,

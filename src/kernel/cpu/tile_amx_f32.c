@@ -1,0 +1,310 @@
+/* The tile for f32 on machines with AMX, which multiplies bf16 alone. An f32 number is exactly the sum of three bf16
+ * numbers: its first 8 bits, the next 8 and the last 8. Of the nine products of two such sums six count; the other three
+ * together are below 2^-25 of the whole, less than what rounding it to f32 loses. Each is exact in f32, and far fewer
+ * additions are rounded than a chain of multiply-adds has, so that results are closer to the true ones than with those.
+ * Six products at sixteen times the speed of f32 leave 2.7 times that speed. Numbers below 2^-108 lose some of their
+ * bits, since AMX takes denormal ones for 0. */
+#include "kernel/cpu/tile.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#include <string.h>
+
+#include "kernel/cpu/simd/vec_avx512.h"
+
+enum { SIDE = 16, ROWS = 2 * SIDE, COLUMNS = 2 * SIDE, DEPTH = 32, PARTS = 3, FIRST = 0, SECOND = 1, THIRD = 2 };
+
+/* Elements of a panel: in a tile register, in a part of a step, in a step. */
+enum { TILE = SIDE * DEPTH, PART = 2 * TILE, STEP = PARTS * PART };
+
+/* ---- Numbers in three parts ------------------------------------------------------------------ */
+
+/* As f32; only the upper half of each is not 0. */
+typedef struct parts {
+    __m512i at[PARTS];
+} parts;
+
+/* The nearest number with 8 bits. */
+static inline __m512i round_to_part(__m512i x)
+{
+    return _mm512_and_si512(_mm512_add_epi32(x, _mm512_set1_epi32(0x8000)), _mm512_set1_epi32((int)0xffff0000));
+}
+
+static inline __m512i subtract(__m512i a, __m512i b)
+{
+    return _mm512_castps_si512(_mm512_sub_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b)));
+}
+
+/* Some numbers are infinite, not numbers, or would become infinite by rounding. The last are cut off instead of rounded.
+ * An infinite one is 1 + infinity with its sign, so that it makes products infinite unless they are with 0. */
+static __attribute__((noinline)) parts split_special(__m512i x)
+{
+    const __m512i sign = _mm512_set1_epi32((int)0x80000000), largest = _mm512_set1_epi32(0x7f7f0000);
+    const __mmask16 infinite = _mm512_fpclass_ps_mask(_mm512_castsi512_ps(x), 0x18);
+    __m512i size = _mm512_andnot_si512(sign, x), signs = _mm512_and_si512(sign, x);
+    __mmask16 large = _mm512_cmpge_epu32_mask(size, largest) & (__mmask16)~infinite;
+    parts p;
+    p.at[FIRST] = _mm512_mask_mov_epi32(round_to_part(x), large, _mm512_or_si512(largest, signs));
+    p.at[FIRST] = _mm512_mask_mov_epi32(p.at[FIRST], infinite, _mm512_or_si512(signs, _mm512_set1_epi32(0x3f800000)));
+    __m512i rest = subtract(x, p.at[FIRST]);
+    p.at[SECOND] = _mm512_maskz_mov_epi32((__mmask16)~infinite, round_to_part(rest));
+    p.at[THIRD] = subtract(rest, p.at[SECOND]);
+    return p;
+}
+
+static inline __attribute__((always_inline)) parts split(__m512i x)
+{
+    enum { NOT_FINITE = 0x99 };
+    parts p = { .at = { round_to_part(x) } };
+    if (__builtin_expect(_mm512_fpclass_ps_mask(_mm512_castsi512_ps(p.at[FIRST]), NOT_FINITE) != 0, 0))
+        return split_special(x);
+    __m512i rest = subtract(x, p.at[FIRST]);
+    p.at[SECOND] = round_to_part(rest);
+    p.at[THIRD] = subtract(rest, p.at[SECOND]);
+    return p;
+}
+
+/* Each word: a part of an element of `first` and one of `second`. */
+static inline __attribute__((always_inline)) __m512i join(__m512i first, __m512i second)
+{
+    return _mm512_or_si512(_mm512_srli_epi32(first, 16), second);
+}
+
+/* ---- Panels ---------------------------------------------------------------------------------- */
+
+static const void *element_at(const sl_factor *from, int64_t i, int64_t l)
+{
+    return (const char *)from->data + (i * from->row + l * from->column) * (from->dtype == SL_F32 ? 4 : 2);
+}
+
+/* n contiguous elements, of which VW at most are wanted. */
+static inline __attribute__((always_inline)) __m512i load(const void *at, sl_dtype dtype, int64_t n)
+{
+    if (n <= 0)
+        return _mm512_setzero_si512();
+    if (dtype == SL_F32)
+        return _mm512_castps_si512(n >= VW ? v_load(at) : v_load_part(at, n));
+    __m256i halves = v_load_less_halves(at, n);
+    return dtype == SL_F16 ? _mm512_castps_si512(_mm512_cvtph_ps(halves))
+                           : _mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16);
+}
+
+/* Elements (i, l) of 16 contiguous i or l, and those 16 l behind them, as words: one part of both in each. */
+static inline __attribute__((always_inline)) void load_words(const sl_factor *from, sl_dtype dtype, bool across,
+                                                             int64_t i, int64_t filled, int64_t l, int64_t k,
+                                                             __m512i *words)
+{
+    int64_t first = filled - i, second = first;
+    if (across) {
+        first = l < k ? first : 0;
+        second = l + SIDE < k ? second : 0;
+    } else {
+        first = i < filled ? k - l : 0;
+        second = first - SIDE;
+    }
+    const parts low = split(load(element_at(from, i, l), dtype, first));
+    const parts high = split(load(element_at(from, i, l + SIDE), dtype, second));
+    for (int part = 0; part < PARTS; part++)
+        words[part] = join(low.at[part], high.at[part]);
+}
+
+/* A step of 16 i for a tile register, at `to`, and its other parts: words of an i side by side, or (`pairs`) those of an l.
+ * In the tensor those of an i lie side by side, or (`across`) those of an l. */
+static inline __attribute__((always_inline)) void pack_tile(const sl_factor *from, sl_dtype dtype, bool across,
+                                                            bool pairs, int64_t i, int64_t filled, int64_t l, int64_t k,
+                                                            uint16_t *to)
+{
+    vf words[PARTS][SIDE];
+    for (int64_t n = 0; n < SIDE; n++) {
+        __m512i own[PARTS];
+        load_words(from, dtype, across, across ? i : i + n, filled, across ? l + n : l, k, own);
+        for (int part = 0; part < PARTS; part++) {
+            words[part][n] = _mm512_castsi512_ps(own[part]);
+            if (across == pairs)
+                _mm512_storeu_si512(to + part * PART + n * DEPTH, own[part]);
+        }
+    }
+    for (int part = 0; across != pairs && part < PARTS; part++, to += PART) {
+        v_transpose(words[part]);
+        for (int64_t n = 0; n < SIDE; n++)
+            _mm512_storeu_ps(to + n * DEPTH, words[part][n]);
+    }
+}
+
+/* The block of any strides, as a matrix with contiguous rows. */
+static sl_factor gather(const sl_factor *from, int64_t filled, int64_t l, int64_t k, float (*block)[DEPTH])
+{
+    for (int64_t i = 0; i < filled; i++) {
+        for (int64_t x = 0; x < DEPTH && l + x < k; x++) {
+            const void *at = element_at(from, i, l + x);
+            block[i][x] = from->dtype == SL_F32    ? *(const float *)at
+                          : from->dtype == SL_BF16 ? sl_bf16_to_f32(*(const uint16_t *)at)
+                                                   : sl_f16_to_f32(*(const uint16_t *)at);
+        }
+    }
+    return (sl_factor){ .data = block, .dtype = SL_F32, .row = DEPTH, .column = 1 };
+}
+
+static inline __attribute__((always_inline)) void pack_as(const sl_factor *from, sl_dtype dtype, bool across,
+                                                          bool pairs, int64_t filled, int64_t k, uint16_t *to)
+{
+    for (int64_t l = 0; l < k; l += DEPTH, to += STEP) {
+        for (int64_t i = 0; i < ROWS; i += SIDE)
+            pack_tile(from, dtype, across, pairs, i, filled, l, k, to + i / SIDE * TILE);
+    }
+}
+
+static inline __attribute__((always_inline)) void pack(const sl_factor *from, bool pairs, int64_t filled, int64_t k,
+                                                       uint16_t *to)
+{
+    bool along = from->column == 1, across = from->row == 1 && !along;
+    if (along && from->dtype == SL_F32) {
+        pack_as(from, SL_F32, false, pairs, filled, k, to);
+    } else if (along) {
+        pack_as(from, from->dtype, false, pairs, filled, k, to);
+    } else if (across && from->dtype == SL_F32) {
+        pack_as(from, SL_F32, true, pairs, filled, k, to);
+    } else if (across) {
+        pack_as(from, from->dtype, true, pairs, filled, k, to);
+    } else {
+        for (int64_t l = 0; l < k; l += DEPTH, to += STEP) {
+            float block[ROWS][DEPTH];
+            const sl_factor own = gather(from, filled, l, k, block);
+            pack_as(&own, SL_F32, false, pairs, filled, k - l < DEPTH ? k - l : DEPTH, to);
+        }
+    }
+}
+
+/* [k / 32][3 parts][32 rows][16 pairs of l and l + 16] */
+static void pack_a(const sl_factor *from, int64_t filled, int64_t k, void *to)
+{
+    pack(from, false, filled, k, to);
+}
+
+/* [k / 32][3 parts][2][16 pairs of l and l + 16][16 columns] */
+static void pack_b(const sl_factor *from, int64_t filled, int64_t k, void *to)
+{
+    pack(from, true, filled, k, to);
+}
+
+/* ---- Multiplication -------------------------------------------------------------------------- */
+
+enum { ROW_BYTES = DEPTH * sizeof(uint16_t), TILE_BYTES = SIDE * ROW_BYTES, PART_BYTES = 2 * TILE_BYTES };
+enum { STEP_BYTES = PARTS * PART_BYTES, FETCHED = 48 };
+
+/* Registers 0 to 3 hold C, 4 and 5 the two tiles of a part of A, 6 and 7 those of B. They have to be written as digits. */
+#define LOAD(number, panel, part, tile) _tile_loadd(number, (panel) + (part)*PART_BYTES + (tile)*TILE_BYTES, ROW_BYTES)
+
+/* A tile of the next step, on its way to the first-level cache. */
+#define FETCH_A(tile, part) fetch_tile(a + STEP_BYTES + (part)*PART_BYTES + (tile)*TILE_BYTES)
+#define FETCH_B(tile, part) fetch_tile(b + STEP_BYTES + (part)*PART_BYTES + (tile)*TILE_BYTES)
+
+static inline __attribute__((always_inline)) void fetch_tile(const char *tile)
+{
+#pragma GCC unroll 16
+    for (int i = 0; i < SIDE; i++)
+        _mm_prefetch(tile + (long)i * ROW_BYTES, _MM_HINT_T0);
+}
+
+/* A part of A and one of B are multiplied, then another part of B, or of A, comes in the place of that: a register is
+ * loaded right after its last use. Two tiles of the next step are fetched meanwhile. */
+#define THEN_B(part, fetch_first, fetch_second)                                                                        \
+    _tile_dpbf16ps(0, 4, 6);                                                                                           \
+    _tile_dpbf16ps(2, 5, 6);                                                                                           \
+    LOAD(6, b, part, 0);                                                                                               \
+    fetch_first;                                                                                                       \
+    _tile_dpbf16ps(1, 4, 7);                                                                                           \
+    _tile_dpbf16ps(3, 5, 7);                                                                                           \
+    LOAD(7, b, part, 1);                                                                                               \
+    fetch_second
+#define THEN_A(part, fetch_first, fetch_second)                                                                        \
+    _tile_dpbf16ps(0, 4, 6);                                                                                           \
+    _tile_dpbf16ps(1, 4, 7);                                                                                           \
+    LOAD(4, a, part, 0);                                                                                               \
+    fetch_first;                                                                                                       \
+    _tile_dpbf16ps(2, 5, 6);                                                                                           \
+    _tile_dpbf16ps(3, 5, 7);                                                                                           \
+    LOAD(5, a, part, 1);                                                                                               \
+    fetch_second
+
+/* All of a step but the last products, of the first part of A and the third of B. */
+#define MOST_OF_STEP                                                                                                   \
+    THEN_B(FIRST, FETCH_A(0, SECOND), FETCH_B(0, SECOND));                                                             \
+    THEN_A(THIRD, FETCH_A(1, SECOND), FETCH_B(1, SECOND));                                                             \
+    THEN_A(FIRST, FETCH_B(0, FIRST), FETCH_B(1, FIRST));                                                               \
+    THEN_B(SECOND, FETCH_A(0, THIRD), FETCH_A(1, THIRD));                                                              \
+    THEN_B(THIRD, FETCH_A(0, FIRST), FETCH_A(1, FIRST))
+
+static void multiply(int64_t k, const void *panel_a, const void *panel_b, float *c, int64_t c_row, bool add,
+                     const sl_tile_fetch *wanted)
+{
+    enum { LINE = 64, LINES = FETCHED * DEPTH / LINE }; /* of a panel that are fetched in each step */
+    const char *a = panel_a, *b = panel_b;
+    sl_tile_fetch fetch = wanted ? *wanted : (sl_tile_fetch){ .panel = NULL };
+    int rows[SL_TILE_WRITES];
+    for (int i = 0; i < SL_TILE_WRITES; i++)
+        rows[i] = sl_rows_a_step(&fetch.writes[i], (k - 1) / DEPTH);
+    const long row = (long)c_row * (long)sizeof *c;
+    float *below = c + SIDE * c_row;
+    __asm__ volatile("" ::: "memory"); /* loads of tiles do not say that they read memory */
+    if (add) {
+        _tile_loadd(0, c, row);
+        _tile_loadd(1, c + SIDE, row);
+        _tile_loadd(2, below, row);
+        _tile_loadd(3, below + SIDE, row);
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+    LOAD(4, a, SECOND, 0);
+    LOAD(6, b, SECOND, 0);
+    LOAD(5, a, SECOND, 1);
+    LOAD(7, b, SECOND, 1);
+    for (int64_t l = DEPTH; l < k; l += DEPTH) {
+        for (int i = 0; fetch.panel && i < LINES; i++, fetch.panel += LINE)
+            _mm_prefetch(fetch.panel, _MM_HINT_T1);
+        for (int i = 0; i < SL_TILE_WRITES; i++)
+            sl_fetch_rows(&fetch.writes[i], rows[i]);
+        MOST_OF_STEP;
+        a += STEP_BYTES;
+        b += STEP_BYTES;
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        LOAD(4, a, SECOND, 0);
+        fetch_tile(b + 2 * PART_BYTES);
+        _tile_dpbf16ps(2, 5, 6);
+        LOAD(6, b, SECOND, 0);
+        fetch_tile(b + 2 * PART_BYTES + TILE_BYTES);
+        _tile_dpbf16ps(3, 5, 7);
+        LOAD(5, a, SECOND, 1);
+        LOAD(7, b, SECOND, 1);
+    }
+    MOST_OF_STEP;
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+    _tile_stored(0, c, row);
+    _tile_stored(1, c + SIDE, row);
+    _tile_stored(2, below, row);
+    _tile_stored(3, below + SIDE, row);
+}
+
+const sl_tile sl_tile_amx_f32 = {
+    .name = "amx, f32",
+    .size = PARTS * sizeof(uint16_t),
+    .rows = ROWS,
+    .columns = COLUMNS,
+    .depth = DEPTH,
+    .block_k = 768,
+    .fetched_bytes = FETCHED,
+    .pack_cost = 12,
+    .pack_a = pack_a,
+    .pack_b = pack_b,
+    .multiply = multiply,
+    .begin = sl_tile_amx_begin,
+    .end = sl_tile_amx_end,
+};
+#endif
