@@ -21,117 +21,161 @@ enum { TILE = SIDE * DEPTH, PART = 2 * TILE, STEP = PARTS * PART };
 
 /* As f32; only the upper half of each is not 0. */
 typedef struct parts {
-    __m512i at[PARTS];
+    vf at[PARTS];
 } parts;
 
-/* The nearest number with 8 bits. */
-static inline __m512i round_to_part(__m512i x)
+/* The nearest number with 8 bits; halves go up. */
+static inline __attribute__((always_inline)) vf round_to_part(vf x)
 {
-    return _mm512_and_si512(_mm512_add_epi32(x, _mm512_set1_epi32(0x8000)), _mm512_set1_epi32((int)0xffff0000));
+    const __m512i half = _mm512_set1_epi32(0x8000), upper = _mm512_set1_epi32((int)0xffff0000);
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_add_epi32(_mm512_castps_si512(x), half), upper));
 }
 
-static inline __m512i subtract(__m512i a, __m512i b)
+/* The third part is not a number if x is infinite, not a number, or so large that rounding makes it infinite. */
+static inline __attribute__((always_inline)) parts split(vf x)
 {
-    return _mm512_castps_si512(_mm512_sub_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b)));
-}
-
-/* Some numbers are infinite, not numbers, or would become infinite by rounding. The last are cut off instead of rounded.
- * An infinite one is 1 + infinity with its sign, so that it makes products infinite unless they are with 0. */
-static __attribute__((noinline)) parts split_special(__m512i x)
-{
-    const __m512i sign = _mm512_set1_epi32((int)0x80000000), largest = _mm512_set1_epi32(0x7f7f0000);
-    const __mmask16 infinite = _mm512_fpclass_ps_mask(_mm512_castsi512_ps(x), 0x18);
-    __m512i size = _mm512_andnot_si512(sign, x), signs = _mm512_and_si512(sign, x);
-    __mmask16 large = _mm512_cmpge_epu32_mask(size, largest) & (__mmask16)~infinite;
     parts p;
-    p.at[FIRST] = _mm512_mask_mov_epi32(round_to_part(x), large, _mm512_or_si512(largest, signs));
-    p.at[FIRST] = _mm512_mask_mov_epi32(p.at[FIRST], infinite, _mm512_or_si512(signs, _mm512_set1_epi32(0x3f800000)));
-    __m512i rest = subtract(x, p.at[FIRST]);
-    p.at[SECOND] = _mm512_maskz_mov_epi32((__mmask16)~infinite, round_to_part(rest));
-    p.at[THIRD] = subtract(rest, p.at[SECOND]);
-    return p;
-}
-
-static inline __attribute__((always_inline)) parts split(__m512i x)
-{
-    enum { NOT_FINITE = 0x99 };
-    parts p = { .at = { round_to_part(x) } };
-    if (__builtin_expect(_mm512_fpclass_ps_mask(_mm512_castsi512_ps(p.at[FIRST]), NOT_FINITE) != 0, 0))
-        return split_special(x);
-    __m512i rest = subtract(x, p.at[FIRST]);
+    p.at[FIRST] = round_to_part(x);
+    vf rest = v_sub(x, p.at[FIRST]);
     p.at[SECOND] = round_to_part(rest);
-    p.at[THIRD] = subtract(rest, p.at[SECOND]);
+    p.at[THIRD] = v_sub(rest, p.at[SECOND]);
     return p;
 }
 
-/* Each word: a part of an element of `first` and one of `second`. */
-static inline __attribute__((always_inline)) __m512i join(__m512i first, __m512i second)
+/* The same for all x. What would become infinite is cut off instead of rounded. Infinite numbers are 1 + infinity with their
+ * sign: products with them are infinite, but for products with 0, which are not numbers. */
+static inline parts split_any(vf x)
 {
-    return _mm512_or_si512(_mm512_srli_epi32(first, 16), second);
+    enum { INFINITE = 0x18 };
+    const __m512i sign = _mm512_set1_epi32((int)0x80000000), largest = _mm512_set1_epi32(0x7f7f0000);
+    const __m512i one = _mm512_set1_epi32(0x3f800000), bits = _mm512_castps_si512(x);
+    const __m512i signs = _mm512_and_si512(sign, bits);
+    __mmask16 infinite = _mm512_fpclass_ps_mask(x, INFINITE);
+    __mmask16 large = _mm512_cmpge_epu32_mask(_mm512_andnot_si512(sign, bits), largest);
+    parts p;
+    p.at[FIRST] = _mm512_mask_mov_ps(round_to_part(x), large, _mm512_castsi512_ps(_mm512_or_si512(signs, largest)));
+    p.at[FIRST] = _mm512_mask_mov_ps(p.at[FIRST], infinite, _mm512_castsi512_ps(_mm512_or_si512(signs, one)));
+    vf rest = v_sub(x, p.at[FIRST]);
+    p.at[SECOND] = _mm512_maskz_mov_ps((__mmask16)~infinite, round_to_part(rest));
+    p.at[THIRD] = v_sub(rest, p.at[SECOND]);
+    return p;
 }
 
 /* ---- Panels ---------------------------------------------------------------------------------- */
+
+/* 32 x 16 or 16 x 32 elements of a factor: vectors of 16 in the order in which they go into a tile. */
+typedef struct elements {
+    vf at[2][SIDE];
+} elements;
+
+/* Each word of a tile: a part of an element of one vector and of the one that belongs to it in the other half. A third part
+ * may be denormal and have bits in its lower half. */
+static inline __attribute__((always_inline)) void store_words(const parts *low, const parts *high, int64_t n,
+                                                              uint16_t *to)
+{
+    enum { FIRST_OR_BOTH_OTHERS = 0xf8 };
+    const __m512i upper = _mm512_set1_epi32((int)0xffff0000);
+    for (int part = 0; part < PARTS; part++) {
+        __m512i word = _mm512_srli_epi32(_mm512_castps_si512(low->at[part]), 16);
+        word = _mm512_ternarylogic_epi32(word, _mm512_castps_si512(high->at[part]), upper, FIRST_OR_BOTH_OTHERS);
+        _mm512_storeu_si512(to + part * PART + n * DEPTH, word);
+    }
+}
+
+static __attribute__((noinline)) void store_any(const elements *x, uint16_t *to)
+{
+    for (int64_t n = 0; n < SIDE; n++) {
+        const parts low = split_any(x->at[0][n]), high = split_any(x->at[1][n]);
+        store_words(&low, &high, n, to);
+    }
+}
+
+/* A tile of the first part at `to`; the others are PART elements apart. */
+static inline __attribute__((always_inline)) void store_tile(const elements *x, uint16_t *to)
+{
+    vf sums[2] = { v_set(0), v_set(0) }; /* of what is not a number if there is something special */
+    for (int64_t n = 0; n < SIDE; n++) {
+        const parts low = split(x->at[0][n]), high = split(x->at[1][n]);
+        store_words(&low, &high, n, to);
+        sums[0] = v_add(sums[0], low.at[THIRD]);
+        sums[1] = v_add(sums[1], high.at[THIRD]);
+    }
+    vf sum = v_add(sums[0], sums[1]);
+    if (__builtin_expect(_mm512_cmp_ps_mask(sum, sum, _CMP_UNORD_Q) != 0, 0))
+        store_any(x, to);
+}
 
 static const void *element_at(const sl_factor *from, int64_t i, int64_t l)
 {
     return (const char *)from->data + (i * from->row + l * from->column) * (from->dtype == SL_F32 ? 4 : 2);
 }
 
-/* n contiguous elements, of which VW at most are wanted. */
-static inline __attribute__((always_inline)) __m512i load(const void *at, sl_dtype dtype, int64_t n)
+/* The first n of 16 contiguous elements, the others 0. */
+static vf load_some(const sl_factor *from, int64_t i, int64_t l, int64_t n)
 {
     if (n <= 0)
-        return _mm512_setzero_si512();
-    if (dtype == SL_F32)
-        return _mm512_castps_si512(n >= VW ? v_load(at) : v_load_part(at, n));
+        return v_set(0);
+    const void *at = element_at(from, i, l);
+    if (from->dtype == SL_F32)
+        return n >= VW ? v_load(at) : v_load_part(at, n);
     __m256i halves = v_load_less_halves(at, n);
-    return dtype == SL_F16 ? _mm512_castps_si512(_mm512_cvtph_ps(halves))
-                           : _mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16);
+    return from->dtype == SL_F16 ? _mm512_cvtph_ps(halves)
+                                 : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
 }
 
-/* Elements (i, l) of 16 contiguous i or l, and those 16 l behind them, as words: one part of both in each. */
-static inline __attribute__((always_inline)) void load_words(const sl_factor *from, sl_dtype dtype, bool across,
-                                                             int64_t i, int64_t filled, int64_t l, int64_t k,
-                                                             __m512i *words)
+/* 16 i, each with 32 l side by side. */
+static inline __attribute__((always_inline)) void load_along(const sl_factor *from, int64_t i, int64_t filled,
+                                                             int64_t l, int64_t k, elements *x)
 {
-    int64_t first = filled - i, second = first;
-    if (across) {
-        first = l < k ? first : 0;
-        second = l + SIDE < k ? second : 0;
-    } else {
-        first = i < filled ? k - l : 0;
-        second = first - SIDE;
+    bool whole = from->dtype == SL_F32 && i + SIDE <= filled && l + DEPTH <= k;
+    const float *at = from->data;
+    at += whole ? i * from->row + l : 0;
+    for (int64_t n = 0; whole && n < SIDE; n++, at += from->row) {
+        x->at[0][n] = v_load(at);
+        x->at[1][n] = v_load(at + VW);
     }
-    const parts low = split(load(element_at(from, i, l), dtype, first));
-    const parts high = split(load(element_at(from, i, l + SIDE), dtype, second));
-    for (int part = 0; part < PARTS; part++)
-        words[part] = join(low.at[part], high.at[part]);
+    for (int64_t n = 0; !whole && n < SIDE; n++) {
+        int64_t there = i + n < filled ? k - l : 0;
+        x->at[0][n] = load_some(from, i + n, l, there);
+        x->at[1][n] = load_some(from, i + n, l + VW, there - VW);
+    }
 }
 
-/* A step of 16 i for a tile register, at `to`, and its other parts: words of an i side by side, or (`pairs`) those of an l.
- * In the tensor those of an i lie side by side, or (`across`) those of an l. */
-static inline __attribute__((always_inline)) void pack_tile(const sl_factor *from, sl_dtype dtype, bool across,
-                                                            bool pairs, int64_t i, int64_t filled, int64_t l, int64_t k,
-                                                            uint16_t *to)
+/* 32 l, each with 16 i side by side. */
+static inline __attribute__((always_inline)) void load_across(const sl_factor *from, int64_t i, int64_t filled,
+                                                              int64_t l, int64_t k, elements *x)
 {
-    vf words[PARTS][SIDE];
-    for (int64_t n = 0; n < SIDE; n++) {
-        __m512i own[PARTS];
-        load_words(from, dtype, across, across ? i : i + n, filled, across ? l + n : l, k, own);
-        for (int part = 0; part < PARTS; part++) {
-            words[part][n] = _mm512_castsi512_ps(own[part]);
-            if (across == pairs)
-                _mm512_storeu_si512(to + part * PART + n * DEPTH, own[part]);
+    bool whole = from->dtype == SL_F32 && i + SIDE <= filled && l + DEPTH <= k;
+    const float *at = from->data;
+    at += whole ? i + l * from->column : 0;
+    for (int64_t n = 0; whole && n < SIDE; n++, at += from->column) {
+        x->at[0][n] = v_load(at);
+        x->at[1][n] = v_load(at + SIDE * from->column);
+    }
+    for (int64_t n = 0; !whole && n < SIDE; n++) {
+        x->at[0][n] = load_some(from, i, l + n, l + n < k ? filled - i : 0);
+        x->at[1][n] = load_some(from, i, l + n + SIDE, l + n + SIDE < k ? filled - i : 0);
+    }
+}
+
+/* `across`: elements of an l lie side by side, else those of an i. They are wanted the other way round if `turned`. */
+static inline __attribute__((always_inline)) void pack_as(const sl_factor *from, bool across, bool turned,
+                                                          int64_t filled, int64_t k, uint16_t *to)
+{
+    for (int64_t l = 0; l < k; l += DEPTH, to += STEP) {
+        for (int64_t i = 0; i < ROWS; i += SIDE) {
+            elements x;
+            (across ? load_across : load_along)(from, i, filled, l, k, &x);
+            if (turned) {
+                v_transpose(x.at[0]);
+                v_transpose(x.at[1]);
+            }
+            store_tile(&x, to + i / SIDE * TILE);
         }
     }
-    for (int part = 0; across != pairs && part < PARTS; part++, to += PART) {
-        v_transpose(words[part]);
-        for (int64_t n = 0; n < SIDE; n++)
-            _mm512_storeu_ps(to + n * DEPTH, words[part][n]);
-    }
 }
 
-/* The block of any strides, as a matrix with contiguous rows. */
+/* A step of a factor with any strides as one with contiguous rows. */
 static sl_factor gather(const sl_factor *from, int64_t filled, int64_t l, int64_t k, float (*block)[DEPTH])
 {
     for (int64_t i = 0; i < filled; i++) {
@@ -145,32 +189,18 @@ static sl_factor gather(const sl_factor *from, int64_t filled, int64_t l, int64_
     return (sl_factor){ .data = block, .dtype = SL_F32, .row = DEPTH, .column = 1 };
 }
 
-static inline __attribute__((always_inline)) void pack_as(const sl_factor *from, sl_dtype dtype, bool across,
-                                                          bool pairs, int64_t filled, int64_t k, uint16_t *to)
-{
-    for (int64_t l = 0; l < k; l += DEPTH, to += STEP) {
-        for (int64_t i = 0; i < ROWS; i += SIDE)
-            pack_tile(from, dtype, across, pairs, i, filled, l, k, to + i / SIDE * TILE);
-    }
-}
-
 static inline __attribute__((always_inline)) void pack(const sl_factor *from, bool pairs, int64_t filled, int64_t k,
                                                        uint16_t *to)
 {
-    bool along = from->column == 1, across = from->row == 1 && !along;
-    if (along && from->dtype == SL_F32) {
-        pack_as(from, SL_F32, false, pairs, filled, k, to);
-    } else if (along) {
-        pack_as(from, from->dtype, false, pairs, filled, k, to);
-    } else if (across && from->dtype == SL_F32) {
-        pack_as(from, SL_F32, true, pairs, filled, k, to);
-    } else if (across) {
-        pack_as(from, from->dtype, true, pairs, filled, k, to);
+    if (from->column == 1) {
+        pack_as(from, false, pairs, filled, k, to);
+    } else if (from->row == 1) {
+        pack_as(from, true, !pairs, filled, k, to);
     } else {
         for (int64_t l = 0; l < k; l += DEPTH, to += STEP) {
             float block[ROWS][DEPTH];
             const sl_factor own = gather(from, filled, l, k, block);
-            pack_as(&own, SL_F32, false, pairs, filled, k - l < DEPTH ? k - l : DEPTH, to);
+            pack_as(&own, false, pairs, filled, k - l < DEPTH ? k - l : DEPTH, to);
         }
     }
 }
