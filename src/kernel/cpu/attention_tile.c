@@ -359,22 +359,27 @@ static void split_row_pair(const sl_attention *j, const float *from, int64_t i, 
                             (uint32_t *)(void *)(at + STEP), panel);
 }
 
-/* Weights of tile y of a block, n of each query (whole steps), become a panel of A and a part of the sum of panels of B.
- * Each may be NULL. */
-static void pack_weights(const sl_attention *j, const float *weights, int64_t y, int64_t n, char *left, char *right)
+/* Rows of weights that become panels at once: the fewest that a panel can take. */
+static int64_t rows_at_once(const sl_attention *j)
 {
-    const float *rows = weights + y * SIDE * SL_KEYS;
-    char *a = left ? left + y * left_panel_bytes(j) : NULL, *b = right ? right + y * weights_step_bytes(j) : NULL;
+    return weights_are_split(j) ? 2 : SIDE;
+}
+
+/* So many rows of a block from row i on, n weights of each (whole steps), become a part of a panel of A and of the sum of
+ * panels of B. Each may be NULL. */
+static void pack_weights(const sl_attention *j, const float *weights, int64_t i, int64_t n, char *left, char *right)
+{
+    const float *rows = weights + i * SL_KEYS;
+    char *a = left ? left + i / SIDE * left_panel_bytes(j) : NULL;
+    char *b = right ? right + i / SIDE * weights_step_bytes(j) : NULL;
     if (!weights_are_split(j)) {
         j->tile->pack_square(rows, SL_KEYS, n, a, b, weights_panel_bytes(j));
         return;
     }
-    for (int64_t i = 0; i < SIDE; i++) {
-        if (a)
-            split_row(j, rows + i * SL_KEYS, i, n, (uint16_t *)(void *)a);
-        if (b && i % 2 == 0)
-            split_row_pair(j, rows + i * SL_KEYS, i, n, (uint16_t *)(void *)b);
-    }
+    for (int64_t row = 0; a && row < 2; row++)
+        split_row(j, rows + row * SL_KEYS, i % SIDE + row, n, (uint16_t *)(void *)a);
+    if (b)
+        split_row_pair(j, rows, i % SIDE, n, (uint16_t *)(void *)b);
 }
 
 /* Rows first.. of a head become the `count` rows at `from`, or these are added to them. */
@@ -400,7 +405,7 @@ static void write_rows(const sl_attention *j, const sl_view *view, int64_t b, in
 static void attend_block(const sl_attention *j, const memory *m, int64_t b, int64_t h, int64_t first, int64_t count)
 {
     sl_running r[QUERIES];
-    int64_t wide = whole_panels(j->d_size), top = (b * j->h_size + h) * j->t_size + first;
+    int64_t wide = whole_panels(j->d_size), top = (b * j->h_size + h) * j->t_size + first, at_once = rows_at_once(j);
     int64_t limit = sl_attention_seen(j, first + count - 1, 0, j->keys);
     for (int64_t i = 0; i < count; i++)
         r[i] = (sl_running){ .max = -INFINITY };
@@ -422,8 +427,8 @@ static void attend_block(const sl_attention *j, const memory *m, int64_t b, int6
             int64_t from = sl_attention_before(j, b, first + i, key, seen);
             sl_attention_weigh_row(j, &r[i], row, from, seen, n);
             sl_attention_drop(j, top + i, key + from, seen - from, row + from);
-            if (i % SIDE == SIDE - 1 || i == count - 1)
-                pack_weights(j, m->scores, i / SIDE, n, m->left, NULL);
+            if ((i + 1) % at_once == 0 || i == count - 1)
+                pack_weights(j, m->scores, i / at_once * at_once, n, m->left, NULL);
         }
         add_over_keys(j, m, &at, m->values_along, m->out);
     }
@@ -472,16 +477,16 @@ static void find_deltas(const sl_attention *j, const memory *m, int64_t b, int64
 /* Weights and gradients of scores of a block, as panels. */
 static void find_weights(const sl_attention *j, const memory *m, int64_t b, int64_t h, const score_block *at)
 {
-    int64_t top = (b * j->h_size + h) * j->t_size + at->first;
+    int64_t top = (b * j->h_size + h) * j->t_size + at->first, at_once = rows_at_once(j);
     for (int64_t i = 0; i < whole_panels(at->count); i++) {
         float *p = m->scores + i * SL_KEYS, *ds = m->d_scores + i * SL_KEYS;
         int64_t n = seen_by_tile(j, at, i / SIDE);
         int64_t seen = i < at->count ? sl_attention_seen(j, at->first + i, at->key, at->n) : 0;
         int64_t from = i < at->count ? sl_attention_before(j, b, at->first + i, at->key, seen) : 0;
         sl_attention_row_weights(j, top + i, at->key, from, seen, n, m->delta[i], p, ds);
-        if (i % SIDE == SIDE - 1) {
-            pack_weights(j, m->scores, i / SIDE, n, NULL, m->weights);
-            pack_weights(j, m->d_scores, i / SIDE, n, m->left, m->d_weights);
+        if ((i + 1) % at_once == 0) {
+            pack_weights(j, m->scores, i + 1 - at_once, n, NULL, m->weights);
+            pack_weights(j, m->d_scores, i + 1 - at_once, n, m->left, m->d_weights);
         }
     }
 }
