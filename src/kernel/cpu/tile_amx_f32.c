@@ -195,7 +195,7 @@ static inline __attribute__((always_inline)) void pack_step(const float *from, i
         const parts first = split(_mm512_loadu_si512(from)), right = split(_mm512_loadu_si512(from + SIDE));
         const parts lower = split(_mm512_loadu_si512(below)), last = split(_mm512_loadu_si512(below + SIDE));
         for (int part = 0; part < PARTS; part++) {
-            const int64_t at = part * PART + n * DEPTH;
+            const int64_t at = (int64_t)part * PART + n * DEPTH;
             if (a) {
                 _mm512_storeu_si512(a + at, join(first.at[part], right.at[part]));
                 _mm512_storeu_si512(a + at + TILE, join(lower.at[part], last.at[part]));

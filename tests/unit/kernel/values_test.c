@@ -179,7 +179,7 @@ static void attend_to_one(sl_dtype dtype, int64_t width, double score, sl_isa is
 {
     enum { T = 160, HIGH = 133, WIDEST = 40, Q = 0, K, V, O, LSE, D_O, D_Q, D_K, D_V, TENSORS };
     static double numbers[TENSORS][T * WIDEST];
-    static char blocks[TENSORS][T * WIDEST * sizeof(float)];
+    static char blocks[TENSORS][sizeof(float) * T * WIDEST];
     sl_view views[TENSORS];
     memset(numbers, 0, sizeof numbers);
     for (int i = 0; i < TENSORS; i++) {
