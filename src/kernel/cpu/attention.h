@@ -85,7 +85,7 @@ sl_head_split sl_head_split_of(const sl_cpu *cpu, int64_t count, int pieces);
 typedef struct sl_attention {
     const sl_simd *simd;
     const sl_pool *pool;
-    const sl_tile *tile; /* bf16 goes through it as it is; NULL: heads are widened to f32 */
+    const sl_tile *tile; /* all of bf16, or of f32, goes through it; NULL: multiply-adds in f32 */
     const sl_view *q, *k, *v;
     sl_rows lse; /* data is NULL if not wanted */
     const sl_view *o;
@@ -243,9 +243,9 @@ float *sl_attention_cut_dq(const sl_attention *j, const sl_head_unit *unit, int6
 void sl_attention_await_piece(const sl_attention *j, const sl_head_unit *unit);
 void sl_attention_end_piece(const sl_attention *j, const sl_head_unit *unit);
 
-/* ---- bf16 through tiles ---------------------------------------------------------------------- */
+/* ---- Through tiles --------------------------------------------------------------------------- */
 
-/* The tile for the tensors of the call; NULL if it is not for them, or would be slower than f32. */
+/* The tile for the tensors of the call; NULL if there is none for them, or multiply-adds would be faster. */
 const sl_tile *sl_attention_tile(const sl_attention *j);
 /* Scratch of one thread; of dq of a query head. */
 size_t sl_attention_tile_bytes(const sl_attention *j);

@@ -1,6 +1,7 @@
-/* Attention of bf16 and its gradient through the tile of AMX, or by AVX512-BF16 on panels of the same form. Queries, keys,
- * values and gradients are factors as they are. Weights and gradients of scores are f32; each goes into products as the sum
- * of two bf16 numbers, which keeps 16 of its bits, so a result in bf16 is what f32 gives, rounded once. */
+/* Attention and its gradient through a tile of 32 x 32: bf16 with AMX, or by AVX512-BF16 on panels of the same form, and f32
+ * with AMX. Queries, keys, values and gradients are factors as they are. Weights and gradients of scores are f32. In f32 the
+ * tile takes them, too; among bf16 each goes into products as the sum of two bf16 numbers, which keeps 16 of its bits, so
+ * that a result is what f32 gives, rounded once. */
 #include "kernel/cpu/attention.h"
 
 #include "kernel/cpu/isa.h"
@@ -8,64 +9,105 @@
 #include <math.h>
 #include <string.h>
 
-/* The tile multiplies SIDE rows and SIDE columns, SIDE elements of the sum in each step. A step of a panel of A is
- * [row][32], one of B [2][16 pairs of l][16 columns][2]. */
-enum { SIDE = 32, HALF = SIDE / 2, STEP = SIDE * SIDE, QUERIES = 2 * SIDE };
+/* The tile multiplies SIDE rows and SIDE columns, SIDE elements of the sum in each step. A step of a panel of A of bf16 is
+ * [row][32], one of B [2][16 pairs of l][16 columns][2]; of f32 they are the tile's own. */
+enum { SIDE = 32, HALF = SIDE / 2, STEP = SIDE * SIDE, QUERIES = 2 * SIDE, SCORES = QUERIES * SL_KEYS };
 
-/* Two steps for the two parts of a number; elements of the sum in both parts; elements of a panel with them; scores. */
-enum {
-    STEPS = 2 * STEP,
-    KEY_PARTS = 2 * SL_KEYS,
-    QUERY_PARTS = 2 * QUERIES,
-    LEFT_PANEL = KEY_PARTS * SIDE,
-    WEIGHTS_PANEL = QUERY_PARTS * SIDE,
-    SCORES = QUERIES * SL_KEYS
-};
-
-/* Fewer queries do not fill a tile. */
-enum { LEAST_QUERIES = HALF };
+/* Fewer queries do not fill a tile. In f32, multiply-adds are as fast if half of it is empty, or half of each step. */
+enum { LEAST_QUERIES = HALF, LEAST_QUERIES_F32 = SIDE, LEAST_WIDTH_F32 = HALF + 1 };
 
 static int64_t whole_panels(int64_t value)
 {
     return sl_round_up_to(value, SIDE);
 }
 
-static bool is_bf16(const sl_view *view)
+static bool all_are(const sl_attention *j, sl_dtype dtype)
 {
-    return view->meta.dtype == SL_BF16;
+    const sl_view *views[] = { j->q, j->k, j->v, j->o, j->d_o, j->dq, j->dk, j->dv };
+    int count = j->d_o ? 8 : 4;
+    for (int i = 0; i < count; i++) {
+        if (views[i]->meta.dtype != dtype)
+            return false;
+    }
+    return true;
 }
 
 const sl_tile *sl_attention_tile(const sl_attention *j)
 {
-    const sl_tile *tile = sl_isa_tile(true);
+    bool bf16 = j->q->meta.dtype == SL_BF16;
+    const sl_tile *tile = sl_isa_tile(bf16);
 #if defined(__x86_64__)
     if (tile == &sl_tile_dot)
         tile = &sl_tile_dot_square;
 #endif
-    bool fits = tile->rows == SIDE && tile->columns == SIDE && tile->depth == SIDE && tile->size == sizeof(uint16_t);
-    bool narrow = is_bf16(j->q) && is_bf16(j->k) && is_bf16(j->v) && is_bf16(j->o);
-    if (j->d_o)
-        narrow = narrow && is_bf16(j->d_o) && is_bf16(j->dq) && is_bf16(j->dk) && is_bf16(j->dv);
-    return fits && narrow && j->t_size >= LEAST_QUERIES && j->keys > 0 && j->d_size > 0 ? tile : NULL;
+    bool fits = tile->rows == SIDE && tile->columns == SIDE && tile->depth == SIDE;
+    if (bf16)
+        fits = fits && tile->size == sizeof(uint16_t) && j->t_size >= LEAST_QUERIES && j->d_size > 0;
+    else
+        fits = fits && tile->pack_square && j->t_size >= LEAST_QUERIES_F32 && j->d_size >= LEAST_WIDTH_F32;
+    return fits && j->keys > 0 && all_are(j, bf16 ? SL_BF16 : SL_F32) ? tile : NULL;
+}
+
+/* Weights are two bf16 numbers each: what they are multiplied with has each step of its panels twice. */
+static bool weights_are_split(const sl_attention *j)
+{
+    return j->q->meta.dtype == SL_BF16;
+}
+
+static int64_t parts_of_weights(const sl_attention *j)
+{
+    return weights_are_split(j) ? 2 : 1;
+}
+
+/* Bytes of a step of a panel, and of all parts of one with weights. */
+static int64_t step_bytes(const sl_attention *j)
+{
+    return (int64_t)STEP * j->tile->size;
+}
+
+static int64_t weights_step_bytes(const sl_attention *j)
+{
+    return parts_of_weights(j) * step_bytes(j);
+}
+
+/* Of panels with a sum over D, over all keys, over the keys of a block, and over the queries of a block. */
+static int64_t head_panel_bytes(const sl_attention *j)
+{
+    return sl_divide_up(j->d_size, SIDE) * step_bytes(j);
+}
+
+static int64_t along_keys_bytes(const sl_attention *j)
+{
+    return sl_divide_up(j->k->meta.shape.dims[1], SIDE) * weights_step_bytes(j);
+}
+
+static int64_t left_panel_bytes(const sl_attention *j)
+{
+    return SL_KEYS / SIDE * weights_step_bytes(j);
+}
+
+static int64_t weights_panel_bytes(const sl_attention *j)
+{
+    return QUERIES / SIDE * weights_step_bytes(j);
 }
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
-/* A thread's memory. "Twice": each step of the panels stands there twice, for the two parts of a number. */
+/* A thread's memory. Panels "of weights", and what is multiplied with them, have a step for each part of a weight. */
 typedef struct memory {
     char *base; /* NULL: bytes are only counted */
     size_t used;
-    uint16_t *keys, *values;               /* B: columns are keys, the sum is over D */
-    uint16_t *keys_along, *values_along;   /* B: columns are D, the sum is over keys; twice */
-    uint16_t *queries, *d_out;             /* A: a block of them, the sum is over D */
-    uint16_t *queries_along, *d_out_along; /* A: rows are D, the sum is over the queries of a block; twice */
-    uint16_t *left;                        /* A: weights or gradients of scores, the sum is over the keys of a block */
-    uint16_t *weights, *d_weights;         /* B: columns are the keys of a block, the sum is over queries */
-    float *scores, *d_scores;              /* [QUERIES][SL_KEYS] */
-    float *out;                            /* [QUERIES][D] */
-    float *dq;                             /* [T][D] */
-    float *dk, *dv, *rows;                 /* [D][keys]; one of them as [keys][D] */
-    float *delta;                          /* [QUERIES] */
+    char *keys, *values;               /* B: columns are keys, the sum is over D */
+    char *keys_along, *values_along;   /* B: columns are D, the sum is over keys; with weights */
+    char *queries, *d_out;             /* A: a block of them, the sum is over D */
+    char *queries_along, *d_out_along; /* A: rows are D, the sum is over the queries of a block; with weights */
+    char *left;                        /* A: weights or gradients of scores, the sum is over the keys of a block */
+    char *weights, *d_weights;         /* B: columns are the keys of a block, the sum is over queries; of weights */
+    float *scores, *d_scores;          /* [QUERIES][SL_KEYS] */
+    float *out;                        /* [QUERIES][D] */
+    float *dq;                         /* [T][D] */
+    float *dk, *dv, *rows;             /* [D][keys]; one of them as [keys][D] */
+    float *delta;                      /* [QUERIES] */
 } memory;
 
 static void *take(memory *m, int64_t bytes)
@@ -76,9 +118,10 @@ static void *take(memory *m, int64_t bytes)
     return taken;
 }
 
-static uint16_t *take_panels(memory *m, int64_t width, int64_t k)
+/* Panels for `count` rows or columns. */
+static char *take_panels(memory *m, int64_t count, int64_t panel_bytes)
 {
-    return take(m, whole_panels(width) * whole_panels(k) * (int64_t)sizeof(uint16_t));
+    return take(m, sl_divide_up(count, SIDE) * panel_bytes);
 }
 
 static float *take_floats(memory *m, int64_t count)
@@ -101,22 +144,22 @@ static memory lay_out(const sl_attention *j, char *base)
 {
     memory m = { .base = base };
     int64_t keys = j->k->meta.shape.dims[1], d = j->d_size, wide = whole_panels(d);
-    m.keys = take_panels(&m, keys, d);
-    m.queries = take_panels(&m, QUERIES, d);
-    m.left = take_panels(&m, QUERIES, KEY_PARTS);
+    m.keys = take_panels(&m, keys, head_panel_bytes(j));
+    m.queries = take_panels(&m, QUERIES, head_panel_bytes(j));
+    m.left = take_panels(&m, QUERIES, left_panel_bytes(j));
     m.scores = take_floats(&m, SCORES);
     if (!j->d_o) {
-        m.values_along = take_panels(&m, d, 2 * whole_panels(keys));
+        m.values_along = take_panels(&m, d, along_keys_bytes(j));
         m.out = take_floats(&m, QUERIES * wide);
         return m;
     }
-    m.values = take_panels(&m, keys, d);
-    m.keys_along = take_panels(&m, d, 2 * whole_panels(keys));
-    m.d_out = take_panels(&m, QUERIES, d);
-    m.queries_along = take_panels(&m, d, QUERY_PARTS);
-    m.d_out_along = take_panels(&m, d, QUERY_PARTS);
-    m.weights = take_panels(&m, SL_KEYS, QUERY_PARTS);
-    m.d_weights = take_panels(&m, SL_KEYS, QUERY_PARTS);
+    m.values = take_panels(&m, keys, head_panel_bytes(j));
+    m.keys_along = take_panels(&m, d, along_keys_bytes(j));
+    m.d_out = take_panels(&m, QUERIES, head_panel_bytes(j));
+    m.queries_along = take_panels(&m, d, weights_panel_bytes(j));
+    m.d_out_along = take_panels(&m, d, weights_panel_bytes(j));
+    m.weights = take_panels(&m, SL_KEYS, weights_panel_bytes(j));
+    m.d_weights = take_panels(&m, SL_KEYS, weights_panel_bytes(j));
     m.d_scores = take_floats(&m, SCORES);
     m.dq = take(&m, (int64_t)sl_attention_tile_dq_bytes(j));
     m.dk = take_floats(&m, wide * keys_row(j));
@@ -133,75 +176,99 @@ size_t sl_attention_tile_bytes(const sl_attention *j)
 
 /* ---- Panels ---------------------------------------------------------------------------------- */
 
-/* Rows of a head, bf16: element (t, d). */
+/* Rows of a head: element (t, d). */
 static sl_factor rows_of_head(const sl_view *view, int64_t b, int64_t h, int64_t t)
 {
     const int64_t *strides = view->meta.strides;
-    return (sl_factor){ .data = (const uint16_t *)view->data + b * strides[0] + t * strides[1] + h * strides[2],
-                        .dtype = SL_BF16,
+    int64_t offset = b * strides[0] + t * strides[1] + h * strides[2];
+    return (sl_factor){ .data = (const char *)view->data + offset * (int64_t)sl_dtype_size(view->meta.dtype),
+                        .dtype = view->meta.dtype,
                         .row = strides[1],
                         .column = 1 };
 }
 
+/* Those from element (t, d) on. */
+static sl_factor rows_from(sl_factor rows, int64_t t, int64_t d)
+{
+    rows.data = (const char *)rows.data + (t * rows.row + d) * (int64_t)sl_dtype_size(rows.dtype);
+    return rows;
+}
+
 static void fetch_rows_to_write(const sl_attention *j, sl_factor to, int64_t count)
 {
+    enum { LINE = 64 };
+    int64_t size = (int64_t)sl_dtype_size(to.dtype), bytes = j->d_size * size;
     for (int64_t i = 0; i < count; i++) {
-        for (int64_t d = 0; d < j->d_size; d += SIDE)
-            sl_fetch_to_write((const char *)((const uint16_t *)to.data + i * to.row + d));
+        for (int64_t at = 0; at < bytes; at += LINE)
+            sl_fetch_to_write((const char *)to.data + i * to.row * size + at);
     }
 }
 
 /* `count` rows with the sum over D, panel after panel. */
-static void pack_rows(const sl_attention *j, sl_factor from, int64_t count, bool as_b, uint16_t *to)
+static void pack_rows(const sl_attention *j, sl_factor from, int64_t count, bool as_b, char *to)
 {
-    int64_t size = SIDE * whole_panels(j->d_size);
-    for (int64_t i = 0; i < count; i += SIDE, to += size) {
-        sl_factor part = from;
-        part.data = (const uint16_t *)from.data + i * from.row;
+    for (int64_t i = 0; i < count; i += SIDE, to += head_panel_bytes(j)) {
+        const sl_factor part = rows_from(from, i, 0);
         (as_b ? j->tile->pack_b : j->tile->pack_a)(&part, sl_least(count - i, SIDE), j->d_size, to);
     }
 }
 
-/* Keys or values with the sum over them, as B. The pairs of a step are those of split_rows: l and l + 16. */
-static void pack_along_keys(const sl_attention *j, sl_factor from, sl_head_rows keys, uint16_t *to)
+/* Rows with the sum over them: element (d, t). */
+static sl_factor turned(sl_factor rows)
+{
+    return (sl_factor){ .data = rows.data, .dtype = rows.dtype, .row = rows.column, .column = rows.row };
+}
+
+/* 32 keys and as many columns of bf16, of which `columns` are there. The pairs of a step are those of split_rows: l and
+ * l + 16. */
+static void join_keys(const sl_attention *j, sl_factor from, int64_t keys, int64_t columns, uint16_t *step)
 {
     static const uint16_t zeros[SIDE];
-    int64_t panel = 2 * whole_panels(j->k->meta.shape.dims[1]) * SIDE;
-    for (int64_t d = 0; d < j->d_size; d += SIDE, to += panel) {
-        for (int64_t key = keys.first; key < keys.end; key += SIDE) {
-            uint16_t *step = to + 2 * key * SIDE;
-            for (int64_t x = 0; x < SIDE; x += HALF) {
-                int64_t columns = j->d_size - d - x;
-                for (int64_t i = 0; i < HALF; i++) {
-                    const uint16_t *low = (const uint16_t *)from.data + (key + i) * from.row + d + x;
-                    j->simd->join_halves(
-                        key + i < keys.end ? low : zeros, key + i + HALF < keys.end ? low + HALF * from.row : zeros,
-                        columns < 0 ? 0 : sl_least(columns, HALF), (uint32_t *)(void *)(step + x * SIDE + i * SIDE));
-                }
-            }
-            memcpy(step + STEP, step, STEP * sizeof *step);
+    for (int64_t x = 0; x < SIDE; x += HALF) {
+        for (int64_t i = 0; i < HALF; i++) {
+            const uint16_t *low = (const uint16_t *)from.data + i * from.row + x;
+            j->simd->join_halves(i < keys ? low : zeros, i + HALF < keys ? low + HALF * from.row : zeros,
+                                 columns < x ? 0 : sl_least(columns - x, HALF),
+                                 (uint32_t *)(void *)(step + x * SIDE + i * SIDE));
+        }
+    }
+    memcpy(step + STEP, step, STEP * sizeof *step);
+}
+
+/* Keys or values with the sum over them, as B. The first one is that of a block. */
+static void pack_along_keys(const sl_attention *j, sl_factor from, sl_head_rows keys, char *to)
+{
+    for (int64_t d = 0; d < j->d_size; d += SIDE, to += along_keys_bytes(j)) {
+        char *first = to + keys.first / SIDE * weights_step_bytes(j);
+        if (weights_are_split(j)) {
+            for (int64_t key = keys.first; key < keys.end; key += SIDE, first += weights_step_bytes(j))
+                join_keys(j, rows_from(from, key, d), keys.end - key, j->d_size - d, (uint16_t *)(void *)first);
+        } else {
+            const sl_factor across = turned(rows_from(from, keys.first, d));
+            j->tile->pack_b(&across, sl_least(j->d_size - d, SIDE), keys.end - keys.first, first);
         }
     }
 }
 
 /* Rows of queries or their gradients as A with rows D and the sum over them. */
-static void pack_along_queries(const sl_attention *j, sl_factor from, int64_t count, uint16_t *to)
+static void pack_along_queries(const sl_attention *j, sl_factor from, int64_t count, char *to)
 {
-    sl_factor across = { .dtype = from.dtype, .row = from.column, .column = from.row };
+    int64_t bytes = step_bytes(j);
     for (int64_t d = 0; d < j->d_size; d += SIDE) {
-        for (int64_t i = 0; i < count; i += SIDE, to += STEPS) {
-            across.data = (const uint16_t *)from.data + i * from.row + d;
+        for (int64_t i = 0; i < count; i += SIDE, to += weights_step_bytes(j)) {
+            const sl_factor across = turned(rows_from(from, i, d));
             j->tile->pack_a(&across, sl_least(j->d_size - d, SIDE), sl_least(count - i, SIDE), to);
-            memcpy(to + STEP, to, STEP * sizeof *to);
+            if (weights_are_split(j))
+                memcpy(to + bytes, to, (size_t)bytes);
         }
     }
 }
 
 /* ---- Products -------------------------------------------------------------------------------- */
 
-/* Panels, `size` elements from one to the next. */
+/* Panels, `size` bytes from one to the next. */
 typedef struct panel_run {
-    const uint16_t *data;
+    const char *data;
     int64_t size;
 } panel_run;
 
@@ -210,9 +277,14 @@ static void multiply(const sl_attention *j, panel_run a, panel_run b, int64_t ro
                      float *c, int64_t c_row, bool add)
 {
     for (int64_t x = 0; x * SIDE < columns; x++) {
-        for (int64_t y = 0; y * SIDE < rows; y++)
-            j->tile->multiply(k, a.data + y * a.size, b.data + x * b.size, c + y * SIDE * c_row + x * SIDE, c_row, add,
-                              NULL);
+        for (int64_t y = 0; y * SIDE < rows; y++) {
+            const char *left = a.data + y * a.size, *right = b.data + x * b.size;
+            float *to = c + y * SIDE * c_row + x * SIDE;
+            if (add && j->tile->multiply_apart)
+                j->tile->multiply_apart(k, left, right, to, c_row);
+            else
+                j->tile->multiply(k, left, right, to, c_row, add, NULL);
+        }
     }
 }
 
@@ -234,58 +306,80 @@ static int64_t seen_by_tile(const sl_attention *j, const score_block *at, int64_
 }
 
 /* scores = rows of a block times those of its keys, where a query sees a key. */
-static void score(const sl_attention *j, const score_block *at, const uint16_t *left, const uint16_t *right,
-                  float *scores)
+static void score(const sl_attention *j, const score_block *at, const char *left, const char *right, float *scores)
 {
-    int64_t size = SIDE * whole_panels(j->d_size);
+    int64_t size = head_panel_bytes(j);
     for (int64_t y = 0; y < query_tiles(at); y++)
         multiply(j, (panel_run){ left + y * size, size }, (panel_run){ right + at->key / SIDE * size, size }, SIDE,
                  seen_by_tile(j, at, y), j->d_size, scores + y * SIDE * SL_KEYS, SL_KEYS, false);
 }
 
 /* out[count][D] += left times the keys. */
-static void add_over_keys(const sl_attention *j, const memory *m, const score_block *at, const uint16_t *along,
-                          float *out)
+static void add_over_keys(const sl_attention *j, const memory *m, const score_block *at, const char *along, float *out)
 {
-    int64_t size = 2 * whole_panels(j->k->meta.shape.dims[1]) * SIDE, wide = whole_panels(j->d_size);
+    int64_t wide = whole_panels(j->d_size), left = left_panel_bytes(j);
+    const panel_run keys = { along + at->key / SIDE * weights_step_bytes(j), along_keys_bytes(j) };
     for (int64_t y = 0; y < query_tiles(at); y++) {
         int64_t seen = seen_by_tile(j, at, y);
         if (seen > 0)
-            multiply(j, (panel_run){ m->left + y * LEFT_PANEL, LEFT_PANEL },
-                     (panel_run){ along + 2 * at->key * SIDE, size }, SIDE, j->d_size, 2 * seen, out + y * SIDE * wide,
-                     wide, true);
+            multiply(j, (panel_run){ m->left + y * left, left }, keys, SIDE, j->d_size, parts_of_weights(j) * seen,
+                     out + y * SIDE * wide, wide, true);
     }
 }
 
 /* sums[D][n] += rows of D times weights of the block's queries, of those tiles that see the keys. */
-static void add_over_queries(const sl_attention *j, const score_block *at, const uint16_t *along,
-                             const uint16_t *weights, float *sums)
+static void add_over_queries(const sl_attention *j, const score_block *at, const char *along, const char *weights,
+                             float *sums)
 {
-    int64_t tiles = query_tiles(at), blind = 0;
+    int64_t tiles = query_tiles(at), blind = 0, step = weights_step_bytes(j), panel = weights_panel_bytes(j);
     for (int64_t x = 0; x * SIDE < at->n; x++) {
         while (blind < tiles && seen_by_tile(j, at, blind) <= x * SIDE)
             blind++;
         if (blind < tiles)
-            multiply(j, (panel_run){ along + blind * STEPS, tiles * STEPS },
-                     (panel_run){ weights + x * WEIGHTS_PANEL + blind * STEPS, WEIGHTS_PANEL }, j->d_size, SIDE,
-                     (tiles - blind) * 2 * SIDE, sums + x * SIDE, keys_row(j), true);
+            multiply(j, (panel_run){ along + blind * step, tiles * step },
+                     (panel_run){ weights + x * panel + blind * step, panel }, j->d_size, SIDE,
+                     (tiles - blind) * parts_of_weights(j) * SIDE, sums + x * SIDE, keys_row(j), true);
     }
 }
 
 /* Row i of A: n numbers (whole steps) in two parts. */
 static void split_row(const sl_attention *j, const float *from, int64_t i, int64_t n, uint16_t *to)
 {
-    uint16_t *at = to + i / SIDE * LEFT_PANEL + i % SIDE * SIDE;
+    uint16_t *at = to + i * SIDE;
     j->simd->split_rows(from, from + HALF, n / SIDE, (uint32_t *)(void *)at, (uint32_t *)(void *)(at + STEP), STEP);
 }
 
 /* Rows i and i + 1 of the sum of B: n numbers (whole steps) of each in two parts. */
 static void split_row_pair(const sl_attention *j, const float *from, int64_t i, int64_t n, uint16_t *to)
 {
-    uint16_t *at = to + i / SIDE * STEPS + i % SIDE * HALF;
+    int64_t panel = weights_panel_bytes(j) / (int64_t)sizeof(uint32_t);
+    uint16_t *at = to + i * HALF;
     for (int64_t x = 0; x < SIDE; x += HALF, at += STEP / 2)
         j->simd->split_rows(from + x, from + SL_KEYS + x, n / SIDE, (uint32_t *)(void *)at,
-                            (uint32_t *)(void *)(at + STEP), WEIGHTS_PANEL / 2);
+                            (uint32_t *)(void *)(at + STEP), panel);
+}
+
+/* Rows of weights that become panels at once: the fewest that a panel can take. */
+static int64_t rows_at_once(const sl_attention *j)
+{
+    return weights_are_split(j) ? 2 : SIDE;
+}
+
+/* So many rows of a block from row i on, n weights of each (whole steps), become a part of a panel of A and of the sum of
+ * panels of B. Each may be NULL. */
+static void pack_weights(const sl_attention *j, const float *weights, int64_t i, int64_t n, char *left, char *right)
+{
+    const float *rows = weights + i * SL_KEYS;
+    char *a = left ? left + i / SIDE * left_panel_bytes(j) : NULL;
+    char *b = right ? right + i / SIDE * weights_step_bytes(j) : NULL;
+    if (!weights_are_split(j)) {
+        j->tile->pack_square(rows, SL_KEYS, n, a, b, weights_panel_bytes(j));
+        return;
+    }
+    for (int64_t row = 0; a && row < 2; row++)
+        split_row(j, rows + row * SL_KEYS, i % SIDE + row, n, (uint16_t *)(void *)a);
+    if (b)
+        split_row_pair(j, rows, i % SIDE, n, (uint16_t *)(void *)b);
 }
 
 /* Rows first.. of a head become the `count` rows at `from`, or these are added to them. */
@@ -311,7 +405,7 @@ static void write_rows(const sl_attention *j, const sl_view *view, int64_t b, in
 static void attend_block(const sl_attention *j, const memory *m, int64_t b, int64_t h, int64_t first, int64_t count)
 {
     sl_running r[QUERIES];
-    int64_t wide = whole_panels(j->d_size), top = (b * j->h_size + h) * j->t_size + first;
+    int64_t wide = whole_panels(j->d_size), top = (b * j->h_size + h) * j->t_size + first, at_once = rows_at_once(j);
     int64_t limit = sl_attention_seen(j, first + count - 1, 0, j->keys);
     for (int64_t i = 0; i < count; i++)
         r[i] = (sl_running){ .max = -INFINITY };
@@ -333,7 +427,8 @@ static void attend_block(const sl_attention *j, const memory *m, int64_t b, int6
             int64_t from = sl_attention_before(j, b, first + i, key, seen);
             sl_attention_weigh_row(j, &r[i], row, from, seen, n);
             sl_attention_drop(j, top + i, key + from, seen - from, row + from);
-            split_row(j, row, i, n, m->left);
+            if ((i + 1) % at_once == 0 || i == count - 1)
+                pack_weights(j, m->scores, i / at_once * at_once, n, m->left, NULL);
         }
         add_over_keys(j, m, &at, m->values_along, m->out);
     }
@@ -373,26 +468,25 @@ void sl_attend_tiles_part(void *context, int part, int parts)
 /* delta[i] is the product of the rows first + i of o and its gradient. */
 static void find_deltas(const sl_attention *j, const memory *m, int64_t b, int64_t h, int64_t first, int64_t count)
 {
-    sl_factor o = rows_of_head(j->o, b, h, first), d_o = rows_of_head(j->d_o, b, h, first);
-    for (int64_t i = 0; i < count; i++)
-        m->delta[i] = j->simd->dot_bf16((const uint16_t *)d_o.data + i * d_o.row, (const uint16_t *)o.data + i * o.row,
-                                        j->d_size);
+    for (int64_t i = 0; i < count; i++) {
+        const void *o = rows_of_head(j->o, b, h, first + i).data, *d_o = rows_of_head(j->d_o, b, h, first + i).data;
+        m->delta[i] = weights_are_split(j) ? j->simd->dot_bf16(d_o, o, j->d_size) : j->simd->dot(d_o, o, j->d_size);
+    }
 }
 
 /* Weights and gradients of scores of a block, as panels. */
-static void split_weights(const sl_attention *j, const memory *m, int64_t b, int64_t h, const score_block *at)
+static void find_weights(const sl_attention *j, const memory *m, int64_t b, int64_t h, const score_block *at)
 {
-    int64_t top = (b * j->h_size + h) * j->t_size + at->first;
+    int64_t top = (b * j->h_size + h) * j->t_size + at->first, at_once = rows_at_once(j);
     for (int64_t i = 0; i < whole_panels(at->count); i++) {
         float *p = m->scores + i * SL_KEYS, *ds = m->d_scores + i * SL_KEYS;
         int64_t n = seen_by_tile(j, at, i / SIDE);
         int64_t seen = i < at->count ? sl_attention_seen(j, at->first + i, at->key, at->n) : 0;
         int64_t from = i < at->count ? sl_attention_before(j, b, at->first + i, at->key, seen) : 0;
         sl_attention_row_weights(j, top + i, at->key, from, seen, n, m->delta[i], p, ds);
-        split_row(j, ds, i, n, m->left);
-        if (i % 2 != 0) {
-            split_row_pair(j, p - SL_KEYS, i - 1, n, m->weights);
-            split_row_pair(j, ds - SL_KEYS, i - 1, n, m->d_weights);
+        if ((i + 1) % at_once == 0) {
+            pack_weights(j, m->scores, i + 1 - at_once, n, NULL, m->weights);
+            pack_weights(j, m->d_scores, i + 1 - at_once, n, m->left, m->d_weights);
         }
     }
 }
@@ -418,7 +512,7 @@ static void grad_block(const sl_attention *j, const memory *m, int64_t b, int64_
         const score_block at = { first, count, key, sl_least(limit - key, SL_KEYS) };
         score(j, &at, m->queries, m->keys, m->scores);
         score(j, &at, m->d_out, m->values, m->d_scores);
-        split_weights(j, m, b, h, &at);
+        find_weights(j, m, b, h, &at);
         add_over_queries(j, &at, m->d_out_along, m->weights, m->dv + key);
         add_over_queries(j, &at, m->queries_along, m->d_weights, m->dk + key);
         add_over_keys(j, m, &at, m->keys_along, dq);
@@ -468,7 +562,7 @@ void sl_attention_grad_tiles_part(void *context, int part, int parts)
     while (sl_attention_take(j, &unit)) {
         int64_t b = unit.b, g = unit.g;
         sl_head_rows keys = sl_head_piece(j->keys, SL_KEYS, unit.piece, unit.pieces);
-        int64_t count = keys.end - keys.first, at = keys.first * whole_panels(j->d_size);
+        int64_t count = keys.end - keys.first, at = keys.first / SIDE * head_panel_bytes(j);
         sl_factor k = rows_of_head(j->k, b, g, keys.first), v = rows_of_head(j->v, b, g, keys.first);
         sl_head_fetch(j->k, b, g, keys);
         sl_head_fetch(j->v, b, g, keys);

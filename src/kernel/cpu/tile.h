@@ -54,11 +54,16 @@ typedef struct SL_NAMED_FIELDS sl_tile {
     /* One panel with the first `filled` of its rows (columns) and k elements of each. */
     void (*pack_a)(const sl_factor *from, int64_t filled, int64_t k, void *to);
     void (*pack_b)(const sl_factor *from, int64_t filled, int64_t k, void *to);
+    /* Optional: `rows` rows of n f32 numbers, `row` apart, n a multiple of depth, become a panel of A, with the sum along them,
+     * and a step of panels of B, `panel` bytes apart, with the sum over them. One of both may be NULL. */
+    void (*pack_square)(const float *from, int64_t row, int64_t n, void *a, void *b, int64_t panel);
     /* C = A B or C += A B for one panel of each, k >= 1; c has room for a whole tile. fetch: NULL if A and B are in the
      * first-level cache and nothing else is wanted. */
     void (*multiply)(int64_t k, const void *a, const void *b, float *c, int64_t c_row, bool add,
                      const sl_tile_fetch *fetch);
-    /* Optional: the same with A as it lies: rows of contiguous elements, a_row apart. k is a multiple of depth, fetch not
+    /* Optional: C += A B, where A B is summed before it is added: of many such sums in C less is lost. A and B are near. */
+    void (*multiply_apart)(int64_t k, const void *a, const void *b, float *c, int64_t c_row);
+    /* Optional: multiply() with A as it lies: rows of contiguous elements, a_row apart. k is a multiple of depth, fetch not
      * NULL. Rows that are a multiple of `crowded` bytes apart share few lines of a cache. */
     void (*multiply_rows)(int64_t k, const void *a, int64_t a_row, const void *b, float *c, int64_t c_row, bool add,
                           const sl_tile_fetch *fetch);

@@ -217,6 +217,42 @@ static void pack_b(const sl_factor *from, int64_t filled, int64_t k, void *to)
     pack(from, true, filled, k, to);
 }
 
+/* A step of A and one of B of the same numbers, which are split once for both. */
+static inline __attribute__((always_inline)) void pack_step(const float *from, int64_t row, uint16_t *a, uint16_t *b)
+{
+    for (int64_t n = 0; n < SIDE; n++, from += row) {
+        const float *below = from + SIDE * row;
+        const parts first = split(_mm512_loadu_si512(from)), right = split(_mm512_loadu_si512(from + SIDE));
+        const parts lower = split(_mm512_loadu_si512(below)), last = split(_mm512_loadu_si512(below + SIDE));
+        for (int part = 0; part < PARTS; part++) {
+            const int64_t at = (int64_t)part * PART + n * DEPTH;
+            if (a) {
+                _mm512_storeu_si512(a + at, join(first.at[part], right.at[part]));
+                _mm512_storeu_si512(a + at + TILE, join(lower.at[part], last.at[part]));
+            }
+            if (b) {
+                _mm512_storeu_si512(b + at, join(first.at[part], lower.at[part]));
+                _mm512_storeu_si512(b + at + TILE, join(right.at[part], last.at[part]));
+            }
+        }
+    }
+}
+
+static void pack_square(const float *from, int64_t row, int64_t n, void *a, void *b, int64_t panel)
+{
+    uint16_t *to_a = a, *to_b = b;
+    for (int64_t l = 0; l < n; l += DEPTH, from += DEPTH) {
+        if (to_a && to_b)
+            pack_step(from, row, to_a, to_b);
+        else if (to_a)
+            pack_step(from, row, to_a, NULL);
+        else
+            pack_step(from, row, NULL, to_b);
+        to_a = to_a ? to_a + STEP : NULL;
+        to_b = to_b ? to_b + panel / (int64_t)sizeof *to_b : NULL;
+    }
+}
+
 /* ---- Multiplication -------------------------------------------------------------------------- */
 
 enum { ROW_BYTES = DEPTH * sizeof(uint16_t), TILE_BYTES = SIDE * ROW_BYTES, PART_BYTES = 2 * TILE_BYTES };
@@ -322,6 +358,17 @@ static void multiply(int64_t k, const void *panel_a, const void *panel_b, float 
     _tile_stored(3, below + SIDE, row);
 }
 
+static void multiply_apart(int64_t k, const void *panel_a, const void *panel_b, float *c, int64_t c_row)
+{
+    _Alignas(64) float own[ROWS][COLUMNS];
+    multiply(k, panel_a, panel_b, own[0], COLUMNS, false, NULL);
+    __asm__ volatile("" ::: "memory"); /* stores of tiles do not say that they write memory */
+    for (int i = 0; i < ROWS; i++, c += c_row) {
+        v_store(c, v_add(v_load(c), v_load(own[i])));
+        v_store(c + VW, v_add(v_load(c + VW), v_load(own[i] + VW)));
+    }
+}
+
 const sl_tile sl_tile_amx_f32 = {
     .name = "amx, f32",
     .size = PARTS * sizeof(uint16_t),
@@ -333,7 +380,9 @@ const sl_tile sl_tile_amx_f32 = {
     .pack_cost = 12,
     .pack_a = pack_a,
     .pack_b = pack_b,
+    .pack_square = pack_square,
     .multiply = multiply,
+    .multiply_apart = multiply_apart,
     .begin = sl_tile_amx_begin,
     .end = sl_tile_amx_end,
 };

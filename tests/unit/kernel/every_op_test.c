@@ -88,12 +88,13 @@ enum { BACKENDS = sizeof backends / sizeof *backends };
 
 static bool worth_running(const op_case *c, const backend *how)
 {
-    bool product = c->op <= SL_OP_MATMUL;
-    if (c->large && how->threads == 1 && how->isa != sl_isa_best() && test_takes_sample())
+    bool product = c->op <= SL_OP_MATMUL, attention = c->op == SL_OP_ATTENTION || c->op == SL_OP_ATTENTION_GRAD;
+    sl_isa best = product || attention || sl_isa_best() < SL_ISA_AVX512 ? sl_isa_best() : SL_ISA_AVX512;
+    if (c->large && how->threads == 1 && how->isa != best && test_takes_sample())
         return false;
     if (how->isa == SL_ISA_REFERENCE)
         return !c->large;
-    return (how->blas || product) && (how->threads == 1 || c->large);
+    return (how->isa == SL_ISA_AMX ? product || attention : how->blas || product) && (how->threads == 1 || c->large);
 }
 
 static void check_backend(size_t i, const backend *b, bool accumulate, const args *inputs, const args *outputs)

@@ -173,19 +173,23 @@ static void softmax_added_to_zeros_has_the_same_bits(void **state)
 
 /* ---- Attention ------------------------------------------------------------------------------- */
 
-/* One head of width 1. All queries are 1, so keys are scores: one is high, the others half of it, and all weight is that
- * one's. */
-static void attend_to_one(sl_dtype dtype, double score, sl_isa isa)
+/* One head, of which only the first column is not 0. There all queries are 1, so keys are scores: one is high, the others
+ * half of it, and all weight is that one's. */
+static void attend_to_one(sl_dtype dtype, int64_t width, double score, sl_isa isa)
 {
-    enum { T = 160, HIGH = 133, Q = 0, K, V, O, LSE, D_O, D_Q, D_K, D_V, TENSORS };
-    static double numbers[TENSORS][T];
-    static char blocks[TENSORS][T * sizeof(float)];
+    enum { T = 160, HIGH = 133, WIDEST = 40, Q = 0, K, V, O, LSE, D_O, D_Q, D_K, D_V, TENSORS };
+    static double numbers[TENSORS][T * WIDEST];
+    static char blocks[TENSORS][sizeof(float) * T * WIDEST];
     sl_view views[TENSORS];
+    memset(numbers, 0, sizeof numbers);
     for (int i = 0; i < TENSORS; i++) {
-        sl_meta heads = sl_meta_make(dtype, 4, (int64_t[]){ 1, T, 1, 1 });
+        sl_meta heads = sl_meta_make(dtype, 4, (int64_t[]){ 1, T, 1, width });
         views[i] = (sl_view){ blocks[i], i == LSE ? sl_meta_make(SL_F32, 3, (int64_t[]){ 1, 1, T }) : heads };
         for (int t = 0; t < T; t++)
-            numbers[i][t] = i == Q || i == D_O ? 1 : i == K ? (t == HIGH ? score : score / 2) : t == HIGH ? 7 : 3;
+            numbers[i][t * width] = i == Q || i == D_O ? 1
+                                    : i == K           ? (t == HIGH ? score : score / 2)
+                                    : t == HIGH        ? 7
+                                                       : 3;
         sl_view from = { numbers[i], views[i].meta };
         from.meta.dtype = SL_F64;
         if (i != LSE)
@@ -216,15 +220,15 @@ static void attend_to_one(sl_dtype dtype, double score, sl_isa isa)
         for (int i = 0; i < 4; i++) {
             double value = 0;
             sl_view from = views[seen[i]], to = { &value, sl_meta_make(SL_F64, 1, (int64_t[]){ 1 }) };
-            from.data = blocks[seen[i]] + (size_t)t * sl_dtype_size(dtype);
+            from.data = blocks[seen[i]] + (size_t)(t * width) * sl_dtype_size(dtype);
             from.meta = sl_meta_make(dtype, 1, (int64_t[]){ 1 });
             assert_int_equal(
                 run_call((sl_kernel_call){
                     .op = SL_OP_CAST, .inputs = &from, .input_count = 1, .outputs = &to, .output_count = 1 }),
                 SL_OK);
             if (value != expected[i])
-                fail_msg("score %g, %s on %s: tensor %d has %g at %d, not %g", score, sl_dtype_name(dtype),
-                         sl_isa_name(isa), seen[i], value, t, expected[i]);
+                fail_msg("score %g, width %d, %s on %s: tensor %d has %g at %d, not %g", score, (int)width,
+                         sl_dtype_name(dtype), sl_isa_name(isa), seen[i], value, t, expected[i]);
         }
     }
 }
@@ -237,8 +241,10 @@ static void attention_stands_large_scores(void **state)
         if (!sl_isa_set(isas[isa]))
             continue;
         for (size_t i = 0; i < sizeof scores / sizeof *scores; i++) {
-            attend_to_one(SL_F32, scores[i], isas[isa]);
-            attend_to_one(SL_BF16, scores[i], isas[isa]);
+            attend_to_one(SL_F32, 1, scores[i], isas[isa]);
+            attend_to_one(SL_F32, 40, scores[i], isas[isa]);
+            attend_to_one(SL_BF16, 1, scores[i], isas[isa]);
+            attend_to_one(SL_BF16, 40, scores[i], isas[isa]);
         }
     }
     sl_isa_set(sl_isa_best());
