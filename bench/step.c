@@ -5,6 +5,7 @@
 #include "tools/sluice/options.h"
 
 #include "base/json.h"
+#include "kernel/cpu/isa.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -29,7 +30,8 @@ static const cli_usage usage = {
         "after the products alone, over the highest after a burst. stolen_share and interruptions say how much a "
         "hypervisor and other processes took from the steps.\n"
         "With --dtype bf16 parameters and activations are bf16, gradients, moments and master weights f32. The f32 "
-        "step is measured afterwards, in the same run, on the processor. On a GPU the memory is the device's, and the "
+        "step is measured afterwards, in the same run, on the processor. Where AMX multiplies f32, in three parts of "
+        "bf16, the f32 step is measured with multiply-adds, too. On a GPU the memory is the device's, and the "
         "peak of products that of its matrix units by the data sheet.\n"
         "With --ops (always on a GPU) a profile follows: the program of the step runs a few times more, with an event "
         "before every instruction. gemm_ms, attention_ms and other_ms are the times of its instructions and of the "
@@ -78,8 +80,12 @@ static void fill_sizes(step_options *step, int preset)
     step->vocab = step->vocab ? step->vocab : sizes->vocab;
 }
 
-/* f32: the same step in f32, NULL if r is that. */
-static void print_json(const step_options *options, const step_result *r, const step_result *f32)
+/* The same step in f32, and with multiply-adds if f32 is done in another way. NULL: not measured. */
+typedef struct comparison {
+    const step_result *f32, *fma;
+} comparison;
+
+static void print_json(const step_options *options, const step_result *r, const comparison *with)
 {
     sl_json json = { .file = stdout };
     sl_json_begin(&json, '{');
@@ -109,8 +115,10 @@ static void print_json(const step_options *options, const step_result *r, const 
     sl_json_put_double(&json, "fma_peak_gflops", r->fma_peak / 1e9);
     sl_json_put_double(&json, "product_peak_gflops", r->product_peak / 1e9);
     sl_json_put_string(&json, "dtype", sl_dtype_name(options->dtype));
-    if (f32)
-        sl_json_put_double(&json, "tokens_per_s_over_f32", f32->step_s / r->step_s);
+    if (with->f32)
+        sl_json_put_double(&json, "tokens_per_s_over_f32", with->f32->step_s / r->step_s);
+    if (with->fma)
+        sl_json_put_double(&json, "tokens_per_s_over_fma", with->fma->step_s / r->step_s);
     sl_json_put_double(&json, "tokens_per_s", (double)(options->batch * options->seq) / r->step_s);
     sl_json_put_double(&json, "mfu", r->flops / r->step_s / r->product_peak);
     if (r->has_profile) {
@@ -128,8 +136,9 @@ static void print_json(const step_options *options, const step_result *r, const 
     putchar('\n');
 }
 
-static void print_text(const step_options *options, const step_result *r, const step_result *f32)
+static void print_text(const step_options *options, const step_result *r, const comparison *with)
 {
+    const step_result *f32 = with->f32, *fma = with->fma;
     const double mib = 1 << 20;
     printf("kernels    %s\n", r->kernels);
     printf("step       %.4f s (forward and backward %.4f, optimizer %.4f), median %.4f\n", r->step_s,
@@ -156,7 +165,10 @@ static void print_text(const step_options *options, const step_result *r, const 
                sl_dtype_name(options->dtype), f32->step_s / r->step_s,
                (double)(options->batch * options->seq) / f32->step_s, f32->step_cpu_s / r->step_cpu_s,
                100 * r->flops / r->step_s / r->product_peak, r->product_peak / 1e9);
-    if (!f32)
+    if (fma)
+        printf("%-10s %.3f times the tokens/s of f32 with multiply-adds (%.0f)\n", sl_dtype_name(options->dtype),
+               fma->step_s / r->step_s, (double)(options->batch * options->seq) / fma->step_s);
+    if (options->dtype == SL_F32)
         printf("mfu        %.1f%% of the peak of products (%.1f GFLOP/s)\n",
                100 * r->flops / r->step_s / r->product_peak, r->product_peak / 1e9);
     printf("memory     %.1f MiB, predicted %.1f MiB\n", (double)r->peak_memory / mib,
@@ -186,6 +198,26 @@ static void print_ops(const step_result *r)
         printf("%9.3f %6.1f%% %6d %9.3f %8.1f%% %8.3f  %s\n", 1e3 * op->seconds, 100 * op->seconds / r->step_s,
                op->calls, 1e3 * limit, 100 * limit / op->seconds, 1e3 * (op->seconds - limit), op->name);
     }
+}
+
+/* What the step is compared with, as far as it is wanted. */
+static sl_status measure_again(const step_options *step, const comparison *with, step_result *f32, step_result *fma)
+{
+    sl_status status = SL_OK;
+    step_options same = *step;
+    sl_isa isa = sl_isa_get();
+    same.dtype = SL_F32;
+    same.profile = false;
+    if (with->f32)
+        SL_TRY(step_measure(&same, f32));
+    if (with->fma) {
+        sl_isa_set(SL_ISA_AVX512);
+        SL_TRY(step_measure(&same, fma));
+    }
+done:
+    if (with->fma)
+        sl_isa_set(isa);
+    return status;
 }
 
 int bench_step(int argc, char **argv)
@@ -244,19 +276,17 @@ int bench_step(int argc, char **argv)
     fill_sizes(&step, preset);
     if (step.batch % step.microbatches != 0)
         return usage_error("bench step", "--batch must be a multiple of --microbatches");
-    step_result result = { 0 }, f32 = { 0 };
+    step_result result = { 0 }, f32 = { 0 }, fma = { 0 };
     bool on_host = strcmp(step.device, "cpu") == 0;
     step.profile = nodes || ops || !on_host;
     step.dtype = (sl_dtype)dtype;
     if (step_measure(&step, &result) != SL_OK)
         return failure("bench step");
-    step_options same = step;
-    same.dtype = SL_F32;
-    same.profile = false;
-    bool compares = dtype != SL_F32 && on_host;
-    if (compares && step_measure(&same, &f32) != SL_OK)
+    comparison with = { .f32 = dtype != SL_F32 && on_host ? &f32 : NULL };
+    with.fma = on_host && sl_isa_get() == SL_ISA_AMX ? &fma : NULL;
+    if (measure_again(&step, &with, &f32, &fma) != SL_OK)
         return failure("bench step");
-    (format == FORMAT_JSON ? print_json : print_text)(&step, &result, compares ? &f32 : NULL);
+    (format == FORMAT_JSON ? print_json : print_text)(&step, &result, &with);
     if (nodes && format == FORMAT_TEXT)
         print_nodes(&result);
     if (step.profile && (ops || !nodes) && format == FORMAT_TEXT)

@@ -277,14 +277,9 @@ static void multiply(const sl_attention *j, panel_run a, panel_run b, int64_t ro
                      float *c, int64_t c_row, bool add)
 {
     for (int64_t x = 0; x * SIDE < columns; x++) {
-        for (int64_t y = 0; y * SIDE < rows; y++) {
-            const char *left = a.data + y * a.size, *right = b.data + x * b.size;
-            float *to = c + y * SIDE * c_row + x * SIDE;
-            if (add && j->tile->multiply_apart)
-                j->tile->multiply_apart(k, left, right, to, c_row);
-            else
-                j->tile->multiply(k, left, right, to, c_row, add, NULL);
-        }
+        for (int64_t y = 0; y * SIDE < rows; y++)
+            j->tile->multiply(k, a.data + y * a.size, b.data + x * b.size, c + y * SIDE * c_row + x * SIDE, c_row, add,
+                              NULL);
     }
 }
 

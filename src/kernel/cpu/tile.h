@@ -61,8 +61,6 @@ typedef struct SL_NAMED_FIELDS sl_tile {
      * first-level cache and nothing else is wanted. */
     void (*multiply)(int64_t k, const void *a, const void *b, float *c, int64_t c_row, bool add,
                      const sl_tile_fetch *fetch);
-    /* Optional: C += A B, where A B is summed before it is added: of many such sums in C less is lost. A and B are near. */
-    void (*multiply_apart)(int64_t k, const void *a, const void *b, float *c, int64_t c_row);
     /* Optional: multiply() with A as it lies: rows of contiguous elements, a_row apart. k is a multiple of depth, fetch not
      * NULL. Rows that are a multiple of `crowded` bytes apart share few lines of a cache. */
     void (*multiply_rows)(int64_t k, const void *a, int64_t a_row, const void *b, float *c, int64_t c_row, bool add,

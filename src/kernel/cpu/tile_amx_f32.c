@@ -1,7 +1,7 @@
 /* The tile for f32 on machines with AMX, which multiplies bf16 alone. An f32 number is exactly the sum of three bf16
  * numbers: its first 8 bits, the next 8 and the last 8. Of the nine products of two such sums six count; the other three
- * together are below 2^-25 of the whole, less than what rounding it to f32 loses. Each is exact in f32, and far fewer
- * additions are rounded than a chain of multiply-adds has, so that results are closer to the true ones than with those.
+ * together are 2^-27 of the whole as a rule and 2^-23 at most, where f32 rounds by 2^-24. Each product is exact in f32,
+ * and far fewer additions are rounded than in a chain of multiply-adds, so that errors of long sums are half of those.
  * Six products at sixteen times the speed of f32 leave 2.7 times that speed. Numbers below 2^-108 lose some of their
  * bits, since AMX takes denormal ones for 0. */
 #include "kernel/cpu/tile.h"
@@ -61,6 +61,16 @@ static inline parts split_any(vf x)
     return p;
 }
 
+static inline __attribute__((always_inline)) parts split_as(vf x, const bool any)
+{
+    return any ? split_any(x) : split(x);
+}
+
+static inline bool is_special(vf third_parts)
+{
+    return __builtin_expect(_mm512_cmp_ps_mask(third_parts, third_parts, _CMP_UNORD_Q) != 0, 0);
+}
+
 /* ---- Panels ---------------------------------------------------------------------------------- */
 
 /* 32 x 16 or 16 x 32 elements of a factor: vectors of 16 in the order in which they go into a tile. */
@@ -78,30 +88,31 @@ static inline __attribute__((always_inline)) void store_words(const parts *low, 
     for (int part = 0; part < PARTS; part++) {
         __m512i word = _mm512_srli_epi32(_mm512_castps_si512(low->at[part]), 16);
         word = _mm512_ternarylogic_epi32(word, _mm512_castps_si512(high->at[part]), upper, FIRST_OR_BOTH_OTHERS);
-        _mm512_storeu_si512(to + part * PART + n * DEPTH, word);
+        _mm512_storeu_si512(to + (int64_t)part * PART + n * DEPTH, word);
     }
 }
 
-static __attribute__((noinline)) void store_any(const elements *x, uint16_t *to)
+/* A tile of the first part at `to`; the others are PART elements apart. The sum of all third parts. */
+static inline __attribute__((always_inline)) vf store_as(const elements *x, const bool any, uint16_t *to)
 {
+    vf sums[2] = { v_set(0), v_set(0) };
     for (int64_t n = 0; n < SIDE; n++) {
-        const parts low = split_any(x->at[0][n]), high = split_any(x->at[1][n]);
-        store_words(&low, &high, n, to);
-    }
-}
-
-/* A tile of the first part at `to`; the others are PART elements apart. */
-static inline __attribute__((always_inline)) void store_tile(const elements *x, uint16_t *to)
-{
-    vf sums[2] = { v_set(0), v_set(0) }; /* of what is not a number if there is something special */
-    for (int64_t n = 0; n < SIDE; n++) {
-        const parts low = split(x->at[0][n]), high = split(x->at[1][n]);
+        const parts low = split_as(x->at[0][n], any), high = split_as(x->at[1][n], any);
         store_words(&low, &high, n, to);
         sums[0] = v_add(sums[0], low.at[THIRD]);
         sums[1] = v_add(sums[1], high.at[THIRD]);
     }
-    vf sum = v_add(sums[0], sums[1]);
-    if (__builtin_expect(_mm512_cmp_ps_mask(sum, sum, _CMP_UNORD_Q) != 0, 0))
+    return v_add(sums[0], sums[1]);
+}
+
+static __attribute__((noinline)) void store_any(const elements *x, uint16_t *to)
+{
+    (void)store_as(x, true, to);
+}
+
+static inline __attribute__((always_inline)) void store_tile(const elements *x, uint16_t *to)
+{
+    if (is_special(store_as(x, false, to)))
         store_any(x, to);
 }
 
@@ -217,25 +228,37 @@ static void pack_b(const sl_factor *from, int64_t filled, int64_t k, void *to)
     pack(from, true, filled, k, to);
 }
 
-/* A step of A and one of B of the same numbers, which are split once for both. */
-static inline __attribute__((always_inline)) void pack_step(const float *from, int64_t row, uint16_t *a, uint16_t *b)
+/* A step of A and one of B of the same numbers, which are split once for both. The sum of all third parts. */
+static inline __attribute__((always_inline)) vf pack_step_as(const float *from, int64_t row, const bool any,
+                                                             uint16_t *a, uint16_t *b)
 {
+    vf sum = v_set(0);
     for (int64_t n = 0; n < SIDE; n++, from += row) {
         const float *below = from + SIDE * row;
-        const parts first = split(_mm512_loadu_si512(from)), right = split(_mm512_loadu_si512(from + SIDE));
-        const parts lower = split(_mm512_loadu_si512(below)), last = split(_mm512_loadu_si512(below + SIDE));
-        for (int part = 0; part < PARTS; part++) {
-            const int64_t at = (int64_t)part * PART + n * DEPTH;
-            if (a) {
-                _mm512_storeu_si512(a + at, join(first.at[part], right.at[part]));
-                _mm512_storeu_si512(a + at + TILE, join(lower.at[part], last.at[part]));
-            }
-            if (b) {
-                _mm512_storeu_si512(b + at, join(first.at[part], lower.at[part]));
-                _mm512_storeu_si512(b + at + TILE, join(right.at[part], last.at[part]));
-            }
+        const parts first = split_as(v_load(from), any), right = split_as(v_load(from + SIDE), any);
+        const parts lower = split_as(v_load(below), any), last = split_as(v_load(below + SIDE), any);
+        if (a) {
+            store_words(&first, &right, n, a);
+            store_words(&lower, &last, n, a + TILE);
         }
+        if (b) {
+            store_words(&first, &lower, n, b);
+            store_words(&right, &last, n, b + TILE);
+        }
+        sum = v_add(sum, v_add(v_add(first.at[THIRD], right.at[THIRD]), v_add(lower.at[THIRD], last.at[THIRD])));
     }
+    return sum;
+}
+
+static __attribute__((noinline)) void pack_step_any(const float *from, int64_t row, uint16_t *a, uint16_t *b)
+{
+    (void)pack_step_as(from, row, true, a, b);
+}
+
+static inline __attribute__((always_inline)) void pack_step(const float *from, int64_t row, uint16_t *a, uint16_t *b)
+{
+    if (is_special(pack_step_as(from, row, false, a, b)))
+        pack_step_any(from, row, a, b);
 }
 
 static void pack_square(const float *from, int64_t row, int64_t n, void *a, void *b, int64_t panel)
@@ -258,12 +281,18 @@ static void pack_square(const float *from, int64_t row, int64_t n, void *a, void
 enum { ROW_BYTES = DEPTH * sizeof(uint16_t), TILE_BYTES = SIDE * ROW_BYTES, PART_BYTES = 2 * TILE_BYTES };
 enum { STEP_BYTES = PARTS * PART_BYTES, FETCHED = 48 };
 
+/* One of the two tiles of a part, in the step of a panel. */
+static inline __attribute__((always_inline)) const char *tile_at(const char *step, long part, long tile)
+{
+    return step + part * PART_BYTES + tile * TILE_BYTES;
+}
+
 /* Registers 0 to 3 hold C, 4 and 5 the two tiles of a part of A, 6 and 7 those of B. They have to be written as digits. */
-#define LOAD(number, panel, part, tile) _tile_loadd(number, (panel) + (part)*PART_BYTES + (tile)*TILE_BYTES, ROW_BYTES)
+#define LOAD(number, step, part, tile) _tile_loadd(number, tile_at(step, part, tile), ROW_BYTES)
 
 /* A tile of the next step, on its way to the first-level cache. */
-#define FETCH_A(tile, part) fetch_tile(a + STEP_BYTES + (part)*PART_BYTES + (tile)*TILE_BYTES)
-#define FETCH_B(tile, part) fetch_tile(b + STEP_BYTES + (part)*PART_BYTES + (tile)*TILE_BYTES)
+#define FETCH_A(tile, part) fetch_tile(tile_at(a + STEP_BYTES, part, tile))
+#define FETCH_B(tile, part) fetch_tile(tile_at(b + STEP_BYTES, part, tile))
 
 static inline __attribute__((always_inline)) void fetch_tile(const char *tile)
 {
@@ -293,16 +322,17 @@ static inline __attribute__((always_inline)) void fetch_tile(const char *tile)
     LOAD(5, a, part, 1);                                                                                               \
     fetch_second
 
-/* All of a step but the last products, of the first part of A and the third of B. */
+/* All of a step but the last products, those of both first parts, which are the largest: sums of the others are small in a
+ * first step, and little of them is lost. */
 #define MOST_OF_STEP                                                                                                   \
-    THEN_B(FIRST, FETCH_A(0, SECOND), FETCH_B(0, SECOND));                                                             \
-    THEN_A(THIRD, FETCH_A(1, SECOND), FETCH_B(1, SECOND));                                                             \
-    THEN_A(FIRST, FETCH_B(0, FIRST), FETCH_B(1, FIRST));                                                               \
-    THEN_B(SECOND, FETCH_A(0, THIRD), FETCH_A(1, THIRD));                                                              \
-    THEN_B(THIRD, FETCH_A(0, FIRST), FETCH_A(1, FIRST))
+    THEN_A(SECOND, FETCH_A(0, THIRD), FETCH_B(0, FIRST));                                                              \
+    THEN_B(SECOND, FETCH_A(1, THIRD), FETCH_B(1, FIRST));                                                              \
+    THEN_A(FIRST, FETCH_A(0, SECOND), FETCH_A(1, SECOND));                                                             \
+    THEN_B(THIRD, FETCH_B(0, SECOND), FETCH_B(1, SECOND));                                                             \
+    THEN_B(FIRST, FETCH_A(0, FIRST), FETCH_A(1, FIRST))
 
-static void multiply(int64_t k, const void *panel_a, const void *panel_b, float *c, int64_t c_row, bool add,
-                     const sl_tile_fetch *wanted)
+static void sum_up(int64_t k, const void *panel_a, const void *panel_b, float *c, int64_t c_row,
+                   const sl_tile_fetch *wanted)
 {
     enum { LINE = 64, LINES = FETCHED * DEPTH / LINE }; /* of a panel that are fetched in each step */
     const char *a = panel_a, *b = panel_b;
@@ -313,21 +343,14 @@ static void multiply(int64_t k, const void *panel_a, const void *panel_b, float 
     const long row = (long)c_row * (long)sizeof *c;
     float *below = c + SIDE * c_row;
     __asm__ volatile("" ::: "memory"); /* loads of tiles do not say that they read memory */
-    if (add) {
-        _tile_loadd(0, c, row);
-        _tile_loadd(1, c + SIDE, row);
-        _tile_loadd(2, below, row);
-        _tile_loadd(3, below + SIDE, row);
-    } else {
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
-    }
-    LOAD(4, a, SECOND, 0);
-    LOAD(6, b, SECOND, 0);
-    LOAD(5, a, SECOND, 1);
-    LOAD(7, b, SECOND, 1);
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    LOAD(4, a, THIRD, 0);
+    LOAD(6, b, FIRST, 0);
+    LOAD(5, a, THIRD, 1);
+    LOAD(7, b, FIRST, 1);
     for (int64_t l = DEPTH; l < k; l += DEPTH) {
         for (int i = 0; fetch.panel && i < LINES; i++, fetch.panel += LINE)
             _mm_prefetch(fetch.panel, _MM_HINT_T1);
@@ -338,14 +361,14 @@ static void multiply(int64_t k, const void *panel_a, const void *panel_b, float 
         b += STEP_BYTES;
         _tile_dpbf16ps(0, 4, 6);
         _tile_dpbf16ps(1, 4, 7);
-        LOAD(4, a, SECOND, 0);
-        fetch_tile(b + 2 * PART_BYTES);
+        LOAD(4, a, THIRD, 0);
+        fetch_tile(tile_at(b, THIRD, 0));
         _tile_dpbf16ps(2, 5, 6);
-        LOAD(6, b, SECOND, 0);
-        fetch_tile(b + 2 * PART_BYTES + TILE_BYTES);
+        LOAD(6, b, FIRST, 0);
+        fetch_tile(tile_at(b, THIRD, 1));
         _tile_dpbf16ps(3, 5, 7);
-        LOAD(5, a, SECOND, 1);
-        LOAD(7, b, SECOND, 1);
+        LOAD(5, a, THIRD, 1);
+        LOAD(7, b, FIRST, 1);
     }
     MOST_OF_STEP;
     _tile_dpbf16ps(0, 4, 6);
@@ -358,11 +381,18 @@ static void multiply(int64_t k, const void *panel_a, const void *panel_b, float 
     _tile_stored(3, below + SIDE, row);
 }
 
-static void multiply_apart(int64_t k, const void *panel_a, const void *panel_b, float *c, int64_t c_row)
+/* What is added is summed before, apart: each step adds to its sum six times, which would cost more of a large C than
+ * multiply-adds do. */
+static void multiply(int64_t k, const void *panel_a, const void *panel_b, float *c, int64_t c_row, bool add,
+                     const sl_tile_fetch *fetch)
 {
     _Alignas(64) float own[ROWS][COLUMNS];
-    multiply(k, panel_a, panel_b, own[0], COLUMNS, false, NULL);
-    __asm__ volatile("" ::: "memory"); /* stores of tiles do not say that they write memory */
+    if (!add) {
+        sum_up(k, panel_a, panel_b, c, c_row, fetch);
+        return;
+    }
+    sum_up(k, panel_a, panel_b, own[0], COLUMNS, fetch);
+    __asm__ volatile("" ::: "memory"); /* nor do stores of tiles say that they write it */
     for (int i = 0; i < ROWS; i++, c += c_row) {
         v_store(c, v_add(v_load(c), v_load(own[i])));
         v_store(c + VW, v_add(v_load(c + VW), v_load(own[i] + VW)));
@@ -382,7 +412,6 @@ const sl_tile sl_tile_amx_f32 = {
     .pack_b = pack_b,
     .pack_square = pack_square,
     .multiply = multiply,
-    .multiply_apart = multiply_apart,
     .begin = sl_tile_amx_begin,
     .end = sl_tile_amx_end,
 };

@@ -1,4 +1,5 @@
-/* Attention in f32 with AMX, which multiplies bf16 alone, is at least as exact as with multiply-adds. */
+/* Products and attention in f32 with AMX, which multiplies bf16 alone, are at least as exact as with multiply-adds, whatever
+ * the numbers are. */
 #include "unit/kernel/calls.h"
 
 #include "kernel/cpu/isa.h"
@@ -149,9 +150,274 @@ static void attention_with_amx_is_as_exact_as_with_multiply_adds(void **state)
     close_device();
 }
 
+/* ---- Products -------------------------------------------------------------------------------- */
+
+/* c[m,n] = a[m,k] b[k,n], or added to what c holds. Numbers are normal ones, about 2^-range to 2^range times as large. */
+typedef struct product_case {
+    sl_op op;
+    int64_t m, n, k;
+    int range;
+    double before; /* size of what c holds; 0: it is not added to */
+    double most;   /* times the error that multiply-adds make */
+} product_case;
+
+enum { A, B, C, MATRICES };
+
+/* x, w and y of LINEAR; dy, w and dx of its gradient; x, dy and dw of that of the weight. */
+static sl_shape matrix_shape(const product_case *p, int i)
+{
+    bool grad_x = p->op == SL_OP_LINEAR_GRAD_X, grad_w = p->op == SL_OP_LINEAR_GRAD_W;
+    if (i == A)
+        return (sl_shape){ 2, { grad_w ? p->k : p->m, grad_w ? p->m : p->k } };
+    if (i == B)
+        return (sl_shape){ 2, { grad_x ? p->n : p->k, grad_x ? p->k : p->n } };
+    return (sl_shape){ 2, { p->m, p->n } };
+}
+
+static void run_product(const product_case *p, const arg *matrices)
+{
+    sl_view views[MATRICES] = { matrices[A].view, matrices[B].view, matrices[C].view };
+    sl_kernel_call call = { .op = p->op,
+                            .inputs = views,
+                            .input_count = 2,
+                            .outputs = views + C,
+                            .output_count = 1,
+                            .accumulate = p->before > 0 };
+    assert_int_equal(run_call(call), SL_OK);
+}
+
+static void make_matrices(const product_case *p, sl_dtype dtype, const arg *numbers, arg *matrices)
+{
+    for (int i = 0; i < MATRICES; i++) {
+        sl_shape shape = matrix_shape(p, i);
+        matrices[i] = make_arg(dtype, &shape, PACKED);
+        if (numbers)
+            copy_tensor(&numbers[i], &matrices[i]);
+    }
+}
+
+static void free_matrices(arg *matrices)
+{
+    for (int i = 0; i < MATRICES; i++)
+        free(matrices[i].block);
+}
+
+static void draw(const product_case *p, arg *numbers)
+{
+    make_matrices(p, SL_F64, NULL, numbers);
+    for (int i = 0; i < MATRICES; i++) {
+        for (int64_t e = 0; e < sl_meta_count(&numbers[i].view.meta); e++) {
+            int power = p->range > 0 ? (int)(normal() * p->range / 2) : 0;
+            put(&numbers[i].view, e, (float)(i == C ? p->before * normal() : ldexp(normal(), power)));
+        }
+    }
+}
+
+/* No element is off by more than 2^-19 of the sum of its terms' sizes: each addition may lose 2^-24 of what it has summed. */
+static void check_elements(const product_case *p, const arg *numbers, const arg *given, const arg *expected)
+{
+    arg sizes[MATRICES];
+    make_matrices(p, SL_F64, numbers, sizes);
+    for (int i = 0; i < MATRICES; i++) {
+        for (int64_t e = 0; e < sl_meta_count(&sizes[i].view.meta); e++)
+            put(&sizes[i].view, e, fabs(get(&sizes[i].view, e)));
+    }
+    assert_true(sl_isa_set(SL_ISA_REFERENCE));
+    run_product(p, sizes);
+    for (int64_t e = 0; e < sl_meta_count(&given->view.meta); e++) {
+        double error = fabs(get(&given->view, e) - get(&expected->view, e));
+        if (!(error <= 0x1p-19 * get(&sizes[C].view, e)))
+            fail_msg("%s, %lld x %lld x %lld: element %lld is off by %.3g", sl_op_name(p->op), (long long)p->m,
+                     (long long)p->n, (long long)p->k, (long long)e, error);
+    }
+    free_matrices(sizes);
+}
+
+static double product_error(const product_case *p, sl_isa isa, const arg *numbers, const arg *expected, bool checks)
+{
+    arg matrices[MATRICES];
+    make_matrices(p, SL_F32, numbers, matrices);
+    assert_true(sl_isa_set(isa));
+    run_product(p, matrices);
+    double error = error_of(&matrices[C], &expected[C]);
+    if (checks)
+        check_elements(p, numbers, &matrices[C], &expected[C]);
+    free_matrices(matrices);
+    return error;
+}
+
+/* With a large range few terms make up a sum. Multiply-adds round such a term once, and AMX the six products of its parts. */
+static const product_case products[] = {
+    { SL_OP_LINEAR, 70, 100, 768, 0, 0, 0.6 },
+    { SL_OP_LINEAR, 64, 64, 3072, 0, 0, 0.6 },
+    { SL_OP_LINEAR_GRAD_X, 45, 33, 900, 0, 0, 0.6 },
+    { SL_OP_LINEAR_GRAD_W, 64, 96, 2048, 0, 0, 0.6 },
+    { SL_OP_LINEAR, 64, 64, 64, 0, 0, 1 },
+    { SL_OP_LINEAR, 64, 64, 32, 0, 0, 1 },
+    { SL_OP_LINEAR_GRAD_W, 64, 64, 64, 0, 300, 1.01 },
+    { SL_OP_LINEAR_GRAD_W, 50, 64, 1700, 0, 2000, 1.01 },
+    { SL_OP_LINEAR, 40, 50, 600, 20, 0, 1.25 },
+    { SL_OP_LINEAR_GRAD_W, 33, 70, 500, 30, 0, 1.25 },
+};
+
+static void products_with_amx_are_as_exact_as_with_multiply_adds(void **state)
+{
+    (void)state;
+    if (!sl_isa_set(SL_ISA_AMX)) {
+        print_message("this machine has neither AMX nor AVX512-BF16\n");
+        skip();
+    }
+    open_device(1);
+    for (size_t i = 0; i < sizeof products / sizeof *products; i++) {
+        const product_case *p = &products[i];
+        arg numbers[MATRICES], expected[MATRICES];
+        test_random_state = 900 + i;
+        draw(p, numbers);
+        make_matrices(p, SL_F64, numbers, expected);
+        assert_true(sl_isa_set(SL_ISA_REFERENCE));
+        run_product(p, expected);
+        double error = product_error(p, SL_ISA_AVX512, numbers, expected, false);
+        double own = product_error(p, SL_ISA_AMX, numbers, expected, true);
+        assert_true(own != error); /* it is other code */
+        if (!(own <= p->most * error))
+            fail_msg("case %zu: the error is %.3g with AMX, %.3g with AVX-512", i, own, error);
+        free_matrices(numbers);
+        free_matrices(expected);
+    }
+    close_device();
+}
+
+/* Numbers of which the second and the third part are as large as they get: what is left out of their product is, too. */
+static void one_product_is_off_by_two_units_at_most(void **state)
+{
+    enum { COUNT = 96 };
+    static float x[COUNT], w[COUNT], y[COUNT][COUNT];
+    (void)state;
+    if (!sl_isa_set(SL_ISA_AMX)) {
+        print_message("this machine has neither AMX nor AVX512-BF16\n");
+        skip();
+    }
+    open_device(1);
+    for (int i = 0; i < COUNT; i++) {
+        x[i] = (float)(1 + 0x1p-8 + (i % 2 ? 0x1p-16 : -0x1p-16) - i * 0x1p-23);
+        w[i] = (float)(-1 - 0x1p-8 + (i % 3 ? 0x1p-16 : -0x1p-16) + i * 0x1p-22);
+    }
+    sl_view views[] = { { x, sl_meta_make(SL_F32, 2, (int64_t[]){ COUNT, 1 }) },
+                        { w, sl_meta_make(SL_F32, 2, (int64_t[]){ 1, COUNT }) },
+                        { y, sl_meta_make(SL_F32, 2, (int64_t[]){ COUNT, COUNT }) } };
+    sl_kernel_call call = {
+        .op = SL_OP_LINEAR, .inputs = views, .input_count = 2, .outputs = views + 2, .output_count = 1
+    };
+    assert_int_equal(run_call(call), SL_OK);
+    for (int i = 0; i < COUNT; i++) {
+        for (int k = 0; k < COUNT; k++) {
+            double right = (double)x[i] * (double)w[k];
+            assert_true(fabs((double)y[i][k] - right) <= 0x1p-22 * fabs(right));
+        }
+    }
+    close_device();
+}
+
+/* One row of A and one column of B hold special numbers; other elements have no part in that. */
+enum { SIZE = 40, ROW = 3, COLUMN = 35, PLACE = 7 };
+
+static void multiply_special(sl_isa isa, float in_row, float in_column, float c[SIZE][SIZE])
+{
+    static float a[SIZE][SIZE], b[SIZE][SIZE];
+    for (int i = 0; i < SIZE; i++) {
+        for (int l = 0; l < SIZE; l++) {
+            a[i][l] = (float)(i % 5 - 2);
+            b[i][l] = (float)(l % 7 - 3);
+        }
+    }
+    a[ROW][PLACE] = in_row;
+    b[PLACE][COLUMN] = in_column;
+    const sl_meta meta = sl_meta_make(SL_F32, 2, (int64_t[]){ SIZE, SIZE });
+    sl_view views[] = { { a, meta }, { b, meta }, { c, meta } };
+    sl_kernel_call call = {
+        .op = SL_OP_LINEAR, .inputs = views, .input_count = 2, .outputs = views + 2, .output_count = 1
+    };
+    assert_true(sl_isa_set(isa));
+    assert_int_equal(run_call(call), SL_OK);
+}
+
+static void special_numbers_go_where_they_go_with_multiply_adds(void **state)
+{
+    static const float special[][2] = { { INFINITY, 1 },
+                                        { -INFINITY, 2 },
+                                        { NAN, 1 },
+                                        { 1, INFINITY },
+                                        { -3, NAN },
+                                        { INFINITY, INFINITY },
+                                        { INFINITY, -INFINITY },
+                                        { INFINITY, 0 },
+                                        { 0, -INFINITY },
+                                        { 3.4028234e38f, 1 },
+                                        { -3.4028234e38f, 0.5f },
+                                        { 3.3961775e38f, 0.25f },
+                                        { 1e38f, 0.5f },
+                                        { 1e-30f, 1e30f },
+                                        { 0x1p-100f, 0x1.234568p100f } };
+    static float expected[SIZE][SIZE], given[SIZE][SIZE];
+    (void)state;
+    if (!sl_isa_set(SL_ISA_AMX)) {
+        print_message("this machine has neither AMX nor AVX512-BF16\n");
+        skip();
+    }
+    open_device(1);
+    for (size_t i = 0; i < sizeof special / sizeof *special; i++) {
+        multiply_special(SL_ISA_AVX512, special[i][0], special[i][1], expected);
+        multiply_special(SL_ISA_AMX, special[i][0], special[i][1], given);
+        for (int e = 0; e < SIZE * SIZE; e++) {
+            float x = given[e / SIZE][e % SIZE], y = expected[e / SIZE][e % SIZE];
+            if (!(x == y || (isnan(x) && isnan(y)) || fabsf(x - y) <= 0x1p-22f * fabsf(y)))
+                fail_msg("%g and %g: element %d, %d is %.9g, expected %.9g", (double)special[i][0],
+                         (double)special[i][1], e / SIZE, e % SIZE, (double)x, (double)y);
+        }
+    }
+    close_device();
+}
+
+/* Parts below 2^-126 count as 0, and nothing else comes of them. */
+static void tiny_numbers_lose_no_more_than_the_smallest_normal_one(void **state)
+{
+    enum { COUNT = 64 };
+    static float x[COUNT][COUNT], unit[COUNT][COUNT], y[COUNT][COUNT];
+    (void)state;
+    if (!sl_isa_set(SL_ISA_AMX)) {
+        print_message("this machine has neither AMX nor AVX512-BF16\n");
+        skip();
+    }
+    open_device(1);
+    for (int i = 0; i < COUNT; i++) {
+        for (int l = 0; l < COUNT; l++)
+            x[i][l] = (float)ldexp(normal(), -90 - l);
+        unit[i][i] = 0x1p60f;
+    }
+    const sl_meta meta = sl_meta_make(SL_F32, 2, (int64_t[]){ COUNT, COUNT });
+    for (int turned = 0; turned < 2; turned++) {
+        sl_view views[] = { { turned ? unit : x, meta }, { turned ? x : unit, meta }, { y, meta } };
+        sl_kernel_call call = {
+            .op = SL_OP_LINEAR, .inputs = views, .input_count = 2, .outputs = views + 2, .output_count = 1
+        };
+        assert_int_equal(run_call(call), SL_OK);
+        for (int e = 0; e < COUNT * COUNT; e++) {
+            double right = (double)x[e / COUNT][e % COUNT] * 0x1p60, given = (double)y[e / COUNT][e % COUNT];
+            assert_true(fabs(given - right) <= 0x1p-126 * 0x1p60 * 2);
+        }
+    }
+    close_device();
+}
+
 int main(void)
 {
     emulate_amx();
-    const struct CMUnitTest tests[] = { cmocka_unit_test(attention_with_amx_is_as_exact_as_with_multiply_adds) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(attention_with_amx_is_as_exact_as_with_multiply_adds),
+        cmocka_unit_test(products_with_amx_are_as_exact_as_with_multiply_adds),
+        cmocka_unit_test(one_product_is_off_by_two_units_at_most),
+        cmocka_unit_test(special_numbers_go_where_they_go_with_multiply_adds),
+        cmocka_unit_test(tiny_numbers_lose_no_more_than_the_smallest_normal_one),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
