@@ -269,10 +269,11 @@ static void measure_peaks(const bench_run *run, const step_options *options, int
     if (strcmp(options->device, "cpu") != 0)
         return;
     result->burst_clock = fmax(result->burst_clock, sl_cpu_measure_clock(device));
-    double fma = sl_cpu_measure_sustained(device, SL_F32, seconds);
+    double fma = sl_cpu_measure_sustained(device, seconds), products = fma;
+    if (sl_cpu_products_beat_fma(options->dtype))
+        products = sl_cpu_measure_product_sustained(device, options->dtype, seconds);
     result->fma_sustained += fma / rounds;
-    result->product_sustained +=
-        (options->dtype == SL_F32 ? fma : sl_cpu_measure_sustained(device, options->dtype, seconds)) / rounds;
+    result->product_sustained += products / rounds;
 }
 
 /* *seconds: of this step. */

@@ -46,9 +46,12 @@ bool sl_cpu_square_sums(const sl_cpu *cpu, const sl_kernel_call *calls, int coun
 /* The entries of the table for peaks. */
 double sl_cpu_measure_peak(sl_device *device);
 double sl_cpu_measure_product_peak(sl_device *device, sl_dtype dtype);
+/* Products in this dtype have an instruction that is faster than multiply-adds in f32. */
+bool sl_cpu_products_beat_fma(sl_dtype dtype);
 /* What all threads reach together by the clock, over about so many seconds: less than the peak if the machine is shared or
- * its clock falls. f32: multiply-adds; bf16: products. */
-double sl_cpu_measure_sustained(sl_device *device, sl_dtype dtype, double seconds);
+ * its clock falls. Multiply-adds in f32; products in the dtype. */
+double sl_cpu_measure_sustained(sl_device *device, double seconds);
+double sl_cpu_measure_product_sustained(sl_device *device, sl_dtype dtype, double seconds);
 /* Steps a second of a chain of multiplications, the mean of all threads: the clock as the work just done has left it, in a
  * unit that depends on the processor. */
 double sl_cpu_measure_clock(sl_device *device);

@@ -104,7 +104,17 @@ double sl_cpu_measure_product_peak(sl_device *device, sl_dtype dtype)
     return measure(device, product_tile(dtype), 0);
 }
 
-double sl_cpu_measure_sustained(sl_device *device, sl_dtype dtype, double seconds)
+bool sl_cpu_products_beat_fma(sl_dtype dtype)
+{
+    return product_tile(dtype) != NULL;
+}
+
+double sl_cpu_measure_sustained(sl_device *device, double seconds)
+{
+    return measure(device, NULL, seconds);
+}
+
+double sl_cpu_measure_product_sustained(sl_device *device, sl_dtype dtype, double seconds)
 {
     return measure(device, product_tile(dtype), seconds);
 }
