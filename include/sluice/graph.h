@@ -283,7 +283,7 @@ typedef struct SL_NAMED_FIELDS sl_program_options {
      * parameters add up over microbatches without being rounded to bf16 in between. */
     const sl_dtype *grad_dtype;
     /* Products can use parameters that sl_stage_program_pack has packed for them, once for all microbatches that see the
-     * same values. Takes packed_bytes of memory, as much as the parameters or twice as much; changes no bit. */
+     * same values. Takes packed_bytes of memory, one to three times as much as the parameters; changes no bit. */
     bool pack_weights;
     /* B's gradients of the weights of linear layers that take at least so many operations can run beside the rest of B
      * (sl_bindings.beside); 0: none. What they read stays in memory for longer; changes no bit. */
