@@ -5,6 +5,7 @@
 #include "tools/sluice/options.h"
 
 #include "base/json.h"
+#include "kernel/cpu/cpu.h"
 #include "kernel/cpu/isa.h"
 
 #include <inttypes.h>
@@ -168,7 +169,7 @@ static void print_text(const step_options *options, const step_result *r, const 
     if (fma)
         printf("%-10s %.3f times the tokens/s of f32 with multiply-adds (%.0f)\n", sl_dtype_name(options->dtype),
                fma->step_s / r->step_s, (double)(options->batch * options->seq) / fma->step_s);
-    if (options->dtype == SL_F32)
+    if (!f32)
         printf("mfu        %.1f%% of the peak of products (%.1f GFLOP/s)\n",
                100 * r->flops / r->step_s / r->product_peak, r->product_peak / 1e9);
     printf("memory     %.1f MiB, predicted %.1f MiB\n", (double)r->peak_memory / mib,
@@ -283,7 +284,7 @@ int bench_step(int argc, char **argv)
     if (step_measure(&step, &result) != SL_OK)
         return failure("bench step");
     comparison with = { .f32 = dtype != SL_F32 && on_host ? &f32 : NULL };
-    with.fma = on_host && sl_isa_get() == SL_ISA_AMX ? &fma : NULL;
+    with.fma = on_host && sl_cpu_products_beat_fma(SL_F32) ? &fma : NULL;
     if (measure_again(&step, &with, &f32, &fma) != SL_OK)
         return failure("bench step");
     (format == FORMAT_JSON ? print_json : print_text)(&step, &result, &with);

@@ -45,32 +45,52 @@ static void on_fault(int number, siginfo_t *info, void *context)
     }
 }
 
-enum { SIDE = 32, LONGEST = 512 + SIDE, COUNT = SIDE * LONGEST, PARTS = 3 };
+enum { SIDE = 32, LONGEST = 512 + SIDE, COUNT = SIDE * LONGEST, PARTS = 3, LENGTHS = 3 };
 
-/* Row i of A holds i % 5 + 1 and a fraction, column i of B i % 7 + 1, along all of the sum. */
+static const int64_t lengths[LENGTHS] = { SIDE, (int64_t)4 * SIDE, LONGEST };
+
+/* Rows of A and columns of B, as they are and as panels. */
 typedef struct trial_factors {
-    float fraction;
-    union {
-        float f32[COUNT];
-        uint16_t bf16[COUNT];
-    } a, b;
+    float a[COUNT], b[COUNT];
+    uint16_t halves_a[COUNT], halves_b[COUNT];
     _Alignas(64) uint16_t panel_a[PARTS * COUNT];
     _Alignas(64) uint16_t panel_b[PARTS * COUNT];
 } trial_factors;
 
+/* Of bf16: small whole numbers. */
+static float whole_number(bool is_b, int64_t i, int64_t l)
+{
+    return (float)((i + l) % (is_b ? 7 : 5) - 2);
+}
+
+/* Of f32: three in a step, so that each part of a number of A meets each of B that counts. Steps have opposite signs: a sum
+ * is small, and has no more than 24 bits. */
+static float number_in_parts(bool is_b, int64_t i, int64_t l)
+{
+    enum { OF_B = 5, OF_BOTH = 11, OF_A = 21 };
+    float sign = !is_b && l / SIDE % 2 ? -1 : 1, simple = (float)(1 + i % 3), all = 1 + 0x1p-9f + 0x1p-18f;
+    switch (l % SIDE) {
+    case OF_B:
+        return sign * (is_b ? all : simple);
+    case OF_BOTH:
+        return sign * (1 + 0x1p-9f);
+    case OF_A:
+        return sign * (is_b ? simple : all);
+    default:
+        return 0;
+    }
+}
+
 static void make_factors(const sl_tile *tile, sl_dtype dtype, trial_factors *f)
 {
-    const sl_factor a = { &f->a, dtype, LONGEST, 1 }, b = { &f->b, dtype, LONGEST, 1 };
-    f->fraction = dtype == SL_F32 ? 0x1p-9f : 0; /* which takes the second part of a number */
+    bool wide = dtype == SL_F32;
+    const sl_factor a = { wide ? (void *)f->a : f->halves_a, dtype, LONGEST, 1 };
+    const sl_factor b = { wide ? (void *)f->b : f->halves_b, dtype, LONGEST, 1 };
     for (int64_t i = 0; i < COUNT; i++) {
-        float left = (float)(i / LONGEST % 5 + 1) + f->fraction, right = (float)(i / LONGEST % 7 + 1);
-        if (dtype == SL_F32) {
-            f->a.f32[i] = left;
-            f->b.f32[i] = right;
-        } else {
-            f->a.bf16[i] = sl_bf16_from_f32(left);
-            f->b.bf16[i] = sl_bf16_from_f32(right);
-        }
+        f->a[i] = (wide ? number_in_parts : whole_number)(false, i / LONGEST, i % LONGEST);
+        f->b[i] = (wide ? number_in_parts : whole_number)(true, i / LONGEST, i % LONGEST);
+        f->halves_a[i] = sl_bf16_from_f32(f->a[i]);
+        f->halves_b[i] = sl_bf16_from_f32(f->b[i]);
     }
     tile->pack_a(&a, SIDE, LONGEST, f->panel_a);
     tile->pack_b(&b, SIDE, LONGEST, f->panel_b);
@@ -79,10 +99,15 @@ static void make_factors(const sl_tile *tile, sl_dtype dtype, trial_factors *f)
 /* Each element is `times` the sum of k products, without an error. */
 static bool is_product(const trial_factors *f, const float *c, int64_t k, int64_t times)
 {
-    bool right = true;
-    for (int64_t i = 0; i < (int64_t)SIDE * SIDE; i++)
-        right = right && c[i] == (float)(times * k * (i % SIDE % 7 + 1)) * ((float)(i / SIDE % 5 + 1) + f->fraction);
-    return right;
+    for (int64_t i = 0; i < (int64_t)SIDE * SIDE; i++) {
+        const float *a = f->a + i / SIDE * LONGEST, *b = f->b + i % SIDE * LONGEST;
+        double sum = 0;
+        for (int64_t l = 0; l < k; l++)
+            sum += (double)a[l] * (double)b[l];
+        if ((double)c[i] != (double)times * sum)
+            return false;
+    }
+    return true;
 }
 
 /* Every form that products have. The compiler cannot see through the pointer: it makes no other forms for this alone. */
@@ -91,20 +116,20 @@ static bool gives_right_results(const sl_tile *of, sl_dtype dtype)
     static trial_factors f; /* one thread alone is here */
     const sl_tile *volatile tile = of;
     const sl_tile_fetch nothing = { .panel = NULL };
-    const int64_t lengths[] = { SIDE, (int64_t)4 * SIDE, LONGEST };
     float c[SIDE * SIDE];
     bool right = true;
     make_factors(tile, dtype, &f);
     sl_tile_begin(tile);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < LENGTHS; i++) {
         int64_t k = lengths[i];
         tile->multiply(k, f.panel_a, f.panel_b, c, SIDE, false, NULL);
         right = right && is_product(&f, c, k, 1);
         tile->multiply(k, f.panel_a, f.panel_b, c, SIDE, true, &nothing);
         right = right && is_product(&f, c, k, 2);
-        if (tile->multiply_rows)
-            tile->multiply_rows(k, &f.a, LONGEST, f.panel_b, c, SIDE, true, &nothing);
-        right = right && is_product(&f, c, k, tile->multiply_rows ? 3 : 2);
+        if (!tile->multiply_rows)
+            continue;
+        tile->multiply_rows(k, f.halves_a, LONGEST, f.panel_b, c, SIDE, true, &nothing);
+        right = right && is_product(&f, c, k, 3);
     }
     sl_tile_end(tile);
     return right;

@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "device/cpu.h"
+#include "kernel/cpu/blas.h"
 #include "kernel/cpu/isa.h"
 
 #include <math.h>
@@ -87,9 +88,11 @@ static double measure(sl_device *device, const sl_tile *tile, double seconds)
     return rate;
 }
 
-/* NULL if multiply-adds are as fast as products get. */
+/* NULL if multiply-adds are as fast as products get, or BLAS has them. */
 static const sl_tile *product_tile(sl_dtype dtype)
 {
+    if (dtype == SL_F32 && sl_blas_sgemm())
+        return NULL;
     const sl_tile *tile = sl_isa_simd() ? sl_isa_tile(dtype == SL_BF16) : NULL;
     return tile && tile != sl_isa_simd()->tile ? tile : NULL;
 }

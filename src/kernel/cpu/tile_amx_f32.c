@@ -1,9 +1,12 @@
 /* The tile for f32 on machines with AMX, which multiplies bf16 alone. An f32 number is exactly the sum of three bf16
  * numbers: its first 8 bits, the next 8 and the last 8. Of the nine products of two such sums six count; the other three
- * together are 2^-27 of the whole as a rule and 2^-23 at most, where f32 rounds by 2^-24. Each product is exact in f32,
- * and far fewer additions are rounded than in a chain of multiply-adds, so that errors of long sums are half of those.
- * Six products at sixteen times the speed of f32 leave 2.7 times that speed. Numbers below 2^-108 lose some of their
- * bits, since AMX takes denormal ones for 0. */
+ * together are 2^-27 of the whole as a rule and 2^-23 at most, where f32 rounds by 2^-24. Each product is exact in f32.
+ * AMX sums 32 terms before it adds them to the long sum, so that this is rounded 6 times in 32 terms instead of 32 times:
+ * errors of long sums are half of those of multiply-adds. Six products at sixteen times the speed of f32 leave 2.7 times
+ * that speed.
+ * At the ends of the range it is less exact. AMX takes denormal numbers for 0: factors and products below 2^-103 lose
+ * bits, 2^-126 times the other factor or a few 2^-126. And parts may overflow: a product within a hundredth of the largest
+ * float may become infinite, and one that overflows with multiply-adds is infinite or not a number. */
 #include "kernel/cpu/tile.h"
 
 #if defined(__x86_64__)
@@ -43,7 +46,7 @@ static inline __attribute__((always_inline)) parts split(vf x)
 }
 
 /* The same for all x. What would become infinite is cut off instead of rounded. Infinite numbers are 1 + infinity with their
- * sign: products with them are infinite, but for products with 0, which are not numbers. */
+ * sign: products with them are infinite, but for those with 0 and with denormal numbers, which are not numbers. */
 static inline parts split_any(vf x)
 {
     enum { INFINITE = 0x18 };
@@ -74,9 +77,9 @@ static inline bool is_special(vf third_parts)
 /* ---- Panels ---------------------------------------------------------------------------------- */
 
 /* 32 x 16 or 16 x 32 elements of a factor: vectors of 16 in the order in which they go into a tile. */
-typedef struct elements {
+typedef struct tile_elements {
     vf at[2][SIDE];
-} elements;
+} tile_elements;
 
 /* Each word of a tile: a part of an element of one vector and of the one that belongs to it in the other half. A third part
  * may be denormal and have bits in its lower half. */
@@ -93,7 +96,7 @@ static inline __attribute__((always_inline)) void store_words(const parts *low, 
 }
 
 /* A tile of the first part at `to`; the others are PART elements apart. The sum of all third parts. */
-static inline __attribute__((always_inline)) vf store_as(const elements *x, const bool any, uint16_t *to)
+static inline __attribute__((always_inline)) vf store_as(const tile_elements *x, const bool any, uint16_t *to)
 {
     vf sums[2] = { v_set(0), v_set(0) };
     for (int64_t n = 0; n < SIDE; n++) {
@@ -105,12 +108,12 @@ static inline __attribute__((always_inline)) vf store_as(const elements *x, cons
     return v_add(sums[0], sums[1]);
 }
 
-static __attribute__((noinline)) void store_any(const elements *x, uint16_t *to)
+static __attribute__((noinline)) void store_any(const tile_elements *x, uint16_t *to)
 {
     (void)store_as(x, true, to);
 }
 
-static inline __attribute__((always_inline)) void store_tile(const elements *x, uint16_t *to)
+static inline __attribute__((always_inline)) void store_tile(const tile_elements *x, uint16_t *to)
 {
     if (is_special(store_as(x, false, to)))
         store_any(x, to);
@@ -136,7 +139,7 @@ static vf load_some(const sl_factor *from, int64_t i, int64_t l, int64_t n)
 
 /* 16 i, each with 32 l side by side. */
 static inline __attribute__((always_inline)) void load_along(const sl_factor *from, int64_t i, int64_t filled,
-                                                             int64_t l, int64_t k, elements *x)
+                                                             int64_t l, int64_t k, tile_elements *x)
 {
     bool whole = from->dtype == SL_F32 && i + SIDE <= filled && l + DEPTH <= k;
     const float *at = from->data;
@@ -154,7 +157,7 @@ static inline __attribute__((always_inline)) void load_along(const sl_factor *fr
 
 /* 32 l, each with 16 i side by side. */
 static inline __attribute__((always_inline)) void load_across(const sl_factor *from, int64_t i, int64_t filled,
-                                                              int64_t l, int64_t k, elements *x)
+                                                              int64_t l, int64_t k, tile_elements *x)
 {
     bool whole = from->dtype == SL_F32 && i + SIDE <= filled && l + DEPTH <= k;
     const float *at = from->data;
@@ -175,7 +178,7 @@ static inline __attribute__((always_inline)) void pack_as(const sl_factor *from,
 {
     for (int64_t l = 0; l < k; l += DEPTH, to += STEP) {
         for (int64_t i = 0; i < ROWS; i += SIDE) {
-            elements x;
+            tile_elements x;
             (across ? load_across : load_along)(from, i, filled, l, k, &x);
             if (turned) {
                 v_transpose(x.at[0]);

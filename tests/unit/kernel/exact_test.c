@@ -319,9 +319,9 @@ static void one_product_is_off_by_two_units_at_most(void **state)
 }
 
 /* One row of A and one column of B hold special numbers; other elements have no part in that. */
-enum { SIZE = 40, ROW = 3, COLUMN = 35, PLACE = 7 };
+enum { SIZE = 40, ROW = 3, COLUMN = 35 };
 
-static void multiply_special(sl_isa isa, float in_row, float in_column, float c[SIZE][SIZE])
+static void multiply_special(sl_isa isa, int place, float in_row, float in_column, float c[SIZE][SIZE])
 {
     static float a[SIZE][SIZE], b[SIZE][SIZE];
     for (int i = 0; i < SIZE; i++) {
@@ -330,8 +330,8 @@ static void multiply_special(sl_isa isa, float in_row, float in_column, float c[
             b[i][l] = (float)(l % 7 - 3);
         }
     }
-    a[ROW][PLACE] = in_row;
-    b[PLACE][COLUMN] = in_column;
+    a[ROW][place] = in_row;
+    b[place][COLUMN] = in_column;
     const sl_meta meta = sl_meta_make(SL_F32, 2, (int64_t[]){ SIZE, SIZE });
     sl_view views[] = { { a, meta }, { b, meta }, { c, meta } };
     sl_kernel_call call = {
@@ -341,71 +341,133 @@ static void multiply_special(sl_isa isa, float in_row, float in_column, float c[
     assert_int_equal(run_call(call), SL_OK);
 }
 
+/* The special numbers: in both halves of a step of the sum, and in the next one. */
+static void compare_special(const float pair[2], bool overflows)
+{
+    static const int places[] = { 7, 23, 39 };
+    static float expected[SIZE][SIZE], given[SIZE][SIZE];
+    for (int i = 0; i < 3; i++) {
+        multiply_special(SL_ISA_AVX512, places[i], pair[0], pair[1], expected);
+        multiply_special(SL_ISA_AMX, places[i], pair[0], pair[1], given);
+        for (int e = 0; e < SIZE * SIZE; e++) {
+            float x = given[e / SIZE][e % SIZE], y = expected[e / SIZE][e % SIZE];
+            bool right = x == y || (isnan(x) && isnan(y)) || fabsf(x - y) <= 0x1p-22f * fabsf(y);
+            if (!right && !(overflows && isinf(y) && isnan(x)))
+                fail_msg("%g and %g at %d: element %d, %d is %.9g, expected %.9g", (double)pair[0], (double)pair[1],
+                         places[i], e / SIZE, e % SIZE, (double)x, (double)y);
+        }
+    }
+}
+
 static void special_numbers_go_where_they_go_with_multiply_adds(void **state)
 {
-    static const float special[][2] = { { INFINITY, 1 },
-                                        { -INFINITY, 2 },
-                                        { NAN, 1 },
-                                        { 1, INFINITY },
-                                        { -3, NAN },
-                                        { INFINITY, INFINITY },
-                                        { INFINITY, -INFINITY },
-                                        { INFINITY, 0 },
-                                        { 0, -INFINITY },
-                                        { 3.4028234e38f, 1 },
-                                        { -3.4028234e38f, 0.5f },
-                                        { 3.3961775e38f, 0.25f },
-                                        { 1e38f, 0.5f },
-                                        { 1e-30f, 1e30f },
-                                        { 0x1p-100f, 0x1.234568p100f } };
-    static float expected[SIZE][SIZE], given[SIZE][SIZE];
+    static const float special[][2] = {
+        { INFINITY, 1 },
+        { -INFINITY, 2 },
+        { NAN, 1 },
+        { 1, INFINITY },
+        { -3, NAN },
+        { INFINITY, INFINITY },
+        { INFINITY, -INFINITY },
+        { INFINITY, 0 },
+        { 0, -INFINITY },
+        { 3.4028234e38f, 1 },
+        { -3.4028234e38f, 0.5f },
+        { 3.3961775e38f, 0.25f },
+        { 0.5f, 3.4028234e38f },
+        { 1e38f, 0.5f },
+        { 1e-30f, 1e30f },
+        { 0x1p-100f, 0x1.234568p100f },
+    };
+    static const float overflowing[][2] = { { 0x1.ffp99f, 0x1p100f }, { -0x1.ffffp100f, 0x1p60f }, { 3e38f, 3e38f } };
     (void)state;
     if (!sl_isa_set(SL_ISA_AMX)) {
         print_message("this machine has neither AMX nor AVX512-BF16\n");
         skip();
     }
     open_device(1);
-    for (size_t i = 0; i < sizeof special / sizeof *special; i++) {
-        multiply_special(SL_ISA_AVX512, special[i][0], special[i][1], expected);
-        multiply_special(SL_ISA_AMX, special[i][0], special[i][1], given);
-        for (int e = 0; e < SIZE * SIZE; e++) {
-            float x = given[e / SIZE][e % SIZE], y = expected[e / SIZE][e % SIZE];
-            if (!(x == y || (isnan(x) && isnan(y)) || fabsf(x - y) <= 0x1p-22f * fabsf(y)))
-                fail_msg("%g and %g: element %d, %d is %.9g, expected %.9g", (double)special[i][0],
-                         (double)special[i][1], e / SIZE, e % SIZE, (double)x, (double)y);
-        }
-    }
+    for (size_t i = 0; i < sizeof special / sizeof *special; i++)
+        compare_special(special[i], false);
+    for (size_t i = 0; i < sizeof overflowing / sizeof *overflowing; i++)
+        compare_special(overflowing[i], true);
     close_device();
 }
 
-/* Parts below 2^-126 count as 0, and nothing else comes of them. */
-static void tiny_numbers_lose_no_more_than_the_smallest_normal_one(void **state)
+/* Attention packs its weights with the one, all else is packed with the others. */
+static void squares_are_packed_like_rows_and_columns(void **state)
 {
-    enum { COUNT = 64 };
-    static float x[COUNT][COUNT], unit[COUNT][COUNT], y[COUNT][COUNT];
+    enum { ROWS = 32, N = 96, BYTES = ROWS * N * 6 };
+    static float from[ROWS][N];
+    static char square_a[BYTES], square_b[BYTES], rows[BYTES], columns[BYTES];
+    static const float special[] = { INFINITY, -INFINITY, NAN, 3.4028234e38f, -3.4e38f, 1e-42f, -0.0f };
     (void)state;
     if (!sl_isa_set(SL_ISA_AMX)) {
         print_message("this machine has neither AMX nor AVX512-BF16\n");
         skip();
     }
-    open_device(1);
-    for (int i = 0; i < COUNT; i++) {
-        for (int l = 0; l < COUNT; l++)
-            x[i][l] = (float)ldexp(normal(), -90 - l);
-        unit[i][i] = 0x1p60f;
+    const sl_tile *tile = sl_isa_tile(false);
+    test_random_state = 17;
+    for (int turn = 0; turn < 30; turn++) {
+        for (int i = 0; i < ROWS * N; i++)
+            from[i / N][i % N] = (float)ldexp(normal(), (int)(40 * normal()));
+        if (turn % 3 > 0)
+            from[turn * 7 % ROWS][turn * 11 % N] = special[turn % 7];
+        tile->pack_square(from[0], N, N, square_a, square_b, ROWS * ROWS * 6);
+        tile->pack_a(&(sl_factor){ from, SL_F32, N, 1 }, ROWS, N, rows);
+        for (int64_t l = 0; l < N; l += ROWS)
+            tile->pack_b(&(sl_factor){ from[0] + l, SL_F32, 1, N }, ROWS, ROWS, columns + l * ROWS * 6);
+        assert_memory_equal(square_a, rows, BYTES);
+        assert_memory_equal(square_b, columns, BYTES);
+        memset(square_a, 1, BYTES);
+        memset(square_b, 1, BYTES);
+        tile->pack_square(from[0], N, N, square_a, NULL, 0);
+        tile->pack_square(from[0], N, N, NULL, square_b, ROWS * ROWS * 6);
+        assert_memory_equal(square_a, rows, BYTES);
+        assert_memory_equal(square_b, columns, BYTES);
     }
-    const sl_meta meta = sl_meta_make(SL_F32, 2, (int64_t[]){ COUNT, COUNT });
+}
+
+/* y = x scaled by 2^power, as a product with a diagonal matrix on either side. No element may be off by more than `most`. */
+static void check_tiny(float (*x)[SIZE], int power, double most)
+{
+    static float diagonal[SIZE][SIZE], y[SIZE][SIZE];
+    const sl_meta meta = sl_meta_make(SL_F32, 2, (int64_t[]){ SIZE, SIZE });
+    for (int i = 0; i < SIZE; i++)
+        diagonal[i][i] = (float)ldexp(1 + 0x1p-12, power);
     for (int turned = 0; turned < 2; turned++) {
-        sl_view views[] = { { turned ? unit : x, meta }, { turned ? x : unit, meta }, { y, meta } };
+        sl_view views[] = { { turned ? diagonal : x, meta }, { turned ? x : diagonal, meta }, { y, meta } };
         sl_kernel_call call = {
             .op = SL_OP_LINEAR, .inputs = views, .input_count = 2, .outputs = views + 2, .output_count = 1
         };
         assert_int_equal(run_call(call), SL_OK);
-        for (int e = 0; e < COUNT * COUNT; e++) {
-            double right = (double)x[e / COUNT][e % COUNT] * 0x1p60, given = (double)y[e / COUNT][e % COUNT];
-            assert_true(fabs(given - right) <= 0x1p-126 * 0x1p60 * 2);
+        for (int e = 0; e < SIZE * SIZE; e++) {
+            double right = (double)x[e / SIZE][e % SIZE] * (double)diagonal[0][0],
+                   given = (double)y[e / SIZE][e % SIZE];
+            if (!(fabs(given - right) <= most + 0x1p-22 * fabs(right)))
+                fail_msg("%.9g times 2^%d is %.9g", (double)x[e / SIZE][e % SIZE], power, given);
         }
     }
+}
+
+/* Parts and products of parts below 2^-126 count as 0, and nothing else comes of them. */
+static void tiny_numbers_lose_no_more_than_the_smallest_normal_ones(void **state)
+{
+    static float x[SIZE][SIZE];
+    (void)state;
+    if (!sl_isa_set(SL_ISA_AMX)) {
+        print_message("this machine has neither AMX nor AVX512-BF16\n");
+        skip();
+    }
+    open_device(1);
+    for (int i = 0; i < SIZE * SIZE; i++)
+        x[i / SIZE][i % SIZE] = (float)ldexp(normal(), -95 - i % SIZE);
+    check_tiny(x, 60, 2 * ldexp(1, 60 - 126));
+    for (int i = 0; i < SIZE * SIZE; i++)
+        x[i / SIZE][i % SIZE] = (float)ldexp(1 + fabs(normal()), -i % SIZE);
+    check_tiny(x, -90, 6 * 0x1p-126);
+    for (int i = 0; i < SIZE * SIZE; i++)
+        x[i / SIZE][i % SIZE] = (float)ldexp(1 + fabs(normal()), -102 + i % 20);
+    check_tiny(x, 0, 0); /* from 2^-102 on no bit is lost */
     close_device();
 }
 
@@ -417,7 +479,8 @@ int main(void)
         cmocka_unit_test(products_with_amx_are_as_exact_as_with_multiply_adds),
         cmocka_unit_test(one_product_is_off_by_two_units_at_most),
         cmocka_unit_test(special_numbers_go_where_they_go_with_multiply_adds),
-        cmocka_unit_test(tiny_numbers_lose_no_more_than_the_smallest_normal_one),
+        cmocka_unit_test(squares_are_packed_like_rows_and_columns),
+        cmocka_unit_test(tiny_numbers_lose_no_more_than_the_smallest_normal_ones),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
