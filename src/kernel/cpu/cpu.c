@@ -363,9 +363,8 @@ static sl_status cpu_pack(sl_stream *stream, const sl_kernel_call *call, void *t
 static char *cpu_describe(sl_device *device, char *text, size_t size)
 {
     int threads = sl_device_threads(device);
-    bool in_parts = sl_isa_get() == SL_ISA_AMX && !sl_blas_sgemm();
     snprintf(text, size, "cpu: %s, %s%s, %d thread%s", sl_isa_name(sl_isa_get()), sl_blas_name(),
-             in_parts ? " (f32 in three parts of bf16)" : "", threads, threads == 1 ? "" : "s");
+             sl_cpu_products_beat_fma(SL_F32) ? " (f32 in three parts of bf16)" : "", threads, threads == 1 ? "" : "s");
     return text;
 }
 

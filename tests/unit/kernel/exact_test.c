@@ -9,6 +9,14 @@ enum { Q, K, V, O, LSE, D_O, D_Q, D_K, D_V, TENSORS, RESULTS = 5 };
 
 static const char *const names[TENSORS] = { "q", "k", "v", "o", "lse", "d_o", "dq", "dk", "dv" };
 
+static void use_amx(void)
+{
+    if (!sl_isa_set(SL_ISA_AMX)) {
+        print_message("this machine has neither AMX nor AVX512-BF16\n");
+        skip();
+    }
+}
+
 /* An attention and its gradient. Keys and values have one head. */
 typedef struct attention_case {
     int64_t queries, heads, width;
@@ -126,10 +134,7 @@ static void attention_with_amx_is_as_exact_as_with_multiply_adds(void **state)
     const double most = 1.1; /* times the error: the log-sum-exp has the same on average */
     static const int results[RESULTS] = { O, LSE, D_Q, D_K, D_V };
     (void)state;
-    if (!sl_isa_set(SL_ISA_AMX)) {
-        print_message("this machine has neither AMX nor AVX512-BF16\n");
-        skip();
-    }
+    use_amx();
     open_device(1);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         arg expected[TENSORS], inputs[TENSORS];
@@ -263,10 +268,7 @@ static const product_case products[] = {
 static void products_with_amx_are_as_exact_as_with_multiply_adds(void **state)
 {
     (void)state;
-    if (!sl_isa_set(SL_ISA_AMX)) {
-        print_message("this machine has neither AMX nor AVX512-BF16\n");
-        skip();
-    }
+    use_amx();
     open_device(1);
     for (size_t i = 0; i < sizeof products / sizeof *products; i++) {
         const product_case *p = &products[i];
@@ -293,10 +295,7 @@ static void one_product_is_off_by_two_units_at_most(void **state)
     enum { COUNT = 96 };
     static float x[COUNT], w[COUNT], y[COUNT][COUNT];
     (void)state;
-    if (!sl_isa_set(SL_ISA_AMX)) {
-        print_message("this machine has neither AMX nor AVX512-BF16\n");
-        skip();
-    }
+    use_amx();
     open_device(1);
     for (int i = 0; i < COUNT; i++) {
         x[i] = (float)(1 + 0x1p-8 + (i % 2 ? 0x1p-16 : -0x1p-16) - i * 0x1p-23);
@@ -381,10 +380,7 @@ static void special_numbers_go_where_they_go_with_multiply_adds(void **state)
     };
     static const float overflowing[][2] = { { 0x1.ffp99f, 0x1p100f }, { -0x1.ffffp100f, 0x1p60f }, { 3e38f, 3e38f } };
     (void)state;
-    if (!sl_isa_set(SL_ISA_AMX)) {
-        print_message("this machine has neither AMX nor AVX512-BF16\n");
-        skip();
-    }
+    use_amx();
     open_device(1);
     for (size_t i = 0; i < sizeof special / sizeof *special; i++)
         compare_special(special[i], false);
@@ -401,10 +397,7 @@ static void squares_are_packed_like_rows_and_columns(void **state)
     static char square_a[BYTES], square_b[BYTES], rows[BYTES], columns[BYTES];
     static const float special[] = { INFINITY, -INFINITY, NAN, 3.4028234e38f, -3.4e38f, 1e-42f, -0.0f };
     (void)state;
-    if (!sl_isa_set(SL_ISA_AMX)) {
-        print_message("this machine has neither AMX nor AVX512-BF16\n");
-        skip();
-    }
+    use_amx();
     const sl_tile *tile = sl_isa_tile(false);
     test_random_state = 17;
     for (int turn = 0; turn < 30; turn++) {
@@ -454,10 +447,7 @@ static void tiny_numbers_lose_no_more_than_the_smallest_normal_ones(void **state
 {
     static float x[SIZE][SIZE];
     (void)state;
-    if (!sl_isa_set(SL_ISA_AMX)) {
-        print_message("this machine has neither AMX nor AVX512-BF16\n");
-        skip();
-    }
+    use_amx();
     open_device(1);
     for (int i = 0; i < SIZE * SIZE; i++)
         x[i / SIZE][i % SIZE] = (float)ldexp(normal(), -95 - i % SIZE);
